@@ -1,0 +1,210 @@
+//! What the command line understands.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{apply, backfill, dispatch, group, named, queue, run, script, token, topic};
+use crate::config::{NodeOptions, ServeOptions};
+use crate::session::Connection;
+
+/// Workflows of WebAssembly scripts on one binary and one Postgres.
+#[derive(Parser, Debug)]
+#[command(name = "heddle", version, after_help = crate::exit::HELP, propagate_version = true)]
+pub struct Cli {
+    /// The server and the output.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Everything that can be done.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a node with a Postgres of its own and a demo: one command, nothing to configure
+    Dev(Dev),
+    /// Run a node on a shared Postgres
+    Serve(Serve),
+    /// Bring a database's schema up to date
+    Migrate(Migrate),
+    /// Put groups, channels, topics, offers and more from YAML files
+    Apply(apply::Apply),
+    /// Show what `apply` would change; exits with 1 if anything
+    Diff(apply::Diff),
+    /// Print everything as YAML that `apply` takes back
+    Export(apply::Export),
+    /// Write, build, upload and try scripts
+    #[command(subcommand)]
+    Script(script::ScriptCommand),
+    /// Look at and switch groups
+    #[command(subcommand, alias = "groups")]
+    Group(group::GroupCommand),
+    /// Start, watch and steer runs
+    #[command(subcommand, alias = "runs")]
+    Run(run::RunCommand),
+    /// Make runs for instants of the past
+    Backfill(backfill::Backfill),
+    /// Call a script without making a run
+    Invoke(script::Invoke),
+    /// Offers: work that users poll for
+    #[command(subcommand, alias = "offers")]
+    Offer(dispatch::OfferCommand),
+    /// Who holds what of the offers
+    #[command(subcommand, alias = "assignments")]
+    Assignment(dispatch::AssignmentCommand),
+    /// Members of audiences
+    #[command(subcommand, alias = "audiences")]
+    Audience(dispatch::AudienceCommand),
+    /// Follow the events of dispatches and runs
+    Events(dispatch::Events),
+    /// Scheduled messages
+    #[command(subcommand, alias = "topics")]
+    Topic(topic::TopicCommand),
+    /// Queues that workers claim from
+    #[command(subcommand, alias = "queues")]
+    Queue(queue::QueueCommand),
+    /// Categories of groups
+    #[command(subcommand, alias = "categories")]
+    Category(named::NamedCommand),
+    /// Params templates (JSON Schemas)
+    #[command(subcommand, alias = "templates")]
+    Template(named::NamedCommand),
+    /// Where people are told
+    #[command(subcommand, alias = "channels")]
+    Channel(named::ChannelCommand),
+    /// Secrets that scripts may be given; write only
+    #[command(subcommand, alias = "secrets")]
+    Secret(named::SecretCommand),
+    /// SQL databases that scripts may query; the URL is write only
+    #[command(subcommand, alias = "connections")]
+    Connection(named::ConnectionCommand),
+    /// Pools of slots, bounded across the cluster
+    #[command(subcommand, alias = "pools")]
+    Pool(named::PoolCommand),
+    /// What was told to whom
+    #[command(subcommand, alias = "notifications")]
+    Notification(named::NotificationCommand),
+    /// Tokens of the API
+    #[command(subcommand, alias = "tokens")]
+    Token(token::TokenCommand),
+    /// The nodes of the cluster
+    #[command(alias = "node")]
+    Nodes,
+    /// Who changed what
+    Audit,
+    /// Counts over the whole cluster
+    Stats,
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Compile wasm read from stdin, in a process that can be killed
+    #[command(hide = true, name = "compile-wasm")]
+    CompileWasm,
+}
+
+/// `heddle dev`
+#[derive(clap::Args, Debug)]
+pub struct Dev {
+    /// The node's options.
+    #[command(flatten)]
+    pub options: NodeOptions,
+    /// Leave the demo out
+    #[arg(long, env = "HEDDLE_NO_DEMO", value_parser = clap::builder::FalseyValueParser::new())]
+    pub no_demo: bool,
+    /// A directory with Postgres' programs, instead of looking for one
+    #[arg(long, env = "HEDDLE_POSTGRES_BIN", value_name = "DIR")]
+    pub postgres_bin: Option<PathBuf>,
+    /// A TOML file with options
+    #[arg(long, env = "HEDDLE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// `heddle serve`
+#[derive(clap::Args, Debug)]
+pub struct Serve {
+    /// What only `serve` takes.
+    #[command(flatten)]
+    pub serve: ServeOptions,
+    /// The node's options.
+    #[command(flatten)]
+    pub options: NodeOptions,
+    /// A TOML file with options: the names here, with `_` for `-`
+    #[arg(long, env = "HEDDLE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// `heddle migrate`
+#[derive(clap::Args, Debug)]
+pub struct Migrate {
+    /// The Postgres that all nodes share
+    #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_a_line_of_help() {
+        fn check(command: &clap::Command, path: &str) {
+            for sub in command.get_subcommands() {
+                let path = format!("{path} {}", sub.get_name());
+                assert!(sub.get_about().is_some(), "{path} says nothing about itself");
+                check(sub, &path);
+            }
+        }
+        check(&Cli::command(), "heddle");
+    }
+
+    #[test]
+    fn what_the_contract_writes_is_understood() {
+        for line in [
+            "heddle dev",
+            "heddle dev --listen 127.0.0.1:8080 --data-dir /tmp/x --no-demo",
+            "heddle serve --database-url postgres://x --listen 0.0.0.0:80 --config f.toml --node-id a",
+            "heddle migrate --database-url postgres://x",
+            "heddle apply -f a.yaml -f b -f -",
+            "heddle diff -f a.yaml",
+            "heddle export",
+            "heddle script new hello --lang python dir",
+            "heddle script build dir",
+            "heddle script push hello a.wasm --no-activate",
+            "heddle script test hello --params {}",
+            "heddle script rm hello",
+            "heddle script activate hello 3",
+            "heddle group list -o json",
+            "heddle group disable x --mode stop",
+            "heddle run start g --params {} --param a=1 --key k --label a=b --logical-time 2026-01-01T00:00:00Z --watch",
+            "heddle run watch 0199f5a0-0000-7000-8000-000000000000",
+            "heddle run logs 0199f5a0-0000-7000-8000-000000000000 task --follow",
+            "heddle run bulk cancel --group g --state running --dry-run",
+            "heddle backfill g --from 2026-01-01 --to 2026-01-02 --watch",
+            "heddle token create --database-url postgres://x --name a --role admin",
+            "heddle secret set a",
+            "heddle nodes -o yaml --url http://x --token t",
+            "heddle completions bash",
+            "heddle compile-wasm",
+        ] {
+            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in ["heddle", "heddle run watch x", "heddle group disable g --mode perhaps", "heddle nodes -o xml"] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

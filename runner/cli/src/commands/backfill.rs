@@ -1,0 +1,219 @@
+//! Backfills, with a bar.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use heddle_client::BackfillRequest;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::done;
+use super::run::Params;
+use crate::exit::NO;
+use crate::session::Session;
+use crate::{output, terminal};
+
+/// Between two looks at a watched backfill.
+const STEP: Duration = Duration::from_millis(500);
+
+/// `heddle backfill`
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Backfill {
+    /// Look at or steer one that exists
+    #[command(subcommand)]
+    pub command: Option<BackfillCommand>,
+    /// What to start
+    #[command(flatten)]
+    pub start: Start,
+}
+
+/// What can be done with a backfill.
+#[derive(Subcommand, Debug)]
+pub enum BackfillCommand {
+    /// Show a backfill
+    Show {
+        /// Its id
+        id: Uuid,
+    },
+    /// Follow a backfill to its end
+    Watch {
+        /// Its id
+        id: Uuid,
+    },
+    /// Start no further runs of it, cancel those under way
+    Cancel {
+        /// Its id
+        id: Uuid,
+    },
+    /// Start no further runs of it
+    Pause {
+        /// Its id
+        id: Uuid,
+    },
+    /// Go on
+    Resume {
+        /// Its id
+        id: Uuid,
+    },
+}
+
+/// What to make runs for.
+#[derive(Args, Debug)]
+pub struct Start {
+    /// The group; it needs `history: true`
+    #[arg(required = true)]
+    pub group: Option<String>,
+    /// The first instant: RFC 3339, or a date
+    #[arg(long, required = true, value_name = "TIME")]
+    pub from: Option<String>,
+    /// The last instant; default now, with whatever comes due meanwhile
+    #[arg(long, value_name = "TIME")]
+    pub to: Option<String>,
+    /// Between instants, for a group without suitable schedules
+    #[arg(long, value_name = "DURATION")]
+    pub step: Option<String>,
+    /// Oldest or newest first
+    #[arg(long, value_parser = ["asc", "desc"])]
+    pub order: Option<String>,
+    /// Runs under way at once
+    #[arg(long, value_name = "N")]
+    pub max_active: Option<u32>,
+    /// What to do about instants that have a run
+    #[arg(long, value_parser = ["skip", "failed", "all"])]
+    pub on_existing: Option<String>,
+    /// Dependants follow, instant by instant
+    #[arg(long)]
+    pub include_downstream: bool,
+    /// Which versions of scripts
+    #[arg(long, value_parser = ["active", "pinned"])]
+    pub scripts: Option<String>,
+    /// Higher goes first
+    #[arg(long, allow_hyphen_values = true)]
+    pub priority: Option<i16>,
+    /// Params of each run
+    #[command(flatten)]
+    pub params: Params,
+    /// List the instants, make nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Follow it to its end
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCode> {
+    match backfill.command {
+        None => start(session, backfill.start).await,
+        Some(BackfillCommand::Show { id }) => {
+            session.show(&["v1", "backfills", &id.to_string()]).await?;
+            done()
+        }
+        Some(BackfillCommand::Watch { id }) => watch(session, id).await,
+        Some(BackfillCommand::Cancel { id }) => control(session, id, "cancel").await,
+        Some(BackfillCommand::Pause { id }) => control(session, id, "pause").await,
+        Some(BackfillCommand::Resume { id }) => control(session, id, "resume").await,
+    }
+}
+
+async fn start(session: &Session, start: Start) -> Result<ExitCode> {
+    let params = start.params.read()?;
+    let request = BackfillRequest {
+        from: start.from.map(|from| instant(&from)).unwrap_or_default(),
+        to: start.to.map(|to| instant(&to)),
+        step: start.step,
+        order: start.order,
+        max_active: start.max_active,
+        on_existing: start.on_existing,
+        include_downstream: start.include_downstream,
+        scripts: start.scripts,
+        priority: start.priority,
+        params: (!params.is_empty()).then_some(Value::Object(params)),
+        dry_run: start.dry_run,
+    };
+    let answer = session.client.backfill_group(&start.group.unwrap_or_default(), &request).await?;
+    let id = answer["id"].as_str().and_then(|id| id.parse().ok());
+    match id {
+        Some(id) if start.watch => watch(session, id).await,
+        _ => {
+            session.output.print(&answer, |answer| match answer["instants"].as_array() {
+                Some(instants) => instants.iter().map(output::plain).collect::<Vec<_>>().join("\n"),
+                None => format!("backfill {} started", output::plain(&answer["id"])),
+            })?;
+            done()
+        }
+    }
+}
+
+/// A date means midnight in UTC.
+fn instant(text: &str) -> String {
+    match chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d") {
+        Ok(_) => format!("{text}T00:00:00Z"),
+        Err(_) => text.to_owned(),
+    }
+}
+
+async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> {
+    let backfill = session.client.control_backfill(id, action).await?;
+    session.output.print(&serde_json::to_value(&backfill)?, |_| format!("backfill {id} is {}", backfill.state))?;
+    done()
+}
+
+async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
+    let live = terminal::is_interactive();
+    let mut canvas = terminal::Canvas::default();
+    let mut last = String::new();
+    loop {
+        let backfill = session.client.backfill(id).await?;
+        let counts: Vec<String> =
+            backfill.counts.iter().filter(|(_, n)| **n > 0).map(|(state, n)| format!("{state} {n}")).collect();
+        let line = format!(
+            "{} {}/{} {}  {}",
+            bar(backfill.done(), backfill.total, 30),
+            backfill.done(),
+            backfill.total,
+            backfill.state,
+            counts.join(", ")
+        );
+        if line != last {
+            if live {
+                canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
+            } else {
+                output::print(&line)?;
+            }
+            last = line;
+        }
+        if backfill.is_final() {
+            let bad = backfill.state != "succeeded" || backfill.counts.get("failed").is_some_and(|failed| *failed > 0);
+            return if bad && backfill.state != "completed" { Ok(ExitCode::from(NO)) } else { done() };
+        }
+        tokio::time::sleep(STEP).await;
+    }
+}
+
+fn bar(done: i64, total: i64, width: usize) -> String {
+    let share = if total > 0 { (done.clamp(0, total) as f64) / (total as f64) } else { 0.0 };
+    let full = (share * width as f64) as usize;
+    format!("[{}{}]", "#".repeat(full), "-".repeat(width - full))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_fill_up() {
+        assert_eq!(bar(0, 10, 4), "[----]");
+        assert_eq!(bar(5, 10, 4), "[##--]");
+        assert_eq!(bar(12, 10, 4), "[####]");
+        assert_eq!(bar(0, 0, 4), "[----]");
+    }
+
+    #[test]
+    fn dates_are_midnights() {
+        assert_eq!(instant("2026-01-02"), "2026-01-02T00:00:00Z");
+        assert_eq!(instant("2026-01-02T03:00:00+08:00"), "2026-01-02T03:00:00+08:00");
+    }
+}

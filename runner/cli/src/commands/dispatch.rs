@@ -1,0 +1,228 @@
+//! Offers, assignments, audiences, events.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::done;
+use crate::session::Session;
+use crate::{document, output};
+
+/// What can be done with offers.
+#[derive(Subcommand, Debug)]
+pub enum OfferCommand {
+    /// List offers
+    #[command(alias = "ls")]
+    List,
+    /// Show an offer
+    Show {
+        /// Its id
+        id: String,
+    },
+    /// Make or change an offer
+    Set {
+        /// Its id
+        id: String,
+        /// YAML or JSON; `-` is stdin
+        #[arg(short, long, default_value = "-")]
+        file: PathBuf,
+    },
+    /// List due instants
+    Occurrences {
+        /// `uid_x` or `gid_x`
+        #[arg(long)]
+        audience: Option<String>,
+        /// From this instant
+        #[arg(long)]
+        from: Option<String>,
+        /// To this instant
+        #[arg(long)]
+        to: Option<String>,
+    },
+    /// Delete an offer
+    Rm {
+        /// Its id
+        id: String,
+    },
+}
+
+/// What can be done with assignments.
+#[derive(Subcommand, Debug)]
+pub enum AssignmentCommand {
+    /// List assignments
+    #[command(alias = "ls")]
+    List(AssignmentFilter),
+    /// Take an assignment back
+    Revoke {
+        /// Its id
+        id: String,
+    },
+}
+
+/// Which assignments.
+#[derive(Args, Debug)]
+pub struct AssignmentFilter {
+    /// Held by this user
+    #[arg(long)]
+    pub uid: Option<String>,
+    /// By way of this user group
+    #[arg(long)]
+    pub gid: Option<String>,
+    /// Of this offer
+    #[arg(long)]
+    pub offer: Option<String>,
+    /// In this state
+    #[arg(long)]
+    pub state: Option<String>,
+    /// From this instant
+    #[arg(long)]
+    pub from: Option<String>,
+    /// To this instant
+    #[arg(long)]
+    pub to: Option<String>,
+}
+
+/// What can be done with audiences.
+#[derive(Subcommand, Debug)]
+pub enum AudienceCommand {
+    /// List an audience's members
+    Members {
+        /// Such as gid_team
+        audience: String,
+    },
+    /// Replace an audience's members
+    Set {
+        /// Such as gid_team
+        audience: String,
+        /// Users
+        members: Vec<String>,
+    },
+    /// Add members
+    Add {
+        /// Such as gid_team
+        audience: String,
+        /// Users
+        #[arg(required = true)]
+        members: Vec<String>,
+    },
+    /// Remove members
+    Remove {
+        /// Such as gid_team
+        audience: String,
+        /// Users
+        #[arg(required = true)]
+        members: Vec<String>,
+    },
+}
+
+/// `heddle events`
+#[derive(Args, Debug)]
+pub struct Events {
+    /// Go on after this cursor
+    #[arg(long)]
+    pub after: Option<String>,
+    /// Only these kinds, such as run.failed
+    #[arg(long = "kind", value_name = "KIND")]
+    pub kinds: Vec<String>,
+    /// Wait for more
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<ExitCode> {
+    match command {
+        OfferCommand::List => {
+            let columns = [
+                ("ID", "/id"),
+                ("KIND", "/kind"),
+                ("AUDIENCE", "/audience"),
+                ("MODE", "/mode"),
+                ("STOCK", "/dispatch_times"),
+                ("EVERY", "/every|/every_days"),
+                ("STARTS", "/starts_at|/anchor"),
+                ("ENABLED", "/enabled"),
+            ];
+            session.list(&["v1", "offers"], &columns).await?;
+        }
+        OfferCommand::Show { id } => session.show(&["v1", "offers", &id]).await?,
+        OfferCommand::Set { id, file } => {
+            let answer = session.client.put_offer(&id, &document::read_value(&file)?).await?;
+            session.output.print(&answer, |_| format!("offer {id} set"))?;
+        }
+        OfferCommand::Occurrences { audience, from, to } => {
+            let request = session.client.get(&["v1", "offers", "occurrences"]);
+            let request = request.query_if("audience", audience).query_if("from", from).query_if("to", to);
+            let items: Vec<Value> = request.send_for_all(&session.client, crate::session::MAX_LISTED).await?;
+            let columns =
+                [("OFFER", "/offer"), ("AUDIENCE", "/audience"), ("OCCURRENCE", "/occurrence"), ("LEFT", "/left|/stock")];
+            session.output.print_list(&json!({ "items": items }), &columns)?;
+        }
+        OfferCommand::Rm { id } => session.remove("offer", &id, &["v1", "offers", &id], false).await?,
+    }
+    done()
+}
+
+pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) -> Result<ExitCode> {
+    match command {
+        AssignmentCommand::List(filter) => {
+            let request = session.client.get(&["v1", "assignments"]);
+            let request = request
+                .query_if("uid", filter.uid)
+                .query_if("gid", filter.gid)
+                .query_if("offer", filter.offer)
+                .query_if("state", filter.state)
+                .query_if("from", filter.from)
+                .query_if("to", filter.to);
+            let items: Vec<Value> = request.send_for_all(&session.client, crate::session::MAX_LISTED).await?;
+            let columns = [
+                ("ID", "/assignment_id"),
+                ("OFFER", "/offer"),
+                ("UID", "/uid"),
+                ("OCCURRENCE", "/occurrence"),
+                ("STATE", "/state"),
+                ("ASSIGNED", "/assigned_at"),
+                ("FINISHED", "/finished_at"),
+            ];
+            session.output.print_list(&json!({ "items": items }), &columns)?;
+        }
+        AssignmentCommand::Revoke { id } => session.act(&["v1", "assignments", &id, "revoke"], &json!({})).await?,
+    }
+    done()
+}
+
+pub(crate) async fn audience(session: &Session, command: AudienceCommand) -> Result<ExitCode> {
+    match command {
+        AudienceCommand::Members { audience } => {
+            let answer: Value = session.client.get(&["v1", "audiences", &audience, "members"]).send().await?;
+            session.output.print_thing(&answer)?;
+        }
+        AudienceCommand::Set { audience, members } => {
+            let members: Vec<&str> = members.iter().map(String::as_str).collect();
+            session.output.print_thing(&session.client.put_members(&audience, &members).await?)?;
+        }
+        AudienceCommand::Add { audience, members } => {
+            let members: Vec<&str> = members.iter().map(String::as_str).collect();
+            session.output.print_thing(&session.client.patch_members(&audience, &members, &[]).await?)?;
+        }
+        AudienceCommand::Remove { audience, members } => {
+            let members: Vec<&str> = members.iter().map(String::as_str).collect();
+            session.output.print_thing(&session.client.patch_members(&audience, &[], &members).await?)?;
+        }
+    }
+    done()
+}
+
+/// Prints events as they come, one JSON line each, whatever the format: they are for programs.
+pub(crate) async fn events(session: &Session, events: &Events) -> Result<ExitCode> {
+    let kinds: Vec<&str> = events.kinds.iter().map(String::as_str).collect();
+    let mut lines = session.client.events(events.after.as_deref(), &kinds, events.follow).await?;
+    while let Some(line) = lines.next().await? {
+        if !line.is_empty() {
+            output::print(&line)?;
+        }
+    }
+    done()
+}

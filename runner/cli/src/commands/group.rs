@@ -1,0 +1,214 @@
+//! Groups: look at them, switch them.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::done;
+use crate::output::{Rows, cell, items};
+use crate::session::Session;
+use crate::{document, output};
+
+/// What can be done with groups.
+#[derive(Subcommand, Debug)]
+pub enum GroupCommand {
+    /// List groups
+    #[command(alias = "ls")]
+    List {
+        /// Only of this category
+        #[arg(long)]
+        category: Option<String>,
+    },
+    /// Show a group
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Delete a group that has no upstreams
+    Rm {
+        /// Its name
+        name: String,
+        /// Also while runs are active
+        #[arg(long)]
+        force: bool,
+    },
+    /// Let schedules and upstreams start runs
+    Enable {
+        /// Its name
+        name: String,
+    },
+    /// Keep schedules and upstreams from starting runs
+    Disable {
+        /// Its name
+        name: String,
+        /// What happens to active runs
+        #[arg(long, default_value = "drain", value_parser = ["drain", "stop"])]
+        mode: String,
+    },
+    /// Show a group's tasks in order
+    Graph {
+        /// Its name
+        name: String,
+    },
+    /// List a group's revisions
+    Revisions {
+        /// Its name
+        name: String,
+    },
+    /// Check specs without keeping them
+    Validate {
+        /// YAML or JSON files or directories; `-` is stdin
+        #[arg(short, long = "file", required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Show the next instants of a group's schedules
+    Next {
+        /// Its name
+        name: String,
+        /// How many
+        #[arg(long, default_value_t = 5)]
+        count: u32,
+    },
+}
+
+pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<ExitCode> {
+    match command {
+        GroupCommand::List { category } => {
+            let request = session.client.get(&["v1", "groups"]).query_if("category", category);
+            let groups: Vec<Value> = request.send_for_all(&session.client, crate::session::MAX_LISTED).await?;
+            session.output.print(&json!({ "items": groups }), |list| {
+                let mut rows = Rows::new(["NAME", "REVISION", "ENABLED", "CATEGORY", "TASKS", "SCHEDULES", "NEXT"]);
+                for group in items(list) {
+                    let count = |field: &str| group[field].as_object().map_or(0, |map| map.len()).to_string();
+                    let next = group["schedules"]
+                        .as_object()
+                        .and_then(|schedules| schedules.values().filter_map(|s| s["next"].as_str()).min());
+                    rows.add([
+                        cell(group, "/name"),
+                        cell(group, "/revision"),
+                        cell(group, "/enabled"),
+                        cell(group, "/category"),
+                        count("tasks"),
+                        count("schedules"),
+                        next.map_or_else(|| "-".into(), |next| output::plain(&json!(next))),
+                    ]);
+                }
+                rows.to_string()
+            })?;
+        }
+        GroupCommand::Show { name } => session.show(&["v1", "groups", &name]).await?,
+        GroupCommand::Rm { name, force } => session.remove("group", &name, &["v1", "groups", &name], force).await?,
+        GroupCommand::Enable { name } => {
+            let group: Value = session.client.post(&["v1", "groups", &name, "enable"]).json(&json!({})).send().await?;
+            session.output.print(&group, |_| format!("group {name} enabled"))?;
+        }
+        GroupCommand::Disable { name, mode } => {
+            let request = session.client.post(&["v1", "groups", &name, "disable"]).json(&json!({ "mode": mode }));
+            let group: Value = request.send().await?;
+            session.output.print(&group, |_| format!("group {name} disabled ({mode})"))?;
+        }
+        GroupCommand::Graph { name } => {
+            let graph = session.client.graph(&name).await?.0;
+            let group = session.client.group(&name).await?;
+            session.output.print(&graph, |_| {
+                let spec = Value::Object(group.spec.clone());
+                let mut text = String::new();
+                for (task, depth) in task_order(&spec) {
+                    let after = cell(&spec["tasks"][&task], "/depends_on");
+                    let indent = "  ".repeat(depth.min(MAX_INDENT));
+                    let arrow = if after == "-" { String::new() } else { format!("  <- {after}") };
+                    text.push_str(&format!("{indent}{task}{arrow}\n"));
+                }
+                text
+            })?;
+        }
+        GroupCommand::Revisions { name } => {
+            let columns = [("REVISION", "/revision"), ("CREATED", "/created_at"), ("BY", "/created_by|/actor")];
+            session.list(&["v1", "groups", &name, "revisions"], &columns).await?;
+        }
+        GroupCommand::Validate { files } => return validate(session, &files).await,
+        GroupCommand::Next { name, count } => {
+            let next = session.client.next_instants(&name, count).await?;
+            session.output.print(&next, |next| {
+                let list = next.get("items").or_else(|| next.get("instants")).unwrap_or(next);
+                let mut rows = Rows::new(["AT", "SCHEDULE"]);
+                for item in list.as_array().into_iter().flatten() {
+                    let at = item.as_str().map_or_else(|| cell(item, "/at|/instant|/logical_time"), |_| output::plain(item));
+                    rows.add([at, cell(item, "/schedule")]);
+                }
+                rows.to_string()
+            })?;
+        }
+    }
+    done()
+}
+
+async fn validate(session: &Session, files: &[PathBuf]) -> Result<ExitCode> {
+    let mut wrong = false;
+    let mut results = Vec::new();
+    for document in document::read_all(files)?.iter().filter(|document| document.kind == document::Kind::Group) {
+        match session.client.validate_group(&document.name, &document.spec).await {
+            Ok(answer) => results.push(json!({ "group": document.name, "valid": true, "answer": answer })),
+            Err(error) => match error.problem() {
+                Some(problem) => {
+                    wrong = true;
+                    eprintln!("{document}: {problem}");
+                    results.push(json!({ "group": document.name, "valid": false, "errors": problem.errors }));
+                }
+                None => return Err(error.into()),
+            },
+        }
+    }
+    session.output.print(&json!({ "items": results }), |list| {
+        let good = items(list).filter(|item| item["valid"] == true);
+        good.map(|item| format!("group {} is valid", output::plain(&item["group"]))).collect::<Vec<_>>().join("\n")
+    })?;
+    if wrong { Ok(ExitCode::from(crate::exit::NO)) } else { done() }
+}
+
+/// How far a tree is indented at most.
+pub(crate) const MAX_INDENT: usize = 12;
+
+/// A spec's tasks, each after what it depends on, with the length of the longest way to it.
+pub(crate) fn task_order(spec: &Value) -> Vec<(String, usize)> {
+    let Some(tasks) = spec["tasks"].as_object() else { return Vec::new() };
+    let mut depth: std::collections::BTreeMap<&str, usize> = Default::default();
+    // A DAG's longest way has no more steps than tasks, so the loop ends, for a cycle (a server has none) as well.
+    for _ in 0..=tasks.len() {
+        let mut moved = false;
+        for (name, task) in tasks {
+            let upstreams = task["depends_on"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let wanted = upstreams.map(|up| depth.get(up).copied().unwrap_or(0) + 1).max().unwrap_or(0);
+            if depth.insert(name, wanted) != Some(wanted) {
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    let mut order: Vec<(String, usize)> = depth.into_iter().map(|(name, depth)| (name.to_owned(), depth)).collect();
+    order.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_come_after_what_they_need() {
+        let spec = json!({"tasks": {"a": {"depends_on": ["c"]}, "b": {"depends_on": ["a", "c"]}, "c": {}, "d": {}}});
+        let order = task_order(&spec);
+        let wanted = [("c", 0), ("d", 0), ("a", 1), ("b", 2)].map(|(name, depth)| (name.to_owned(), depth));
+        assert_eq!(order, wanted);
+    }
+
+    #[test]
+    fn a_cycle_does_not_hang() {
+        assert_eq!(task_order(&json!({"tasks": {"a": {"depends_on": ["b"]}, "b": {"depends_on": ["a"]}}})).len(), 2);
+    }
+}

@@ -1,0 +1,96 @@
+//! The commands, one noun per file.
+
+pub(crate) mod apply;
+pub(crate) mod backfill;
+mod build;
+pub(crate) mod dispatch;
+pub(crate) mod group;
+pub(crate) mod named;
+mod nodes;
+pub(crate) mod queue;
+pub(crate) mod run;
+pub(crate) mod script;
+mod serve;
+pub(crate) mod token;
+pub(crate) mod topic;
+mod watch;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+
+use crate::arguments::{Cli, Command};
+use crate::session::Session;
+
+/// Does what the command line says.
+pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
+    let Cli { connection, command } = cli;
+    match command {
+        Command::Dev(dev) => return serve::dev(dev),
+        Command::Serve(options) => return serve::serve(options),
+        Command::Migrate(migrate) => return serve::migrate(migrate),
+        Command::CompileWasm => return Ok(heddle_sandbox::compile_child_main()),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut std::io::stdout());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Token(token::TokenCommand::Create(create)) if create.database_url.is_some() => {
+            return wait_for(token::create_in_database(create, connection.output));
+        }
+        Command::Script(script::ScriptCommand::New(new)) => return script::write_new(&new),
+        Command::Script(script::ScriptCommand::Build(build)) => return build::run(&build),
+        _ => {}
+    }
+    let session = Session::open(&connection)?;
+    wait_for(async move {
+        let session = &session;
+        match command {
+            Command::Apply(apply) => apply::apply(session, &apply).await,
+            Command::Diff(diff) => apply::diff(session, &diff).await,
+            Command::Export(export) => apply::export(session, &export).await,
+            Command::Script(command) => script::run(session, command).await,
+            Command::Invoke(invoke) => script::invoke(session, &invoke).await,
+            Command::Group(command) => group::run(session, command).await,
+            Command::Run(command) => run::run(session, command).await,
+            Command::Backfill(backfill) => backfill::run(session, backfill).await,
+            Command::Offer(command) => dispatch::offer(session, command).await,
+            Command::Assignment(command) => dispatch::assignment(session, command).await,
+            Command::Audience(command) => dispatch::audience(session, command).await,
+            Command::Events(events) => dispatch::events(session, &events).await,
+            Command::Topic(command) => topic::run(session, command).await,
+            Command::Queue(command) => queue::run(session, command).await,
+            Command::Category(command) => named::named(session, "categories", command).await,
+            Command::Template(command) => named::named(session, "templates", command).await,
+            Command::Channel(command) => named::channel(session, command).await,
+            Command::Secret(command) => named::secret(session, command).await,
+            Command::Connection(command) => named::connection(session, command).await,
+            Command::Pool(command) => named::pool(session, command).await,
+            Command::Notification(command) => named::notification(session, command).await,
+            Command::Token(command) => token::run(session, command).await,
+            Command::Nodes => nodes::list(session).await,
+            Command::Audit => nodes::audit(session).await,
+            Command::Stats => nodes::stats(session).await,
+            Command::Dev(_)
+            | Command::Serve(_)
+            | Command::Migrate(_)
+            | Command::CompileWasm
+            | Command::Completions { .. } => done(),
+        }
+    })
+}
+
+/// Everything went well.
+fn done() -> Result<ExitCode> {
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a client's command: one thread will do.
+fn wait_for(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?
+        .block_on(command)
+}

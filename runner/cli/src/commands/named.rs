@@ -1,0 +1,287 @@
+//! Things that are put, listed, shown and deleted by name.
+
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::done;
+use crate::document;
+use crate::exit::usage;
+use crate::session::Session;
+
+/// The longest secret that is read.
+const MAX_SECRET_BYTES: u64 = 1 << 20;
+
+/// What can be done with a category or a template.
+#[derive(Subcommand, Debug)]
+pub enum NamedCommand {
+    /// List them
+    #[command(alias = "ls")]
+    List,
+    /// Show one
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Make or change one
+    Set {
+        /// Its name
+        name: String,
+        /// YAML or JSON; `-` is stdin
+        #[arg(short, long, default_value = "-")]
+        file: PathBuf,
+    },
+    /// Delete one
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+/// What can be done with channels.
+#[derive(Subcommand, Debug)]
+pub enum ChannelCommand {
+    /// List channels
+    #[command(alias = "ls")]
+    List,
+    /// Show a channel
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Make or change a channel
+    Set {
+        /// Its name
+        name: String,
+        /// YAML or JSON; `-` is stdin
+        #[arg(short, long, default_value = "-")]
+        file: PathBuf,
+    },
+    /// Send a test through a channel
+    Test {
+        /// Its name
+        name: String,
+    },
+    /// Delete a channel
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+/// What can be done with secrets.
+#[derive(Subcommand, Debug)]
+pub enum SecretCommand {
+    /// List the names of secrets
+    #[command(alias = "ls")]
+    List,
+    /// Set a secret; its value is read from stdin, so that it stays out of the shell's history
+    Set {
+        /// Its name
+        name: String,
+        /// A group that may use it; without any, all may
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
+        /// A category whose groups may use it
+        #[arg(long = "category", value_name = "CATEGORY")]
+        categories: Vec<String>,
+    },
+    /// Delete a secret
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+/// What can be done with SQL connections.
+#[derive(Subcommand, Debug)]
+pub enum ConnectionCommand {
+    /// List connections
+    #[command(alias = "ls")]
+    List,
+    /// Show a connection (without its URL, which may hold a password)
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Set a connection; without URL it is read from stdin
+    Set {
+        /// Its name
+        name: String,
+        /// postgres://user:password@host/database
+        database: Option<String>,
+        /// A group that may use it; without any, all may
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
+        /// A category whose groups may use it
+        #[arg(long = "category", value_name = "CATEGORY")]
+        categories: Vec<String>,
+    },
+    /// Delete a connection
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+/// What can be done with pools.
+#[derive(Subcommand, Debug)]
+pub enum PoolCommand {
+    /// List pools
+    #[command(alias = "ls")]
+    List,
+    /// Set how many slots a pool has
+    Set {
+        /// Its name
+        name: String,
+        /// How many
+        slots: u32,
+    },
+    /// Delete a pool
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+/// What can be done with notifications.
+#[derive(Subcommand, Debug)]
+pub enum NotificationCommand {
+    /// List notifications, newest first
+    #[command(alias = "ls")]
+    List,
+    /// Send one again
+    Resend {
+        /// Its id
+        id: String,
+    },
+}
+
+pub(crate) async fn named(session: &Session, kind: &str, command: NamedCommand) -> Result<ExitCode> {
+    match command {
+        NamedCommand::List => session.list(&["v1", kind], &[("NAME", "/name"), ("UPDATED", "/updated_at")]).await?,
+        NamedCommand::Show { name } => session.show(&["v1", kind, &name]).await?,
+        NamedCommand::Set { name, file } => set(session, kind, &name, &document::read_value(&file)?).await?,
+        NamedCommand::Rm { name } => session.remove(singular(kind), &name, &["v1", kind, &name], false).await?,
+    }
+    done()
+}
+
+pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Result<ExitCode> {
+    match command {
+        ChannelCommand::List => session.list(&["v1", "channels"], &[("NAME", "/name"), ("KIND", "/kind")]).await?,
+        ChannelCommand::Show { name } => session.show(&["v1", "channels", &name]).await?,
+        ChannelCommand::Set { name, file } => set(session, "channels", &name, &document::read_value(&file)?).await?,
+        ChannelCommand::Test { name } => session.act(&["v1", "channels", &name, "test"], &json!({})).await?,
+        ChannelCommand::Rm { name } => session.remove("channel", &name, &["v1", "channels", &name], false).await?,
+    }
+    done()
+}
+
+pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<ExitCode> {
+    match command {
+        SecretCommand::List => session.list(&["v1", "secrets"], &GRANTED).await?,
+        SecretCommand::Set { name, groups, categories } => {
+            let body = granted(json!({ "value": read_stdin("the secret")? }), groups, categories);
+            set(session, "secrets", &name, &body).await?;
+        }
+        SecretCommand::Rm { name } => session.remove("secret", &name, &["v1", "secrets", &name], false).await?,
+    }
+    done()
+}
+
+pub(crate) async fn connection(session: &Session, command: ConnectionCommand) -> Result<ExitCode> {
+    match command {
+        ConnectionCommand::List => session.list(&["v1", "connections"], &GRANTED).await?,
+        ConnectionCommand::Show { name } => session.show(&["v1", "connections", &name]).await?,
+        ConnectionCommand::Set { name, database, groups, categories } => {
+            let url = match database {
+                Some(url) => url,
+                None => read_stdin("the URL")?,
+            };
+            set(session, "connections", &name, &granted(json!({ "url": url }), groups, categories)).await?;
+        }
+        ConnectionCommand::Rm { name } => {
+            session.remove("connection", &name, &["v1", "connections", &name], false).await?;
+        }
+    }
+    done()
+}
+
+pub(crate) async fn pool(session: &Session, command: PoolCommand) -> Result<ExitCode> {
+    match command {
+        PoolCommand::List => {
+            session.list(&["v1", "pools"], &[("NAME", "/name"), ("SLOTS", "/slots"), ("USED", "/used|/taken")]).await?;
+        }
+        PoolCommand::Set { name, slots } => set(session, "pools", &name, &json!({ "slots": slots })).await?,
+        PoolCommand::Rm { name } => session.remove("pool", &name, &["v1", "pools", &name], false).await?,
+    }
+    done()
+}
+
+pub(crate) async fn notification(session: &Session, command: NotificationCommand) -> Result<ExitCode> {
+    match command {
+        NotificationCommand::List => {
+            let columns = [
+                ("ID", "/id"),
+                ("CHANNEL", "/channel"),
+                ("EVENT", "/event"),
+                ("SUBJECT", "/subject"),
+                ("STATE", "/state"),
+                ("ATTEMPTS", "/attempts"),
+                ("CREATED", "/created_at"),
+                ("ERROR", "/last_error"),
+            ];
+            session.list(&["v1", "notifications"], &columns).await?;
+        }
+        NotificationCommand::Resend { id } => {
+            session.act(&["v1", "notifications", &id, "resend"], &json!({})).await?;
+        }
+    }
+    done()
+}
+
+const GRANTED: [(&str, &str); 4] =
+    [("NAME", "/name"), ("GROUPS", "/groups"), ("CATEGORIES", "/categories"), ("UPDATED", "/updated_at")];
+
+fn granted(mut body: Value, groups: Vec<String>, categories: Vec<String>) -> Value {
+    for (field, list) in [("groups", groups), ("categories", categories)] {
+        if !list.is_empty() {
+            body[field] = json!(list);
+        }
+    }
+    body
+}
+
+async fn set(session: &Session, kind: &str, name: &str, body: &Value) -> Result<()> {
+    let answer = session.client.put_named(kind, name, body).await?;
+    session.output.print(&answer, |_| format!("{} {name} set", singular(kind)))
+}
+
+/// The word for one thing of a kind of the API.
+pub(crate) fn singular(kind: &str) -> &str {
+    match kind {
+        "categories" => "category",
+        other => other.strip_suffix('s').unwrap_or(other),
+    }
+}
+
+/// Reads a value that must not stand on the command line, without the line's end.
+fn read_stdin(what: &str) -> Result<String> {
+    let mut stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        eprintln!("Type {what}, then Enter and Ctrl-D:");
+    }
+    let mut text = String::new();
+    stdin.by_ref().take(MAX_SECRET_BYTES).read_to_string(&mut text).with_context(|| format!("cannot read {what}"))?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    if text.is_empty() {
+        return Err(usage(format!("{what} is read from stdin, but that was empty: printf %s ... | heddle ...")));
+    }
+    Ok(text.to_owned())
+}

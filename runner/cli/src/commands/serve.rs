@@ -1,0 +1,144 @@
+//! Commands that are, or prepare, a node.
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{done, wait_for};
+use crate::arguments::{Dev, Migrate, Serve};
+use crate::config::{self, NodeOptions};
+use crate::exit::usage;
+use crate::node::{self, NodeConfig};
+use crate::postgres::{EmbeddedPostgres, Options};
+use crate::{logging, output};
+
+/// The embedded server's database.
+const DATABASE: &str = "heddle";
+/// Interrupted by a second signal while draining.
+const INTERRUPTED: i32 = 130;
+
+pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
+    let (file, _) = config::read_file(dev.config.as_deref())?;
+    let options = dev.options.or(file);
+    let listen = options.listen_address()?;
+    config::require_loopback(listen)?;
+    start_logging(&options)?;
+    on_all_threads(async move {
+        // Before the database is started: this is what most often goes wrong.
+        let listener = bind(listen).await?;
+        let data_dir = options.data_directory();
+        let postgres = Options { binaries: dev.postgres_bin, ..Options::new(&data_dir) };
+        let postgres = EmbeddedPostgres::start(postgres).await.context("the embedded Postgres does not start")?;
+        postgres.create_database(DATABASE).await?;
+        tracing::info!(data_dir = %data_dir.display(), "embedded Postgres is up");
+        let config = NodeConfig {
+            database_url: postgres.url(DATABASE),
+            listen,
+            listener,
+            data_dir,
+            dev: true,
+            demo: !dev.no_demo,
+            node_id: None,
+            options,
+            shutdown: stop_on_signal()?,
+        };
+        let ended = run(config).await;
+        postgres.stop().await?;
+        ended
+    })
+}
+
+pub(crate) fn serve(serve: Serve) -> Result<ExitCode> {
+    let (node_file, serve_file) = config::read_file(serve.config.as_deref())?;
+    let (options, serve) = (serve.options.or(node_file), serve.serve.or(serve_file));
+    let Some(database_url) = serve.database_url else {
+        return Err(usage(
+            "which database? Name it with --database-url, HEDDLE_DATABASE_URL or `database_url` in the file of \
+             --config; or use `heddle dev`, which brings its own",
+        ));
+    };
+    let listen = options.listen_address()?;
+    start_logging(&options)?;
+    on_all_threads(async move {
+        let config = NodeConfig {
+            database_url,
+            listen,
+            listener: bind(listen).await?,
+            data_dir: options.data_directory(),
+            dev: false,
+            demo: false,
+            node_id: serve.node_id,
+            options,
+            shutdown: stop_on_signal()?,
+        };
+        run(config).await
+    })
+}
+
+pub(crate) fn migrate(migrate: Migrate) -> Result<ExitCode> {
+    logging::start(None, Some("warn"))?;
+    wait_for(async move {
+        node::migrate(&migrate.database_url).await?;
+        output::print("the schema is up to date")?;
+        done()
+    })
+}
+
+/// Runs a node and prints its address when it is ready.
+async fn run(config: NodeConfig) -> Result<ExitCode> {
+    let (sender, receiver) = oneshot::channel();
+    let announce = async {
+        match receiver.await {
+            Ok(address) => output::print(&format!("Heddle is ready at http://{address}")),
+            Err(_) => Ok(()), // it ended before; its own error says why
+        }
+    };
+    let (ended, announced) = tokio::join!(node::run_node(config, sender), announce);
+    ended?;
+    announced?;
+    done()
+}
+
+async fn bind(listen: std::net::SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))
+}
+
+fn start_logging(options: &NodeOptions) -> Result<()> {
+    logging::start(options.log_format, options.log.as_deref())
+}
+
+/// Cancelled by the first SIGTERM or SIGINT; the second one ends the process at once.
+fn stop_on_signal() -> Result<CancellationToken> {
+    let shutdown = CancellationToken::new();
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate()).context("no SIGTERM")?, signal(SignalKind::interrupt()).context("no SIGINT")?);
+    let token = shutdown.clone();
+    tokio::spawn(async move {
+        for again in [false, true] {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            if again {
+                // The embedded server is told by the kernel.
+                std::process::exit(INTERRUPTED);
+            }
+            tracing::info!("draining; a second signal ends at once");
+            token.cancel();
+        }
+    });
+    Ok(shutdown)
+}
+
+fn on_all_threads(node: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("heddle")
+        .build()
+        .context("cannot start the runtime")?
+        .block_on(node)
+}

@@ -1,0 +1,101 @@
+//! Tokens: the first one directly in the database, others by the API.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use heddle_client::NewToken;
+use serde_json::json;
+
+use super::done;
+use crate::exit::usage;
+use crate::output::Format;
+use crate::session::Session;
+
+/// What can be done with tokens.
+#[derive(Subcommand, Debug)]
+pub enum TokenCommand {
+    /// Make a token; it is shown once
+    Create(Create),
+    /// List tokens
+    #[command(alias = "ls")]
+    List,
+    /// Revoke a token
+    #[command(alias = "revoke")]
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+/// `heddle token create`
+#[derive(Args, Debug)]
+pub struct Create {
+    /// Make it directly in this database: how the first token comes to be
+    #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: Option<String>,
+    /// What it is for
+    #[arg(long)]
+    pub name: String,
+    /// viewer, operator, author, worker or admin
+    #[arg(long, value_parser = ["viewer", "operator", "author", "worker", "admin"])]
+    pub role: String,
+    /// For a worker: the only queues that it may claim from
+    #[arg(long = "queue", value_name = "QUEUE")]
+    pub queues: Vec<String>,
+    /// For a worker: the only users that it may poll for
+    #[arg(long = "uid", value_name = "UID")]
+    pub uids: Vec<String>,
+    /// Until when it is in force, RFC 3339
+    #[arg(long, value_name = "TIME")]
+    pub expires_at: Option<String>,
+}
+
+impl Create {
+    fn token(&self) -> Result<NewToken> {
+        let some = |list: &Vec<String>| (!list.is_empty()).then(|| list.clone());
+        let expires_at = self.expires_at.as_deref().map(|text| {
+            chrono::DateTime::parse_from_rfc3339(text)
+                .map(|at| at.to_utc())
+                .map_err(|error| usage(format!("--expires-at: `{text}` is not an RFC 3339 time: {error}")))
+        });
+        Ok(NewToken {
+            name: self.name.clone(),
+            role: self.role.clone(),
+            queues: some(&self.queues),
+            uids: some(&self.uids),
+            expires_at: expires_at.transpose()?,
+        })
+    }
+}
+
+pub(crate) async fn create_in_database(create: Create, output: Format) -> Result<ExitCode> {
+    let url = create.database_url.as_deref().context("a database")?;
+    let token = create.token()?;
+    let secret = crate::node::create_token(url, &token).await?;
+    output.print(&json!({ "name": token.name, "role": token.role, "token": secret }), |_| secret.clone())?;
+    done()
+}
+
+pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<ExitCode> {
+    match command {
+        TokenCommand::Create(create) => {
+            let token = session.client.create_token(&create.token()?).await?;
+            let value = serde_json::to_value(&token)?;
+            session.output.print(&value, |_| token.token.clone().unwrap_or_default())?;
+        }
+        TokenCommand::List => {
+            let columns = [
+                ("NAME", "/name"),
+                ("ROLE", "/role"),
+                ("QUEUES", "/queues"),
+                ("UIDS", "/uids"),
+                ("CREATED", "/created_at"),
+                ("EXPIRES", "/expires_at"),
+            ];
+            session.list(&["v1", "tokens"], &columns).await?;
+        }
+        TokenCommand::Rm { name } => session.remove("token", &name, &["v1", "tokens", &name], false).await?,
+    }
+    done()
+}

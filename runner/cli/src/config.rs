@@ -1,0 +1,186 @@
+//! Options of a node: flag before environment before file before default.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::Deserialize;
+
+use crate::exit::usage;
+use crate::logging::LogFormat;
+
+/// Where a node listens unless told otherwise.
+const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
+/// Where a node keeps its files unless told otherwise.
+const DEFAULT_DATA_DIR: &str = ".heddle";
+
+macro_rules! options {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Args, Clone, Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $name { $($(#[$field_doc])* pub $field: Option<$type>),+ }
+
+        impl $name {
+            /// These, and where they say nothing, what others say.
+            #[must_use]
+            pub fn or(self, others: Self) -> Self {
+                Self { $($field: self.$field.or(others.$field)),+ }
+            }
+        }
+    };
+}
+
+options! {
+    /// What can be said of a node on the command line, in the environment (`HEDDLE_` and the name) and in the file.
+    NodeOptions {
+        /// Address and port to listen on [default: 127.0.0.1:8080]
+        #[arg(long, env = "HEDDLE_LISTEN", value_name = "ADDR")]
+        listen: String,
+        /// Directory for compiled scripts, the node's identity and, with `dev`, the database [default: .heddle]
+        #[arg(long, env = "HEDDLE_DATA_DIR", value_name = "DIR")]
+        data_dir: PathBuf,
+        /// How log lines look [default: text]
+        #[arg(long, env = "HEDDLE_LOG_FORMAT", value_enum, value_name = "FORMAT")]
+        log_format: LogFormat,
+        /// What is logged: a level, or directives such as `info,heddle_engine=debug` [default: info]
+        #[arg(long, env = "HEDDLE_LOG", value_name = "LEVEL")]
+        log: String,
+        /// Private hosts and networks that scripts, HTTP tasks and webhooks may reach, divided by commas
+        #[arg(long, env = "HEDDLE_ALLOW_PRIVATE", value_name = "HOSTS")]
+        allow_private: String,
+        /// How far back a poll for offers looks, less than a day [default: 12h]
+        #[arg(long, env = "HEDDLE_DISPATCH_HORIZON", value_name = "DURATION")]
+        dispatch_horizon: String,
+        /// Repeating offers per audience [default: 100]
+        #[arg(long, env = "HEDDLE_MAX_OFFERS", value_name = "N")]
+        max_offers: u32,
+        /// Key of at least 32 bytes that signs short-lived tokens of devices
+        #[arg(long, env = "HEDDLE_DEVICE_KEY", hide_env_values = true, value_name = "KEY")]
+        device_key: String,
+        /// Key that secrets are sealed with in the database
+        #[arg(long, env = "HEDDLE_SECRETS_KEY", hide_env_values = true, value_name = "KEY")]
+        secrets_key: String,
+        /// Attempts of scripts under way at once on this node
+        #[arg(long, env = "HEDDLE_SLOTS", value_name = "N")]
+        slots: u32,
+        /// Where OTLP traces go
+        #[arg(long, env = "HEDDLE_OTLP_ENDPOINT", value_name = "URL")]
+        otlp_endpoint: String,
+    }
+}
+
+options! {
+    /// What `serve` takes besides.
+    ServeOptions {
+        /// The Postgres that all nodes share: postgres://user:password@host/database
+        #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+        database_url: String,
+        /// This node's name, kept over restarts [default: one made up once and kept in the data directory]
+        #[arg(long, env = "HEDDLE_NODE_ID", value_name = "ID")]
+        node_id: String,
+    }
+}
+
+/// The file of `--config`.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct ConfigFile {
+    #[serde(flatten)]
+    entries: toml::Table,
+}
+
+/// Reads a file for `serve` or `dev`: the keys are the options' names with `_`.
+pub(crate) fn read_file(path: Option<&Path>) -> Result<(NodeOptions, ServeOptions)> {
+    let Some(path) = path else { return Ok(Default::default()) };
+    let text = std::fs::read_to_string(path).map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
+    parse(&text).map_err(|error| usage(format!("{}: {error:#}", path.display())))
+}
+
+fn parse(text: &str) -> Result<(NodeOptions, ServeOptions)> {
+    let file: ConfigFile = toml::from_str(text)?;
+    let mut serve = toml::Table::new();
+    let mut node = toml::Table::new();
+    for (key, value) in file.entries {
+        let place = if matches!(key.as_str(), "database_url" | "node_id") { &mut serve } else { &mut node };
+        place.insert(key, value);
+    }
+    Ok((node.try_into().context("cannot be understood")?, serve.try_into().context("cannot be understood")?))
+}
+
+impl NodeOptions {
+    /// The address to listen on.
+    pub(crate) fn listen_address(&self) -> Result<SocketAddr> {
+        let text = self.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
+        let with_host = if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() };
+        if let Ok(address) = with_host.parse() {
+            return Ok(address);
+        }
+        let wrong = || usage(format!("`{text}` is no address to listen on: write host:port, such as {DEFAULT_LISTEN}"));
+        with_host.to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(wrong)
+    }
+
+    /// The data directory.
+    pub(crate) fn data_directory(&self) -> PathBuf {
+        self.data_dir.clone().unwrap_or_else(|| DEFAULT_DATA_DIR.into())
+    }
+}
+
+/// Refuses all but loopback addresses: `heddle dev` has no tokens, so whoever reaches it may do everything.
+pub(crate) fn require_loopback(address: SocketAddr) -> Result<()> {
+    if address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "`heddle dev` needs no token, so it listens on loopback addresses only, and {} is none: use 127.0.0.1:{} or \
+         [::1]:{}; to be reached from elsewhere, run `heddle serve`",
+        address.ip(),
+        address.port(),
+        address.port()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen(text: &str) -> Result<SocketAddr> {
+        NodeOptions { listen: Some(text.into()), ..Default::default() }.listen_address()
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        assert_eq!(NodeOptions::default().listen_address().unwrap().to_string(), DEFAULT_LISTEN);
+        assert_eq!(listen(":9000").unwrap().to_string(), "127.0.0.1:9000");
+        assert!(listen("localhost:80").unwrap().ip().is_loopback());
+        for bad in ["8080", "127.0.0.1", "127.0.0.1:99999", ""] {
+            assert!(listen(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_loopback_will_do_for_dev() {
+        for good in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            require_loopback(listen(good).unwrap()).unwrap();
+        }
+        for bad in ["0.0.0.0:8080", "[::]:8080", "192.168.0.1:8080", "8.8.8.8:80"] {
+            let said = require_loopback(listen(bad).unwrap()).unwrap_err().to_string();
+            assert!(said.contains("loopback"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file() {
+        let (file, serve) = parse("listen = \"127.0.0.1:1\"\nmax_offers = 5\ndatabase_url = \"postgres://x\"").unwrap();
+        let flags = NodeOptions { listen: Some("127.0.0.1:2".into()), ..Default::default() };
+        let merged = flags.or(file);
+        assert_eq!((merged.listen.as_deref(), merged.max_offers), (Some("127.0.0.1:2"), Some(5)));
+        assert_eq!(serve.database_url.as_deref(), Some("postgres://x"));
+    }
+
+    #[test]
+    fn what_the_file_does_not_know_is_named() {
+        let said = format!("{:#}", parse("lisden = \"x\"").unwrap_err());
+        assert!(said.contains("lisden"), "{said}");
+    }
+}

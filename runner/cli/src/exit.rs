@@ -1,0 +1,103 @@
+//! How the program ends.
+
+use std::process::ExitCode;
+
+use heddle_client::Error;
+
+/// What the help says about exit codes.
+pub(crate) const HELP: &str = "Exit codes:
+  0    done; for a watched run: it succeeded
+  1    refused by the server, the run failed or was cancelled, or the diff is not empty
+  2    wrong usage, or a file that cannot be read or understood
+  3    the server, or the database, cannot be reached
+  130  interrupted
+
+Environment: HEDDLE_URL and HEDDLE_TOKEN for all commands that talk to a server, and HEDDLE_<OPTION> for each option of
+`dev` and `serve` (HEDDLE_DATABASE_URL, HEDDLE_LISTEN, ...).";
+
+/// Done, but the answer is no.
+pub(crate) const NO: u8 = 1;
+/// Wrong usage.
+pub(crate) const USAGE: u8 = 2;
+/// Nobody there.
+pub(crate) const UNREACHABLE: u8 = 3;
+
+/// An error in what the user wrote, as opposed to what became of it.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// An error of usage.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    Usage(message.into()).into()
+}
+
+/// Tells the user what went wrong and gives the exit code for it.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if is_closed_pipe(error) {
+        // `heddle ... | head` is no failure.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {error:#}");
+    if let Some(hint) = hint(error) {
+        eprintln!("hint: {hint}");
+    }
+    ExitCode::from(code(error))
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    kind == Some(std::io::ErrorKind::BrokenPipe)
+}
+
+/// The exit code of an error.
+pub(crate) fn code(error: &anyhow::Error) -> u8 {
+    if error.chain().any(|cause| cause.is::<Usage>()) {
+        return USAGE;
+    }
+    match error.chain().find_map(|cause| cause.downcast_ref::<Error>()) {
+        Some(Error::Unreachable { .. }) => UNREACHABLE,
+        Some(Error::Invalid(_)) => USAGE,
+        Some(_) | None => NO,
+    }
+}
+
+fn hint(error: &anyhow::Error) -> Option<String> {
+    match error.chain().find_map(|cause| cause.downcast_ref::<Error>())? {
+        Error::Unreachable { .. } => Some(
+            "is the server running? `heddle dev` starts one here; --url or HEDDLE_URL names another".into(),
+        ),
+        Error::Unexpected { .. } => Some("does --url (or HEDDLE_URL) name a Heddle server?".into()),
+        Error::Refused(problem) => match problem.status {
+            401 => Some("pass a token with --token or HEDDLE_TOKEN; `heddle token create` makes the first one".into()),
+            403 => Some("this token's role does not allow it".into()),
+            412 => Some("somebody has changed it in the meantime: look at `heddle diff` and try again".into()),
+            409 => problem.existing.as_ref().map(|id| format!("the one that is there already is {id}")),
+            429 | 503 => problem.retry_after.map(|seconds| format!("try again in {seconds} s")),
+            _ => None,
+        },
+        Error::Invalid(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn codes_tell_usage_from_refusal() {
+        assert_eq!(code(&usage("no")), USAGE);
+        let refused = Error::Refused(Box::default());
+        assert_eq!(code(&Err::<(), _>(refused).context("group x").unwrap_err()), NO);
+        assert_eq!(code(&Error::Invalid("bad url".into()).into()), USAGE);
+    }
+}

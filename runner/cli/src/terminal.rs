@@ -1,0 +1,68 @@
+//! What kind of terminal there is, and drawing on it.
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::Result;
+
+/// The size that is assumed where none can be found out.
+const DEFAULT_SIZE: (usize, usize) = (80, 24);
+
+/// Whether stdout is looked at by a person.
+pub(crate) fn is_interactive() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether to use colours (https://no-color.org).
+pub(crate) fn has_colours() -> bool {
+    is_interactive() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Columns and rows.
+pub(crate) fn size() -> (usize, usize) {
+    match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+        _ => DEFAULT_SIZE,
+    }
+}
+
+/// A block of lines at the end of the output that is drawn over.
+#[derive(Debug, Default)]
+pub(crate) struct Canvas {
+    drawn: usize,
+}
+
+impl Canvas {
+    /// Replaces the block.
+    pub(crate) fn draw(&mut self, lines: &[String]) -> Result<()> {
+        let (_, rows) = size();
+        let mut text = String::new();
+        if self.drawn > 0 {
+            text.push_str(&format!("\x1b[{}A", self.drawn));
+        }
+        text.push_str("\r\x1b[J");
+        let shown = &lines[..lines.len().min(rows.saturating_sub(1))];
+        for line in shown {
+            text.push_str(line);
+            text.push('\n');
+        }
+        self.drawn = shown.len();
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        Ok(out.flush()?)
+    }
+}
+
+/// Text in an ANSI colour, if there are any.
+pub(crate) fn coloured(text: &str, colour: &str, on: bool) -> String {
+    if on { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Cuts text to a number of characters.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
+    short.push('\u{2026}');
+    short
+}

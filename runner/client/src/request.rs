@@ -1,0 +1,338 @@
+//! Requests: addresses, tokens, bodies, retries, and the reading of answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::{Method, Response, StatusCode, header};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use url::Url;
+
+use crate::error::{Error, Problem, Result};
+
+/// The server of `heddle dev`.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For an answer, unless the call says how long it waits for one.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The largest answer that is read into memory.
+const MAX_BODY_BYTES: usize = 256 << 20;
+/// How often a GET is made at most if no connection comes about.
+const MAX_TRIES: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// A server and who we are to it. Cheap to clone; clones share connections.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Arc<Url>,
+    token: Option<Arc<str>>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("base", &self.base.as_str()).field("token", &self.token.is_some()).finish()
+    }
+}
+
+impl Client {
+    /// A client of the server at `base`, such as `https://heddle.example.com` (a path in it is a prefix of all calls).
+    pub fn new(base: &str, token: Option<&str>) -> Result<Self> {
+        let url = Url::parse(base).map_err(|error| Error::Invalid(format!("`{base}` is no URL: {error}")))?;
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+            return Err(Error::Invalid(format!("`{base}` is not an http or https URL")));
+        }
+        if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
+            return Err(Error::Invalid("the token holds characters that no header can".into()));
+        }
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .user_agent(concat!("heddle-client/", env!("CARGO_PKG_VERSION")))
+            // A token must not follow a redirect to another server.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| Error::Invalid(format!("no HTTP client can be made: {error}")))?;
+        Ok(Self { http, base: Arc::new(url), token: token.map(Arc::from) })
+    }
+
+    /// A client of the server that `HEDDLE_URL` and `HEDDLE_TOKEN` name; default `http://127.0.0.1:8080` without one.
+    pub fn from_env() -> Result<Self> {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Self::new(set("HEDDLE_URL").as_deref().unwrap_or(DEFAULT_URL), set("HEDDLE_TOKEN").as_deref())
+    }
+
+    /// The server's address.
+    pub fn base(&self) -> &Url {
+        &self.base
+    }
+
+    /// A request; each item of `path` is one segment, escaped as needed: `["v1", "groups", name]`.
+    pub fn request(&self, method: Method, path: &[&str]) -> Request {
+        let mut url = (*self.base).clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let mut headers = header::HeaderMap::new();
+        if let Some(token) = &self.token
+            && let Ok(mut value) = header::HeaderValue::from_str(&format!("Bearer {token}"))
+        {
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        Request { http: self.http.clone(), method, url, headers, body: Ok(None), timeout: Some(DEFAULT_TIMEOUT) }
+    }
+
+    /// A GET.
+    pub fn get(&self, path: &[&str]) -> Request {
+        self.request(Method::GET, path)
+    }
+
+    /// A POST.
+    pub fn post(&self, path: &[&str]) -> Request {
+        self.request(Method::POST, path)
+    }
+
+    /// A PUT.
+    pub fn put(&self, path: &[&str]) -> Request {
+        self.request(Method::PUT, path)
+    }
+
+    /// A DELETE.
+    pub fn delete(&self, path: &[&str]) -> Request {
+        self.request(Method::DELETE, path)
+    }
+}
+
+/// A request that has not been sent.
+#[derive(Debug)]
+#[must_use = "it is not sent yet"]
+pub struct Request {
+    http: reqwest::Client,
+    method: Method,
+    url: Url,
+    headers: header::HeaderMap,
+    body: Result<Option<Bytes>>,
+    timeout: Option<Duration>,
+}
+
+impl Request {
+    /// Adds a query parameter.
+    pub fn query(mut self, name: &str, value: impl std::fmt::Display) -> Self {
+        self.url.query_pairs_mut().append_pair(name, &value.to_string());
+        self
+    }
+
+    /// Adds a query parameter if there is a value.
+    pub fn query_if(self, name: &str, value: Option<impl std::fmt::Display>) -> Self {
+        match value {
+            Some(value) => self.query(name, value),
+            None => self,
+        }
+    }
+
+    /// A JSON body.
+    pub fn json(mut self, body: &(impl Serialize + ?Sized)) -> Self {
+        self.body = serde_json::to_vec(body)
+            .map(|bytes| Some(bytes.into()))
+            .map_err(|error| Error::Invalid(format!("what is to be sent is not JSON: {error}")));
+        self.header(header::CONTENT_TYPE, "application/json")
+    }
+
+    /// A body of any type.
+    pub fn bytes(mut self, content_type: &str, body: impl Into<Bytes>) -> Self {
+        self.body = Ok(Some(body.into()));
+        self.header(header::CONTENT_TYPE, content_type)
+    }
+
+    /// Only if the thing's revision is still this one.
+    pub fn if_match(self, revision: impl std::fmt::Display) -> Self {
+        self.header(header::IF_MATCH, &format!("\"{revision}\""))
+    }
+
+    /// A header.
+    pub fn header(mut self, name: header::HeaderName, value: &str) -> Self {
+        match header::HeaderValue::from_str(value) {
+            Ok(value) => {
+                self.headers.insert(name, value);
+            }
+            Err(_) => self.body = Err(Error::Invalid(format!("`{value}` cannot be sent in the header `{name}`"))),
+        }
+        self
+    }
+
+    /// How long to wait for the whole answer; a long poll adds its `wait` to it.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Lets the server hold the call for `wait` (a long poll).
+    pub fn wait(self, wait: Duration) -> Self {
+        self.query("wait", format_args!("{}ms", wait.as_millis())).timeout(DEFAULT_TIMEOUT + wait)
+    }
+
+    /// The same GET for another page.
+    pub(crate) fn page(&self, client: &Client, cursor: Option<&str>) -> Self {
+        let mut url = self.url.clone();
+        let others: Vec<(String, String)> =
+            url.query_pairs().filter(|(name, _)| name != "cursor").map(|(n, v)| (n.into(), v.into())).collect();
+        url.set_query(None);
+        for (name, value) in others.iter().map(|(n, v)| (n.as_str(), v.as_str())).chain(cursor.map(|c| ("cursor", c))) {
+            url.query_pairs_mut().append_pair(name, value);
+        }
+        Self {
+            http: client.http.clone(),
+            method: Method::GET,
+            url,
+            headers: self.headers.clone(),
+            body: Ok(None),
+            timeout: self.timeout,
+        }
+    }
+
+    /// Sends it and reads a JSON answer.
+    pub async fn send<T: DeserializeOwned>(self) -> Result<T> {
+        let url = self.url.to_string();
+        match self.send_for_option().await? {
+            Some(answer) => Ok(answer),
+            None => Err(Error::Unexpected { url, detail: "it is empty".into() }),
+        }
+    }
+
+    /// Sends it and reads a JSON answer; `None` if the server has nothing to say (204).
+    pub async fn send_for_option<T: DeserializeOwned>(self) -> Result<Option<T>> {
+        let url = self.url.to_string();
+        let response = self.send_for_response().await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        let body = read(response, &url).await?;
+        serde_json::from_slice(&body)
+            .map(Some)
+            .map_err(|error| Error::Unexpected { url, detail: format!("{error} in: {}", excerpt(&body)) })
+    }
+
+    /// Sends it; whatever the answer says beyond success is not read.
+    pub async fn send_for_nothing(self) -> Result<()> {
+        self.send_for_response().await.map(drop)
+    }
+
+    /// Sends it and reads the whole body.
+    pub async fn send_for_bytes(self) -> Result<Bytes> {
+        let url = self.url.to_string();
+        read(self.send_for_response().await?, &url).await
+    }
+
+    /// Sends it for an answer of endless length, which no timeout cuts.
+    pub(crate) async fn send_for_stream(mut self) -> Result<Response> {
+        self.timeout = None;
+        self.send_for_response().await
+    }
+
+    /// Sends it; anything but success is an error.
+    async fn send_for_response(self) -> Result<Response> {
+        let Self { http, method, url, headers, body, timeout } = self;
+        let body = body?;
+        // Only what changes nothing may be repeated without knowing whether it has arrived.
+        let tries = if method == Method::GET { MAX_TRIES } else { 1 };
+        let mut pause = FIRST_PAUSE;
+        for left in (0..tries).rev() {
+            let mut request = http.request(method.clone(), url.clone()).headers(headers.clone());
+            if let Some(body) = &body {
+                request = request.body(body.clone());
+            }
+            if let Some(timeout) = timeout {
+                request = request.timeout(timeout);
+            }
+            match request.send().await {
+                Ok(response) if response.status().is_success() => return Ok(response),
+                Ok(response) => return Err(refusal(response, &url).await),
+                Err(error) if left > 0 && error.is_connect() => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                Err(source) => return Err(unreachable(&url, source)),
+            }
+        }
+        Err(Error::Invalid("a request is tried at least once".into()))
+    }
+}
+
+pub(crate) fn unreachable(url: &Url, source: reqwest::Error) -> Error {
+    let mut origin = url.clone();
+    origin.set_query(None);
+    Error::Unreachable { url: origin.to_string(), source: source.without_url() }
+}
+
+async fn read(mut response: Response, url: &str) -> Result<Bytes> {
+    let mut body = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_BODY_BYTES => body.extend_from_slice(&chunk),
+            Ok(Some(_)) => {
+                let detail = format!("it is longer than {MAX_BODY_BYTES} bytes");
+                return Err(Error::Unexpected { url: url.into(), detail });
+            }
+            Ok(None) => return Ok(body.into()),
+            Err(source) => return Err(Error::Unreachable { url: url.into(), source: source.without_url() }),
+        }
+    }
+}
+
+async fn refusal(response: Response, url: &Url) -> Error {
+    let status = response.status();
+    let retry_after =
+        response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let body = match read(response, url.as_str()).await {
+        Ok(body) => body,
+        Err(error) => return error,
+    };
+    let mut problem = serde_json::from_slice::<Problem>(&body).unwrap_or_else(|_| Problem {
+        detail: match location {
+            Some(location) if status.is_redirection() => format!("the server redirects to {location}"),
+            _ => excerpt(&body),
+        },
+        ..Problem::default()
+    });
+    problem.status = status.as_u16();
+    problem.retry_after = retry_after;
+    if problem.title.is_empty() {
+        problem.title = status.canonical_reason().unwrap_or("refused").into();
+    }
+    Error::Refused(Box::new(problem))
+}
+
+/// The beginning of a body, for an error message.
+fn excerpt(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(400)]);
+    text.trim().chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_queries_are_escaped() {
+        let client = Client::new("https://example.com/heddle/", None).unwrap();
+        let request = client.get(&["v1", "groups", "a/b \u{5668}"]).query("label", "a=b&c").query_if("x", None::<u8>);
+        assert_eq!(request.url.as_str(), "https://example.com/heddle/v1/groups/a%2Fb%20%E5%99%A8?label=a%3Db%26c");
+    }
+
+    #[test]
+    fn addresses_that_no_request_can_go_to_are_refused() {
+        for bad in ["", "localhost:8080", "ftp://x", "http://"] {
+            assert!(matches!(Client::new(bad, None), Err(Error::Invalid(_))), "{bad}");
+        }
+        assert!(Client::new("http://x", Some("a\nb")).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_dead_server_is_told_from_a_refusal() {
+        let client = Client::new("http://127.0.0.1:1", None).unwrap();
+        let error = client.get(&["v1", "groups"]).send::<serde_json::Value>().await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    }
+}

@@ -1,0 +1,21 @@
+//! The one door through which randomness comes in.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// Where random bits come from: the operating system in a node, a seed in a test.
+pub trait Chance: Debug + Send + Sync + 'static {
+    /// 128 random bits.
+    fn bits(&self) -> u128;
+}
+
+impl<C: Chance + ?Sized> Chance for Arc<C> {
+    fn bits(&self) -> u128 {
+        (**self).bits()
+    }
+}
+
+/// A number from 0 (inclusive) to 1 (exclusive) made of the upper 53 bits.
+pub fn fraction(bits: u128) -> f64 {
+    ((bits >> 75) as f64) / ((1u64 << 53) as f64)
+}

@@ -1,0 +1,27 @@
+//! Types and decisions of Heddle: what is written in a spec, how a run moves, when a retry or a schedule is due.
+//!
+//! Nothing here does I/O, waits, or looks at a clock or a random generator: time and chance come in as arguments
+//! ([`Clock`], [`Chance`]), so that a decision can be replayed.
+
+pub mod chance;
+pub mod clock;
+pub mod duration;
+pub mod fault;
+pub mod graph;
+pub mod id;
+pub mod name;
+pub mod params;
+pub mod plan;
+pub mod retry;
+pub mod run;
+pub mod schedule;
+pub mod schema;
+pub mod spec;
+pub mod state;
+pub mod template;
+
+pub use chance::Chance;
+pub use clock::{Clock, Time};
+pub use duration::Span;
+pub use fault::{Fault, Faults};
+pub use name::Name;

@@ -1,0 +1,307 @@
+//! How a run moves: [`decide`] takes what is known of a run and what has happened, and says what follows.
+//!
+//! # Data flow
+//!
+//! The store locks the run's row, reads its [`Progress`], gives it here with the [`Event`]s that were gathered
+//! meanwhile, and writes in the same transaction what [`Actions`] says: rows for tasks that became ready, timers for
+//! retries, the new progress, the run's end. Nothing is decided anywhere else.
+//!
+//! # Invariants
+//!
+//! * `Ready` in the progress means "a row in *ready* or in *running* stands for it"; which of the two, only those
+//!   tables know, so that a claim need not touch the run.
+//! * An attempt's number is `used + 1`; an outcome with any other number is stale and changes nothing.
+//! * A task is settled once; only restart, override and retry-now open it again, and they bump the attempt number, so
+//!   that an outcome from before cannot settle what was opened after.
+//! * Every decision is a function of its arguments: the same events in the same order give the same actions.
+//! * When a decision ends with no task unsettled, it says that the run has ended, with its state.
+
+mod machine;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Time;
+use crate::plan::{Plan, TaskIndex};
+use crate::retry::RetryState;
+use crate::state::{ErrorKind, RunState, TaskState};
+
+/// A task run: a task, or one item of a mapped task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskKey {
+    /// The task's number in the plan.
+    pub task: TaskIndex,
+    /// The item's index; `None` for a task that is not mapped, and for the expansion of one that is.
+    pub item: Option<u32>,
+}
+
+impl TaskKey {
+    /// The task run of a task that is not mapped.
+    pub fn whole(task: TaskIndex) -> Self {
+        Self { task, item: None }
+    }
+
+    /// The item as the database keeps it: -1 for none.
+    pub fn item_number(self) -> i32 {
+        self.item.map_or(-1, |item| item as i32)
+    }
+
+    /// From what the database keeps.
+    pub fn from_numbers(task: i16, item: i32) -> Self {
+        Self { task: task as TaskIndex, item: u32::try_from(item).ok() }
+    }
+}
+
+/// One attempt of a task run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttemptKey {
+    /// Of what.
+    pub key: TaskKey,
+    /// From 1.
+    pub attempt: u16,
+}
+
+/// How far a run has come; kept with it as one value.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// A state per task, in the plan's order.
+    states: Vec<TaskStateByte>,
+    /// What there is to tell beyond the state, for the few tasks that have it.
+    details: BTreeMap<TaskIndex, Detail>,
+    /// Mapped tasks that have been expanded.
+    maps: BTreeMap<TaskIndex, MapProgress>,
+    /// `on_failure: stop` has struck: nothing new starts.
+    stopping: bool,
+    /// The first failure, for people.
+    error: Option<String>,
+}
+
+type TaskStateByte = u8;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Detail {
+    /// Attempts that have ended.
+    used: u16,
+    /// Of these, lost with their nodes.
+    lost: u16,
+    retry: RetryState,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct MapProgress {
+    states: Vec<TaskStateByte>,
+    details: BTreeMap<u32, Detail>,
+    /// The first item that was never started.
+    next: u32,
+    /// Items started and not settled.
+    open: u32,
+    /// Items not settled.
+    unsettled: u32,
+    failed: u32,
+    output_bytes: u64,
+    /// Attempt numbers that earlier expansions may have used.
+    base: u16,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The run may begin.
+    Start,
+    /// A mapped task's items are known.
+    Expanded {
+        /// The expansion.
+        at: AttemptKey,
+        /// How many.
+        count: u32,
+    },
+    /// An attempt ended.
+    Ended {
+        /// Which.
+        at: AttemptKey,
+        /// How.
+        outcome: Outcome,
+    },
+    /// A retry is due.
+    Due(AttemptKey),
+    /// Start nothing new. `withdrawn` was ready and has been taken back.
+    Pause {
+        /// What was ready.
+        withdrawn: Vec<TaskKey>,
+    },
+    /// Go on.
+    Resume,
+    /// End it. `withdrawn` was ready (or due later) and never started.
+    Cancel {
+        /// What was ready.
+        withdrawn: Vec<TaskKey>,
+    },
+    /// The answer to [`Actions::withdraw`].
+    Withdrawn(Vec<TaskKey>),
+    /// An operator sets a task run's state: succeeded, failed or skipped.
+    Override {
+        /// Which.
+        key: TaskKey,
+        /// To what.
+        state: TaskState,
+    },
+    /// An operator wants a failed or retrying task run tried at once.
+    RetryNow(TaskKey),
+    /// An operator wants an ended run to go on from where it failed.
+    Restart,
+}
+
+/// How an attempt ended, as far as the run's way depends on it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// With an output of so many bytes.
+    Succeeded {
+        /// Length of the JSON text.
+        output_bytes: u64,
+    },
+    /// The script or `when` said that there is nothing to do.
+    Skipped,
+    /// With a failure.
+    Failed {
+        /// What kind; `fatal` and `invalid` are never tried again.
+        kind: ErrorKind,
+        /// For people.
+        message: String,
+        /// Not before.
+        retry_after: Option<Duration>,
+        /// Never tried again whatever the kind.
+        fatal: bool,
+    },
+    /// Its node or worker is gone.
+    Lost,
+}
+
+/// What follows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Actions {
+    /// Task runs to be worked on now.
+    pub ready: Vec<AttemptKey>,
+    /// Retries due later.
+    pub timers: Vec<(Time, AttemptKey)>,
+    /// Timers that have lost their meaning.
+    pub drop_timers: Vec<TaskKey>,
+    /// Attempts (or ready rows, or sub-runs) to be stopped: their outcome is no longer wanted.
+    pub interrupt: Vec<TaskKey>,
+    /// Everything of the run that has not been claimed is to be taken back and reported as [`Event::Withdrawn`].
+    pub withdraw: bool,
+    /// Task runs (not items) that were settled now, with the states.
+    pub settled: Vec<(TaskIndex, TaskState)>,
+    /// Outcomes that were accepted, in the order of the events (`false` for stale ones); one per `Expanded`/`Ended`.
+    pub accepted: Vec<bool>,
+    /// The run has ended.
+    pub finished: Option<RunState>,
+}
+
+/// Why a control was refused (409).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The run is in a state that does not allow it.
+    #[error("the run is {0}")]
+    RunState(RunState),
+    /// The task run is in a state that does not allow it.
+    #[error("the task run is {0}")]
+    TaskState(TaskState),
+    /// The plan has no such task or item.
+    #[error("there is no such task run")]
+    Unknown,
+}
+
+/// How many bytes the joined output of a mapped task may have.
+pub const JOINED_OUTPUT_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// What happened to a run, decided upon. `bits` gives random bits for jitter.
+pub fn decide(
+    plan: &Plan,
+    state: &mut RunState,
+    progress: &mut Progress,
+    events: &[Event],
+    now: Time,
+    bits: &mut dyn FnMut() -> u128,
+) -> Result<Actions, Refused> {
+    let mut machine = machine::Machine::new(plan, state, progress, now, bits);
+    for event in events {
+        machine.apply(event)?;
+    }
+    Ok(machine.finish())
+}
+
+impl Progress {
+    /// Nothing has happened yet.
+    pub fn new(plan: &Plan) -> Self {
+        Self { states: vec![TaskState::Pending.number() as u8; plan.tasks.len()], ..Self::default() }
+    }
+
+    /// As bytes, for the database.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+
+    /// From the database's bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        postcard::from_bytes(bytes).map_err(|error| error.to_string())
+    }
+
+    /// A task's state. [`TaskState::Ready`] stands for running as well.
+    pub fn task(&self, task: TaskIndex) -> TaskState {
+        self.states.get(task as usize).and_then(|&byte| TaskState::from_number(byte as i16)).unwrap_or(TaskState::Pending)
+    }
+
+    /// The number of items of a mapped task; `None` before it was expanded.
+    pub fn items(&self, task: TaskIndex) -> Option<u32> {
+        self.maps.get(&task).map(|map| map.states.len() as u32)
+    }
+
+    /// A task run's state; `None` where there is no such item.
+    pub fn state(&self, key: TaskKey) -> Option<TaskState> {
+        match key.item {
+            None => ((key.task as usize) < self.states.len()).then(|| self.task(key.task)),
+            Some(item) => {
+                let byte = *self.maps.get(&key.task)?.states.get(item as usize)?;
+                TaskState::from_number(byte as i16)
+            }
+        }
+    }
+
+    /// The number that the task run's current or next attempt has.
+    pub fn attempt(&self, key: TaskKey) -> u16 {
+        let used = match key.item {
+            None => self.details.get(&key.task).map_or(0, |detail| detail.used),
+            Some(item) => self
+                .maps
+                .get(&key.task)
+                .map_or(0, |map| map.details.get(&item).map_or(map.base, |detail| detail.used)),
+        };
+        used.saturating_add(1)
+    }
+
+    /// The first failure, for people.
+    pub fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    /// Task runs in a state, mapped tasks by their items; bounded by the sizes of plan and maps.
+    pub fn in_state(&self, wanted: TaskState) -> Vec<TaskKey> {
+        let mut found = Vec::new();
+        for (index, &byte) in self.states.iter().enumerate() {
+            let task = index as TaskIndex;
+            match self.maps.get(&task) {
+                Some(map) => {
+                    let items = map.states.iter().enumerate().filter(|(_, state)| **state as i16 == wanted.number());
+                    found.extend(items.map(|(item, _)| TaskKey { task, item: Some(item as u32) }));
+                }
+                None if byte as i16 == wanted.number() => found.push(TaskKey::whole(task)),
+                None => {}
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,233 @@
+//! From JSON to specs: what is wrong, at which JSON pointer; and the shapes that have more than one form.
+
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::*;
+use crate::fault::pointer_token;
+use crate::{Fault, Faults};
+
+/// The longest detail of a fault.
+const DETAIL_MAX_CHARS: usize = 600;
+
+/// Reads a group's spec. What it says is not judged here; see [`super::validate`].
+pub fn parse_group(value: &Value) -> Result<GroupSpec, Faults> {
+    let spec: GroupSpec = read(value)?;
+    let mut faults = Faults::default();
+    // Two spellings of one name (composed and decomposed) are two keys in JSON and one here.
+    for (field, count) in [("tasks", spec.tasks.len()), ("schedules", spec.schedules.len())] {
+        if value
+            .get(field)
+            .and_then(Value::as_object)
+            .is_some_and(|keys| keys.len() != count)
+        {
+            faults.add(
+                format!("/{field}"),
+                "duplicate: two names are the same after Unicode normalisation",
+            );
+        }
+    }
+    faults.or(spec)
+}
+
+/// Reads a submission.
+pub fn parse_submission(value: &Value) -> Result<SubmissionSpec, Faults> {
+    read(value)
+}
+
+/// Reads any spec of ours, which is an object; a fault names the place.
+pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
+    // Serde would read an array as the fields in their order.
+    if !value.is_object() {
+        return Err(Fault::at("", "invalid type: this is to be an object").into());
+    }
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        use serde_path_to_error::Segment;
+        let mut pointer = String::new();
+        for segment in error.path() {
+            match segment {
+                Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+                Segment::Map { key } => pointer.push_str(&format!("/{}", pointer_token(key))),
+                Segment::Enum { .. } | Segment::Unknown => {}
+            }
+        }
+        let detail = error.inner().to_string();
+        // Serde stops at the key of a field that it does not know; the place is the field's.
+        let unknown = detail
+            .strip_prefix("unknown field `")
+            .and_then(|rest| rest.split_once('`'));
+        if let Some((field, _)) = unknown {
+            let below = format!("/{}", pointer_token(field));
+            if !pointer.ends_with(&below) {
+                pointer.push_str(&below);
+            }
+        }
+        Fault::at(pointer, detail.chars().take(DETAIL_MAX_CHARS).collect::<String>()).into()
+    })
+}
+
+impl<'de> Deserialize<'de> for GroupDependency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Needed {
+            group: Name,
+            #[serde(default)]
+            need: Need,
+        }
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = GroupDependency;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a group's name, or `{group, need: latest | interval}`")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<GroupDependency, E> {
+                Name::new(text).map(GroupDependency::Name).map_err(E::custom)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<GroupDependency, A::Error> {
+                let Needed { group, need } = Needed::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(GroupDependency::Need { group, need })
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl<'de> Deserialize<'de> for ForEach {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = ForEach;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array, or a template that gives one")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<ForEach, E> {
+                Ok(ForEach::Template(text.to_owned()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<ForEach, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = seq.next_element()? {
+                    items.push(item);
+                }
+                Ok(ForEach::Items(items))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl<'de> Deserialize<'de> for Shards {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = Shards;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number from 1 to 10000, or `workers`")
+            }
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Shards, E> {
+                // What is too large for the type is too large for the bound, which `validate` holds.
+                Ok(Shards::Count(u32::try_from(number).unwrap_or(u32::MAX)))
+            }
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Shards, E> {
+                Err(E::invalid_value(serde::de::Unexpected::Signed(number), &self))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Shards, E> {
+                match text {
+                    "workers" => Ok(Shards::Workers(WorkersWord::Workers)),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl Serialize for TimeoutSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Never => serializer.serialize_str("never"),
+            Self::After(span) => span.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for TimeoutSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = TimeoutSpec;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as `90s` or `1h30m`, or `never`")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<TimeoutSpec, E> {
+                match text {
+                    "never" => Ok(TimeoutSpec::Never),
+                    _ => text.parse().map(TimeoutSpec::After).map_err(E::custom),
+                }
+            }
+            fn visit_u64<E: Error>(self, number: u64) -> Result<TimeoutSpec, E> {
+                self.visit_str(&number.to_string())
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl std::str::FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            let shown: String = text.chars().take(40).collect();
+            format!("`{shown}` is no size: write for example `128MiB`, `64KiB`, `1GB` or a number of bytes")
+        };
+        let text = text.trim();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+        let unit = match text[digits..].trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kib" => 1 << 10,
+            "m" | "mib" => 1 << 20,
+            "g" | "gib" => 1 << 30,
+            "kb" => 1_000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            _ => return Err(wrong()),
+        };
+        number.checked_mul(unit).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (unit, bytes) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+            if self.0 > 0 && self.0.is_multiple_of(bytes) {
+                return write!(f, "{}{unit}", self.0 / bytes);
+            }
+        }
+        write!(f, "{}B", self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = ByteSize;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as `128MiB`, or a number of bytes")
+            }
+            fn visit_u64<E: Error>(self, number: u64) -> Result<ByteSize, E> {
+                Ok(ByteSize(number))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}

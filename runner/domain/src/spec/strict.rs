@@ -1,0 +1,184 @@
+//! JSON without doubt: an object that names a key twice is refused rather than half ignored, nesting is bounded.
+
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::Fault;
+use crate::fault::pointer_token;
+
+/// How deeply arrays and objects may be nested.
+pub const NESTING_MAX: usize = 128;
+
+/// Why a document was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StrictError {
+    /// It is no JSON (or whatever it was read as), or nested too deeply.
+    #[error("{0}")]
+    Malformed(String),
+    /// An object has a key twice; the pointer is the second one's.
+    #[error("{0}")]
+    Duplicate(Fault),
+}
+
+/// Reads JSON.
+pub fn parse_json_strict(bytes: &[u8]) -> Result<Value, StrictError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    // Our own bound counts; serde_json's would be met one level earlier and say less.
+    let value = read_strict(&mut deserializer)?;
+    deserializer
+        .end()
+        .map_err(|error| StrictError::Malformed(error.to_string()))?;
+    Ok(value)
+}
+
+/// Reads a value from any format, YAML for one.
+pub fn read_strict<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, StrictError> {
+    let mut place = Place {
+        keys: Vec::new(),
+        duplicate: None,
+    };
+    Strict(&mut place)
+        .deserialize(deserializer)
+        .map_err(|error| match place.duplicate {
+            Some(fault) => StrictError::Duplicate(fault),
+            None => StrictError::Malformed(error.to_string()),
+        })
+}
+
+struct Place {
+    keys: Vec<String>,
+    duplicate: Option<Fault>,
+}
+
+impl Place {
+    fn enter<E: Error>(&mut self, key: String) -> Result<(), E> {
+        if self.keys.len() >= NESTING_MAX {
+            return Err(E::custom(format!("nested more than {NESTING_MAX} deep")));
+        }
+        self.keys.push(key);
+        Ok(())
+    }
+
+    fn pointer(&self) -> String {
+        self.keys.iter().map(|key| format!("/{}", pointer_token(key))).collect()
+    }
+}
+
+struct Strict<'p>(&'p mut Place);
+
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Value;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+    fn visit_bool<E: Error>(self, bool: bool) -> Result<Value, E> {
+        Ok(Value::Bool(bool))
+    }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
+        Number::from_f64(number)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("a number that JSON does not have"))
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+    fn visit_string<E: Error>(self, text: String) -> Result<Value, E> {
+        Ok(Value::String(text))
+    }
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_none<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        loop {
+            self.0.enter(items.len().to_string())?;
+            match seq.next_element_seed(Strict(self.0))? {
+                Some(item) => items.push(item),
+                None => break,
+            }
+            self.0.keys.pop();
+        }
+        self.0.keys.pop();
+        Ok(Value::Array(items))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            self.0.enter(key.clone())?;
+            if fields.contains_key(&key) {
+                let shown: String = key.chars().take(100).collect();
+                let detail = format!("duplicate: the key `{shown}` stands twice in one object");
+                self.0.duplicate = Some(Fault::at(self.0.pointer(), detail.clone()));
+                return Err(A::Error::custom(detail));
+            }
+            let value = map.next_value_seed(Strict(self.0))?;
+            fields.insert(key, value);
+            self.0.keys.pop();
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expect: Result<&str, &str>) {
+        let got = parse_json_strict(text.as_bytes())
+            .map(|value| value.to_string())
+            .map_err(|error| error.to_string());
+        match (&got, expect) {
+            (Ok(got), Ok(expect)) => assert_eq!(got, expect),
+            (Err(got), Err(expect)) => assert!(got.contains(expect), "{got}"),
+            _ => panic!("{text}: {got:?}, not {expect:?}"),
+        }
+    }
+
+    #[test]
+    fn reads_strictly() {
+        let all = r#"{"a":[1,-2,2.5,"x",null,true,{"b":{}}],"u":18446744073709551615}"#;
+        check(all, Ok(all));
+        check("", Err("EOF"));
+        check("{} x", Err("trailing characters"));
+        check("{\"a\": }", Err("line 1 column"));
+        check(
+            r#"{"a":1,"a":2}"#,
+            Err("/a: duplicate: the key `a` stands twice in one object"),
+        );
+        check(
+            r#"{"tasks":{"x/y":{"k":[0,{"d":1,"d":1}]}}}"#,
+            Err("/tasks/x~1y/k/1/d: duplicate"),
+        );
+        check(
+            &format!("{}{}", "[".repeat(200), "]".repeat(200)),
+            Err("recursion limit"),
+        );
+        check(
+            &format!("{}1{}", "[".repeat(100), "]".repeat(100)),
+            Ok(&format!("{}1{}", "[".repeat(100), "]".repeat(100))),
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! Whether a spec makes sense: on its own, and against what exists (scripts, other groups, channels and so on), which
+//! a [`Catalog`] tells. All that is wrong is told at once, each with a JSON pointer.
+
+mod graph;
+mod params;
+pub mod task;
+
+use serde_json::{Map, Value};
+
+use super::{GroupSpec, NotifyRules, SubmissionSpec};
+use crate::fault::pointer_token;
+use crate::plan::TASKS_MAX;
+use crate::schedule::Schedule;
+use crate::schedule::local::parse_zone;
+use crate::template::Templates;
+use crate::{Faults, Name, Time};
+
+/// The bounds of `priority`.
+pub const PRIORITY: std::ops::RangeInclusive<i16> = -1000..=1000;
+/// How many labels there may be.
+pub const LABELS_MAX: usize = 64;
+/// How many characters a label's key, and its value, may have.
+pub const LABEL_MAX_CHARS: (usize, usize) = (63, 255);
+/// How many characters a description may have.
+pub const DESCRIPTION_MAX_CHARS: usize = 10_000;
+/// How many characters a run's key may have.
+pub const KEY_MAX_CHARS: usize = 255;
+/// How many characters a callback may have.
+pub const CALLBACK_MAX_CHARS: usize = 2_000;
+/// How many schedules a group may have.
+pub const SCHEDULES_MAX: usize = 100;
+/// How many channels and addresses may be told.
+pub const TOLD_MAX: usize = 100;
+
+/// What exists, as far as specs name it.
+pub trait Catalog {
+    /// A script, in a version or the active one.
+    fn script(&self, name: &Name, version: Option<u32>) -> ScriptLookup;
+    /// Another group's links; `None` if there is no such group. (Of the group that is validated, its spec counts.)
+    fn group(&self, name: &Name) -> Option<GroupLinks>;
+    /// A named template's JSON Schema.
+    fn template(&self, name: &Name) -> Option<Value>;
+    /// Whether there is such a category.
+    fn category(&self, name: &Name) -> bool;
+    /// Whether there is such a channel.
+    fn channel(&self, name: &Name) -> bool;
+    /// Whether the group, of that category, may use a SQL connection.
+    fn connection(&self, name: &Name, group: &Name, category: Option<&Name>) -> Grant;
+    /// Whether the group, of that category, may read a secret.
+    fn secret(&self, name: &Name, group: &Name, category: Option<&Name>) -> Grant;
+    /// A pool's slots; `None` if there is no such pool.
+    fn pool(&self, name: &Name) -> Option<u32>;
+}
+
+/// What a catalog knows of a script.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScriptLookup {
+    /// There is no script of that name.
+    NoScript,
+    /// There is, but not in that version.
+    NoVersion,
+    /// It is made for something else than tasks; in words, such as `consumer`.
+    OtherWorld(String),
+    /// Here it is.
+    Found(ScriptFacts),
+}
+
+/// A version of a script, as far as specs depend on it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScriptFacts {
+    /// Its number.
+    pub version: u32,
+    /// What its params must satisfy, if it says.
+    pub params_schema: Option<Value>,
+    /// The params that it takes unless told otherwise.
+    pub defaults: Map<String, Value>,
+}
+
+/// A group's links to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupLinks {
+    /// The groups in its `depends_on`.
+    pub depends_on: Vec<Name>,
+    /// The groups that its tasks run (executor `group`).
+    pub sub_runs: Vec<Name>,
+}
+
+impl GroupLinks {
+    /// The links in a spec.
+    pub fn of(spec: &GroupSpec) -> Self {
+        Self {
+            depends_on: spec
+                .depends_on
+                .iter()
+                .map(|dependency| dependency.group().clone())
+                .collect(),
+            sub_runs: spec.tasks.values().filter_map(|task| task.group.clone()).collect(),
+        }
+    }
+}
+
+/// Whether something may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// There is no such thing.
+    Unknown,
+    /// It is not granted to this group nor its category.
+    Refused,
+    /// It may.
+    Granted,
+}
+
+impl Grant {
+    fn check(self, what: &str, name: &Name, pointer: String, faults: &mut Faults) {
+        match self {
+            Self::Unknown => faults.add(pointer, format!("there is no {what} `{name}`")),
+            Self::Refused => faults.add(pointer, format!("this group may not use the {what} `{name}`")),
+            Self::Granted => {}
+        }
+    }
+}
+
+/// Judges a group's spec. `now` is the moment new schedules count from.
+pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time) -> Result<(), Faults> {
+    let mut faults = Faults::default();
+    check_group(spec, catalog, now, &mut faults);
+    if spec.tasks.is_empty() || spec.tasks.len() > TASKS_MAX {
+        faults.add(
+            "/tasks",
+            format!("a group has 1 to {TASKS_MAX} tasks, not {}", spec.tasks.len()),
+        );
+        return Err(faults);
+    }
+    let templates = Templates::new();
+    templates.check_value(&Value::Object(spec.params.clone()), "/params", &mut faults);
+    for (task_name, task) in &spec.tasks {
+        let place = format!("/tasks/{}", pointer_token(task_name));
+        task::check(&place, (name, spec), task, catalog, &templates, &mut faults);
+    }
+    graph::check_tasks(spec, &mut faults);
+    graph::check_groups(name, spec, catalog, &mut faults);
+    params::check_group(spec, catalog, &mut faults);
+    faults.or(())
+}
+
+/// Judges a submission to a group; `spec` has been validated.
+pub fn validate_submission(spec: &GroupSpec, submission: &SubmissionSpec, catalog: &dyn Catalog) -> Result<(), Faults> {
+    let mut faults = Faults::default();
+    for task in submission.task_params.keys() {
+        if !spec.tasks.contains_key(task) {
+            faults.add(
+                format!("/task_params/{}", pointer_token(task)),
+                format!("there is no task `{task}`"),
+            );
+        }
+    }
+    if let Some(key) = &submission.key
+        && (key.is_empty() || key.chars().nth(KEY_MAX_CHARS).is_some())
+    {
+        faults.add("/key", format!("a key has 1 to {KEY_MAX_CHARS} characters"));
+    }
+    check_priority(submission.priority, &mut faults);
+    check_labels(&submission.labels, &mut faults);
+    if let Some(callback) = &submission.callback {
+        check_callback(callback, catalog, &mut faults);
+    }
+    params::check_submission(spec, submission, catalog, &mut faults);
+    faults.or(())
+}
+
+fn check_callback(callback: &str, catalog: &dyn Catalog, faults: &mut Faults) {
+    if callback.chars().nth(CALLBACK_MAX_CHARS).is_some() {
+        faults.add(
+            "/callback",
+            format!("a callback has at most {CALLBACK_MAX_CHARS} characters"),
+        );
+    } else if callback.contains("://") {
+        if let Err(detail) = task::check_url(callback) {
+            faults.add("/callback", detail);
+        }
+    } else if !Name::new(callback).is_ok_and(|name| catalog.channel(&name)) {
+        let shown: String = callback.chars().take(100).collect();
+        faults.add("/callback", format!("`{shown}` is neither a channel nor a URL"));
+    }
+}
+
+fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut Faults) {
+    check_description(spec.description.as_deref(), "", faults);
+    if let Some(category) = &spec.category
+        && !catalog.category(category)
+    {
+        faults.add("/category", format!("there is no category `{category}`"));
+    }
+    let zone = match spec.timezone.as_deref().map(parse_zone) {
+        Some(Ok(zone)) => zone,
+        Some(Err(detail)) => {
+            faults.add("/timezone", detail);
+            chrono_tz::Tz::UTC
+        }
+        None => chrono_tz::Tz::UTC,
+    };
+    if spec.max_active_runs == Some(0) {
+        faults.add(
+            "/max_active_runs",
+            "`max_active_runs` is at least 1; disable the group to stop it",
+        );
+    }
+    if spec.deadline.is_some_and(|deadline| deadline.is_zero()) {
+        faults.add("/deadline", "a deadline is longer than zero");
+    }
+    check_priority(spec.priority, faults);
+    check_labels(&spec.labels, faults);
+    if let Some(template) = &spec.template
+        && catalog.template(template).is_none()
+    {
+        faults.add("/template", format!("there is no template `{template}`"));
+    }
+    if let Some(notify) = &spec.notify {
+        check_notify(notify, "/notify", catalog, faults);
+    }
+    if spec.schedules.len() > SCHEDULES_MAX {
+        faults.add("/schedules", format!("a group has at most {SCHEDULES_MAX} schedules"));
+    }
+    for (name, schedule) in &spec.schedules {
+        if let Err(fault) = Schedule::compile(schedule, zone, now) {
+            faults.push(fault.below(&format!("/schedules/{}", pointer_token(name))));
+        }
+    }
+}
+
+fn check_description(description: Option<&str>, place: &str, faults: &mut Faults) {
+    if description.is_some_and(|text| text.chars().nth(DESCRIPTION_MAX_CHARS).is_some()) {
+        faults.add(
+            format!("{place}/description"),
+            format!("a description has at most {DESCRIPTION_MAX_CHARS} characters"),
+        );
+    }
+}
+
+fn check_priority(priority: Option<i16>, faults: &mut Faults) {
+    if priority.is_some_and(|priority| !PRIORITY.contains(&priority)) {
+        faults.add(
+            "/priority",
+            format!("a priority is from {} to {}", PRIORITY.start(), PRIORITY.end()),
+        );
+    }
+}
+
+/// Judges labels, at `/labels`.
+pub fn check_labels(labels: &std::collections::BTreeMap<String, String>, faults: &mut Faults) {
+    if labels.len() > LABELS_MAX {
+        faults.add("/labels", format!("there are at most {LABELS_MAX} labels"));
+    }
+    let (key_max, value_max) = LABEL_MAX_CHARS;
+    for (key, value) in labels {
+        if key.is_empty() || key.chars().nth(key_max).is_some() || key.chars().any(char::is_control) {
+            faults.add(
+                "/labels",
+                format!("a label's key has 1 to {key_max} characters, none of them a control character"),
+            );
+        } else if value.chars().nth(value_max).is_some() || value.chars().any(char::is_control) {
+            let pointer = format!("/labels/{}", pointer_token(key));
+            faults.add(
+                pointer,
+                format!("a label's value has at most {value_max} characters, none of them a control character"),
+            );
+        }
+    }
+}
+
+fn check_notify(rules: &NotifyRules, place: &str, catalog: &dyn Catalog, faults: &mut Faults) {
+    if rules.on.is_empty() {
+        faults.add(format!("{place}/on"), "name at least one event, such as `failed`");
+    }
+    if rules.channels.is_empty() && rules.to.is_empty() {
+        faults.add(place, "name at least one of `channels` or `to`");
+    }
+    if rules.channels.len() + rules.to.len() > TOLD_MAX {
+        faults.add(place, format!("at most {TOLD_MAX} channels and addresses"));
+    }
+    for (index, channel) in rules.channels.iter().enumerate() {
+        if !catalog.channel(channel) {
+            faults.add(
+                format!("{place}/channels/{index}"),
+                format!("there is no channel `{channel}`"),
+            );
+        }
+    }
+    for (index, address) in rules.to.iter().enumerate() {
+        let sound = address.len() <= 254
+            && !address
+                .chars()
+                .any(|c| c.is_whitespace() || c.is_control() || matches!(c, '<' | '>' | ','))
+            && address
+                .rsplit_once('@')
+                .is_some_and(|(local, host)| !local.is_empty() && !host.is_empty());
+        if !sound {
+            let shown: String = address.chars().take(100).collect();
+            faults.add(format!("{place}/to/{index}"), format!("`{shown}` is no e-mail address"));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "validate/tests.rs"]
+mod tests;

@@ -1,0 +1,171 @@
+//! Params that are constant, against the JSON Schemas of scripts and templates.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use super::task::script_reference;
+use super::{Catalog, GroupSpec, ScriptFacts, ScriptLookup, SubmissionSpec};
+use crate::fault::pointer_token;
+use crate::params::{Layer, Layers};
+use crate::schema::Schema;
+use crate::spec::TaskSpec;
+use crate::{Fault, Faults, Name};
+
+/// Scripts and templates that several tasks name are looked up and compiled once.
+struct Schemas<'a> {
+    catalog: &'a dyn Catalog,
+    scripts: HashMap<String, Option<Rc<Known>>>,
+    templates: HashMap<Name, Option<Rc<Schema>>>,
+}
+
+#[derive(Default)]
+struct Known {
+    defaults: Map<String, Value>,
+    schema: Option<Rc<Schema>>,
+}
+
+impl<'a> Schemas<'a> {
+    fn new(catalog: &'a dyn Catalog) -> Self {
+        Self {
+            catalog,
+            scripts: HashMap::new(),
+            templates: HashMap::new(),
+        }
+    }
+
+    fn script(&mut self, reference: &str) -> Option<Rc<Known>> {
+        if let Some(known) = self.scripts.get(reference) {
+            return known.clone();
+        }
+        let known = script_reference(reference).ok().and_then(|(name, version)| {
+            let ScriptLookup::Found(facts) = self.catalog.script(&name, version) else {
+                return None;
+            };
+            let ScriptFacts {
+                params_schema,
+                defaults,
+                ..
+            } = facts;
+            // A schema that does not compile was let in with its script; params cannot be held against it.
+            let schema = params_schema
+                .and_then(|schema| Schema::compile(&schema).ok())
+                .map(Rc::new);
+            Some(Rc::new(Known { defaults, schema }))
+        });
+        self.scripts.insert(reference.to_owned(), known.clone());
+        known
+    }
+
+    fn template(&mut self, name: &Name) -> Option<Rc<Schema>> {
+        if let Some(known) = self.templates.get(name) {
+            return known.clone();
+        }
+        let schema = self
+            .catalog
+            .template(name)
+            .and_then(|schema| Schema::compile(&schema).ok())
+            .map(Rc::new);
+        self.templates.insert(name.clone(), schema.clone());
+        schema
+    }
+
+    /// What a task's params start from, and what they must satisfy.
+    fn of(&mut self, task: &TaskSpec) -> Option<Rc<Known>> {
+        if let Some(script) = &task.script {
+            return self.script(script);
+        }
+        let template = task.audience.as_ref()?.template.as_ref()?;
+        Some(Rc::new(Known {
+            defaults: Map::new(),
+            schema: self.template(template),
+        }))
+    }
+}
+
+pub(super) fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, faults: &mut Faults) {
+    let mut schemas = Schemas::new(catalog);
+    let none = Map::new();
+    for (name, task) in &spec.tasks {
+        let Some(known) = schemas.of(task) else { continue };
+        let layers = Layers {
+            defaults: &known.defaults,
+            group: &spec.params,
+            task: &task.params,
+            run: &none,
+            task_run: &none,
+        };
+        check_task(layers, &known, faults, |layer| match layer {
+            Some(Layer::Group) => "/params".into(),
+            _ => format!("/tasks/{}/params", pointer_token(name)),
+        });
+    }
+}
+
+pub(super) fn check_submission(
+    spec: &GroupSpec,
+    submission: &SubmissionSpec,
+    catalog: &dyn Catalog,
+    faults: &mut Faults,
+) {
+    let mut schemas = Schemas::new(catalog);
+    let none = Map::new();
+    for (name, task) in &spec.tasks {
+        let Some(known) = schemas.of(task) else { continue };
+        let task_run = submission.task_params.get(name).unwrap_or(&none);
+        let layers = Layers {
+            defaults: &known.defaults,
+            group: &spec.params,
+            task: &task.params,
+            run: &submission.params,
+            task_run,
+        };
+        check_task(layers, &known, faults, |layer| match layer {
+            Some(Layer::TaskRun) => format!("/task_params/{}", pointer_token(name)),
+            _ => "/params".into(),
+        });
+    }
+    if let Some(schema) = spec.template.as_ref().and_then(|name| schemas.template(name)) {
+        let mut merged = spec.params.clone();
+        merged.extend(
+            submission
+                .params
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
+        let (_, unknown) = Layers {
+            defaults: &none,
+            group: &spec.params,
+            task: &none,
+            run: &submission.params,
+            task_run: &none,
+        }
+        .constant();
+        for fault in schema.check_except(&Value::Object(merged), &unknown).0 {
+            push_new(faults, fault.below("/params"));
+        }
+    }
+}
+
+/// `place` says where the params of a layer stand in the document; of none, where something missing belongs.
+fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, place: impl Fn(Option<Layer>) -> String) {
+    let Some(schema) = &known.schema else { return };
+    let (merged, unknown) = layers.constant();
+    for fault in schema.check_except(&Value::Object(merged), &unknown).0 {
+        let key = fault
+            .pointer
+            .split('/')
+            .nth(1)
+            .map(|token| token.replace("~1", "/").replace("~0", "~"));
+        let layer = key.and_then(|key| layers.origin(&key));
+        push_new(faults, fault.below(&place(layer)));
+    }
+}
+
+/// A param that all tasks share is wrong for each of them; saying so once is enough.
+fn push_new(faults: &mut Faults, fault: Fault) {
+    if !faults.0.contains(&fault) {
+        faults.push(fault);
+    }
+}

@@ -1,0 +1,319 @@
+//! One task's fields, and their bounds.
+
+use serde_json::Value;
+
+use super::{Catalog, GroupSpec, ScriptLookup, check_description, check_notify};
+use crate::fault::pointer_token;
+use crate::plan::{Executor, ITEMS_MAX, executor_of};
+use crate::retry::Policy;
+use crate::spec::{AudienceSpec, ByteSize, ForEach, HttpSpec, Shards, TaskSpec, TimeoutSpec};
+use crate::template::{Templates, is_template};
+use crate::{Faults, Name};
+
+/// The bounds of `memory`, in bytes.
+pub const MEMORY: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
+/// The bounds of `max_output`, in bytes.
+pub const OUTPUT: std::ops::RangeInclusive<u64> = 1..=8 << 20;
+/// The bounds of `max_log`, in bytes.
+pub const LOG: std::ops::RangeInclusive<u64> = 0..=64 << 20;
+/// The most bytes of constant `for_each` items, as JSON.
+pub const ITEMS_MAX_BYTES: usize = 8 << 20;
+/// The largest `max_lost`.
+pub const LOST_MAX: u32 = 1_000;
+/// How long the lists of a task may be: tags, hosts, connections, secrets, pools, headers.
+pub const LIST_MAX: usize = 100;
+
+const METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+
+pub(super) fn check(
+    place: &str,
+    (group, spec): (&Name, &GroupSpec),
+    task: &TaskSpec,
+    catalog: &dyn Catalog,
+    templates: &Templates,
+    faults: &mut Faults,
+) {
+    check_description(task.description.as_deref(), place, faults);
+    let executor = executor_of(task);
+    if executor.is_none() {
+        faults.add(
+            place,
+            "a task has exactly one executor: `script`, `queue`, `http`, `audience` or `group`",
+        );
+    }
+    if let Some(script) = &task.script {
+        check_script(script, place, catalog, faults);
+    }
+    if let Some(http) = &task.http {
+        check_http(http, &format!("{place}/http"), templates, faults);
+    }
+    if let Some(audience) = &task.audience {
+        check_audience(audience, &format!("{place}/audience"), catalog, faults);
+    }
+    if !task.tags.is_empty() && task.queue.is_none() {
+        faults.add(format!("{place}/tags"), "only a task with a `queue` has tags");
+    }
+    templates.check_value(&Value::Object(task.params.clone()), &format!("{place}/params"), faults);
+    if let Some(Err(detail)) = task.when.as_deref().map(|when| templates.check_condition(when)) {
+        faults.add(format!("{place}/when"), format!("bad template: {detail}"));
+    }
+    if let Some(Err(fault)) = task.retry.as_ref().map(Policy::compile) {
+        faults.push(fault.below(&format!("{place}/retry")));
+    }
+    check_bounds(place, task, faults);
+    check_map(place, task, executor, templates, faults);
+    for (index, pattern) in task.allow_hosts.iter().enumerate() {
+        if let Err(detail) = check_host_pattern(pattern) {
+            faults.add(format!("{place}/allow_hosts/{index}"), detail);
+        }
+    }
+    let category = spec.category.as_ref();
+    for (index, name) in task.sql.iter().enumerate() {
+        let pointer = format!("{place}/sql/{index}");
+        catalog
+            .connection(name, group, category)
+            .check("SQL connection", name, pointer, faults);
+    }
+    for (index, name) in task.secrets.iter().enumerate() {
+        let pointer = format!("{place}/secrets/{index}");
+        catalog
+            .secret(name, group, category)
+            .check("secret", name, pointer, faults);
+    }
+    for (name, slots) in &task.pools {
+        let pointer = format!("{place}/pools/{}", pointer_token(name));
+        match catalog.pool(name) {
+            None => faults.add(pointer, format!("there is no pool `{name}`")),
+            Some(_) if *slots == 0 => faults.add(pointer, "a task takes at least one slot"),
+            Some(there) if *slots > there => faults.add(pointer, format!("the pool `{name}` has only {there} slots")),
+            Some(_) => {}
+        }
+    }
+    if let Some(notify) = &task.notify {
+        check_notify(notify, &format!("{place}/notify"), catalog, faults);
+    }
+}
+
+/// Reads `name` or `name@version`.
+pub fn script_reference(text: &str) -> Result<(Name, Option<u32>), String> {
+    let (name, version) = match text.split_once('@') {
+        Some((name, version)) => {
+            let version: String = version.chars().take(20).collect();
+            let number = version.parse::<u32>().ok().filter(|number| *number > 0);
+            let number = number.ok_or_else(|| format!("`{version}` is no version: versions are numbered from 1"))?;
+            (name, Some(number))
+        }
+        None => (text, None),
+    };
+    Ok((Name::new(name).map_err(|error| error.to_string())?, version))
+}
+
+fn check_script(reference: &str, place: &str, catalog: &dyn Catalog, faults: &mut Faults) {
+    let detail = match script_reference(reference) {
+        Err(detail) => detail,
+        Ok((name, version)) => match catalog.script(&name, version) {
+            ScriptLookup::Found(_) => return,
+            ScriptLookup::NoScript => format!("unknown script: there is no script `{name}`"),
+            ScriptLookup::NoVersion => format!("unknown script: there is no version `{reference}`"),
+            ScriptLookup::OtherWorld(world) => format!("`{name}` is no task script but a {world}"),
+        },
+    };
+    faults.add(format!("{place}/script"), detail);
+}
+
+fn check_http(http: &HttpSpec, place: &str, templates: &Templates, faults: &mut Faults) {
+    for (field, text) in [("method", &http.method), ("url", &http.url)] {
+        templates.check_value(&Value::String(text.clone()), &format!("{place}/{field}"), faults);
+    }
+    if !is_template(&http.method) && !METHODS.contains(&http.method.to_ascii_uppercase().as_str()) {
+        faults.add(
+            format!("{place}/method"),
+            format!("the method is one of {}", METHODS.join(", ")),
+        );
+    }
+    if !is_template(&http.url)
+        && let Err(detail) = check_url(&http.url)
+    {
+        faults.add(format!("{place}/url"), detail);
+    }
+    if http.headers.len() > LIST_MAX {
+        faults.add(format!("{place}/headers"), format!("at most {LIST_MAX} headers"));
+    }
+    for (name, value) in &http.headers {
+        let pointer = format!("{place}/headers/{}", pointer_token(name));
+        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        if name.is_empty() || !name.chars().all(token) {
+            faults.add(pointer.clone(), "this is no name for a header");
+        }
+        if value.chars().any(|c| c.is_control() && c != '\t') && !is_template(value) {
+            faults.add(pointer.clone(), "a header's value has no control characters");
+        }
+        templates.check_value(&Value::String(value.clone()), &pointer, faults);
+    }
+    if let Some(body) = &http.body {
+        templates.check_value(body, &format!("{place}/body"), faults);
+    }
+}
+
+/// Whether a text is an absolute `http` or `https` URL with a host.
+pub(super) fn check_url(text: &str) -> Result<(), String> {
+    let shown: String = text.chars().take(100).collect();
+    match url::Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(()),
+        Ok(_) => Err(format!("`{shown}` is no http or https URL")),
+        Err(error) => Err(format!("`{shown}` is no URL: {error}")),
+    }
+}
+
+fn check_audience(spec: &AudienceSpec, place: &str, catalog: &dyn Catalog, faults: &mut Faults) {
+    let named = ["uid_", "gid_"]
+        .iter()
+        .any(|kind| spec.audience.strip_prefix(kind).is_some_and(|id| !id.is_empty()));
+    let sound = named && spec.audience.len() <= 255;
+    if !sound && !is_template(&spec.audience) {
+        faults.add(format!("{place}/audience"), "an audience is `uid_` or `gid_` and an id");
+    }
+    match &spec.dispatch_times {
+        None => {}
+        Some(Value::String(word)) if word == "each" => {}
+        Some(Value::Number(times)) if times.as_u64().is_some_and(|times| (1..=1_000_000_000).contains(&times)) => {}
+        Some(_) => faults.add(
+            format!("{place}/dispatch_times"),
+            "`dispatch_times` is a number from 1, or `each`",
+        ),
+    }
+    if spec
+        .mode
+        .as_deref()
+        .is_some_and(|mode| !matches!(mode, "single" | "repeat"))
+    {
+        faults.add(format!("{place}/mode"), "`mode` is `single` or `repeat`");
+    }
+    if let Some(template) = &spec.template
+        && catalog.template(template).is_none()
+    {
+        faults.add(
+            format!("{place}/template"),
+            format!("there is no template `{template}`"),
+        );
+    }
+    if spec.max_hold.is_some_and(|hold| hold.is_zero()) {
+        faults.add(format!("{place}/max_hold"), "`max_hold` is longer than zero");
+    }
+}
+
+fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
+    if matches!(task.timeout, Some(TimeoutSpec::After(span)) if span.is_zero()) {
+        faults.add(
+            format!("{place}/timeout"),
+            "a timeout is longer than zero; write `never` for none",
+        );
+    }
+    if task.queue_timeout.is_some_and(|span| span.is_zero()) {
+        faults.add(format!("{place}/queue_timeout"), "a timeout is longer than zero");
+    }
+    if task.max_lost.is_some_and(|lost| lost > LOST_MAX) {
+        faults.add(format!("{place}/max_lost"), format!("`max_lost` is at most {LOST_MAX}"));
+    }
+    for (field, size, bounds) in [
+        ("memory", task.memory, MEMORY),
+        ("max_output", task.max_output, OUTPUT),
+        ("max_log", task.max_log, LOG),
+    ] {
+        if size.is_some_and(|size| !bounds.contains(&size.0)) {
+            let (least, most) = (ByteSize(*bounds.start()), ByteSize(*bounds.end()));
+            faults.add(
+                format!("{place}/{field}"),
+                format!("`{field}` is from {least} to {most}"),
+            );
+        }
+    }
+    for (field, length) in [
+        ("tags", task.tags.len()),
+        ("allow_hosts", task.allow_hosts.len()),
+        ("sql", task.sql.len()),
+        ("secrets", task.secrets.len()),
+        ("pools", task.pools.len()),
+    ] {
+        if length > LIST_MAX {
+            faults.add(format!("{place}/{field}"), format!("at most {LIST_MAX} of them"));
+        }
+    }
+}
+
+fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates: &Templates, faults: &mut Faults) {
+    if task.for_each.is_some() && task.shards.is_some() {
+        faults.add(place, "a task has `for_each` or `shards`, not both");
+    }
+    if task.concurrency == Some(0) {
+        faults.add(format!("{place}/concurrency"), "`concurrency` is at least 1");
+    }
+    match &task.for_each {
+        None => {}
+        Some(ForEach::Template(text)) => {
+            let pointer = format!("{place}/for_each");
+            if is_template(text) {
+                templates.check_value(&Value::String(text.clone()), &pointer, faults);
+            } else {
+                faults.add(
+                    pointer,
+                    "`for_each` is an array, or a template that gives one: `{{ ... }}`",
+                );
+            }
+        }
+        Some(ForEach::Items(items)) => {
+            let pointer = format!("{place}/for_each");
+            if items.len() > ITEMS_MAX as usize {
+                faults.add(pointer, format!("at most {ITEMS_MAX} items, not {}", items.len()));
+                return;
+            }
+            let items = Value::Array(items.clone());
+            if items.to_string().len() > ITEMS_MAX_BYTES {
+                faults.add(
+                    pointer.clone(),
+                    format!("the items have at most {} together", ByteSize(ITEMS_MAX_BYTES as u64)),
+                );
+            }
+            templates.check_value(&items, &pointer, faults);
+        }
+    }
+    match task.shards {
+        Some(Shards::Count(count)) if !(1..=ITEMS_MAX).contains(&count) => {
+            faults.add(
+                format!("{place}/shards"),
+                format!("`shards` is from 1 to {ITEMS_MAX}, or `workers`"),
+            );
+        }
+        Some(Shards::Workers(_)) if executor != Some(Executor::Queue) => {
+            faults.add(
+                format!("{place}/shards"),
+                "`shards: workers` is for a task with a `queue`",
+            );
+        }
+        _ => {}
+    }
+}
+
+/// A host, or `*.` and a domain; a port may follow.
+fn check_host_pattern(pattern: &str) -> Result<(), String> {
+    let wrong = || {
+        let shown: String = pattern.chars().take(100).collect();
+        format!("`{shown}` is no host: write `api.example.com` or `*.example.com`")
+    };
+    let (host, port) = match pattern.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
+        _ => (pattern, None),
+    };
+    if port.is_some_and(|port| port.parse::<u16>().map_or(true, |port| port == 0)) {
+        return Err(wrong());
+    }
+    let bare = host.strip_prefix("*.").unwrap_or(host);
+    if bare.is_empty() || bare.contains(['*', '/', '@', '?', '#', '\\', '%']) || bare.contains(char::is_whitespace) {
+        return Err(wrong());
+    }
+    let known = match url::Host::parse(bare).map_err(|_| wrong())? {
+        url::Host::Domain(domain) => !domain.is_empty() && !domain.starts_with('.'),
+        url::Host::Ipv4(_) | url::Host::Ipv6(_) => bare == host,
+    };
+    if known { Ok(()) } else { Err(wrong()) }
+}

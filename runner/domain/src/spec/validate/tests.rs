@@ -1,0 +1,476 @@
+use serde_json::json;
+
+use super::*;
+use crate::spec::{parse_group, parse_submission};
+
+struct World;
+
+impl Catalog for World {
+    fn script(&self, name: &Name, version: Option<u32>) -> ScriptLookup {
+        match (name.as_str(), version) {
+            ("extract", None | Some(1)) => ScriptLookup::Found(ScriptFacts {
+                version: 1,
+                params_schema: Some(json!({
+                    "type": "object", "required": ["table"],
+                    "properties": {"table": {"type": "string"}, "rows": {"type": "integer"}, "limit": {"type": "integer"}},
+                })),
+                defaults: json!({"rows": 10}).as_object().unwrap().clone(),
+            }),
+            ("free", None | Some(1 | 2)) => ScriptLookup::Found(ScriptFacts::default()),
+            ("free" | "extract", _) => ScriptLookup::NoVersion,
+            ("sink", _) => ScriptLookup::OtherWorld("consumer".into()),
+            _ => ScriptLookup::NoScript,
+        }
+    }
+    fn group(&self, name: &Name) -> Option<GroupLinks> {
+        let links = |depends_on: &[&str], sub_runs: &[&str]| {
+            let names = |list: &[&str]| list.iter().map(|name| name.parse().unwrap()).collect();
+            Some(GroupLinks {
+                depends_on: names(depends_on),
+                sub_runs: names(sub_runs),
+            })
+        };
+        match name.as_str() {
+            "raw" => links(&[], &[]),
+            "down" => links(&["g"], &[]),
+            "caller" => links(&[], &["middle"]),
+            "middle" => links(&[], &["g"]),
+            _ => None,
+        }
+    }
+    fn template(&self, name: &Name) -> Option<Value> {
+        (name == "strict")
+            .then(|| json!({"type": "object", "required": ["who"], "properties": {"who": {"type": "string"}}}))
+    }
+    fn category(&self, name: &Name) -> bool {
+        name == "bi"
+    }
+    fn channel(&self, name: &Name) -> bool {
+        name == "ops-mail"
+    }
+    fn connection(&self, name: &Name, _: &Name, category: Option<&Name>) -> Grant {
+        match name.as_str() {
+            "warehouse" if category.is_some() => Grant::Granted,
+            "warehouse" => Grant::Refused,
+            _ => Grant::Unknown,
+        }
+    }
+    fn secret(&self, name: &Name, group: &Name, category: Option<&Name>) -> Grant {
+        self.connection(name, group, category)
+    }
+    fn pool(&self, name: &Name) -> Option<u32> {
+        (name == "db").then_some(2)
+    }
+}
+
+fn judge(spec: &Value) -> Result<(), Faults> {
+    validate(
+        &"g".parse().unwrap(),
+        &parse_group(spec)?,
+        &World,
+        "2026-11-20T10:00:00Z".parse().unwrap(),
+    )
+}
+
+/// `expect` are pointers and parts of details, in any order; all of them and no more.
+fn check(spec: Value, expect: &[(&str, &str)]) {
+    let faults = judge(&spec).err().unwrap_or_default();
+    for (pointer, detail) in expect {
+        let found = faults
+            .0
+            .iter()
+            .any(|fault| fault.pointer == *pointer && fault.detail.contains(detail));
+        assert!(found, "`{pointer}` `{detail}` is not in {faults}, of {spec}");
+    }
+    assert_eq!(faults.0.len(), expect.len(), "{faults}, of {spec}");
+}
+
+fn one(task: Value) -> Value {
+    json!({"tasks": {"t": task}})
+}
+
+#[test]
+fn the_example_of_the_manual() {
+    let spec = json!({
+        "category": "bi", "history": true, "depends_on": ["raw"], "overlap": "queue",
+        "schedules": {"nightly": {"cron": "0 0 2 * * *", "timezone": "Asia/Shanghai", "misfire": "once"}},
+        "params": {"table": "orders"},
+        "notify": {"on": ["failed", "recovered"], "channels": ["ops-mail"]},
+        "tasks": {
+            "extract": {
+                "script": "extract@1", "notify": {"on": ["failed"], "to": ["etl@example.com"]},
+                "params": {"day": "{{ logical_time | date }}"}, "timeout": "5m",
+                "retry": {"strategy": "exponential", "retries": 3, "interval": "10s"}, "sql": ["warehouse"]
+            },
+            "by_region": {"script": "free", "depends_on": ["extract"], "params": {"rows": "{{ upstream.extract.rows }}"}},
+            "approve": {"queue": "approvals", "depends_on": ["by_region"], "timeout": "4h"},
+            "callback": {
+                "http": {"method": "POST", "url": "https://example.com/done"},
+                "depends_on": ["approve"], "trigger_rule": "all_done"
+            },
+        }
+    });
+    check(spec.clone(), &[]);
+    let read = parse_group(&spec).unwrap();
+    let again = parse_group(&serde_json::to_value(&read).unwrap()).unwrap();
+    assert_eq!(read, again);
+}
+
+#[test]
+fn shapes_are_read_with_pointers() {
+    check(json!([]), &[("", "invalid type")]);
+    check(json!({"tusks": {}}), &[("/tusks", "unknown field `tusks`")]);
+    check(
+        one(json!({"queue": "q", "timout": "1s"})),
+        &[("/tasks/t/timout", "unknown field")],
+    );
+    check(
+        one(json!({"queue": "q", "timeout": "soon"})),
+        &[("/tasks/t/timeout", "`soon` is no duration")],
+    );
+    check(
+        one(json!({"queue": "q", "timeout": 5})),
+        &[("/tasks/t/timeout", "`5` has no unit")],
+    );
+    check(one(json!({"queue": "q", "timeout": "never"})), &[]);
+    check(one(json!({"queue": "a b"})), &[("/tasks/t/queue", "character 2")]);
+    check(
+        one(json!({"script": "free", "memory": "lots"})),
+        &[("/tasks/t/memory", "`lots` is no size")],
+    );
+    check(
+        one(json!({"queue": "q", "shards": "many"})),
+        &[("/tasks/t/shards", "a number from 1 to 10000, or `workers`")],
+    );
+    check(
+        one(json!({"queue": "q", "for_each": 3})),
+        &[("/tasks/t/for_each", "an array, or a template")],
+    );
+    check(
+        one(json!({"queue": "q", "trigger_rule": "never"})),
+        &[("/tasks/t/trigger_rule", "unknown variant `never`")],
+    );
+    check(
+        json!({"tasks": {"a b": {"queue": "q"}}}),
+        &[("/tasks/a b", "character 2")],
+    );
+    check(
+        json!({"depends_on": [{"group": "raw", "need": "some"}]}),
+        &[("/depends_on/0/need", "unknown variant `some`")],
+    );
+    check(json!({"depends_on": [7]}), &[("/depends_on/0", "a group's name, or")]);
+    check(
+        json!({"tasks": {"caf\u{e9}": {"queue": "q"}, "cafe\u{301}": {"queue": "q"}}}),
+        &[("/tasks", "duplicate")],
+    );
+}
+
+#[test]
+fn executors_and_references() {
+    check(json!({}), &[("/tasks", "1 to 10000 tasks, not 0")]);
+    check(one(json!({})), &[("/tasks/t", "exactly one executor")]);
+    check(
+        one(json!({"script": "free", "queue": "q"})),
+        &[("/tasks/t", "exactly one executor")],
+    );
+    check(
+        one(json!({"script": "nobody"})),
+        &[("/tasks/t/script", "unknown script")],
+    );
+    check(
+        one(json!({"script": "free@3"})),
+        &[("/tasks/t/script", "no version `free@3`")],
+    );
+    check(
+        one(json!({"script": "free@x"})),
+        &[("/tasks/t/script", "`x` is no version")],
+    );
+    check(
+        one(json!({"script": "sink"})),
+        &[("/tasks/t/script", "no task script but a consumer")],
+    );
+    check(
+        one(json!({"group": "nobody"})),
+        &[("/tasks/t/group", "there is no group `nobody`")],
+    );
+    check(
+        json!({"category": "x", "tasks": {"t": {"queue": "q"}}}),
+        &[("/category", "no category `x`")],
+    );
+    check(
+        one(json!({"script": "free", "sql": ["warehouse", "x"]})),
+        &[("/tasks/t/sql/0", "may not use"), ("/tasks/t/sql/1", "there is no")],
+    );
+    check(
+        one(json!({"script": "free", "secrets": ["x"]})),
+        &[("/tasks/t/secrets/0", "there is no secret")],
+    );
+    check(
+        one(json!({"queue": "q", "pools": {"db": 3, "x": 1}})),
+        &[("/tasks/t/pools/db", "only 2 slots"), ("/tasks/t/pools/x", "no pool")],
+    );
+    check(
+        one(json!({"queue": "q", "pools": {"db": 0}})),
+        &[("/tasks/t/pools/db", "at least one slot")],
+    );
+    check(
+        one(json!({"queue": "q", "notify": {"on": ["failed"], "channels": ["x"], "to": ["nowhere"]}})),
+        &[
+            ("/tasks/t/notify/channels/0", "no channel `x`"),
+            ("/tasks/t/notify/to/0", "no e-mail address"),
+        ],
+    );
+}
+
+#[test]
+fn edges_and_cycles() {
+    let tasks = |edges: Value| {
+        let tasks: Map<String, Value> = edges
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, needs)| (name.clone(), json!({"queue": "q", "depends_on": needs})))
+            .collect();
+        json!({"tasks": tasks})
+    };
+    check(tasks(json!({"a": [], "b": ["a"], "c": ["a", "b"]})), &[]);
+    check(
+        tasks(json!({"a": ["x"]})),
+        &[("/tasks/a/depends_on/0", "unknown dependency")],
+    );
+    check(
+        tasks(json!({"a": [], "b": ["a", "a"]})),
+        &[("/tasks/b/depends_on/1", "duplicate dependency `a`")],
+    );
+    check(tasks(json!({"a": ["a"]})), &[("/tasks/a/depends_on", "cycle: a -> a")]);
+    check(
+        tasks(json!({"a": ["b"], "b": ["a"]})),
+        &[("/tasks/a/depends_on", "cycle: a -> b -> a")],
+    );
+    let with = |depends_on: Value, task: Value| json!({"depends_on": depends_on, "tasks": {"t": task}});
+    check(
+        with(
+            json!(["raw", {"group": "raw", "need": "interval"}]),
+            json!({"queue": "q"}),
+        ),
+        &[("/depends_on/1", "duplicate")],
+    );
+    check(
+        with(json!(["x"]), json!({"queue": "q"})),
+        &[("/depends_on/0", "there is no group `x`")],
+    );
+    check(
+        with(json!(["g"]), json!({"queue": "q"})),
+        &[("/depends_on", "cycle: g -> g")],
+    );
+    check(
+        with(json!(["down"]), json!({"queue": "q"})),
+        &[("/depends_on", "cycle: g -> down -> g")],
+    );
+    check(
+        with(json!([]), json!({"group": "g"})),
+        &[("/tasks/t/group", "cycle of sub-runs: g -> g")],
+    );
+    check(
+        with(json!([]), json!({"group": "caller"})),
+        &[("/tasks/t/group", "g -> caller -> middle -> g")],
+    );
+}
+
+#[test]
+fn fields() {
+    check(
+        json!({"timezone": "Mars", "tasks": {"t": {"queue": "q"}}}),
+        &[("/timezone", "no IANA time zone")],
+    );
+    check(
+        json!({"priority": 2000, "tasks": {"t": {"queue": "q"}}}),
+        &[("/priority", "from -1000 to 1000")],
+    );
+    check(
+        json!({"labels": {"": "x"}, "tasks": {"t": {"queue": "q"}}}),
+        &[("/labels", "a label's key")],
+    );
+    check(
+        json!({"schedules": {"s": {"cron": "61 * * * *"}}, "tasks": {"t": {"queue": "q"}}}),
+        &[("/schedules/s/cron", "bad cron expression: minutes `61`")],
+    );
+    check(
+        one(json!({"queue": "q", "retry": {"strategy": "fixed"}})),
+        &[("/tasks/t/retry", "`fixed` needs `retries`")],
+    );
+    check(
+        one(json!({"queue": "q", "timeout": "0s"})),
+        &[("/tasks/t/timeout", "longer than zero")],
+    );
+    check(
+        one(json!({"script": "free", "memory": "1KiB"})),
+        &[("/tasks/t/memory", "from 64KiB to 1GiB")],
+    );
+    check(
+        one(json!({"script": "free", "max_output": "9MiB"})),
+        &[("/tasks/t/max_output", "to 8MiB")],
+    );
+    check(
+        one(json!({"queue": "q", "shards": 0})),
+        &[("/tasks/t/shards", "from 1 to 10000")],
+    );
+    check(
+        one(json!({"queue": "q", "shards": 99_999_999_999u64})),
+        &[("/tasks/t/shards", "from 1 to 10000")],
+    );
+    check(
+        one(json!({"script": "free", "shards": "workers"})),
+        &[("/tasks/t/shards", "with a `queue`")],
+    );
+    check(one(json!({"queue": "q", "shards": "workers"})), &[]);
+    check(
+        one(json!({"queue": "q", "shards": 2, "for_each": []})),
+        &[("/tasks/t", "not both")],
+    );
+    check(
+        one(json!({"queue": "q", "for_each": vec![0; 10_001]})),
+        &[("/tasks/t/for_each", "at most 10000 items")],
+    );
+    check(
+        one(json!({"queue": "q", "for_each": "abc"})),
+        &[("/tasks/t/for_each", "an array, or a template")],
+    );
+    check(
+        one(json!({"queue": "q", "concurrency": 0})),
+        &[("/tasks/t/concurrency", "at least 1")],
+    );
+    check(
+        one(json!({"script": "free", "tags": ["a"]})),
+        &[("/tasks/t/tags", "only a task with a `queue`")],
+    );
+    check(
+        one(json!({"http": {"url": "ftp://x"}})),
+        &[("/tasks/t/http/url", "no http or https URL")],
+    );
+    check(one(json!({"http": {"url": "{{ params.url }}"}})), &[]);
+    check(
+        one(json!({"http": {"url": "http://x", "method": "BREW"}})),
+        &[("/tasks/t/http/method", "one of GET")],
+    );
+    check(
+        one(json!({"http": {"url": "http://x", "headers": {"a b": "x"}}})),
+        &[("/tasks/t/http/headers/a b", "no name")],
+    );
+    check(
+        one(json!({"audience": {"audience": "team"}})),
+        &[("/tasks/t/audience/audience", "`uid_` or `gid_`")],
+    );
+    check(
+        one(json!({"audience": {"audience": "gid_x", "dispatch_times": "some"}})),
+        &[("/tasks/t/audience/dispatch_times", "or `each`")],
+    );
+    for (host, sound) in [
+        ("api.example.com", true),
+        ("*.example.com", true),
+        ("10.0.0.1", true),
+        ("localhost:8080", true),
+        ("[::1]:80", true),
+        ("*", false),
+        ("*.*.com", false),
+        ("http://x", false),
+        ("a b", false),
+        ("", false),
+        ("x:99999", false),
+        ("*.10.0.0.1", false),
+    ] {
+        let expect: &[_] = if sound {
+            &[]
+        } else {
+            &[("/tasks/t/allow_hosts/0", "is no host")]
+        };
+        check(one(json!({"script": "free", "allow_hosts": [host]})), expect);
+    }
+}
+
+#[test]
+fn templates_and_params() {
+    check(
+        one(json!({"queue": "q", "params": {"a": ["{{ x"]}})),
+        &[("/tasks/t/params/a/0", "bad template")],
+    );
+    check(
+        one(json!({"queue": "q", "when": "params."})),
+        &[("/tasks/t/when", "bad template")],
+    );
+    check(
+        one(json!({"queue": "q", "for_each": "{{ x y }}"})),
+        &[("/tasks/t/for_each", "bad template")],
+    );
+    check(
+        one(json!({"script": "extract"})),
+        &[("/tasks/t/params", "\"table\" is a required property")],
+    );
+    check(
+        one(json!({"script": "extract", "params": {"table": 1}})),
+        &[("/tasks/t/params/table", "is not of type")],
+    );
+    check(
+        one(json!({"script": "extract", "params": {"table": "{{ item }}"}})),
+        &[],
+    );
+    check(
+        json!({"params": {"rows": "ten", "table": "x"}, "tasks": {"a": {"script": "extract"}, "b": {"script": "extract"}}}),
+        &[("/params/rows", "is not of type \"integer\"")],
+    );
+    check(
+        json!({"params": {"rows": "ten", "table": "x"}, "tasks": {"a": {"script": "extract", "params": {"rows": 1}}}}),
+        &[],
+    );
+}
+
+#[test]
+fn submissions() {
+    let group = parse_group(&json!({
+        "template": "strict", "params": {"table": "orders"},
+        "tasks": {"a": {"script": "extract"}, "b": {"script": "extract", "params": {"limit": "{{ 1 }}"}}}
+    }))
+    .unwrap();
+    let check = |submission: Value, expect: &[(&str, &str)]| {
+        let judged = parse_submission(&submission).and_then(|read| validate_submission(&group, &read, &World));
+        let faults = judged.err().unwrap_or_default();
+        for (pointer, detail) in expect {
+            let found = faults
+                .0
+                .iter()
+                .any(|fault| fault.pointer == *pointer && fault.detail.contains(detail));
+            assert!(found, "`{pointer}` `{detail}` is not in {faults}, of {submission}");
+        }
+        assert_eq!(faults.0.len(), expect.len(), "{faults}, of {submission}");
+    };
+    check(json!({"params": {"who": "me"}}), &[]);
+    check(json!({}), &[("/params", "\"who\" is a required property")]);
+    check(
+        json!({"params": {"who": "me", "rows": "x"}}),
+        &[("/params/rows", "is not of type")],
+    );
+    check(json!({"params": {"who": "{{ data }}", "rows": 1}}), &[]);
+    check(
+        json!({"params": {"who": "me", "limit": "{{ 1 }}"}}),
+        &[("/params/limit", "is not of type")],
+    );
+    check(
+        json!({"params": {"who": "me"}, "task_params": {"a": {"rows": "x"}, "z": {}}}),
+        &[
+            ("/task_params/a/rows", "is not of type"),
+            ("/task_params/z", "there is no task `z`"),
+        ],
+    );
+    check(json!({"params": {"who": "me"}, "key": ""}), &[("/key", "1 to 255")]);
+    check(json!({"params": {"who": "me"}, "callback": "ops-mail"}), &[]);
+    check(
+        json!({"params": {"who": "me"}, "callback": "https://example.com/x"}),
+        &[],
+    );
+    check(
+        json!({"params": {"who": "me"}, "callback": "nobody"}),
+        &[("/callback", "neither a channel nor a URL")],
+    );
+    check(json!({"logical_time": "yesterday"}), &[("/logical_time", "")]);
+    check(json!({"parms": {}}), &[("/parms", "unknown field")]);
+}

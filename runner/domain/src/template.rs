@@ -1,0 +1,384 @@
+//! Templates: strings in params, `when` and `for_each` that are filled in when a task starts.
+//!
+//! Wraps minijinja, bounded so that a template can take neither time nor memory from others: fuel for its steps, a
+//! bound on its length, on what it gives, and on the operators that make much out of little. There are expressions,
+//! `if`, `for` and plain `set`; no macros, includes or blocks. A name that is not defined is an error that says so.
+
+mod filters;
+mod guard;
+mod value;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use chrono_tz::Tz;
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
+use serde_json::{Map, Value};
+
+use crate::{Fault, Faults, Name, Time};
+
+/// The longest template.
+pub const TEMPLATE_MAX_BYTES: usize = 64 * 1024;
+/// The most that one template may give, roughly, as JSON text.
+pub const OUTPUT_MAX_BYTES: usize = 1024 * 1024;
+/// Instructions that one template may take.
+pub const FUEL: u64 = 100_000;
+/// How deeply a template's result may be nested.
+pub const DEPTH_MAX: usize = 100;
+
+/// Why a template gave nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TemplateError(pub String);
+
+/// What the names in a template stand for.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    fixed: Arc<BTreeMap<&'static str, minijinja::Value>>,
+    params: minijinja::Value,
+}
+
+/// What a [`Scope`] is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// The run's logical time.
+    pub logical_time: Time,
+    /// From the previous instant to this one.
+    pub data_interval: (Time, Time),
+    /// The group's zone, in which `date` and `datetime` print.
+    pub zone: Option<Tz>,
+    /// The run: `id`, `group`, `trigger`, `key` and the like.
+    pub run: Value,
+    /// Outputs of other tasks, those that [`upstream_names`] tells.
+    pub upstream: BTreeMap<Name, Arc<Value>>,
+    /// An item of a mapped task, its index from 0, and how many there are.
+    pub item: Option<(Value, u32, u32)>,
+}
+
+impl Scope {
+    /// A scope without params; see [`Scope::with_params`].
+    pub fn new(given: Given) -> Self {
+        use minijinja::Value as In;
+        let zone = given.zone.unwrap_or(Tz::UTC);
+        let instant = |at| In::from_object(value::Instant { at, zone });
+        let (start, end) = given.data_interval;
+        let mut fixed = BTreeMap::from([
+            ("logical_time", instant(given.logical_time)),
+            (
+                "data_interval",
+                In::from_pairs([("start", instant(start)), ("end", instant(end))]),
+            ),
+            ("run", value::from_json(&given.run)),
+            ("upstream", In::from_object(value::Upstream::new(given.upstream))),
+        ]);
+        if let Some((item, index, count)) = given.item {
+            fixed.insert("item", value::from_json(&item));
+            fixed.insert("index", In::from(index));
+            fixed.insert("count", In::from(count));
+        }
+        Self {
+            fixed: Arc::new(fixed),
+            params: value::from_json(&Value::Object(Map::new())),
+        }
+    }
+
+    /// The same scope with these as `params`.
+    pub fn with_params(&self, params: &Map<String, Value>) -> Self {
+        let params =
+            minijinja::Value::from_pairs(params.iter().map(|(key, one)| (key.as_str(), value::from_json(one))));
+        Self {
+            fixed: self.fixed.clone(),
+            params,
+        }
+    }
+
+    fn context(&self) -> minijinja::Value {
+        minijinja::Value::from_object(value::Context {
+            fixed: self.fixed.clone(),
+            params: self.params.clone(),
+        })
+    }
+}
+
+/// The engine that renders. Making one costs some microseconds; it holds no state between renderings.
+#[derive(Debug)]
+pub struct Templates {
+    env: Environment<'static>,
+}
+
+impl Default for Templates {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Templates {
+    /// An engine with our filters and bounds.
+    pub fn new() -> Self {
+        let mut env = Environment::new();
+        env.set_undefined_behavior(UndefinedBehavior::Strict);
+        env.set_fuel(Some(FUEL));
+        env.set_recursion_limit(DEPTH_MAX);
+        env.set_debug(true);
+        env.remove_global("debug");
+        filters::install(&mut env);
+        Self { env }
+    }
+
+    /// Renders one string. One that is no template is given back as it is; one that is a single `{{ expression }}`
+    /// keeps the JSON type of its value; any other gives a string.
+    pub fn render(&self, template: &str, scope: &Scope) -> Result<Value, TemplateError> {
+        if !is_template(template) {
+            return Ok(Value::String(template.to_owned()));
+        }
+        guard::check(template).map_err(TemplateError)?;
+        if let Some(expression) = single_expression(template)
+            && let Ok(compiled) = self.env.compile_expression(expression)
+        {
+            let result = compiled
+                .eval(scope.context())
+                .map_err(|error| explain(&error, expression))?;
+            if result.is_undefined() {
+                return Err(TemplateError(format!("`{}` is not defined", shown(expression))));
+            }
+            return value::to_json(&result, &mut { OUTPUT_MAX_BYTES }, DEPTH_MAX)
+                .map_err(|error| explain(&error, expression));
+        }
+        let compiled = self
+            .env
+            .template_from_str(template)
+            .map_err(|error| explain(&error, template))?;
+        let mut out = Bounded::default();
+        match compiled.render_captured_to(scope.context(), &mut out) {
+            Ok(_) => String::from_utf8(out.text)
+                .map(Value::String)
+                .map_err(|error| TemplateError(error.to_string())),
+            Err(_) if out.full => Err(explain(&value::too_large(), template)),
+            Err(error) => Err(explain(&error, template)),
+        }
+    }
+
+    /// Renders all strings in a value. A fault's pointer leads into the value.
+    pub fn render_value(&self, value: &Value, scope: &Scope) -> Result<Value, Fault> {
+        Ok(match value {
+            Value::String(text) => self.render(text, scope).map_err(|error| Fault::at("", error.0))?,
+            Value::Array(items) => {
+                let items = items.iter().enumerate().map(|(index, item)| {
+                    self.render_value(item, scope)
+                        .map_err(|fault| fault.below(&format!("/{index}")))
+                });
+                Value::Array(items.collect::<Result<_, _>>()?)
+            }
+            Value::Object(fields) => {
+                let fields = fields.iter().map(|(key, field)| {
+                    let below = |fault: Fault| fault.below(&format!("/{}", crate::fault::pointer_token(key)));
+                    Ok((key.clone(), self.render_value(field, scope).map_err(below)?))
+                });
+                Value::Object(fields.collect::<Result<_, Fault>>()?)
+            }
+            plain => plain.clone(),
+        })
+    }
+
+    /// The truth of a `when`: an expression, with or without `{{ }}` around it. False, null, zero and what is empty
+    /// are false.
+    pub fn eval_condition(&self, condition: &str, scope: &Scope) -> Result<bool, TemplateError> {
+        let expression = condition_expression(condition);
+        guard::check_expression(expression).map_err(TemplateError)?;
+        let compiled = self
+            .env
+            .compile_expression(expression)
+            .map_err(|error| explain(&error, expression))?;
+        let result = compiled
+            .eval(scope.context())
+            .map_err(|error| explain(&error, expression))?;
+        if result.is_undefined() {
+            return Err(TemplateError(format!("`{}` is not defined", shown(expression))));
+        }
+        Ok(result.is_true())
+    }
+
+    /// Whether a string could be rendered: what is wrong with its syntax, and in which line.
+    pub fn check(&self, template: &str) -> Result<(), String> {
+        if !is_template(template) {
+            return Ok(());
+        }
+        guard::check(template)?;
+        self.env
+            .template_from_str(template)
+            .map_err(|error| explain(&error, template).0)?;
+        Ok(())
+    }
+
+    /// The same of a `when`.
+    pub fn check_condition(&self, condition: &str) -> Result<(), String> {
+        let expression = condition_expression(condition);
+        guard::check_expression(expression)?;
+        self.env
+            .compile_expression(expression)
+            .map_err(|error| explain(&error, expression).0)?;
+        Ok(())
+    }
+
+    /// Checks all strings in a value.
+    pub fn check_value(&self, value: &Value, pointer: &str, faults: &mut Faults) {
+        match value {
+            Value::String(text) => {
+                if let Err(detail) = self.check(text) {
+                    faults.add(pointer, format!("bad template: {detail}"));
+                }
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.check_value(item, &format!("{pointer}/{index}"), faults);
+                }
+            }
+            Value::Object(fields) => {
+                for (key, field) in fields {
+                    self.check_value(
+                        field,
+                        &format!("{pointer}/{}", crate::fault::pointer_token(key)),
+                        faults,
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a string is a template at all.
+pub fn is_template(text: &str) -> bool {
+    text.contains("{{") || text.contains("{%") || text.contains("{#")
+}
+
+/// Whether any string in a value is a template.
+pub fn contains_template(value: &Value) -> bool {
+    match value {
+        Value::String(text) => is_template(text),
+        Value::Array(items) => items.iter().any(contains_template),
+        Value::Object(fields) => fields.values().any(contains_template),
+        _ => false,
+    }
+}
+
+/// The pointers of all template strings in a value.
+pub fn template_pointers(value: &Value, pointer: &str, found: &mut Vec<String>) {
+    match value {
+        Value::String(text) if is_template(text) => found.push(pointer.to_owned()),
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                template_pointers(item, &format!("{pointer}/{index}"), found);
+            }
+        }
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                template_pointers(field, &format!("{pointer}/{}", crate::fault::pointer_token(key)), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whose outputs a template needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpstreamNames {
+    /// Those that it names.
+    pub names: BTreeSet<Name>,
+    /// Whether it may need any, since it computes a name or takes `upstream` as a whole.
+    pub all: bool,
+}
+
+impl UpstreamNames {
+    /// Adds what a template, or a `when` expression, needs.
+    pub fn add(&mut self, template: &str) {
+        guard::upstream_names(template, self);
+    }
+
+    /// Adds what all strings in a value need.
+    pub fn add_value(&mut self, value: &Value) {
+        match value {
+            Value::String(text) if is_template(text) => self.add(text),
+            Value::Array(items) => items.iter().for_each(|item| self.add_value(item)),
+            Value::Object(fields) => fields.values().for_each(|field| self.add_value(field)),
+            _ => {}
+        }
+    }
+}
+
+/// Whose outputs a template, or a `when` expression, needs.
+pub fn upstream_names(template: &str) -> UpstreamNames {
+    let mut names = UpstreamNames::default();
+    names.add(template);
+    names
+}
+
+/// The inside of `{{ ... }}`, if that is the whole of the string. (It may still turn out to be two.)
+fn single_expression(template: &str) -> Option<&str> {
+    let inner = template.strip_prefix("{{")?.strip_suffix("}}")?;
+    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+    let inner = inner.strip_suffix('-').unwrap_or(inner).trim();
+    (!inner.is_empty()).then_some(inner)
+}
+
+fn condition_expression(condition: &str) -> &str {
+    let condition = condition.trim();
+    single_expression(condition).unwrap_or(condition)
+}
+
+fn shown(text: &str) -> String {
+    /// How much of a template an error repeats.
+    const SHOWN_CHARS: usize = 100;
+    let mut shown: String = text.trim().chars().take(SHOWN_CHARS).collect();
+    if shown.len() < text.trim().len() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+fn explain(error: &Error, source: &str) -> TemplateError {
+    let place = error.range().and_then(|range| {
+        // The range of `a.b.c` may begin at one of the dots.
+        let path = |c: char| c.is_alphanumeric() || "_.[]'\"-".contains(c);
+        let start = source.get(..range.start)?.trim_end_matches(path).len();
+        Some(source.get(start..range.end)?.trim()).filter(|text| !text.is_empty())
+    });
+    let line = match error.line() {
+        Some(line) if source.contains('\n') => format!(" (line {line})"),
+        _ => String::new(),
+    };
+    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let place = |otherwise: &str| shown(place.unwrap_or(otherwise));
+    TemplateError(match error.kind() {
+        ErrorKind::UndefinedError => format!("`{}` is not defined{line}", place(source)),
+        ErrorKind::OutOfFuel => format!("the template takes more than {FUEL} steps"),
+        ErrorKind::SyntaxError => format!("{detail}{line}, at `{}`", place(source)),
+        _ => format!("{}{line}, at `{}`", shown(&detail), place(source)),
+    })
+}
+
+/// What a template writes into; full at [`OUTPUT_MAX_BYTES`].
+#[derive(Debug, Default)]
+struct Bounded {
+    text: Vec<u8>,
+    full: bool,
+}
+
+impl std::io::Write for &mut Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.text.len() + bytes.len() > OUTPUT_MAX_BYTES {
+            self.full = true;
+            return Err(std::io::Error::other("too large"));
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "template/tests.rs"]
+mod tests;

@@ -1,0 +1,375 @@
+//! One batch of what has happened, applied to its runs within one transaction. Used by the pump (own outcomes), the
+//! inbox (timers, sub-runs, starts), the reaper (lost attempts) and controls alike.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heddle_domain::id::RunId;
+use heddle_domain::run::{Actions, AttemptKey, Event, Outcome, Progress, Refused, decide};
+use heddle_domain::state::{AttemptState, ErrorKind, RunState};
+use heddle_domain::Time;
+use heddle_sandbox::Effect as ScriptEffect;
+use heddle_store::live::{
+    AttemptRow, Completion, Effect, EndedAttempt, Interrupted, LockedRun, NewRun, ReadyRow, RunWrite,
+};
+use heddle_store::StoreError;
+
+use crate::work::{Done, End, Ending};
+use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
+
+/// An outcome to be applied.
+pub(crate) struct Applied {
+    pub(crate) ended: EndedAttempt,
+    pub(crate) end: End,
+    pub(crate) finished_at: Time,
+}
+
+/// What a transaction came to; acted upon after its commit.
+#[derive(Default)]
+pub(crate) struct After {
+    /// Runs that have ended.
+    pub(crate) finished: Vec<RunId>,
+    /// Runs that have moved.
+    pub(crate) moved: Vec<RunId>,
+    /// Attempts that are this node's now.
+    pub(crate) taken: Vec<(RunId, AttemptKey)>,
+    /// There are new rows in *ready*.
+    pub(crate) left: bool,
+    /// Attempts that were stopped.
+    pub(crate) interrupted: Vec<Interrupted>,
+    /// The inbox has something: a sub-run's end, a gate.
+    pub(crate) inbox: bool,
+    /// The earliest timer that was written.
+    pub(crate) due: Option<Time>,
+    /// Attempts recorded.
+    pub(crate) recorded: u64,
+}
+
+/// A decision, put into rows.
+pub(crate) struct Decided {
+    pub(crate) write: RunWrite,
+    pub(crate) finished: bool,
+}
+
+impl Inner {
+    /// Applies outcomes to locked runs. `contexts` has those of all runs that are live.
+    pub(crate) async fn apply(
+        &self,
+        completion: &mut Completion,
+        outcomes: Vec<Applied>,
+        mut room: usize,
+        now: Time,
+    ) -> Result<After, EngineError> {
+        let keys: Vec<EndedAttempt> = outcomes.iter().map(|outcome| outcome.ended).collect();
+        let locked = completion.lock(&keys).await?;
+        let mut by_run: BTreeMap<RunId, Vec<(Applied, Time)>> = BTreeMap::new();
+        for outcome in outcomes {
+            let key = (outcome.ended.run, outcome.ended.at);
+            if let Some(&started_at) = locked.owned.get(&key) {
+                by_run.entry(outcome.ended.run).or_default().push((outcome, started_at));
+            }
+        }
+        let mut after = After::default();
+        let mut writes = Vec::with_capacity(by_run.len());
+        let mut rows = Vec::with_capacity(keys.len());
+        for (run, mut outcomes) in by_run {
+            let Some(found) = locked.runs.get(&run) else { continue };
+            let Some(context) = self.contexts.get(&run) else {
+                return Err(EngineError::Unreadable(format!("the facts of run {run} are not known")));
+            };
+            let mut events = Vec::with_capacity(outcomes.len());
+            let mut maps = Vec::new();
+            for (outcome, _) in &mut outcomes {
+                if let End::Done(done) = &mut outcome.end {
+                    self.commit_effects(completion, &context, outcome.ended.at, done, &mut after).await?;
+                }
+                events.push(event_of(outcome.ended.at, &outcome.end));
+            }
+            let (actions, state, progress) = self.decide(&context, found, &events, completion, now).await?;
+            for (accepted, (outcome, started_at)) in actions.accepted.iter().zip(outcomes) {
+                if !accepted {
+                    continue;
+                }
+                match outcome.end {
+                    End::Done(done) => {
+                        let node = (outcome.ended.lease == self.lease()).then_some(self.config.node);
+                        rows.push(attempt_row(outcome.ended, done, started_at, outcome.finished_at, node));
+                    }
+                    End::Expanded { items, .. } => maps.push((outcome.ended.at.key.task as i16, items)),
+                    End::Dropped => {}
+                }
+            }
+            let decided = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+            writes.push(RunWrite { maps, ..decided.write });
+        }
+        after.recorded = rows.len() as u64;
+        completion.insert_attempts(&rows).await?;
+        self.write(completion, &writes, &mut after).await?;
+        Ok(after)
+    }
+
+    /// Decides upon one run, asking the store for what has to be withdrawn.
+    pub(crate) async fn decide(
+        &self,
+        context: &RunContext,
+        found: &LockedRun,
+        events: &[Event],
+        completion: &mut Completion,
+        now: Time,
+    ) -> Result<(Actions, RunState, Progress), EngineError> {
+        let mut progress = Progress::from_bytes(&found.progress).map_err(EngineError::Unreadable)?;
+        let mut state = found.state;
+        let plan = &context.revision.plan;
+        let mut bits = || self.chance.bits();
+        let mut actions = decide(plan, &mut state, &mut progress, events, now, &mut bits).map_err(unexpected)?;
+        if actions.withdraw {
+            let withdrawn = completion.withdraw(&[context.facts.id]).await?;
+            let keys = withdrawn.into_iter().map(|(_, key)| key).collect();
+            let more = decide(plan, &mut state, &mut progress, &[Event::Withdrawn(keys)], now, &mut bits)
+                .map_err(unexpected)?;
+            actions.interrupt.extend(more.interrupt);
+            actions.drop_timers.extend(more.drop_timers);
+            actions.settled.extend(more.settled);
+            actions.ready.extend(more.ready);
+            actions.finished = more.finished;
+        }
+        Ok((actions, state, progress))
+    }
+
+    /// A decision as rows.
+    pub(crate) fn write_of(
+        &self,
+        context: &RunContext,
+        state: RunState,
+        progress: &Progress,
+        actions: Actions,
+        room: &mut usize,
+        after: &mut After,
+    ) -> Decided {
+        let run = context.facts.id;
+        let plan = &context.revision.plan;
+        let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
+        let mut ready = Vec::with_capacity(actions.ready.len());
+        for (ordinal, at) in actions.ready.into_iter().enumerate() {
+            let handed = *room > 0;
+            *room = room.saturating_sub(1);
+            ready.push(ReadyRow { at, turn: turn + 1 + ordinal as i64, handed });
+            if handed {
+                after.taken.push((run, at));
+            } else {
+                after.left = true;
+            }
+        }
+        for (due, _) in &actions.timers {
+            after.due = Some(after.due.map_or(*due, |earliest| earliest.min(*due)));
+        }
+        let finished = state.is_final();
+        if finished {
+            after.finished.push(run);
+        }
+        after.moved.push(run);
+        let gated = context.revision.is_gated(context.facts.trigger);
+        after.inbox |= finished && (gated || context.facts.has_parent);
+        let write = RunWrite {
+            run,
+            state,
+            progress: progress.to_bytes(),
+            priority: context.facts.priority,
+            ready,
+            timers: actions.timers,
+            drop_timers: actions.drop_timers,
+            interrupt: actions.interrupt,
+            maps: Vec::new(),
+            error: if state == RunState::Failed { progress.error().map(str::to_owned) } else { None },
+            gated,
+            timed: context.facts.deadline_at.is_some() || plan.tasks.iter().any(|task| task.retry.is_some()),
+        };
+        Decided { write, finished }
+    }
+
+    /// Writes decisions and notes what follows from it.
+    pub(crate) async fn write(
+        &self,
+        completion: &mut Completion,
+        writes: &[RunWrite],
+        after: &mut After,
+    ) -> Result<(), EngineError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let written = completion.write(writes).await?;
+        if !written.handed {
+            // The lease has run out: what was meant for this node went to everybody.
+            after.taken.clear();
+            after.left = true;
+        }
+        after.inbox |= written.parents_told;
+        after.interrupted.extend(written.interrupted);
+        Ok(())
+    }
+
+    /// Acts upon what has been committed.
+    pub(crate) fn acted(self: &Arc<Self>, after: After) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.runs_ended.fetch_add(after.finished.len() as u64, Relaxed);
+        self.attempts_ended.fetch_add(after.recorded, Relaxed);
+        let lease = self.lease();
+        let mut elsewhere = false;
+        for stopped in &after.interrupted {
+            if stopped.lease == lease {
+                self.hands.cancel(stopped.run, stopped.at);
+            } else {
+                elsewhere = true;
+            }
+        }
+        if !after.interrupted.is_empty() {
+            // Sub-runs of stopped attempts have to be cancelled as well: the inbox looks for them.
+            self.wakes.orphans();
+            self.inbox.notify_one();
+        }
+        if elsewhere {
+            self.wakes.stopped();
+        }
+        for run in &after.finished {
+            self.contexts.remove(run);
+        }
+        self.wakes.moved(&after.moved, &after.finished);
+        self.take(after.taken);
+        if after.left {
+            self.work.notify_one();
+            self.wakes.work();
+        }
+        if let Some(due) = after.due {
+            let mut next = self.next_due.lock();
+            if next.is_none_or(|next| due < next) {
+                *next = Some(due);
+                self.inbox.notify_one();
+            }
+        }
+        if after.inbox {
+            self.inbox.notify_one();
+        }
+    }
+
+    /// Applies what a script did if it succeeded; a lost compare-and-set turns its success into a failure.
+    async fn commit_effects(
+        &self,
+        completion: &mut Completion,
+        context: &RunContext,
+        at: AttemptKey,
+        done: &mut Done,
+        after: &mut After,
+    ) -> Result<(), EngineError> {
+        if done.effects.is_empty() || !matches!(done.result, Ending::Succeeded(_)) {
+            return Ok(());
+        }
+        let mut runs: Vec<NewRun> = Vec::new();
+        let mut writes = Vec::new();
+        for effect in std::mem::take(&mut done.effects) {
+            match effect {
+                ScriptEffect::StateSet { key, value } => writes.push(Effect::Set { key, value }),
+                ScriptEffect::StateCompareAndSet { key, expected, value } => {
+                    writes.push(Effect::CompareAndSet { key, expected, value });
+                }
+                ScriptEffect::StateDelete { key } => writes.push(Effect::Delete { key }),
+                ScriptEffect::Notify { channel, subject, body } => {
+                    writes.push(Effect::Notify { channel, subject, body });
+                }
+                ScriptEffect::Enqueue { group, params, key } => {
+                    let params = serde_json::from_str(&params).unwrap_or_default();
+                    let spec = heddle_domain::spec::SubmissionSpec { params, key, ..Default::default() };
+                    let submission = Submission {
+                        group: group.clone(),
+                        spec,
+                        trigger: heddle_domain::state::Trigger::Task,
+                        source: Some(context.facts.id.0),
+                        parent: None,
+                    };
+                    match self.layout(submission).await {
+                        Ok((run, _)) => runs.push(run),
+                        Err(SubmitError::Engine(error)) => return Err(error),
+                        Err(error) => {
+                            done.result = Ending::fatal(ErrorKind::Invalid, format!("enqueue of `{group}`: {error}"));
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+        if !completion.apply_effects(context.facts.id, at.key.task, context.facts.group_id, &writes).await? {
+            done.result = Ending::failed(ErrorKind::Failed, "a compare-and-set was lost to another writer");
+            return Ok(());
+        }
+        if !runs.is_empty() {
+            completion.create(&runs).await?;
+            after.left = true;
+            after.inbox |= runs.iter().any(|run| run.gated);
+        }
+        Ok(())
+    }
+}
+
+fn unexpected(refused: Refused) -> EngineError {
+    EngineError::Unreadable(format!("an event that cannot be: {refused}"))
+}
+
+/// What the run's decision needs to know of an outcome.
+pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
+    let outcome = match end {
+        End::Expanded { count, .. } => return Event::Expanded { at, count: *count },
+        End::Dropped => Outcome::Lost,
+        End::Done(done) => match &done.result {
+            Ending::Succeeded(output) => Outcome::Succeeded { output_bytes: output.len() as u64 },
+            Ending::Skipped(_) => Outcome::Skipped,
+            Ending::Lost => Outcome::Lost,
+            Ending::Failed { kind, message, retry_after, fatal, .. } => Outcome::Failed {
+                kind: *kind,
+                message: message.clone(),
+                retry_after: *retry_after,
+                fatal: *fatal,
+            },
+        },
+    };
+    Event::Ended { at, outcome }
+}
+
+/// An outcome as a row of the history.
+pub(crate) fn attempt_row(
+    ended: EndedAttempt,
+    done: Done,
+    started_at: Time,
+    finished_at: Time,
+    node: Option<uuid::Uuid>,
+) -> AttemptRow {
+    let clean = |text: String| if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text };
+    let (state, skipped, output, error) = match done.result {
+        Ending::Succeeded(output) => (AttemptState::Succeeded, false, Some(output), None),
+        Ending::Skipped(_) => (AttemptState::Succeeded, true, None, None),
+        Ending::Lost => {
+            let error = (ErrorKind::Lost, "its node or worker was lost".to_owned(), None);
+            (AttemptState::Lost, false, None, Some(error))
+        }
+        Ending::Failed { kind, message, trace, .. } => {
+            let state = if kind == ErrorKind::Timeout { AttemptState::TimedOut } else { AttemptState::Failed };
+            (state, false, None, Some((kind, clean(message), trace.map(clean))))
+        }
+    };
+    AttemptRow {
+        run: ended.run,
+        at: ended.at,
+        state,
+        skipped,
+        started_at,
+        finished_at,
+        node,
+        output,
+        error,
+        memory_bytes: done.memory_bytes.map(|bytes| bytes as i64),
+        cpu_micros: done.cpu.map(|cpu| cpu.as_micros() as i64),
+    }
+}
+
+/// Whether trying the same again may help.
+pub(crate) fn is_passing(error: &EngineError) -> bool {
+    matches!(error, EngineError::Store(StoreError::Unavailable(_) | StoreError::Conflict(_)))
+}

@@ -1,0 +1,354 @@
+//! What nodes know of groups, revisions and scripts without asking the database each time.
+//!
+//! Revisions, script versions and resolutions are immutable and cached for as long as there is room. What a *name*
+//! stands for changes: those entries are dropped when the change log says so, at once on the node that took the change.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use heddle_domain::plan::{Executor, Plan};
+use heddle_domain::run::{AttemptKey, Event, Progress, decide};
+use heddle_domain::schema::Schema;
+use heddle_domain::spec::{GroupSpec, Overlap};
+use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::template;
+use heddle_store::{Store, StoreError};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+use crate::EngineError;
+
+/// How many entries each cache keeps.
+const CACHE_ENTRIES_MAX: usize = 10_000;
+
+/// A map that forgets the half not used lately when it is full.
+#[derive(Debug)]
+pub(crate) struct Cache<K, V> {
+    entries: Mutex<HashMap<K, (V, u64)>>,
+    uses: AtomicU64,
+    max: usize,
+}
+
+impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { entries: Mutex::new(HashMap::new()), uses: AtomicU64::new(0), max }
+    }
+
+    pub(crate) fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        let mut entries = self.entries.lock();
+        let entry = entries.get_mut(key)?;
+        entry.1 = self.uses.fetch_add(1, Ordering::Relaxed);
+        Some(entry.0.clone())
+    }
+
+    pub(crate) fn insert(&self, key: K, value: V) {
+        let mut entries = self.entries.lock();
+        if entries.len() >= self.max && !entries.contains_key(&key) {
+            let mut uses: Vec<u64> = entries.values().map(|entry| entry.1).collect();
+            let middle = uses.len() / 2;
+            let (_, &mut median, _) = uses.select_nth_unstable(middle);
+            entries.retain(|_, entry| entry.1 > median);
+        }
+        entries.insert(key, (value, self.uses.fetch_add(1, Ordering::Relaxed)));
+    }
+
+    pub(crate) fn remove<Q>(&self, key: &Q)
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        self.entries.lock().remove(key);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.entries.lock().clear();
+    }
+}
+
+/// A script version as tasks use it.
+#[derive(Debug)]
+pub struct ScriptFacts {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub version: i32,
+    /// `sha256:` and the SHA-256 of the bytes in hex.
+    pub digest: String,
+    /// What params must satisfy.
+    pub schema: Option<Schema>,
+    /// Params that nobody has to give.
+    pub defaults: Map<String, Value>,
+}
+
+/// Which script versions the tasks of a revision stand for; by task number.
+#[derive(Debug)]
+pub struct Resolution {
+    /// Its row.
+    pub id: i64,
+    /// By task number; `None` for tasks that are no scripts.
+    pub scripts: Vec<Option<Arc<ScriptFacts>>>,
+}
+
+/// A revision with what is computed from it once.
+#[derive(Debug)]
+pub struct Revision {
+    /// Its row.
+    pub id: i64,
+    /// Its number within the group.
+    pub number: i32,
+    /// Its group.
+    pub group_id: i64,
+    /// The group's name.
+    pub group_name: String,
+    /// The tasks.
+    pub plan: Plan,
+    /// The state in which a run of it begins: progress and what is ready at once.
+    pub(crate) start: (Vec<u8>, Progress, Vec<AttemptKey>),
+    /// Per task: whether its params hold templates.
+    pub(crate) templated: Vec<bool>,
+}
+
+impl Revision {
+    /// Whether runs made by this trigger have to wait for their turn.
+    pub fn is_gated(&self, trigger: Trigger) -> bool {
+        let overlaps = matches!(trigger, Trigger::Schedule | Trigger::Upstream)
+            && self.plan.spec.overlap != Overlap::Allow;
+        let bounded = self.plan.spec.max_active_runs.is_some() && trigger != Trigger::Backfill;
+        overlaps || bounded
+    }
+}
+
+/// What a group's name stands for now.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Its row.
+    pub id: i64,
+    /// Whether it takes runs.
+    pub enabled: bool,
+    /// Its category.
+    pub category: Option<String>,
+    /// Its current revision.
+    pub revision: Arc<Revision>,
+    /// What its scripts stand for now.
+    pub resolution: Arc<Resolution>,
+    /// A named template that run params must satisfy.
+    pub template: Option<Schema>,
+}
+
+/// The caches.
+#[derive(Debug)]
+pub struct Catalog {
+    store: Store,
+    groups: Cache<String, Arc<Group>>,
+    revisions: Cache<i64, Arc<Revision>>,
+    resolutions: Cache<i64, Arc<Resolution>>,
+    versions: Cache<(String, i32), Arc<ScriptFacts>>,
+    /// Grows with each change, so that what was read before a change is not cached after it.
+    generation: AtomicU64,
+}
+
+impl Catalog {
+    pub(crate) fn new(store: Store) -> Self {
+        Self {
+            store,
+            groups: Cache::new(CACHE_ENTRIES_MAX),
+            revisions: Cache::new(CACHE_ENTRIES_MAX),
+            resolutions: Cache::new(CACHE_ENTRIES_MAX),
+            versions: Cache::new(CACHE_ENTRIES_MAX),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// Forgets what a name stood for. `kind` is the change log's.
+    pub fn forget(&self, kind: &str, name: &str) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        match kind {
+            "group" => self.groups.remove(name),
+            // Any group may use the script, or the template.
+            "script" | "template" => self.groups.clear(),
+            _ => {}
+        }
+    }
+
+    /// What a group's name stands for; `None`: there is no such group.
+    pub async fn group(&self, name: &str) -> Result<Option<Arc<Group>>, EngineError> {
+        if let Some(group) = self.groups.get(name) {
+            return Ok(Some(group));
+        }
+        let generation = self.generation.load(Ordering::Acquire);
+        let Some(row) = self.store.group_by_name(name).await? else { return Ok(None) };
+        let revision = self.revision(row.revision_id).await?;
+        let resolution = self.resolve(&revision).await?;
+        let template = match &revision.plan.spec.template {
+            Some(template) => match self.store.template(template.as_ref()).await? {
+                Some(row) => Some(Schema::compile(&row.schema).map_err(EngineError::Unreadable)?),
+                None => None,
+            },
+            None => None,
+        };
+        let group = Arc::new(Group {
+            id: row.id,
+            enabled: row.enabled,
+            category: row.category,
+            revision,
+            resolution,
+            template,
+        });
+        if self.generation.load(Ordering::Acquire) == generation {
+            self.groups.insert(name.to_owned(), group.clone());
+        }
+        Ok(Some(group))
+    }
+
+    /// A revision, for ever the same.
+    pub async fn revision(&self, id: i64) -> Result<Arc<Revision>, EngineError> {
+        if let Some(revision) = self.revisions.get(&id) {
+            return Ok(revision);
+        }
+        let row = self
+            .store
+            .revision(id)
+            .await?
+            .ok_or_else(|| EngineError::Unreadable(format!("there is no revision {id}")))?;
+        let group_name = match self.store.group_by_id(row.group_id).await? {
+            Some(group) => group.name,
+            None => String::new(),
+        };
+        let spec: GroupSpec = serde_json::from_value(row.spec)
+            .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
+        let plan =
+            Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
+        let mut state = RunState::Waiting;
+        let mut progress = Progress::new(&plan);
+        let epoch = heddle_domain::Time::UNIX_EPOCH;
+        let actions = decide(&plan, &mut state, &mut progress, &[Event::Start], epoch, &mut || 0)
+            .map_err(|refused| EngineError::Unreadable(refused.to_string()))?;
+        let templated = plan
+            .tasks
+            .iter()
+            .map(|task| {
+                let holds = |params: &Map<String, Value>| params.values().any(template::contains_template);
+                holds(&plan.spec.params) || holds(&task.spec.params)
+            })
+            .collect();
+        let revision = Arc::new(Revision {
+            id,
+            number: row.revision,
+            group_id: row.group_id,
+            group_name,
+            start: (progress.to_bytes(), progress, actions.ready),
+            templated,
+            plan,
+        });
+        self.revisions.insert(id, revision.clone());
+        Ok(revision)
+    }
+
+    /// What a revision's script names stand for now, as a row.
+    pub async fn resolve(&self, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
+        let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
+        let mut named = Map::new();
+        for task in &revision.plan.tasks {
+            if task.executor != Executor::Script {
+                scripts.push(None);
+                continue;
+            }
+            let text = task.spec.script.as_deref().unwrap_or_default();
+            let (name, version) = split_version(text);
+            match self.script(name, version).await? {
+                Some(facts) => {
+                    named.insert(
+                        task.name.as_str().to_owned(),
+                        json!({"script": facts.name, "version": facts.version, "digest": facts.digest}),
+                    );
+                    scripts.push(Some(facts));
+                }
+                None => scripts.push(None),
+            }
+        }
+        let id = self.store.resolution(revision.id, &Value::Object(named)).await?;
+        let resolution = Arc::new(Resolution { id, scripts });
+        self.resolutions.insert(id, resolution.clone());
+        Ok(resolution)
+    }
+
+    /// A resolution, for ever the same.
+    pub async fn resolution(&self, id: i64, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
+        if let Some(resolution) = self.resolutions.get(&id) {
+            return Ok(resolution);
+        }
+        let named = self
+            .store
+            .resolved_scripts(id)
+            .await?
+            .ok_or_else(|| EngineError::Unreadable(format!("there is no resolution {id}")))?;
+        let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
+        for task in &revision.plan.tasks {
+            let entry = &named[task.name.as_str()];
+            let facts = match (entry["script"].as_str(), entry["version"].as_i64()) {
+                (Some(name), Some(version)) => self.version(name, version as i32).await?,
+                _ => None,
+            };
+            scripts.push(facts);
+        }
+        let resolution = Arc::new(Resolution { id, scripts });
+        self.resolutions.insert(id, resolution.clone());
+        Ok(resolution)
+    }
+
+    /// A script by its name, in a version or the active one.
+    pub async fn script(&self, name: &str, version: Option<i32>) -> Result<Option<Arc<ScriptFacts>>, EngineError> {
+        let version = match version {
+            Some(version) => version,
+            None => match self.store.script(name).await?.and_then(|row| row.active_version) {
+                Some(version) => version,
+                None => return Ok(None),
+            },
+        };
+        self.version(name, version).await
+    }
+
+    async fn version(&self, name: &str, version: i32) -> Result<Option<Arc<ScriptFacts>>, EngineError> {
+        let key = (name.to_owned(), version);
+        if let Some(facts) = self.versions.get(&key) {
+            return Ok(Some(facts));
+        }
+        let Some(row) = self.store.recorded_script_version(name, version).await? else { return Ok(None) };
+        let schema = match &row.params_schema {
+            Some(schema) => Some(Schema::compile(schema).map_err(EngineError::Unreadable)?),
+            None => None,
+        };
+        let facts = Arc::new(ScriptFacts {
+            name: row.name,
+            version: row.version,
+            digest: format!("sha256:{}", row.digest),
+            schema,
+            defaults: row.defaults.as_object().cloned().unwrap_or_default(),
+        });
+        self.versions.insert(key, facts.clone());
+        Ok(Some(facts))
+    }
+}
+
+/// `name@3` is version 3 of `name`; `name` alone stands for the active one.
+pub fn split_version(text: &str) -> (&str, Option<i32>) {
+    match text.rsplit_once('@') {
+        Some((name, version)) => match version.parse() {
+            Ok(version) => (name, Some(version)),
+            Err(_) => (text, None),
+        },
+        None => (text, None),
+    }
+}
+
+impl From<StoreError> for EngineError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}

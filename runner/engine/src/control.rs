@@ -1,0 +1,327 @@
+//! What operators do to runs and task runs. Each control is one transaction over one run: lock, decide, write.
+
+use std::sync::Arc;
+
+use heddle_domain::Faults;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{Actions, Event, Progress, Refused, TaskKey, decide};
+use heddle_domain::spec::SubmissionSpec;
+use heddle_domain::state::{RunState, TaskState, Trigger};
+use heddle_store::StoreError;
+use heddle_store::live::{Completion, LiveRun, RunFacts, RunWrite};
+use heddle_store::run::RunRow;
+
+use crate::apply::After;
+use crate::submit::Layout;
+use crate::{Engine, EngineError, Inner, RunContext, SubmitError};
+
+/// Why a control did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// There is no such run or task run.
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// It does not go with how things stand.
+    #[error("{0}")]
+    Refused(String),
+    /// What was given is wrong.
+    #[error("{0}")]
+    Invalid(Faults),
+    /// Not the caller's fault.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What is done to a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BulkAction {
+    /// Ends it and what runs in it.
+    Cancel,
+    /// Starts nothing new.
+    Pause,
+    /// Goes on.
+    Resume,
+    /// Goes on where it failed; `true`: with the scripts that are active now.
+    Restart(bool),
+    /// Sets its state.
+    Override(RunState, String),
+}
+
+/// How often a control is tried again when it collides with another transaction.
+const TRIES_MAX: u32 = 5;
+
+impl From<StoreError> for ControlError {
+    fn from(error: StoreError) -> Self {
+        Self::Engine(EngineError::Store(error))
+    }
+}
+
+impl Engine {
+    /// Does something to a run; the answer comes after it is committed.
+    pub async fn control(&self, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
+        self.inner.retried(|| self.inner.control_once(run, action, actor)).await
+    }
+
+    /// Sets the state of a task run, for a reason.
+    pub async fn set_task_state(
+        &self,
+        run: RunId,
+        key: TaskKey,
+        state: TaskState,
+        reason: &str,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        self.inner
+            .retried(|| async {
+                let event = Event::Override { key, state };
+                self.inner.task_event(run, key, event, Some((state, reason, actor))).await
+            })
+            .await
+    }
+
+    /// Tries a failed or retrying task run again at once.
+    pub async fn retry_task(&self, run: RunId, key: TaskKey) -> Result<(), ControlError> {
+        self.inner.retried(|| self.inner.task_event(run, key, Event::RetryNow(key), None)).await
+    }
+
+    /// Makes a new run like an ended or live one.
+    pub async fn rerun(&self, row: &RunRow, active_scripts: bool) -> Result<RunId, SubmitError> {
+        let revision = self.inner.catalog.revision(row.revision_id).await?;
+        let resolution = match row.resolution_id {
+            Some(id) if !active_scripts => self.inner.catalog.resolution(id, &revision).await?,
+            _ => self.inner.catalog.resolve(&revision).await?,
+        };
+        let layout = Layout {
+            trigger: Trigger::Rerun,
+            priority: Some(row.priority),
+            logical_time: row.logical_time,
+            interval: (row.interval_start, row.interval_end),
+            params: row.params.clone(),
+            task_params: row.task_params.clone(),
+            labels: row.labels.clone(),
+            key: None,
+            dedupe: None,
+            callback: row.callback.clone(),
+            source: Some(row.id),
+            parent: None,
+        };
+        let now = self.inner.now();
+        let (run, context) = self.inner.lay_out(&revision, &resolution, layout, now);
+        let id = run.id;
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let request = crate::submit::Request { run, context, answer };
+        self.inner.submissions.try_send(request).map_err(|_| EngineError::Overloaded)?;
+        answered.await.unwrap_or(Err(EngineError::Stopping))?;
+        Ok(id)
+    }
+
+    /// Whether a submission would be accepted, without making a run.
+    pub async fn check(&self, group: &str, spec: SubmissionSpec) -> Result<(), SubmitError> {
+        self.inner.layout(crate::Submission::manual(group, spec)).await.map(drop)
+    }
+}
+
+impl Inner {
+    async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<(), ControlError>>,
+    {
+        let mut tries = 1;
+        loop {
+            match once().await {
+                Err(ControlError::Engine(EngineError::Store(StoreError::Conflict(_)))) if tries < TRIES_MAX => tries += 1,
+                other => return other,
+            }
+        }
+    }
+
+    /// A run's context from what a lock has read.
+    pub(crate) async fn context_of_live(&self, run: RunId, live: &LiveRun) -> Result<Arc<RunContext>, EngineError> {
+        if let Some(context) = self.contexts.get(&run) {
+            return Ok(context);
+        }
+        self.load_contexts(&[run]).await?;
+        if let Some(context) = self.contexts.get(&run) {
+            return Ok(context);
+        }
+        // It had ended, and comes back within this transaction only: its facts are read where it stands.
+        let row = self.store.run(run).await?.ok_or_else(|| EngineError::Unreadable(format!("run {run} is gone")))?;
+        let revision = self.catalog.revision(live.revision_id).await?;
+        let resolution = match row.resolution_id {
+            Some(id) => self.catalog.resolution(id, &revision).await?,
+            None => self.catalog.resolve(&revision).await?,
+        };
+        Ok(Arc::new(RunContext { facts: facts_of(&row), revision, resolution, maps: Default::default() }))
+    }
+
+    async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
+        let now = self.now();
+        let reopen = matches!(action, BulkAction::Restart(_));
+        let mut completion = self.store.completion(self.lease(), now).await?;
+        let live = completion.lock_one(run, reopen).await?.ok_or(ControlError::NotFound("run"))?;
+        let context = self.context_of_live(run, &live).await?;
+        if reopen && !matches!(live.state, RunState::Failed | RunState::Cancelled) {
+            return Err(Refused::RunState(live.state).into());
+        }
+        match action {
+            BulkAction::Restart(true) => {
+                let resolution = self.catalog.resolve(&context.revision).await?;
+                completion.set_resolution(run, resolution.id).await?;
+                self.contexts.remove(&run);
+            }
+            BulkAction::Override(state, reason) => {
+                return self.override_run(completion, run, &live, context, *state, reason, actor).await;
+            }
+            _ => {}
+        }
+        if live.state.is_final() && !reopen {
+            return Err(Refused::RunState(live.state).into());
+        }
+        let event = match action {
+            BulkAction::Cancel => {
+                let withdrawn = completion.withdraw(&[run]).await?;
+                Event::Cancel { withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect() }
+            }
+            BulkAction::Pause => {
+                if live.state != RunState::Running {
+                    return Err(Refused::RunState(live.state).into());
+                }
+                let withdrawn = completion.withdraw(&[run]).await?;
+                Event::Pause { withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect() }
+            }
+            BulkAction::Resume => Event::Resume,
+            BulkAction::Restart(_) => Event::Restart,
+            BulkAction::Override(..) => return Ok(()),
+        };
+        self.finish_control(completion, run, &live, &context, event).await
+    }
+
+    async fn finish_control(
+        self: &Arc<Self>,
+        mut completion: Completion,
+        run: RunId,
+        live: &LiveRun,
+        context: &RunContext,
+        event: Event,
+    ) -> Result<(), ControlError> {
+        let (actions, state, progress) = self.decide_control(&mut completion, live, context, &event).await?;
+        let mut after = After::default();
+        let mut room = if self.backlog.load(std::sync::atomic::Ordering::Relaxed) { 0 } else { self.room() };
+        let decided = self.write_of(context, state, &progress, actions, &mut room, &mut after);
+        self.write(&mut completion, std::slice::from_ref(&decided.write), &mut after).await?;
+        completion.commit().await?;
+        // What restarts may take other scripts: the facts are read anew.
+        self.contexts.remove(&run);
+        self.acted(after);
+        Ok(())
+    }
+
+    async fn decide_control(
+        &self,
+        completion: &mut Completion,
+        live: &LiveRun,
+        context: &RunContext,
+        event: &Event,
+    ) -> Result<(Actions, RunState, Progress), ControlError> {
+        let mut state = live.state;
+        let mut progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
+        let mut bits = || self.chance.bits();
+        let plan = &context.revision.plan;
+        let mut actions =
+            decide(plan, &mut state, &mut progress, std::slice::from_ref(event), self.now(), &mut bits)?;
+        if actions.withdraw {
+            let withdrawn = completion.withdraw(&[context.facts.id]).await?;
+            let keys = withdrawn.into_iter().map(|(_, key)| key).collect();
+            let more =
+                decide(plan, &mut state, &mut progress, &[Event::Withdrawn(keys)], self.now(), &mut bits)?;
+            actions.interrupt.extend(more.interrupt);
+            actions.ready.extend(more.ready);
+            actions.finished = more.finished;
+        }
+        Ok((actions, state, progress))
+    }
+
+    async fn task_event(
+        self: &Arc<Self>,
+        run: RunId,
+        key: TaskKey,
+        event: Event,
+        by_hand: Option<(TaskState, &str, &str)>,
+    ) -> Result<(), ControlError> {
+        let mut completion = self.store.completion(self.lease(), self.now()).await?;
+        let live = completion.lock_one(run, true).await?.ok_or(ControlError::NotFound("run"))?;
+        let context = self.context_of_live(run, &live).await?;
+        let progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
+        if progress.state(key).is_none() {
+            return Err(ControlError::NotFound("task run"));
+        }
+        if let Some((state, reason, actor)) = by_hand {
+            completion.insert_override(run, key, state, reason, actor, self.now()).await?;
+        }
+        self.finish_control(completion, run, &live, &context, event).await
+    }
+
+    /// Sets a run's state by hand: what is active is stopped first.
+    #[allow(clippy::too_many_arguments, reason = "one control, told apart by name at its only call")]
+    async fn override_run(
+        self: &Arc<Self>,
+        mut completion: Completion,
+        run: RunId,
+        live: &LiveRun,
+        context: Arc<RunContext>,
+        state: RunState,
+        reason: &str,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        if !state.is_final() {
+            return Err(ControlError::Refused(format!("a run's state cannot be set to {state}")));
+        }
+        let mark = TaskKey { task: u16::MAX, item: None };
+        let task_state = match state {
+            RunState::Succeeded => TaskState::Succeeded,
+            RunState::Failed => TaskState::Failed,
+            _ => TaskState::Cancelled,
+        };
+        completion.insert_override(run, mark, task_state, reason, actor, self.now()).await?;
+        if live.state.is_final() {
+            completion.set_done_state(run, state).await?;
+            completion.commit().await?;
+            self.wakes.moved(&[run], &[run]);
+            self.inbox.notify_one();
+            return Ok(());
+        }
+        let withdrawn = completion.withdraw(&[run]).await?.into_iter().map(|(_, key)| key).collect();
+        let event = Event::Cancel { withdrawn };
+        let (actions, _, progress) = self.decide_control(&mut completion, live, &context, &event).await?;
+        let mut after = After::default();
+        let mut room = 0;
+        let decided = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+        let error = (state == RunState::Failed).then(|| format!("set by {actor}: {reason}"));
+        let write = RunWrite { error, ..decided.write };
+        self.write(&mut completion, &[write], &mut after).await?;
+        completion.commit().await?;
+        self.contexts.remove(&run);
+        self.acted(after);
+        Ok(())
+    }
+}
+
+pub(crate) fn facts_of(row: &RunRow) -> RunFacts {
+    RunFacts {
+        id: RunId(row.id),
+        group_id: row.group_id,
+        revision_id: row.revision_id,
+        resolution_id: row.resolution_id,
+        trigger: Trigger::from_number(row.trigger).unwrap_or(Trigger::Manual),
+        priority: row.priority,
+        logical_time: row.logical_time,
+        interval: (row.interval_start, row.interval_end),
+        params: row.params.clone(),
+        task_params: row.task_params.clone(),
+        key: row.key.clone(),
+        created_at: row.created_at,
+        deadline_at: row.deadline_at,
+        has_parent: row.parent_run.is_some(),
+    }
+}

@@ -1,0 +1,155 @@
+//! What this node has in hand: attempts that it claimed or was handed and has not reported.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_sandbox::AttemptHandle;
+use heddle_store::live::LogRow;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+/// What is wanted under way when tasks are short; FACTS of batching: some hundred rows a transaction.
+const SHORT_TARGET: usize = 512;
+
+/// How much processor time a node takes in advance.
+const AHEAD: Duration = Duration::from_millis(50);
+
+/// Lines of one attempt's log that have not been written.
+#[derive(Debug, Default)]
+pub(crate) struct LogBuffer {
+    pub(crate) lines: Mutex<(Vec<LogRow>, i32)>,
+}
+
+impl LogBuffer {
+    /// Takes what has not been written.
+    pub(crate) fn drain(&self) -> Vec<LogRow> {
+        let mut lines = self.lines.lock();
+        if lines.0.is_empty() { Vec::new() } else { std::mem::take(&mut lines.0) }
+    }
+}
+
+/// One attempt in hand.
+#[derive(Clone)]
+pub(crate) struct Hand {
+    pub(crate) attempt: u16,
+    pub(crate) log: Arc<LogBuffer>,
+    /// Stops what is not a script: an HTTP call, preparation.
+    pub(crate) stop: CancellationToken,
+    /// Stops a script.
+    pub(crate) handle: Arc<Mutex<Option<AttemptHandle>>>,
+    /// When it was taken, by the monotonic clock.
+    pub(crate) since: tokio::time::Instant,
+    /// How far it has come, for people.
+    pub(crate) progress: Arc<Mutex<Option<(f64, String)>>>,
+}
+
+impl Hand {
+    pub(crate) fn cancel(&self) {
+        self.stop.cancel();
+        if let Some(handle) = self.handle.lock().as_ref() {
+            handle.cancel();
+        }
+    }
+}
+
+/// The attempts in hand.
+#[derive(Default)]
+pub(crate) struct Hands {
+    held: Mutex<HashMap<(RunId, TaskKey), Hand>>,
+    count: AtomicUsize,
+    /// Of these, waiting for something outside: HTTP calls, preparation. Scripts that are parked the sandbox counts.
+    parked: AtomicUsize,
+    /// Moving average of an attempt's processor time, microseconds.
+    cpu_micros: AtomicU64,
+}
+
+impl Hands {
+    pub(crate) fn add(&self, run: RunId, at: AttemptKey) -> Hand {
+        let hand = Hand {
+            attempt: at.attempt,
+            log: Arc::default(),
+            stop: CancellationToken::new(),
+            handle: Arc::default(),
+            since: tokio::time::Instant::now(),
+            progress: Arc::default(),
+        };
+        if self.held.lock().insert((run, at.key), hand.clone()).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        hand
+    }
+
+    pub(crate) fn remove(&self, run: RunId, at: AttemptKey) {
+        let mut held = self.held.lock();
+        if held.get(&(run, at.key)).is_some_and(|hand| hand.attempt == at.attempt) {
+            held.remove(&(run, at.key));
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn get(&self, run: RunId, key: TaskKey) -> Option<Hand> {
+        self.held.lock().get(&(run, key)).cloned()
+    }
+
+    pub(crate) fn cancel(&self, run: RunId, at: AttemptKey) {
+        if let Some(hand) = self.get(run, at.key).filter(|hand| hand.attempt == at.attempt) {
+            hand.cancel();
+        }
+    }
+
+    pub(crate) fn cancel_all(&self) {
+        for hand in self.held.lock().values() {
+            hand.cancel();
+        }
+    }
+
+    /// Everything held for longer than `age`.
+    pub(crate) fn older_than(&self, age: Duration) -> Vec<(RunId, AttemptKey)> {
+        self.held
+            .lock()
+            .iter()
+            .filter(|(_, hand)| hand.since.elapsed() > age)
+            .map(|(&(run, key), hand)| (run, AttemptKey { key, attempt: hand.attempt }))
+            .collect()
+    }
+
+    /// Log lines that wait to be written.
+    pub(crate) fn drain_logs(&self) -> Vec<LogRow> {
+        let buffers: Vec<Arc<LogBuffer>> = self.held.lock().values().map(|hand| hand.log.clone()).collect();
+        buffers.iter().flat_map(|buffer| buffer.drain()).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn park(&self) {
+        self.parked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unpark(&self) {
+        self.parked.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// An attempt ended after so much processor time.
+    pub(crate) fn observe(&self, cpu: Duration) {
+        let old = self.cpu_micros.load(Ordering::Relaxed);
+        let new = (old * 15 + cpu.as_micros().min(u128::from(u32::MAX)) as u64) / 16;
+        self.cpu_micros.store(new, Ordering::Relaxed);
+    }
+
+    /// How many more attempts this node should take: so many that its threads have work for a moment, not so many
+    /// that they wait here while other nodes idle.
+    pub(crate) fn room(&self, sandbox_parked: usize, threads: usize, slots: usize) -> usize {
+        let held = self.len();
+        let average = self.cpu_micros.load(Ordering::Relaxed).max(1);
+        let ahead = AHEAD.as_micros() as u64 * threads as u64 / average;
+        let target = (ahead as usize).clamp(threads * 2, SHORT_TARGET);
+        let busy = held.saturating_sub(sandbox_parked + self.parked.load(Ordering::Relaxed));
+        slots.saturating_sub(held).min(target.saturating_sub(busy))
+    }
+}

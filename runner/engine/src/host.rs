@@ -1,0 +1,127 @@
+//! What scripts get from Heddle through host functions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::run::AttemptKey;
+use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
+use heddle_store::live::LogRow;
+use parking_lot::Mutex;
+
+use crate::hands::LogBuffer;
+use crate::{Inner, RunContext};
+
+/// How long one statement on a named connection may take.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How many rows one query may give.
+const ROWS_MAX: u32 = 10_000;
+
+/// The services of one attempt.
+pub(crate) struct Host {
+    inner: Arc<Inner>,
+    context: Arc<RunContext>,
+    at: AttemptKey,
+    log: Arc<LogBuffer>,
+    progress: Arc<Mutex<Option<(f64, String)>>>,
+}
+
+impl Host {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        context: Arc<RunContext>,
+        at: AttemptKey,
+        log: Arc<LogBuffer>,
+        progress: Arc<Mutex<Option<(f64, String)>>>,
+    ) -> Self {
+        Self { inner, context, at, log, progress }
+    }
+
+    fn category(&self) -> Option<&str> {
+        self.context.revision.plan.spec.category.as_ref().map(|category| category.as_str())
+    }
+}
+
+/// What authors are told when Heddle is at fault; the node's log has the rest.
+fn unavailable(error: &dyn std::error::Error) -> String {
+    tracing::warn!(%error, source = ?error.source(), "a host call failed");
+    "Heddle could not answer; try again".to_owned()
+}
+
+impl HostServices for Host {
+    fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>> {
+        let task = task.to_owned();
+        Box::pin(async move {
+            let plan = &self.context.revision.plan;
+            let own = self.at.key.task;
+            let index = plan
+                .index(&task)
+                .filter(|&index| plan.is_ancestor(index, own))
+                .ok_or_else(|| format!("`{task}` is not a task that this one depends on, directly or indirectly"))?;
+            let mut outputs =
+                self.inner.outputs(&self.context, &[index]).await.map_err(|error| unavailable(&error))?;
+            Ok(outputs.pop().map_or_else(|| "null".into(), |output| output.1))
+        })
+    }
+
+    fn state_get(&self, key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
+        let key = key.to_owned();
+        Box::pin(async move {
+            let group = self.context.facts.group_id;
+            self.inner.store.script_state(group, &key).await.map_err(|error| unavailable(&error))
+        })
+    }
+
+    fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            let found = self.inner.store.secret_value(&self.inner.keys, &name).await;
+            match found.map_err(|error| unavailable(&error))? {
+                Some((value, grant)) if grant.allows(&self.context.revision.group_name, self.category()) => Ok(value),
+                Some(_) => Err(format!("this group may not use secret `{name}`")),
+                None => Err(format!("there is no secret `{name}`")),
+            }
+        })
+    }
+
+    fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            let row = self.inner.store.connection(&name).await.map_err(|error| unavailable(&error))?;
+            let row = row.ok_or_else(|| format!("there is no connection `{name}`"))?;
+            if !row.options.grant.allows(&self.context.revision.group_name, self.category()) {
+                return Err(format!("this group may not use connection `{name}`"));
+            }
+            let url = self.inner.store.connection_url(&self.inner.keys, &name).await;
+            let (url, _) = url
+                .map_err(|error| unavailable(&error))?
+                .ok_or_else(|| format!("there is no connection `{name}`"))?;
+            Ok(ConnectionTarget {
+                id: format!("{name}/{}", row.updated_at.timestamp_micros()),
+                url,
+                statement_timeout: STATEMENT_TIMEOUT,
+                max_rows: ROWS_MAX,
+            })
+        })
+    }
+
+    fn log(&self, line: LogLine) {
+        let mut lines = self.log.lines.lock();
+        let number = lines.1;
+        lines.1 += 1;
+        lines.0.push(LogRow {
+            run: self.context.facts.id,
+            at: self.at,
+            line: number,
+            time: line.at,
+            level: line.level as i16,
+            // Postgres keeps no zero bytes in text.
+            message: line.message.replace('\0', "\u{fffd}"),
+            fields: line.fields.map(|fields| fields.replace('\0', "\u{fffd}")),
+        });
+    }
+
+    fn progress(&self, fraction: f64, note: String) {
+        *self.progress.lock() = Some((fraction, note));
+    }
+}

@@ -1,0 +1,347 @@
+//! The loops that make runs move. Each is a `tick` that can be called with a time, and a thin loop around it.
+//!
+//! | loop | file | what wakes it | what it does |
+//! |---|---|---|---|
+//! | submitter | `submit.rs` | a submission | creates runs, many in one transaction |
+//! | pump | `pump.rs` | an outcome, work for claims | records outcomes, claims what is next |
+//! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
+//! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
+//! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
+//! | follower | `wake.rs` | notifications, every second | changes made on other nodes |
+//! | log writer | `logs.rs` | every 200 ms | lines of attempts that are under way |
+//!
+//! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
+
+mod apply;
+mod catalog;
+mod clock;
+mod control;
+mod hands;
+mod host;
+mod http_task;
+mod inbox;
+mod logs;
+mod node;
+mod prepare;
+mod pump;
+mod submit;
+mod wake;
+mod work;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use heddle_domain::fault::Faults;
+use heddle_domain::id::{RunId, uuid_v7};
+use heddle_domain::run::Refused;
+use heddle_domain::template::Templates;
+use heddle_domain::{Chance, Clock, Time};
+use heddle_sandbox::{OutboundPolicy, Sandbox};
+use heddle_store::live::RunFacts;
+use heddle_store::secret::SecretKeys;
+use heddle_store::{Store, StoreError};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
+pub use clock::{NodeClock, SystemChance};
+pub use control::{BulkAction, ControlError};
+pub use heddle_sandbox;
+pub use submit::{Submission, SubmitError};
+pub use wake::RunWatch;
+
+use catalog::Cache;
+use hands::Hands;
+
+/// What can go wrong in the engine that is not the caller's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The database.
+    #[error(transparent)]
+    Store(StoreError),
+    /// What stands in the database cannot be used.
+    #[error("unreadable: {0}")]
+    Unreadable(String),
+    /// The node stops.
+    #[error("this node is shutting down")]
+    Stopping,
+    /// There is more waiting than this node takes.
+    #[error("this node is overloaded")]
+    Overloaded,
+}
+
+/// How a node is set up.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Who it is; the same after a restart, so that it takes its former self's work over at once.
+    pub node: Uuid,
+    /// For people.
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// Of the program.
+    pub version: String,
+    /// For how long a lease holds without a heartbeat.
+    pub lease_for: Duration,
+    /// How many attempts it may have in hand.
+    pub slots: usize,
+    /// How many threads run guests.
+    pub threads: usize,
+    /// Where the node keeps files.
+    pub data_dir: PathBuf,
+    /// How long attempts in hand may take to end when the node is told to stop.
+    pub drain_for: Duration,
+}
+
+/// A node's engine. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+/// A run as this node works on it.
+#[derive(Debug)]
+pub(crate) struct RunContext {
+    pub(crate) facts: RunFacts,
+    pub(crate) revision: Arc<Revision>,
+    pub(crate) resolution: Arc<Resolution>,
+    /// Arrays of mapped tasks, parsed.
+    pub(crate) maps: Mutex<HashMap<u16, Arc<Vec<Box<serde_json::value::RawValue>>>>>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) config: EngineConfig,
+    pub(crate) store: Store,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) keys: Arc<SecretKeys>,
+    pub(crate) clock: Arc<NodeClock>,
+    pub(crate) chance: Arc<dyn Chance>,
+    pub(crate) templates: Templates,
+    pub(crate) catalog: Catalog,
+    pub(crate) hands: Hands,
+    pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
+    pub(crate) outbound: reqwest::Client,
+    pub(crate) policy: OutboundPolicy,
+    pub(crate) lease: AtomicI64,
+    /// The turn that was claimed last: where new rows stand in the queue.
+    pub(crate) turn: AtomicI64,
+    /// The last claim came back full: there is more where it came from.
+    pub(crate) backlog: AtomicBool,
+    /// Other nodes are alive: they have to be woken.
+    pub(crate) others: AtomicBool,
+    pub(crate) fenced: AtomicBool,
+    pub(crate) draining: AtomicBool,
+    pub(crate) position: AtomicI64,
+    pub(crate) work: Notify,
+    pub(crate) inbox: Notify,
+    pub(crate) next_due: Mutex<Option<Time>>,
+    pub(crate) ended: mpsc::UnboundedSender<work::Report>,
+    pub(crate) submissions: mpsc::Sender<submit::Request>,
+    pub(crate) wakes: wake::Wakes,
+    pub(crate) stop: CancellationToken,
+    pub(crate) tracker: TaskTracker,
+    pub(crate) runs_ended: AtomicU64,
+    pub(crate) attempts_ended: AtomicU64,
+}
+
+impl Inner {
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(crate) fn lease(&self) -> i64 {
+        self.lease.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn new_run_id(&self, now: Time) -> RunId {
+        RunId(uuid_v7(now, self.chance.bits()))
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        if self.draining.load(Ordering::Acquire) || self.fenced.load(Ordering::Acquire) {
+            return 0;
+        }
+        let load = self.sandbox.load_now();
+        self.hands.room(load.parked as usize, self.config.threads, self.config.slots)
+    }
+}
+
+/// What a node counts, for metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters {
+    /// Runs that this node has ended.
+    pub runs_ended: u64,
+    /// Attempts that this node has ended.
+    pub attempts_ended: u64,
+    /// Attempts in hand.
+    pub in_hand: usize,
+}
+
+impl Engine {
+    /// Registers the node and starts its loops.
+    pub async fn start(
+        config: EngineConfig,
+        store: Store,
+        sandbox: Sandbox,
+        keys: Arc<SecretKeys>,
+        clock: Arc<NodeClock>,
+        chance: Arc<dyn Chance>,
+    ) -> Result<Self, EngineError> {
+        let policy = sandbox.outbound().clone();
+        let outbound = policy.client().map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let (ended, ended_receiver) = mpsc::unbounded_channel();
+        let (submissions, submission_receiver) = mpsc::channel(submit::QUEUE_MAX);
+        let (wakes, wake_receiver) = wake::Wakes::new();
+        let inner = Arc::new(Inner {
+            catalog: Catalog::new(store.clone()),
+            templates: Templates::new(),
+            hands: Hands::default(),
+            contexts: Cache::new(work::CONTEXTS_MAX),
+            lease: AtomicI64::new(0),
+            turn: AtomicI64::new(0),
+            backlog: AtomicBool::new(false),
+            others: AtomicBool::new(false),
+            fenced: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            position: AtomicI64::new(0),
+            work: Notify::new(),
+            inbox: Notify::new(),
+            next_due: Mutex::new(None),
+            ended,
+            submissions,
+            wakes,
+            stop: CancellationToken::new(),
+            tracker: TaskTracker::new(),
+            runs_ended: AtomicU64::new(0),
+            attempts_ended: AtomicU64::new(0),
+            config,
+            store,
+            sandbox,
+            keys,
+            outbound,
+            policy,
+            clock,
+            chance,
+        });
+        inner.register().await?;
+        inner.turn.store(inner.store.first_turn().await?, Ordering::Release);
+        let engine = Self { inner: inner.clone() };
+        inner.tracker.spawn(pump::run(inner.clone(), ended_receiver));
+        inner.tracker.spawn(submit::run(inner.clone(), submission_receiver));
+        inner.tracker.spawn(inbox::run(inner.clone()));
+        inner.tracker.spawn(inbox::reap(inner.clone()));
+        inner.tracker.spawn(node::keep(inner.clone()));
+        inner.tracker.spawn(wake::follow(inner.clone()));
+        inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));
+        inner.tracker.spawn(logs::write(inner.clone()));
+        Ok(engine)
+    }
+
+    /// The node's clock.
+    pub fn clock(&self) -> Arc<NodeClock> {
+        self.inner.clock.clone()
+    }
+
+    /// The node's randomness.
+    pub fn chance(&self) -> Arc<dyn Chance> {
+        self.inner.chance.clone()
+    }
+
+    /// The database.
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// Where scripts run.
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.inner.sandbox
+    }
+
+    /// The keys that secrets are sealed with.
+    pub fn keys(&self) -> &Arc<SecretKeys> {
+        &self.inner.keys
+    }
+
+    /// What this node knows of groups and scripts.
+    pub fn catalog(&self) -> &Catalog {
+        &self.inner.catalog
+    }
+
+    /// Templates, as they are rendered.
+    pub fn templates(&self) -> &Templates {
+        &self.inner.templates
+    }
+
+    /// The client that outbound requests are made with: it follows the outbound policy.
+    pub fn outbound(&self) -> &reqwest::Client {
+        &self.inner.outbound
+    }
+
+    /// Who this node is.
+    pub fn node(&self) -> Uuid {
+        self.inner.config.node
+    }
+
+    /// A change was committed on this node: it is followed at once.
+    pub fn changed(&self, kind: &str, name: &str) {
+        self.inner.catalog.forget(kind, name);
+        self.inner.inbox.notify_one();
+    }
+
+    /// How far an attempt that this node has in hand has come: a fraction and a note.
+    pub fn progress_of(&self, run: RunId, key: heddle_domain::run::TaskKey) -> Option<(f64, String)> {
+        self.inner.hands.get(run, key)?.progress.lock().clone()
+    }
+
+    /// Whether the node holds its lease.
+    pub fn is_healthy(&self) -> bool {
+        !self.inner.fenced.load(Ordering::Acquire)
+    }
+
+    /// Counters for metrics.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            runs_ended: self.inner.runs_ended.load(Ordering::Relaxed),
+            attempts_ended: self.inner.attempts_ended.load(Ordering::Relaxed),
+            in_hand: self.inner.hands.len(),
+        }
+    }
+
+    /// Stops claiming, lets attempts in hand end within the configured time, hands back the rest, releases the lease.
+    pub async fn drain(&self) {
+        let inner = &self.inner;
+        inner.draining.store(true, Ordering::Release);
+        let until = tokio::time::Instant::now() + inner.config.drain_for;
+        while inner.hands.len() > 0 && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // What is left is interrupted; without a lease its rows count as lost at once, and other nodes take them.
+        let _ = inner.store.release_node(inner.lease()).await;
+        inner.fenced.store(true, Ordering::Release);
+        inner.hands.cancel_all();
+        inner.stop.cancel();
+        inner.tracker.close();
+        let _ = tokio::time::timeout(Duration::from_secs(5), inner.tracker.wait()).await;
+    }
+}
+
+/// An answer that is awaited.
+pub(crate) type Answer<T> = oneshot::Sender<T>;
+
+impl From<Refused> for ControlError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused.to_string())
+    }
+}
+
+impl From<Faults> for SubmitError {
+    fn from(faults: Faults) -> Self {
+        Self::Invalid(faults)
+    }
+}

@@ -1,0 +1,111 @@
+//! The node's lease: taken at the start, extended by a heartbeat, given back at the end.
+//!
+//! A node that cannot extend its lease in time fences itself: it stops what it has in hand before anybody else may run
+//! it again (the local limit is shorter than the lease), and reports nothing more. When the database is back it takes
+//! a new lease and goes on; what it had is run again by whoever claims it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+
+use crate::clock::NodeClock;
+use crate::{EngineError, Inner};
+
+/// How often the lease is extended.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
+
+/// Partitions are made for so many days ahead.
+const PARTITION_DAYS: i32 = 9;
+
+/// How often partitions are looked after.
+const PARTITIONS_EVERY: Duration = Duration::from_secs(3_600);
+
+impl Inner {
+    /// Takes a lease.
+    pub(crate) async fn register(&self) -> Result<(), EngineError> {
+        let config = &self.config;
+        let sent = NodeClock::own();
+        let (lease, now) = self
+            .store
+            .register_node(
+                config.node,
+                &config.name,
+                &config.address,
+                &config.version,
+                config.slots as i32,
+                TimeDelta::from_std(config.lease_for).unwrap_or(TimeDelta::seconds(8)),
+            )
+            .await?;
+        self.clock.follow(sent, NodeClock::own(), now);
+        self.lease.store(lease, Ordering::Release);
+        self.fenced.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Stops everything in hand: the lease is lost.
+    fn fence(&self) {
+        if !self.fenced.swap(true, Ordering::AcqRel) {
+            tracing::error!("the node has lost its lease: it stops what it has in hand");
+            self.hands.cancel_all();
+        }
+    }
+}
+
+pub(crate) async fn keep(inner: Arc<Inner>) {
+    let lease_for = TimeDelta::from_std(inner.config.lease_for).unwrap_or(TimeDelta::seconds(8));
+    // By this much the node stops before its lease ends.
+    let margin = inner.config.lease_for / 4;
+    let mut extended = tokio::time::Instant::now();
+    let mut partitions = tokio::time::Instant::now();
+    let mut wait = HEARTBEAT_EVERY.min(inner.config.lease_for / 4);
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = HEARTBEAT_EVERY.min(inner.config.lease_for / 4);
+        let sent_at = tokio::time::Instant::now();
+        let sent = NodeClock::own();
+        let state = i16::from(inner.draining.load(Ordering::Acquire));
+        let position = inner.position.load(Ordering::Acquire);
+        let left = (extended + inner.config.lease_for - margin).saturating_duration_since(sent_at);
+        let beat = inner.store.heartbeat(inner.lease(), state, position, inner.hands.len() as i32, lease_for);
+        match tokio::time::timeout(left.max(Duration::from_millis(100)), beat).await {
+            Ok(Ok(Some(beat))) => {
+                extended = sent_at;
+                inner.clock.follow(sent, NodeClock::own(), beat.now);
+                inner.others.store(beat.others > 0, Ordering::Release);
+            }
+            Ok(Ok(None)) => {
+                inner.fence();
+                match inner.register().await {
+                    Ok(()) => {
+                        tracing::info!("the node has a new lease");
+                        extended = tokio::time::Instant::now();
+                        inner.work.notify_one();
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot take a new lease");
+                        wait = Duration::from_millis(500);
+                    }
+                }
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "no heartbeat");
+                wait = Duration::from_millis(500);
+            }
+            Err(_) => wait = Duration::from_millis(100),
+        }
+        if extended.elapsed() > inner.config.lease_for - margin {
+            inner.fence();
+        }
+        if partitions.elapsed() > PARTITIONS_EVERY {
+            partitions = tokio::time::Instant::now();
+            if let Err(error) = inner.store.make_partitions(PARTITION_DAYS).await {
+                tracing::warn!(%error, "cannot make partitions");
+            }
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! What happens before an attempt: `when`, items, params. All of it may read what earlier tasks gave, none of it holds
+//! a transaction open.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
+use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, Progress};
+use heddle_domain::spec::{ForEach, Shards, SubmissionSpec};
+use heddle_domain::state::ErrorKind;
+use heddle_domain::template::{Given, Scope, UpstreamNames};
+use heddle_sandbox::Script;
+use heddle_domain::params;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::catalog::ScriptFacts;
+use crate::http_task::HttpRequest;
+use crate::work::{End, Ending};
+use crate::{EngineError, Inner, RunContext};
+
+/// What preparing an attempt came to.
+pub(crate) enum Prepared {
+    /// There is nothing to start: it was skipped, expanded, or cannot be.
+    End(End),
+    Script {
+        script: Script,
+        params: String,
+        item: Option<(Box<RawValue>, u32)>,
+    },
+    Http {
+        request: HttpRequest,
+        context: Value,
+    },
+    SubRun {
+        group: String,
+        spec: SubmissionSpec,
+    },
+}
+
+/// An early end, or a value.
+type Step<T> = Result<Result<T, Ending>, EngineError>;
+
+fn invalid(message: impl Into<String>) -> Ending {
+    Ending::fatal(ErrorKind::Invalid, message)
+}
+
+/// Params of a task without templates: a merge.
+pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Result<String, Ending> {
+    let revision = &context.revision;
+    let plan = &revision.plan;
+    let own = &plan.tasks[task as usize].spec.params;
+    let script = context.resolution.scripts[task as usize].as_ref();
+    let defaults = script.map(|script| &script.defaults);
+    let given = context.facts.params != "{}" || context.facts.task_params.is_some();
+    let nothing = own.is_empty() && plan.spec.params.is_empty() && defaults.is_none_or(Map::is_empty);
+    if nothing && !given {
+        return Ok("{}".into());
+    }
+    if nothing && context.facts.task_params.is_none() {
+        return Ok(context.facts.params.clone());
+    }
+    let (run, task_run) = given_params(context, task)?;
+    let none = Map::new();
+    let layers = params::Layers {
+        defaults: defaults.unwrap_or(&none),
+        group: &plan.spec.params,
+        task: own,
+        run: &run,
+        task_run: &task_run,
+    };
+    serde_json::to_string(&layers.constant().0).map_err(|error| invalid(error.to_string()))
+}
+
+/// What the run was given for all tasks, and for this one.
+fn given_params(context: &RunContext, task: TaskIndex) -> Result<(Map<String, Value>, Map<String, Value>), Ending> {
+    let facts = &context.facts;
+    let run: Map<String, Value> =
+        serde_json::from_str(&facts.params).map_err(|error| invalid(format!("the run's params: {error}")))?;
+    let task_run = match &facts.task_params {
+        Some(text) => {
+            let mut all: BTreeMap<String, Map<String, Value>> =
+                serde_json::from_str(text).map_err(|error| invalid(format!("the run's task_params: {error}")))?;
+            all.remove(context.revision.plan.tasks[task as usize].name.as_str()).unwrap_or_default()
+        }
+        None => Map::new(),
+    };
+    Ok((run, task_run))
+}
+
+impl Inner {
+    pub(crate) async fn prepare(&self, context: &RunContext, at: AttemptKey) -> Result<Prepared, EngineError> {
+        match self.prepare_steps(context, at).await? {
+            Ok(prepared) => Ok(prepared),
+            Err(ending) => Ok(Prepared::End(End::plain(ending))),
+        }
+    }
+
+    async fn prepare_steps(&self, context: &RunContext, at: AttemptKey) -> Step<Prepared> {
+        let index = at.key.task;
+        let task = &context.revision.plan.tasks[index as usize];
+        let item = match at.key.item {
+            Some(item) => match self.item(context, index, item).await? {
+                Ok(found) => Some(found),
+                Err(ending) => return Ok(Err(ending)),
+            },
+            None => None,
+        };
+        let scope = match self.scope(context, task, at, item.as_ref()).await? {
+            Ok(scope) => scope,
+            Err(ending) => return Ok(Err(ending)),
+        };
+        let (run, task_run) = match given_params(context, index) {
+            Ok(given) => given,
+            Err(ending) => return Ok(Err(ending)),
+        };
+        let plan = &context.revision.plan;
+        let script = context.resolution.scripts[index as usize].clone();
+        let none = Map::new();
+        let defaults = script.as_ref().map_or(&none, |script| &script.defaults);
+        let visible = match params::shared(&plan.spec.params, &run, &scope, &self.templates) {
+            Ok(visible) => visible,
+            Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
+        };
+        let unscoped = scope;
+        let scope = unscoped.with_params(&visible);
+        if at.key.item.is_none() {
+            if let Some(when) = &task.spec.when {
+                match self.templates.eval_condition(when, &scope) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Err(Ending::Skipped(format!("when: {when}")))),
+                    Err(error) => return Ok(Err(invalid(format!("when: {error}")))),
+                }
+            }
+            if task.mapped {
+                return Ok(self.expand(task, &scope).map(Prepared::End));
+            }
+        }
+        let layers = params::Layers {
+            defaults,
+            group: &plan.spec.params,
+            task: &task.spec.params,
+            run: &run,
+            task_run: &task_run,
+        };
+        let effective = match params::effective(layers, &unscoped, &self.templates) {
+            Ok(effective) => effective,
+            Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
+        };
+        let item_raw = item.map(|(raw, count)| (raw, count));
+        match task.executor {
+            Executor::Script => {
+                let Some(script) = script else {
+                    return Ok(Err(invalid("its script has been deleted")));
+                };
+                if let Some(schema) = &script.schema {
+                    let faults = schema.check(&Value::Object(effective.clone()));
+                    if !faults.is_empty() {
+                        return Ok(Err(invalid(format!("params: {faults}"))));
+                    }
+                }
+                let script = match self.load_script(&script).await? {
+                    Ok(script) => script,
+                    Err(ending) => return Ok(Err(ending)),
+                };
+                let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
+                Ok(Ok(Prepared::Script { script, params, item: item_raw }))
+            }
+            Executor::Http => {
+                let scope = scope.with_params(&effective);
+                let map_item = item_raw.map(|(item, count)| heddle_sandbox::MapItem {
+                    item,
+                    index: at.key.item.unwrap_or(0),
+                    count,
+                });
+                let told = self.context_of(context, at, map_item);
+                let mut body = serde_json::to_value(&told).unwrap_or_default();
+                body["params"] = Value::Object(effective);
+                let request = task.spec.http.as_ref().map(|spec| {
+                    HttpRequest::render(spec, task, &scope, &self.templates, &told.idempotency_key)
+                });
+                match request {
+                    Some(Ok(request)) => Ok(Ok(Prepared::Http { request, context: body })),
+                    Some(Err(message)) => Ok(Err(invalid(message))),
+                    None => Ok(Err(invalid("the task has no request"))),
+                }
+            }
+            Executor::Group => {
+                let group = task.spec.group.as_ref().map(|name| name.as_str().to_owned()).unwrap_or_default();
+                let spec = SubmissionSpec {
+                    params: effective,
+                    logical_time: Some(context.facts.logical_time),
+                    force: true,
+                    ..SubmissionSpec::default()
+                };
+                Ok(Ok(Prepared::SubRun { group, spec }))
+            }
+            Executor::Queue | Executor::Audience => {
+                Ok(Err(invalid("tasks of this kind are not executed by nodes")))
+            }
+        }
+    }
+
+    /// The items of a mapped task.
+    fn expand(&self, task: &PlanTask, scope: &Scope) -> Result<End, Ending> {
+        let items = match (&task.spec.for_each, &task.spec.shards) {
+            (Some(ForEach::Items(items)), _) => {
+                let mut rendered = Vec::with_capacity(items.len());
+                for (index, item) in items.iter().enumerate() {
+                    let value = self.templates.render_value(item, scope);
+                    rendered.push(value.map_err(|fault| invalid(format!("for_each/{index}: {fault}")))?);
+                }
+                rendered
+            }
+            (Some(ForEach::Template(template)), _) => {
+                match self.templates.render(template, scope).map_err(|error| invalid(format!("for_each: {error}")))? {
+                    Value::Array(items) => items,
+                    Value::String(text) => match serde_json::from_str(&text) {
+                        Ok(Value::Array(items)) => items,
+                        _ => return Err(invalid("for_each gave text that is no JSON array")),
+                    },
+                    other => return Err(invalid(format!("for_each gave {}, not an array", kind_of(&other)))),
+                }
+            }
+            (None, Some(Shards::Count(count))) => (0..*count).map(Value::from).collect(),
+            _ => return Err(invalid("the number of shards is not known")),
+        };
+        if items.len() > ITEMS_MAX as usize {
+            return Err(invalid(format!("{} items; a mapped task has at most {ITEMS_MAX}", items.len())));
+        }
+        let text = serde_json::to_string(&items).map_err(|error| invalid(error.to_string()))?;
+        if text.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
+            return Err(invalid(format!("items of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}", text.len())));
+        }
+        Ok(End::Expanded { items: text, count: items.len() as u32 })
+    }
+
+    /// An item of a mapped task, and how many there are.
+    async fn item(&self, context: &RunContext, task: TaskIndex, item: u32) -> Step<(Box<RawValue>, u32)> {
+        let known = context.maps.lock().get(&task).cloned();
+        let items = match known {
+            Some(items) => items,
+            None => {
+                let Some(text) = self.store.map_items(context.facts.id, task).await? else {
+                    return Ok(Err(invalid("its items are gone")));
+                };
+                let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
+                    .map_err(|error| EngineError::Unreadable(format!("items of {}: {error}", context.facts.id)))?;
+                let items = Arc::new(items);
+                context.maps.lock().insert(task, items.clone());
+                items
+            }
+        };
+        Ok(match items.get(item as usize) {
+            Some(value) => Ok((value.clone(), items.len() as u32)),
+            None => Err(invalid("there is no such item")),
+        })
+    }
+
+    /// What templates of a task can see.
+    async fn scope(
+        &self,
+        context: &RunContext,
+        task: &PlanTask,
+        at: AttemptKey,
+        item: Option<&(Box<RawValue>, u32)>,
+    ) -> Step<Scope> {
+        let plan = &context.revision.plan;
+        let mut wanted = UpstreamNames::default();
+        for (_, value) in plan.spec.params.iter().chain(&task.spec.params) {
+            wanted.add_value(value);
+        }
+        if let Some(when) = &task.spec.when {
+            wanted.add(when);
+        }
+        match &task.spec.for_each {
+            Some(ForEach::Template(template)) => wanted.add(template),
+            Some(ForEach::Items(items)) => items.iter().for_each(|item| wanted.add_value(item)),
+            None => {}
+        }
+        if let Some(http) = &task.spec.http {
+            wanted.add(&http.url);
+            http.headers.values().for_each(|value| wanted.add(value));
+            if let Some(body) = &http.body {
+                wanted.add_value(body);
+            }
+        }
+        let named: Vec<TaskIndex> = if wanted.all {
+            (0..plan.tasks.len() as TaskIndex).filter(|&other| plan.is_ancestor(other, at.key.task)).collect()
+        } else {
+            wanted
+                .names
+                .iter()
+                .filter_map(|name| plan.index(name.as_str()))
+                .filter(|&other| plan.is_ancestor(other, at.key.task))
+                .collect()
+        };
+        let mut upstream = BTreeMap::new();
+        for (task, output) in self.outputs(context, &named).await? {
+            let value: Value = match serde_json::from_str(&output) {
+                Ok(value) => value,
+                Err(error) => return Ok(Err(invalid(format!("output of {}: {error}", plan.tasks[task as usize].name)))),
+            };
+            upstream.insert(plan.tasks[task as usize].name.clone(), Arc::new(value));
+        }
+        let facts = &context.facts;
+        Ok(Ok(Scope::new(Given {
+            logical_time: facts.logical_time,
+            data_interval: facts.interval,
+            zone: Some(plan.zone),
+            run: json!({
+                "id": facts.id, "group": context.revision.group_name, "revision": context.revision.number,
+                "trigger": facts.trigger, "key": facts.key, "task": task.name, "attempt": at.attempt,
+            }),
+            upstream,
+            item: match (item, at.key.item) {
+                (Some((raw, count)), Some(index)) => {
+                    Some((serde_json::from_str(raw.get()).unwrap_or_default(), index, *count))
+                }
+                _ => None,
+            },
+        })))
+    }
+
+    /// Outputs of settled tasks as JSON texts: `null` without one, an array for a mapped task.
+    pub(crate) async fn outputs(
+        &self,
+        context: &RunContext,
+        tasks: &[TaskIndex],
+    ) -> Result<Vec<(TaskIndex, String)>, EngineError> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let run = context.facts.id;
+        let plan = &context.revision.plan;
+        let numbers: Vec<i16> = tasks.iter().map(|&task| task as i16).collect();
+        let rows = self.store.outputs(run, &numbers).await?;
+        let mut whole: HashMap<TaskIndex, String> = HashMap::new();
+        let mut items: HashMap<TaskIndex, Vec<(u32, Option<String>)>> = HashMap::new();
+        for (key, output) in rows {
+            match key.item {
+                None => drop(whole.insert(key.task, output.unwrap_or_else(|| "null".into()))),
+                Some(item) => items.entry(key.task).or_default().push((item, output)),
+            }
+        }
+        let progress = match tasks.iter().any(|&task| plan.tasks[task as usize].mapped) {
+            true => match self.store.progress(run).await? {
+                Some(bytes) => Some(Progress::from_bytes(&bytes).map_err(EngineError::Unreadable)?),
+                None => None,
+            },
+            false => None,
+        };
+        let mut outputs = Vec::with_capacity(tasks.len());
+        for &task in tasks {
+            let output = match progress.as_ref().and_then(|progress| progress.items(task)) {
+                Some(count) => join(items.remove(&task).unwrap_or_default(), count),
+                None => whole.remove(&task).unwrap_or_else(|| "null".into()),
+            };
+            outputs.push((task, output));
+        }
+        Ok(outputs)
+    }
+
+    /// Makes a script runnable on this node.
+    pub(crate) async fn load_script(&self, script: &ScriptFacts) -> Step<Script> {
+        let store = self.store.clone();
+        let digest = script.digest.trim_start_matches("sha256:").to_owned();
+        let fetch = async move {
+            match store.blob(&digest).await {
+                Ok(Some(bytes)) => Ok(bytes::Bytes::from(bytes)),
+                Ok(None) => Err("its bytes are gone".to_owned()),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        match self.sandbox.load(&script.digest, fetch).await {
+            Ok(loaded) => Ok(Ok(loaded)),
+            Err(error) => Ok(Err(Ending::failed(
+                ErrorKind::Failed,
+                format!("script {}@{} could not be loaded: {error}", script.name, script.version),
+            ))),
+        }
+    }
+}
+
+/// The output of a mapped task: its items' in order, `null` where one has none.
+pub fn join(items: Vec<(u32, Option<String>)>, count: u32) -> String {
+    let mut by_index: Vec<Option<String>> = vec![None; count as usize];
+    for (index, output) in items {
+        if let Some(place) = by_index.get_mut(index as usize) {
+            *place = output;
+        }
+    }
+    let mut joined = String::from("[");
+    for (index, output) in by_index.iter().enumerate() {
+        if index > 0 {
+            joined.push(',');
+        }
+        joined.push_str(output.as_deref().unwrap_or("null"));
+    }
+    joined.push(']');
+    joined
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+

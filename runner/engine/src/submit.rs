@@ -1,0 +1,457 @@
+//! Submissions: a run is checked and laid out in memory, then created together with whatever else is being submitted.
+//!
+//! # Invariants
+//!
+//! * The answer comes after the commit: an accepted run survives anything that happens to nodes.
+//! * What is handed to this node starts only after the commit that put it into *running*.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use heddle_domain::fault::pointer_token;
+use heddle_domain::id::RunId;
+use heddle_domain::params;
+use heddle_domain::plan::Executor;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::{Dedupe, SubmissionSpec};
+use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::{Faults, Time};
+use heddle_store::live::{Created, NewRun, ReadyRow, RunFacts};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use crate::catalog::{Group, Resolution, Revision};
+use crate::{Answer, Engine, EngineError, Inner, RunContext};
+
+/// Submissions that may wait for a commit before callers are told that the node is overloaded.
+pub(crate) const QUEUE_MAX: usize = 20_000;
+
+/// How many runs one transaction creates.
+const BATCH_MAX: usize = 1_000;
+
+/// The largest `params`, and the largest `task_params`, of a run, as JSON text.
+pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
+
+/// The longest key.
+const KEY_BYTES_MAX: usize = 512;
+
+/// How many labels, and how long they are.
+const LABELS_MAX: usize = 64;
+const LABEL_CHARS_MAX: usize = 256;
+
+/// A run to be made.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Of which group.
+    pub group: String,
+    /// As the caller wants it.
+    pub spec: SubmissionSpec,
+    /// Why.
+    pub trigger: Trigger,
+    /// The backfill or run that it is made by.
+    pub source: Option<Uuid>,
+    /// The attempt that it is a sub-run of.
+    pub parent: Option<(RunId, AttemptKey)>,
+}
+
+impl Submission {
+    /// By people.
+    pub fn manual(group: impl Into<String>, spec: SubmissionSpec) -> Self {
+        Self { group: group.into(), spec, trigger: Trigger::Manual, source: None, parent: None }
+    }
+}
+
+/// Why a run was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// There is no such group.
+    #[error("there is no group `{0}`")]
+    UnknownGroup(String),
+    /// It takes no runs.
+    #[error("group `{0}` is disabled")]
+    Disabled(String),
+    /// The submission is wrong.
+    #[error("{0}")]
+    Invalid(Faults),
+    /// There is one with this key or these params.
+    #[error("run {0} has this key, or these params, already")]
+    Exists(RunId),
+    /// The attempt that wanted a sub-run is not this node's any more.
+    #[error("the parent's attempt is over")]
+    Fenced,
+    /// Not the caller's fault.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What waits for the submitter.
+pub(crate) struct Request {
+    pub(crate) run: NewRun,
+    pub(crate) context: Arc<RunContext>,
+    pub(crate) answer: Answer<Result<Created, EngineError>>,
+}
+
+impl Engine {
+    /// Makes a run; the answer comes after it is committed.
+    pub async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
+        self.inner.submit(submission).await
+    }
+
+    /// Makes many; the answers are in the order of the submissions.
+    pub async fn submit_all(&self, submissions: Vec<Submission>) -> Vec<Result<RunId, SubmitError>> {
+        let mut waiting = Vec::with_capacity(submissions.len());
+        for submission in submissions {
+            waiting.push(match self.inner.layout(submission).await {
+                Ok((run, context)) => {
+                    let (answer, answered) = oneshot::channel();
+                    let id = run.id;
+                    match self.inner.submissions.send(Request { run, context, answer }).await {
+                        Ok(()) => Ok((id, answered)),
+                        Err(_) => Err(SubmitError::Engine(EngineError::Stopping)),
+                    }
+                }
+                Err(error) => Err(error),
+            });
+        }
+        let mut answers = Vec::with_capacity(waiting.len());
+        for entry in waiting {
+            answers.push(match entry {
+                Ok((id, answered)) => finish(id, answered).await,
+                Err(error) => Err(error),
+            });
+        }
+        answers
+    }
+}
+
+async fn finish(id: RunId, answered: oneshot::Receiver<Result<Created, EngineError>>) -> Result<RunId, SubmitError> {
+    match answered.await.unwrap_or(Err(EngineError::Stopping))? {
+        Created::Made { .. } => Ok(id),
+        Created::Exists(holder) => Err(SubmitError::Exists(holder)),
+        Created::Fenced => Err(SubmitError::Fenced),
+    }
+}
+
+impl Inner {
+    pub(crate) async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
+        let (run, context) = self.layout(submission).await?;
+        let id = run.id;
+        let (answer, answered) = oneshot::channel();
+        self.submissions.try_send(Request { run, context, answer }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => EngineError::Stopping,
+        })?;
+        finish(id, answered).await
+    }
+
+    /// Checks a submission and lays its run out.
+    pub(crate) async fn layout(&self, submission: Submission) -> Result<(NewRun, Arc<RunContext>), SubmitError> {
+        let Submission { group: name, spec, trigger, source, parent } = submission;
+        let group =
+            self.catalog.group(&name).await?.ok_or_else(|| SubmitError::UnknownGroup(name.clone()))?;
+        if !group.enabled && !spec.force {
+            return Err(SubmitError::Disabled(name));
+        }
+        check(&group, &spec)?;
+        let now = self.now();
+        let logical_time = spec.logical_time.map_or(now, heddle_domain::clock::to_micros);
+        let revision = group.revision.clone();
+        let dedupe = spec.dedupe.map(|dedupe| {
+            let hash = dedupe_hash(&spec.params, &spec.task_params_value());
+            (hash, dedupe == Dedupe::ParamsKept)
+        });
+        let task_params =
+            (!spec.task_params.is_empty()).then(|| serde_json::to_string(&spec.task_params).unwrap_or_default());
+        let labels: Map<String, Value> = revision
+            .plan
+            .spec
+            .labels
+            .iter()
+            .chain(&spec.labels)
+            .map(|(key, value)| (key.clone(), Value::from(value.clone())))
+            .collect();
+        let request = Layout {
+            trigger,
+            priority: spec.priority,
+            logical_time,
+            interval: (logical_time, logical_time),
+            params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
+            task_params,
+            labels: (!labels.is_empty()).then(|| Value::Object(labels)),
+            key: spec.key,
+            dedupe,
+            callback: spec.callback,
+            source,
+            parent,
+        };
+        Ok(self.lay_out(&revision, &group.resolution, request, now))
+    }
+
+    pub(crate) fn lay_out(
+        &self,
+        revision: &Arc<Revision>,
+        resolution: &Arc<Resolution>,
+        request: Layout,
+        now: Time,
+    ) -> (NewRun, Arc<RunContext>) {
+        let id = self.new_run_id(now);
+        let plan = &revision.plan;
+        let gated = revision.is_gated(request.trigger);
+        let default_priority = if request.trigger == Trigger::Backfill { -10 } else { 0 };
+        let priority = request.priority.or(plan.spec.priority).unwrap_or(default_priority);
+        let deadline_at = plan.deadline.map(|span| now + span.chrono());
+        let ready = if gated { &[][..] } else { &revision.start.2 };
+        let turn = self.turn.load(Ordering::Relaxed);
+        let run = NewRun {
+            id,
+            group_id: revision.group_id,
+            revision_id: revision.id,
+            resolution_id: Some(resolution.id),
+            state: if gated { RunState::Waiting } else { RunState::Running },
+            trigger: request.trigger,
+            priority,
+            logical_time: request.logical_time,
+            interval: request.interval,
+            params: request.params.clone(),
+            task_params: request.task_params.clone(),
+            labels: request.labels,
+            key: request.key.clone(),
+            dedupe: request.dedupe,
+            callback: request.callback,
+            created_at: now,
+            deadline_at,
+            parent: request.parent,
+            source: request.source,
+            waiting_for: gated.then(|| json!({"turn": true})),
+            progress: if gated { heddle_domain::run::Progress::new(plan).to_bytes() } else { revision.start.0.clone() },
+            ready: ready
+                .iter()
+                .enumerate()
+                .map(|(ordinal, &at)| ReadyRow { at, turn: turn + 1 + ordinal as i64, handed: false })
+                .collect(),
+            gated,
+        };
+        let facts = RunFacts {
+            id,
+            group_id: revision.group_id,
+            revision_id: revision.id,
+            resolution_id: Some(resolution.id),
+            trigger: request.trigger,
+            priority,
+            logical_time: request.logical_time,
+            interval: request.interval,
+            params: request.params,
+            task_params: request.task_params,
+            key: request.key,
+            created_at: now,
+            deadline_at,
+            has_parent: request.parent.is_some(),
+        };
+        let context = RunContext {
+            facts,
+            revision: revision.clone(),
+            resolution: resolution.clone(),
+            maps: Default::default(),
+        };
+        (run, Arc::new(context))
+    }
+}
+
+/// A run that has been checked.
+pub(crate) struct Layout {
+    pub(crate) trigger: Trigger,
+    pub(crate) priority: Option<i16>,
+    pub(crate) logical_time: Time,
+    pub(crate) interval: (Time, Time),
+    pub(crate) params: String,
+    pub(crate) task_params: Option<String>,
+    pub(crate) labels: Option<Value>,
+    pub(crate) key: Option<String>,
+    pub(crate) dedupe: Option<(Vec<u8>, bool)>,
+    pub(crate) callback: Option<String>,
+    pub(crate) source: Option<Uuid>,
+    pub(crate) parent: Option<(RunId, AttemptKey)>,
+}
+
+/// The submission against the group: bounds, unknown tasks, params against schemas.
+fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
+    let mut faults = Faults::default();
+    let plan = &group.revision.plan;
+    if let Some(key) = &spec.key
+        && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
+    {
+        faults.add("/key", format!("a key has 1 to {KEY_BYTES_MAX} bytes, none of them zero"));
+    }
+    if let Some(priority) = spec.priority
+        && !(-1000..=1000).contains(&priority)
+    {
+        faults.add("/priority", "a priority is a number from -1000 to 1000");
+    }
+    if spec.labels.len() > LABELS_MAX {
+        faults.add("/labels", format!("a run has at most {LABELS_MAX} labels"));
+    }
+    for (key, value) in spec.labels.iter().take(LABELS_MAX) {
+        if key.is_empty() || key.chars().count() > LABEL_CHARS_MAX || value.chars().count() > LABEL_CHARS_MAX {
+            let place = format!("/labels/{}", pointer_token(key));
+            faults.add(place, format!("a label's key has 1 to {LABEL_CHARS_MAX} characters, its value at most as many"));
+        }
+    }
+    if let Some(callback) = &spec.callback
+        && (callback.is_empty() || callback.len() > 2048)
+    {
+        faults.add("/callback", "a callback is a channel's name or a URL of at most 2048 bytes");
+    }
+    let size = |value: &Map<String, Value>| serde_json::to_string(value).map_or(0, |text| text.len());
+    if !spec.params.is_empty() && size(&spec.params) > PARAMS_BYTES_MAX {
+        faults.add("/params", format!("params have at most {PARAMS_BYTES_MAX} bytes as JSON"));
+        return Err(faults);
+    }
+    if !spec.task_params.is_empty() && spec.task_params.values().map(size).sum::<usize>() > PARAMS_BYTES_MAX {
+        faults.add("/task_params", format!("task_params have at most {PARAMS_BYTES_MAX} bytes as JSON"));
+        return Err(faults);
+    }
+    for task in spec.task_params.keys() {
+        if plan.index(task.as_str()).is_none() {
+            let place = format!("/task_params/{}", pointer_token(task.as_str()));
+            faults.add(place, format!("the group has no task `{task}`"));
+        }
+    }
+    if let Some(template) = &group.template {
+        for fault in template.check(&Value::Object(spec.params.clone())).0 {
+            faults.push(fault.below("/params"));
+        }
+    }
+    // What the spec says alone was checked when it was put.
+    if spec.params.is_empty() && spec.task_params.is_empty() {
+        return faults.or(());
+    }
+    let none = Map::new();
+    for (task, script) in plan.tasks.iter().zip(&group.resolution.scripts) {
+        let Some(script) = script.as_ref().filter(|_| task.executor == Executor::Script) else { continue };
+        let Some(schema) = &script.schema else { continue };
+        let own = spec.task_params.get(&task.name);
+        let layers = params::Layers {
+            defaults: &script.defaults,
+            group: &plan.spec.params,
+            task: &task.spec.params,
+            run: &spec.params,
+            task_run: own.unwrap_or(&none),
+        };
+        let (value, unknown) = layers.constant();
+        for fault in schema.check_except(&Value::Object(value), &unknown).0 {
+            let first = fault.pointer.trim_start_matches('/').split('/').next().unwrap_or_default();
+            let key = first.replace("~1", "/").replace("~0", "~");
+            let place = if own.is_some_and(|own| own.contains_key(&key)) {
+                format!("/task_params/{}", pointer_token(task.name.as_str()))
+            } else {
+                "/params".to_owned()
+            };
+            faults.push(fault.below(&place));
+        }
+    }
+    faults.0.dedup();
+    faults.or(())
+}
+
+trait TaskParams {
+    fn task_params_value(&self) -> Value;
+}
+
+impl TaskParams for SubmissionSpec {
+    fn task_params_value(&self) -> Value {
+        serde_json::to_value(&self.task_params).unwrap_or_default()
+    }
+}
+
+/// SHA-256 of the params with sorted keys: equal objects are equal however they were written.
+fn dedupe_hash(params: &Map<String, Value>, task_params: &Value) -> Vec<u8> {
+    // Maps are kept sorted by key, so equal objects have equal texts.
+    Sha256::digest(json!([params, task_params]).to_string()).to_vec()
+}
+
+/// The loop: takes what has gathered, creates it in one transaction, answers.
+pub(crate) async fn run(inner: Arc<Inner>, mut requests: mpsc::Receiver<Request>) {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    loop {
+        batch.clear();
+        tokio::select! {
+            count = requests.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
+            () = inner.stop.cancelled() => return,
+        }
+        tick(&inner, &mut batch).await;
+    }
+}
+
+/// Creates one batch.
+async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
+    let now = inner.now();
+    let mut room = if inner.backlog.load(Ordering::Relaxed) { 0 } else { inner.room() };
+    let mut rows_left = false;
+    for request in batch.iter_mut() {
+        for row in &mut request.run.ready {
+            row.handed = room > 0;
+            room = room.saturating_sub(1);
+            rows_left |= !row.handed;
+        }
+    }
+    let runs: Vec<NewRun> = batch.iter_mut().map(|request| request.run.clone()).collect();
+    let lease = inner.lease();
+    match inner.store.create_runs(&runs, lease, now).await {
+        Ok(created) => {
+            let mut taken = Vec::new();
+            let mut gated = false;
+            for ((request, created), run) in batch.drain(..).zip(created).zip(&runs) {
+                if let Created::Made { handed } = created {
+                    gated |= run.gated;
+                    if !run.ready.is_empty() {
+                        inner.contexts.insert(run.id, request.context);
+                    }
+                    if handed {
+                        taken.extend(run.ready.iter().filter(|row| row.handed).map(|row| (run.id, row.at)));
+                    } else {
+                        rows_left = true;
+                    }
+                }
+                let _ = request.answer.send(Ok(created));
+            }
+            inner.take(taken);
+            if rows_left {
+                inner.work.notify_one();
+                inner.wakes.work();
+            }
+            if gated {
+                inner.inbox.notify_one();
+            }
+        }
+        Err(error) => {
+            // A conflict, or a value that Postgres refuses: one by one, so that nobody suffers for another's.
+            let alone = batch.len() == 1;
+            for request in batch.drain(..) {
+                let result = if alone {
+                    None
+                } else {
+                    Some(inner.store.create_runs(std::slice::from_ref(&plain(&request.run)), lease, now).await)
+                };
+                let answer = match result {
+                    Some(Ok(mut created)) => Ok(created.pop().unwrap_or(Created::Fenced)),
+                    Some(Err(error)) => Err(EngineError::Store(error)),
+                    None => {
+                        tracing::warn!(%error, source = ?std::error::Error::source(&error), "a submission failed");
+                        Err(EngineError::Stopping)
+                    }
+                };
+                let _ = request.answer.send(answer);
+            }
+            inner.work.notify_one();
+        }
+    }
+}
+
+/// The run with nothing handed to this node.
+fn plain(run: &NewRun) -> NewRun {
+    let mut run = run.clone();
+    run.ready.iter_mut().for_each(|row| row.handed = false);
+    run
+}

@@ -1,0 +1,276 @@
+//! Wake-ups: between the loops of a node, between callers that wait and runs that end, and between nodes.
+//!
+//! Between nodes they travel by LISTEN/NOTIFY, coalesced, outside the data plane's transactions. Nothing depends on
+//! them: every waiter polls as well, only less often.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use heddle_domain::id::RunId;
+use heddle_store::change::CHANGES_CHANNEL;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+
+use crate::{Engine, EngineError, Inner};
+
+/// The channel on which nodes wake each other.
+const CHANNEL: &str = "heddle_wake";
+
+/// How long wake-ups gather before they are sent.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// How many runs one notification names; more of them are told as `*`. (A payload has at most 8,000 bytes.)
+const NAMED_MAX: usize = 150;
+
+/// How often changes are looked for without being told.
+const FOLLOW_EVERY: Duration = Duration::from_millis(1_000);
+
+/// How often a caller that waits looks by itself.
+const WAIT_POLL: Duration = Duration::from_millis(500);
+
+/// What other nodes are told.
+pub(crate) enum Wake {
+    Work,
+    Stopped,
+    Ended(RunId),
+}
+
+/// The node's own bells.
+pub(crate) struct Wakes {
+    runs: Mutex<HashMap<RunId, Arc<Notify>>>,
+    watched: AtomicUsize,
+    orphans: Notify,
+    sender: mpsc::UnboundedSender<Wake>,
+}
+
+impl Wakes {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Wake>) {
+        let (sender, receiver) = mpsc::unbounded_channel::<Wake>();
+        let wakes =
+            Self { runs: Mutex::default(), watched: AtomicUsize::new(0), orphans: Notify::new(), sender };
+        (wakes, receiver)
+    }
+
+    /// There is work in *ready* that this node does not take at once.
+    pub(crate) fn work(&self) {
+        let _ = self.sender.send(Wake::Work);
+    }
+
+    /// Attempts of other nodes were stopped.
+    pub(crate) fn stopped(&self) {
+        let _ = self.sender.send(Wake::Stopped);
+    }
+
+    /// Sub-runs may have lost their parents.
+    pub(crate) fn orphans(&self) {
+        self.orphans.notify_one();
+    }
+
+    pub(crate) async fn orphaned(&self) {
+        self.orphans.notified().await;
+    }
+
+    /// Runs have moved; some have ended.
+    pub(crate) fn moved(&self, moved: &[RunId], ended: &[RunId]) {
+        if self.watched.load(Ordering::Acquire) > 0 {
+            let runs = self.runs.lock();
+            for run in moved {
+                if let Some(bell) = runs.get(run) {
+                    bell.notify_waiters();
+                }
+            }
+        }
+        for run in ended {
+            let _ = self.sender.send(Wake::Ended(*run));
+        }
+    }
+
+    fn ring(&self, run: Option<RunId>) {
+        let runs = self.runs.lock();
+        match run {
+            Some(run) => {
+                if let Some(bell) = runs.get(&run) {
+                    bell.notify_waiters();
+                }
+            }
+            None => runs.values().for_each(|bell| bell.notify_waiters()),
+        }
+    }
+}
+
+/// Rings when a run moves.
+pub struct RunWatch {
+    inner: Arc<Inner>,
+    run: RunId,
+    bell: Arc<Notify>,
+}
+
+impl RunWatch {
+    /// Waits until the run may have moved, for `at_most`.
+    pub async fn moved(&self, at_most: Duration) {
+        tokio::select! {
+            () = self.bell.notified() => {}
+            () = tokio::time::sleep(at_most.min(WAIT_POLL)) => {}
+            () = self.inner.stop.cancelled() => {}
+        }
+    }
+}
+
+impl Drop for RunWatch {
+    fn drop(&mut self) {
+        let mut runs = self.inner.wakes.runs.lock();
+        // Two are this watch and the map: nobody else listens.
+        if Arc::strong_count(&self.bell) <= 2 {
+            runs.remove(&self.run);
+        }
+        self.inner.wakes.watched.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Engine {
+    /// Begins to listen for a run's moves: before looking at it, so that none is missed.
+    pub fn watch(&self, run: RunId) -> RunWatch {
+        let wakes = &self.inner.wakes;
+        wakes.watched.fetch_add(1, Ordering::AcqRel);
+        let bell = wakes.runs.lock().entry(run).or_default().clone();
+        RunWatch { inner: self.inner.clone(), run, bell }
+    }
+
+    /// Waits until a run has ended, for `at_most`; `None`: there is no such run.
+    pub async fn wait(&self, run: RunId, at_most: Duration) -> Result<Option<bool>, EngineError> {
+        let watch = self.watch(run);
+        let until = tokio::time::Instant::now() + at_most;
+        loop {
+            let bell = watch.bell.notified();
+            tokio::pin!(bell);
+            bell.as_mut().enable();
+            match self.inner.store.run_ended(run).await? {
+                Some(false) => {}
+                other => return Ok(other),
+            }
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() || self.inner.stop.is_cancelled() {
+                return Ok(Some(false));
+            }
+            tokio::select! {
+                () = bell => {}
+                () = tokio::time::sleep(left.min(WAIT_POLL)) => {}
+                () = self.inner.stop.cancelled() => {}
+            }
+        }
+    }
+}
+
+/// Sends what has gathered, while there are other nodes to hear it.
+pub(crate) async fn send(inner: Arc<Inner>, mut wakes: mpsc::UnboundedReceiver<Wake>) {
+    loop {
+        let first = tokio::select! {
+            () = inner.stop.cancelled() => return,
+            wake = wakes.recv() => wake,
+        };
+        let Some(first) = first else { return };
+        if !inner.others.load(Ordering::Acquire) {
+            drop(first);
+            while wakes.try_recv().is_ok() {}
+            continue;
+        }
+        tokio::time::sleep(GATHER).await;
+        let (mut work, mut stopped, mut ended, mut many) = (false, false, Vec::new(), false);
+        let mut next = Some(first);
+        while let Some(wake) = next {
+            match wake {
+                Wake::Work => work = true,
+                Wake::Stopped => stopped = true,
+                Wake::Ended(run) if ended.len() < NAMED_MAX => ended.push(run.to_string()),
+                Wake::Ended(_) => many = true,
+            }
+            next = wakes.try_recv().ok();
+        }
+        let mut payload = String::new();
+        if work {
+            payload.push('w');
+        }
+        if stopped {
+            payload.push('s');
+        }
+        payload.push(' ');
+        payload.push_str(&if many { "*".to_owned() } else { ended.join(" ") });
+        if let Err(error) = inner.store.notify(CHANNEL, &payload).await {
+            tracing::debug!(%error, "a wake-up was not sent; polling makes up for it");
+        }
+    }
+}
+
+/// Listens to other nodes and follows the log of changes.
+pub(crate) async fn follow(inner: Arc<Inner>) {
+    let mut listener = None;
+    loop {
+        if listener.is_none() {
+            listener = match inner.store.listen(&[CHANNEL, CHANGES_CHANNEL]).await {
+                Ok(listener) => Some(listener),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot listen; polling goes on");
+                    None
+                }
+            };
+        }
+        if let Err(error) = inner.follow_changes().await {
+            tracing::warn!(%error, "cannot follow changes");
+        }
+        let heard = async {
+            match &mut listener {
+                Some(listener) => listener.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(FOLLOW_EVERY) => {}
+            heard = heard => match heard {
+                Ok((channel, payload)) if channel == CHANNEL => inner.heard(&payload),
+                Ok(_) => {}
+                Err(_) => listener = None,
+            },
+        }
+    }
+}
+
+impl Inner {
+    fn heard(&self, payload: &str) {
+        let (flags, runs) = payload.split_once(' ').unwrap_or((payload, ""));
+        if flags.contains('w') {
+            self.work.notify_one();
+        }
+        if flags.contains('s') {
+            self.wakes.orphans();
+        }
+        if runs == "*" {
+            self.wakes.ring(None);
+        } else {
+            for run in runs.split_ascii_whitespace() {
+                if let Ok(id) = run.parse() {
+                    self.wakes.ring(Some(RunId(id)));
+                }
+            }
+        }
+    }
+
+    /// Drops from the caches what was changed elsewhere.
+    async fn follow_changes(&self) -> Result<(), EngineError> {
+        /// How many changes one statement reads.
+        const PAGE: i64 = 500;
+        loop {
+            let position = self.position.load(Ordering::Acquire);
+            let changes = self.store.changes_since(position, PAGE).await?;
+            for change in &changes {
+                self.catalog.forget(&change.kind, &change.name);
+                self.position.store(change.id, Ordering::Release);
+            }
+            if (changes.len() as i64) < PAGE {
+                return Ok(());
+            }
+        }
+    }
+}

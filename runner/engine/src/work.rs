@@ -1,0 +1,307 @@
+//! From a row in *running* to an attempt under way, and back to a report.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::plan::Executor;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::state::ErrorKind;
+use heddle_sandbox::{AttemptRequest, Context, Effect, Grants, HostPattern, Interval, Limits, MapItem, Outcome, Script};
+use serde_json::value::RawValue;
+
+use crate::hands::Hand;
+use crate::host::Host;
+use crate::prepare::Prepared;
+use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
+
+/// How many runs' facts a node remembers.
+pub(crate) const CONTEXTS_MAX: usize = 4_096;
+
+/// How long a node waits before it asks again for what the database did not give.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// An attempt in hand has ended.
+pub(crate) struct Report {
+    pub(crate) run: RunId,
+    pub(crate) at: AttemptKey,
+    pub(crate) context: Arc<RunContext>,
+    pub(crate) hand: Hand,
+    pub(crate) end: End,
+    pub(crate) finished_at: Time,
+}
+
+/// How.
+#[derive(Clone)]
+pub(crate) enum End {
+    /// With a result.
+    Done(Done),
+    /// A mapped task's items are known.
+    Expanded { items: String, count: u32 },
+    /// Nothing to be reported: it was cancelled, or a sub-run holds it now.
+    Dropped,
+}
+
+/// A result.
+#[derive(Clone)]
+pub(crate) struct Done {
+    pub(crate) result: Ending,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) cpu: Option<Duration>,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug)]
+pub(crate) enum Ending {
+    Succeeded(String),
+    Skipped(String),
+    Failed {
+        kind: ErrorKind,
+        message: String,
+        trace: Option<String>,
+        retry_after: Option<Duration>,
+        fatal: bool,
+    },
+    Lost,
+}
+
+impl Ending {
+    pub(crate) fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::Failed { kind, message: message.into(), trace: None, retry_after: None, fatal: false }
+    }
+
+    pub(crate) fn fatal(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::Failed { kind, message: message.into(), trace: None, retry_after: None, fatal: true }
+    }
+}
+
+impl End {
+    pub(crate) fn plain(result: Ending) -> Self {
+        Self::Done(Done { result, effects: Vec::new(), memory_bytes: None, cpu: None })
+    }
+}
+
+impl Inner {
+    /// Begins to work on attempts that are this node's now.
+    pub(crate) fn take(self: &Arc<Self>, taken: Vec<(RunId, AttemptKey)>) {
+        let mut unknown = Vec::new();
+        for (run, at) in taken {
+            let hand = self.hands.add(run, at);
+            match self.contexts.get(&run) {
+                Some(context) => self.begin(context, at, hand),
+                None => unknown.push((run, at, hand)),
+            }
+        }
+        if !unknown.is_empty() {
+            let inner = self.clone();
+            self.tracker.spawn(async move { inner.begin_unknown(unknown).await });
+        }
+    }
+
+    async fn begin_unknown(self: Arc<Self>, unknown: Vec<(RunId, AttemptKey, Hand)>) {
+        let mut runs: Vec<RunId> = unknown.iter().map(|entry| entry.0).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        loop {
+            match self.load_contexts(&runs).await {
+                Ok(()) => break,
+                Err(error) => {
+                    tracing::warn!(%error, runs = runs.len(), "cannot read the facts of claimed runs; asking again");
+                    tokio::select! {
+                        () = tokio::time::sleep(ASK_AGAIN) => {}
+                        () = self.stop.cancelled() => return,
+                    }
+                }
+            }
+        }
+        for (run, at, hand) in unknown {
+            match self.contexts.get(&run) {
+                Some(context) => self.begin(context, at, hand),
+                // It has ended meanwhile: somebody took the attempt away.
+                None => self.hands.remove(run, at),
+            }
+        }
+    }
+
+    /// Reads what is needed to work on runs.
+    pub(crate) async fn load_contexts(&self, runs: &[RunId]) -> Result<(), EngineError> {
+        let missing: Vec<RunId> = runs.iter().copied().filter(|run| self.contexts.get(run).is_none()).collect();
+        for facts in self.store.run_facts(&missing).await? {
+            let revision = self.catalog.revision(facts.revision_id).await?;
+            let resolution = match facts.resolution_id {
+                Some(id) => self.catalog.resolution(id, &revision).await?,
+                None => self.catalog.resolve(&revision).await?,
+            };
+            let id = facts.id;
+            self.contexts
+                .insert(id, Arc::new(RunContext { facts, revision, resolution, maps: Default::default() }));
+        }
+        Ok(())
+    }
+
+    fn begin(self: &Arc<Self>, context: Arc<RunContext>, at: AttemptKey, hand: Hand) {
+        let Some(task) = context.revision.plan.task(at.key.task) else {
+            self.report(context, at, hand, End::plain(Ending::fatal(ErrorKind::Invalid, "there is no such task")));
+            return;
+        };
+        let simple = task.executor == Executor::Script
+            && task.spec.when.is_none()
+            && !task.mapped
+            && !context.revision.templated[at.key.task as usize];
+        if simple
+            && let Some(facts) = &context.resolution.scripts[at.key.task as usize]
+            && let Some(script) = self.sandbox.loaded(&facts.digest)
+        {
+            match crate::prepare::constant_params(&context, at.key.task) {
+                Ok(params) => self.start_script(context, at, hand, &script, params, None),
+                Err(ending) => self.report(context, at, hand, End::plain(ending)),
+            }
+            return;
+        }
+        let inner = self.clone();
+        self.hands.park();
+        self.tracker.spawn(async move {
+            let stop = hand.stop.clone();
+            let prepared = tokio::select! {
+                prepared = inner.prepare(&context, at) => Some(prepared),
+                () = stop.cancelled() => None,
+            };
+            inner.hands.unpark();
+            match prepared {
+                None => inner.report(context, at, hand, End::Dropped),
+                Some(Err(error)) => {
+                    tracing::warn!(%error, run = %context.facts.id, "cannot prepare an attempt");
+                    let ending = Ending::failed(ErrorKind::Failed, "Heddle could not prepare the attempt; see the node's log");
+                    inner.report(context, at, hand, End::plain(ending));
+                }
+                Some(Ok(Prepared::End(end))) => inner.report(context, at, hand, end),
+                Some(Ok(Prepared::Script { script, params, item })) => {
+                    inner.start_script(context, at, hand, &script, params, item);
+                }
+                Some(Ok(Prepared::Http { request, context: body })) => {
+                    inner.hands.park();
+                    let end = tokio::select! {
+                        ending = inner.call(request, body) => End::plain(ending),
+                        () = stop.cancelled() => End::Dropped,
+                    };
+                    inner.hands.unpark();
+                    inner.report(context, at, hand, end);
+                }
+                Some(Ok(Prepared::SubRun { group, spec })) => {
+                    let submission = Submission {
+                        group,
+                        spec,
+                        trigger: heddle_domain::state::Trigger::Task,
+                        source: None,
+                        parent: Some((context.facts.id, at)),
+                    };
+                    let end = match inner.submit(submission).await {
+                        // The sub-run holds the attempt now; its end settles it.
+                        Ok(_) | Err(SubmitError::Fenced) => End::Dropped,
+                        Err(SubmitError::Engine(error)) => {
+                            End::plain(Ending::failed(ErrorKind::Failed, format!("the sub-run was not made: {error}")))
+                        }
+                        Err(error) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
+                    };
+                    inner.report(context, at, hand, end);
+                }
+            }
+        });
+    }
+
+    /// What an attempt is told about itself.
+    pub(crate) fn context_of(&self, context: &RunContext, at: AttemptKey, item: Option<MapItem>) -> Context {
+        let task = &context.revision.plan.tasks[at.key.task as usize];
+        let now = self.now();
+        let place = at.key.item.map(|item| format!("/{item}")).unwrap_or_default();
+        Context {
+            run: context.facts.id.0,
+            group: context.revision.group_name.clone(),
+            task: task.name.as_str().to_owned(),
+            attempt: u32::from(at.attempt),
+            trigger: context.facts.trigger,
+            logical_time: context.facts.logical_time,
+            data_interval: Interval { start: context.facts.interval.0, end: context.facts.interval.1 },
+            deadline: task.timeout.and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
+            item,
+            idempotency_key: format!("{}/{}{place}", context.facts.id, task.name),
+        }
+    }
+
+    fn start_script(
+        self: &Arc<Self>,
+        context: Arc<RunContext>,
+        at: AttemptKey,
+        hand: Hand,
+        script: &Script,
+        params: String,
+        item: Option<(Box<RawValue>, u32)>,
+    ) {
+        let task = &context.revision.plan.tasks[at.key.task as usize];
+        let defaults = Limits::default();
+        let bytes = |size: Option<heddle_domain::spec::ByteSize>, default: u64| size.map_or(default, |size| size.0);
+        let item = item.map(|(item, count)| MapItem { item, index: at.key.item.unwrap_or(0), count });
+        let request = AttemptRequest {
+            context: self.context_of(&context, at, item),
+            params,
+            limits: Limits {
+                memory_bytes: bytes(task.spec.memory, defaults.memory_bytes),
+                output_bytes: bytes(task.spec.max_output, defaults.output_bytes as u64) as usize,
+                log_bytes: bytes(task.spec.max_log, defaults.log_bytes as u64) as usize,
+                timeout: task.timeout,
+            },
+            grants: Grants {
+                allow_hosts: task.spec.allow_hosts.iter().filter_map(|host| host.parse::<HostPattern>().ok()).collect(),
+                sql: task.spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
+                secrets: task.spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
+            },
+            host: Arc::new(Host::new(self.clone(), context.clone(), at, hand.log.clone(), hand.progress.clone())),
+        };
+        let inner = self.clone();
+        let slot = hand.handle.clone();
+        let stop = hand.stop.clone();
+        let done = Box::new(move |result: heddle_sandbox::AttemptResult| {
+            inner.hands.observe(result.cpu);
+            let ending = match result.outcome {
+                Outcome::Succeeded(output) => Ending::Succeeded(output),
+                Outcome::Skipped(why) => Ending::Skipped(why),
+                Outcome::Failed { kind: ErrorKind::Lost, .. } => Ending::Lost,
+                Outcome::Failed { kind, message, trace, retry_after } => {
+                    let fatal = matches!(kind, ErrorKind::Fatal | ErrorKind::Invalid);
+                    Ending::Failed { kind, message, trace, retry_after, fatal }
+                }
+                Outcome::Cancelled => {
+                    inner.report(context, at, hand, End::Dropped);
+                    return;
+                }
+            };
+            let done = Done {
+                result: ending,
+                effects: result.effects,
+                memory_bytes: Some(result.memory_bytes),
+                cpu: Some(result.cpu),
+            };
+            inner.report(context, at, hand, End::Done(done));
+        });
+        let handle = self.sandbox.start(script, request, done);
+        if stop.is_cancelled() {
+            handle.cancel();
+        }
+        *slot.lock() = Some(handle);
+        if stop.is_cancelled()
+            && let Some(handle) = slot.lock().as_ref()
+        {
+            handle.cancel();
+        }
+    }
+
+    /// An attempt has ended: the pump records it.
+    pub(crate) fn report(&self, context: Arc<RunContext>, at: AttemptKey, hand: Hand, end: End) {
+        let run = context.facts.id;
+        let report = Report { run, at, context, hand, end, finished_at: self.now() };
+        // The receiver lives as long as the node; without it the lease runs out and the attempt is run again.
+        let _ = self.ended.send(report);
+    }
+}

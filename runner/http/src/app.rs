@@ -1,0 +1,145 @@
+//! What all routes share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::{Chance, Clock};
+use heddle_store::Store;
+use heddle_store::secret::SecretKeys;
+use tokio::sync::Semaphore;
+
+use crate::access::{Signer, TokenCache};
+use crate::engine_api::EngineApi;
+
+/// How the API behaves; each bound can be configured.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    /// `heddle dev`: no tokens; instead Host and Origin must name this machine.
+    pub dev: bool,
+    /// Names beside loopback ones that Host and Origin may have in dev mode.
+    pub dev_hosts: Vec<String>,
+    /// Bytes of a JSON or YAML body.
+    pub body_bytes_max: usize,
+    /// Bytes of a batch of submissions.
+    pub batch_bytes_max: usize,
+    /// Bytes of a script.
+    pub script_bytes_max: usize,
+    /// How long a body may pause between two pieces.
+    pub body_idle_timeout: Duration,
+    /// How long a body may take altogether.
+    pub body_timeout: Duration,
+    /// Requests under way at once; more get 429.
+    pub requests_max: usize,
+    /// Requests that wait (`?wait=`) or follow (SSE) at once; more get 429.
+    pub waits_max: usize,
+    /// Uploads at once; more get 429.
+    pub uploads_max: usize,
+    /// The longest `?wait=`.
+    pub wait_max: Duration,
+    /// The key of short-lived tokens signed for one uid; `None`: there are none.
+    pub uid_token_key: Option<Vec<u8>>,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            dev: false,
+            dev_hosts: Vec::new(),
+            body_bytes_max: 4 * 1024 * 1024,
+            batch_bytes_max: 32 * 1024 * 1024,
+            script_bytes_max: heddle_store::blob::BLOB_BYTES_MAX,
+            body_idle_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(300),
+            requests_max: 1_024,
+            waits_max: 10_000,
+            uploads_max: 4,
+            wait_max: Duration::from_secs(60),
+            uid_token_key: None,
+        }
+    }
+}
+
+/// Makes the text of `/metrics`.
+pub type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// What a node gives its API.
+pub struct AppParts {
+    /// The database.
+    pub store: Store,
+    /// The engine.
+    pub engine: Arc<dyn EngineApi>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness, of cryptographic quality: tokens are made of it.
+    pub chance: Arc<dyn Chance>,
+    /// What secrets are sealed with.
+    pub secret_keys: SecretKeys,
+    /// Prometheus text.
+    pub metrics: MetricsText,
+    /// Bounds and modes.
+    pub config: HttpConfig,
+}
+
+/// What all routes share. Cheap to clone.
+#[derive(Clone)]
+pub struct App(Arc<Shared>);
+
+/// The inside of [`App`].
+pub struct Shared {
+    /// The database.
+    pub store: Store,
+    /// The engine.
+    pub engine: Arc<dyn EngineApi>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub chance: Arc<dyn Chance>,
+    /// What secrets are sealed with.
+    pub secret_keys: SecretKeys,
+    /// Prometheus text.
+    pub metrics: MetricsText,
+    /// Bounds and modes.
+    pub config: HttpConfig,
+    pub(crate) tokens: TokenCache,
+    pub(crate) signer: Option<Signer>,
+    pub(crate) requests: Arc<Semaphore>,
+    pub(crate) waits: Arc<Semaphore>,
+    pub(crate) uploads: Arc<Semaphore>,
+    pub(crate) openapi: std::sync::OnceLock<bytes::Bytes>,
+    pub(crate) docs: std::sync::OnceLock<bytes::Bytes>,
+}
+
+impl App {
+    /// Puts the parts together.
+    pub fn new(parts: AppParts) -> Self {
+        let config = parts.config;
+        Self(Arc::new(Shared {
+            store: parts.store,
+            engine: parts.engine,
+            clock: parts.clock,
+            chance: parts.chance,
+            secret_keys: parts.secret_keys,
+            metrics: parts.metrics,
+            tokens: TokenCache::default(),
+            signer: config.uid_token_key.as_deref().map(Signer::new),
+            requests: Arc::new(Semaphore::new(config.requests_max)),
+            waits: Arc::new(Semaphore::new(config.waits_max)),
+            uploads: Arc::new(Semaphore::new(config.uploads_max)),
+            openapi: std::sync::OnceLock::new(),
+            docs: std::sync::OnceLock::new(),
+            config,
+        }))
+    }
+
+    /// Forgets which tokens are in force: called when the log of changes says that one has changed.
+    pub fn forget_tokens(&self) {
+        self.0.tokens.clear();
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}

@@ -1,0 +1,262 @@
+//! What the routes need of the engine. The engine's handle implements it; tests put something small in its place.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use heddle_domain::spec::SubmissionSpec;
+use heddle_domain::state::{RunState, TaskState, Trigger};
+use heddle_domain::{Faults, Name, Time};
+use heddle_store::StoreError;
+use heddle_store::group::GroupRow;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::shapes::{BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+
+/// What the engine answers, later.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, Refusal>>;
+
+/// Why the engine does not do what was asked of it.
+#[derive(Debug)]
+pub enum Refusal {
+    /// 404.
+    NotFound {
+        /// `run`, `task`, ...
+        what: &'static str,
+        /// Which.
+        name: String,
+    },
+    /// 409: it does not go with how things stand.
+    Conflict {
+        /// In a sentence.
+        detail: String,
+        /// The id of what is there already.
+        existing: Option<String>,
+    },
+    /// 422, with a place for each.
+    Invalid(Faults),
+    /// 403: the outbound policy does not let it through.
+    Forbidden(String),
+    /// 413.
+    TooLarge {
+        /// How many bytes would have been taken.
+        bytes_max: usize,
+    },
+    /// 429.
+    Overloaded {
+        /// In a sentence.
+        detail: String,
+        /// When to try again.
+        retry_after_seconds: u64,
+    },
+    /// 503.
+    Unavailable {
+        /// In a sentence.
+        detail: String,
+        /// When to try again.
+        retry_after_seconds: u64,
+    },
+    /// The database.
+    Store(StoreError),
+    /// 500: our fault.
+    Internal(Box<dyn std::error::Error + Send + Sync + 'static>),
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// What the compiler says of uploaded bytes.
+#[derive(Clone, Debug)]
+pub struct CompiledScript {
+    /// SHA-256 of the bytes as they were sent, lower-case hex.
+    pub digest: String,
+    /// `task`, `consumer` or `command`.
+    pub world: String,
+    /// What it takes, if it says so.
+    pub params_schema: Option<Value>,
+    /// An object.
+    pub defaults: Value,
+    /// What it says of itself.
+    pub description: String,
+}
+
+/// A script to be run once, without a run.
+#[derive(Clone, Debug)]
+pub struct InvokeSpec {
+    /// The script's name.
+    pub script: String,
+    /// Its version.
+    pub version: i32,
+    /// Its digest.
+    pub digest: String,
+    /// Script defaults below these.
+    pub params: Value,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// A run that was asked for.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// As it was sent.
+    pub spec: SubmissionSpec,
+    /// Why it is made.
+    pub trigger: Trigger,
+}
+
+/// Which script versions a repeated run takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scripts {
+    /// Those recorded on the run.
+    #[default]
+    Pinned,
+    /// Those that are active now.
+    Active,
+}
+
+/// What people do to a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Ends it and what runs in it.
+    Cancel,
+    /// Starts nothing new.
+    Pause,
+    /// Goes on.
+    Resume,
+    /// Goes on where it failed.
+    Restart(Scripts),
+    /// Makes a new run like it.
+    Rerun(Scripts),
+    /// Sets its state.
+    Override {
+        /// A final state.
+        state: RunState,
+        /// Why.
+        reason: String,
+    },
+    /// Forgets it, once it has ended.
+    Delete,
+}
+
+/// Which runs are wanted; `None` and empty mean all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunFilter {
+    /// Of these groups.
+    pub groups: Vec<String>,
+    /// In these states.
+    pub states: Vec<RunState>,
+    /// Made for these reasons.
+    pub triggers: Vec<Trigger>,
+    /// With all of these labels; a value of `None` means any.
+    pub labels: BTreeMap<String, Option<String>>,
+    /// With this key.
+    pub key: Option<String>,
+    /// Created at or after.
+    pub from: Option<Time>,
+    /// Created at or before.
+    pub to: Option<Time>,
+    /// With a logical time at or after.
+    pub logical_from: Option<Time>,
+    /// With a logical time at or before.
+    pub logical_to: Option<Time>,
+    /// Of these runs.
+    pub ids: Vec<Uuid>,
+}
+
+/// A task run, or an item of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskRef {
+    /// Of which run.
+    pub run: Uuid,
+    /// Which task.
+    pub task: Name,
+    /// Which item.
+    pub item: Option<u32>,
+}
+
+/// Which lines of a log are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Of which task; `None`: of all.
+    pub task: Option<Name>,
+    /// Of which item.
+    pub item: Option<u32>,
+    /// Of which attempt.
+    pub attempt: Option<u32>,
+    /// Behind which line.
+    pub cursor: Option<String>,
+    /// How many at most.
+    pub limit: i64,
+}
+
+/// When a group's schedules are due next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NextInstants {
+    /// The next instants of all of them together, at most as many as were asked for.
+    pub instants: Vec<(Time, Vec<String>)>,
+    /// The next instant of each.
+    pub by_schedule: BTreeMap<String, Option<Time>>,
+}
+
+/// The engine, as the routes see it. `actor` is who asks, for the audit.
+pub trait EngineApi: Send + Sync + 'static {
+    /// Compiles uploaded bytes within bounds of size, time and memory; what is no script is [`Refusal::Invalid`].
+    fn compile_script(&self, bytes: Bytes) -> Answer<'_, CompiledScript>;
+    /// Gets a script from an address, through the outbound policy; another digest is [`Refusal::Invalid`].
+    fn fetch_script(&self, url: String, sha256: String) -> Answer<'_, Bytes>;
+    /// Runs a script once, without a run.
+    fn invoke(&self, spec: InvokeSpec) -> Answer<'_, Invocation>;
+    /// When a group's schedules are due next.
+    fn next(&self, group: GroupRow, count: usize) -> Answer<'_, NextInstants>;
+    /// Creates a run; returns once it is committed.
+    fn submit(&self, group: Name, submission: Submission, actor: String) -> Answer<'_, Run>;
+    /// Creates runs; one answer for each, in order.
+    fn submit_batch(
+        &self,
+        group: Name,
+        submissions: Vec<Submission>,
+        actor: String,
+    ) -> Answer<'_, Vec<Result<Run, Refusal>>>;
+    /// A run with its task runs; with `wait`, once it has ended or the time is over.
+    fn run(&self, id: Uuid, wait: Duration) -> Answer<'_, Run>;
+    /// Runs, newest first, without their task runs.
+    fn runs(&self, filter: RunFilter, cursor: Option<String>, limit: i64) -> Answer<'_, List<Run>>;
+    /// Does something to a run; answers how it stands then (for [`Control::Rerun`] the new one).
+    fn control(&self, id: Uuid, control: Control, actor: String) -> Answer<'_, Run>;
+    /// Does something to all runs of a filter.
+    fn bulk(&self, filter: RunFilter, control: Control, dry_run: bool, actor: String) -> Answer<'_, BulkReport>;
+    /// Cancels all active runs of a group; answers how many there were.
+    fn cancel_group(&self, group_id: i64, actor: String) -> Answer<'_, u64>;
+    /// A task run with its attempts.
+    fn task(&self, task: TaskRef) -> Answer<'_, TaskDetail>;
+    /// Sets a task run's state.
+    fn set_task_state(
+        &self,
+        task: TaskRef,
+        state: TaskState,
+        output: Option<Value>,
+        reason: String,
+        actor: String,
+    ) -> Answer<'_, TaskDetail>;
+    /// Tries a task run again, now.
+    fn retry_task(&self, task: TaskRef, actor: String) -> Answer<'_, TaskDetail>;
+    /// A page of a log.
+    fn logs(&self, run: Uuid, query: LogQuery) -> Answer<'_, List<LogLine>>;
+    /// A log as it grows, until the run or the task has ended.
+    fn follow_logs(&self, run: Uuid, query: LogQuery) -> Answer<'_, BoxStream<'static, LogLine>>;
+    /// What happens to a run, behind `cursor`, until it has ended.
+    fn events(&self, run: Uuid, cursor: Option<String>) -> Answer<'_, BoxStream<'static, RunEvent>>;
+    /// The nodes of the cluster.
+    fn nodes(&self) -> Answer<'_, Vec<Node>>;
+    /// Counts for the overview: runs by state, attempts under way, depth of what is ready.
+    fn stats(&self) -> Answer<'_, Value>;
+    /// Whether this node takes work: `Err` says what is missing.
+    fn ready(&self) -> BoxFuture<'_, Result<(), String>>;
+}

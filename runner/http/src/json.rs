@@ -1,0 +1,84 @@
+//! JSON as it comes in: strict (an object that names a key twice is refused at the place where it does), and without
+//! the character U+0000, which Postgres cannot keep.
+
+use heddle_domain::Fault;
+use heddle_domain::fault::pointer_token;
+use heddle_domain::spec::{StrictError, parse_json_strict};
+use serde_json::Value;
+
+use crate::problem::Problem;
+
+/// Reads one JSON document. Not JSON: 400 with line and column. A key twice, U+0000: 422 with a pointer.
+pub fn parse(bytes: &[u8]) -> Result<Value, Problem> {
+    if bytes.trim_ascii().is_empty() {
+        return Err(Problem::malformed("the body is empty; JSON was expected"));
+    }
+    let value = parse_json_strict(bytes).map_err(|error| match error {
+        StrictError::Malformed(detail) => Problem::malformed(format!("the body is not JSON: {detail}")),
+        StrictError::Duplicate(fault) => Problem::invalid(fault),
+    })?;
+    check(&value)?;
+    Ok(value)
+}
+
+/// Refuses U+0000.
+pub fn check(value: &Value) -> Result<(), Problem> {
+    fn has_nul(value: &Value) -> bool {
+        match value {
+            Value::String(text) => text.contains('\0'),
+            Value::Array(items) => items.iter().any(has_nul),
+            Value::Object(entries) => entries.iter().any(|(key, value)| key.contains('\0') || has_nul(value)),
+            _ => false,
+        }
+    }
+    // The place is only looked for when there is one: documents of megabytes come through here.
+    fn find(value: &Value, pointer: &str) -> Option<String> {
+        match value {
+            Value::String(text) => text.contains('\0').then(|| pointer.to_owned()),
+            Value::Array(items) => {
+                items.iter().enumerate().find_map(|(index, item)| find(item, &format!("{pointer}/{index}")))
+            }
+            Value::Object(entries) => entries.iter().find_map(|(key, item)| {
+                let pointer = format!("{pointer}/{}", pointer_token(key));
+                if key.contains('\0') { Some(pointer) } else { find(item, &pointer) }
+            }),
+            _ => None,
+        }
+    }
+    if !has_nul(value) {
+        return Ok(());
+    }
+    let pointer = find(value, "").unwrap_or_default();
+    Err(Problem::invalid(Fault::at(pointer, "the character U+0000 cannot be kept")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check_parse(input: &str, expect: Result<Value, (u16, &str)>) {
+        match (parse(input.as_bytes()), expect) {
+            (Ok(value), Ok(expect)) => assert_eq!(value, expect),
+            (Err(problem), Err((status, pointer))) => {
+                assert_eq!(problem.status.as_u16(), status, "{input}: {}", problem.detail);
+                assert_eq!(problem.errors.first().map_or("", |fault| &fault.pointer), pointer, "{input}");
+            }
+            (got, expect) => panic!("{input}: {got:?} instead of {expect:?}"),
+        }
+    }
+
+    #[test]
+    fn keys_stand_once_and_places_are_named() {
+        check_parse(r#"{"a": [1, -2, 0.5, "x", null, true]}"#, Ok(json!({"a": [1, -2, 0.5, "x", null, true]})));
+        check_parse(r#"{"a": {"b/c": 1, "b/c": 2}}"#, Err((422, "/a/b~1c")));
+        check_parse(r#"{"a": "x\u0000"}"#, Err((422, "/a")));
+        check_parse(r#"{"a": [{"b\u0000": 1}]}"#, Err((422, "/a/0/b\0")));
+        check_parse(r#"{"a": 1"#, Err((400, "")));
+        check_parse("{} {}", Err((400, "")));
+        check_parse("", Err((400, "")));
+        check_parse(&"[".repeat(100_000), Err((400, "")));
+        assert!(parse(b"{\n  \"a\": x}").unwrap_err().detail.contains("line 2 column 8"));
+        assert_eq!(parse(b"\"\xff\"").unwrap_err().status.as_u16(), 400);
+    }
+}

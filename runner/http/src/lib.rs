@@ -1,0 +1,64 @@
+//! Heddle's HTTP API: the only axum. Routes by noun, one error type, and a description of the API that is made of the
+//! same table as the router.
+//!
+//! A request goes through [`router`]: in dev mode Host and Origin are checked; the table's entry says who may come in
+//! and which bound on concurrency it counts against (more than that is answered 429 at once, with `Retry-After`, rather
+//! than queued); bodies are bounded in bytes and in time; then the noun's handler reads it, asks the store or the
+//! engine, and answers. Whatever goes wrong is a [`problem::Problem`].
+
+pub mod access;
+pub mod app;
+mod docs;
+pub mod engine_api;
+mod json;
+pub mod moment;
+mod openapi;
+pub mod problem;
+pub mod request;
+mod routes;
+mod schemas;
+pub mod serve;
+pub mod shapes;
+mod table;
+
+use axum::Router;
+use axum::extract::State;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+pub use app::{App, AppParts, HttpConfig};
+pub use engine_api::EngineApi;
+pub use serve::{ServeLimits, serve};
+
+use problem::Problem;
+
+/// The API of a node.
+pub fn router(app: App) -> Router {
+    routes::table()
+        .router(app.clone())
+        .fallback(|uri: axum::http::Uri| async move {
+            Problem::new(axum::http::StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path()))
+        })
+        .layer(axum::middleware::from_fn_with_state(app, guard))
+}
+
+/// The OpenAPI 3.1 description of the API.
+pub fn openapi() -> serde_json::Value {
+    openapi::document(&routes::table())
+}
+
+/// What holds for every path: dev mode answers this machine only, and nothing is sniffed or framed.
+async fn guard(State(app): State<App>, request: axum::extract::Request, next: Next) -> Response {
+    if app.config.dev {
+        let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
+        if let Err(problem) = access::check_local(request.headers(), authority.as_deref(), &app.config.dev_hosts) {
+            return problem.into_response();
+        }
+    }
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    let fixed = axum::http::HeaderValue::from_static;
+    headers.insert(axum::http::header::X_CONTENT_TYPE_OPTIONS, fixed("nosniff"));
+    headers.insert(axum::http::header::X_FRAME_OPTIONS, fixed("DENY"));
+    response
+}

@@ -1,0 +1,45 @@
+//! Instants as the API prints them: UTC with `Z` and always six decimals.
+
+use heddle_domain::Time;
+use serde::{Serialize, Serializer};
+
+/// An instant that serialises as `2026-11-20T08:00:00.000000Z`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub Time);
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0.format("%Y-%m-%dT%H:%M:%S%.6fZ"))
+    }
+}
+
+impl From<Time> for Moment {
+    fn from(at: Time) -> Self {
+        Self(at)
+    }
+}
+
+/// Reads an RFC 3339 instant.
+pub fn parse_moment(text: &str) -> Result<Time, String> {
+    chrono::DateTime::parse_from_rfc3339(text)
+        .map(|at| heddle_domain::clock::to_micros(at.to_utc()))
+        .map_err(|_| format!("`{text}` is no RFC 3339 time such as 2026-11-20T08:00:00Z"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_always_carry_microseconds() {
+        for (text, printed) in [
+            ("2026-11-20T08:00:00Z", "\"2026-11-20T08:00:00.000000Z\""),
+            ("2026-11-20T08:00:00.5+08:00", "\"2026-11-20T00:00:00.500000Z\""),
+            ("2026-11-20T08:00:00.1234567Z", "\"2026-11-20T08:00:00.123456Z\""),
+        ] {
+            let moment = Moment(parse_moment(text).unwrap());
+            assert_eq!(serde_json::to_string(&moment).unwrap(), printed);
+        }
+        assert!(parse_moment("yesterday").is_err());
+    }
+}

@@ -1,0 +1,236 @@
+//! The one error type of the API: RFC 9457 problem bodies.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use heddle_domain::{Fault, Faults};
+use heddle_store::StoreError;
+use serde::Serialize;
+
+use crate::engine_api::Refusal;
+
+/// What went wrong, as the caller is told. `type` is `about:blank`: the status says what kind of problem it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// One sentence about this occurrence.
+    pub detail: String,
+    /// Each thing that is wrong with what was sent.
+    pub errors: Vec<Fault>,
+    /// The id of the thing that is there already (409).
+    pub existing: Option<String>,
+    /// Seconds, for the header `Retry-After`.
+    pub retry_after: Option<u64>,
+    /// The value of `Allow` (405) or `WWW-Authenticate` (401).
+    pub header: Option<(header::HeaderName, HeaderValue)>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    r#type: &'static str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    errors: &'a [Fault],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    existing: Option<&'a str>,
+}
+
+/// The media type of problem bodies.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+impl Problem {
+    /// A problem of a status.
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into(), errors: Vec::new(), existing: None, retry_after: None, header: None }
+    }
+
+    /// 400: what was sent cannot be read.
+    pub fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// 401: no token, or none that is in force.
+    pub fn unauthenticated(detail: impl Into<String>) -> Self {
+        let mut problem = Self::new(StatusCode::UNAUTHORIZED, detail);
+        problem.header = Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"heddle\"")));
+        problem
+    }
+
+    /// 403: known, but not allowed.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, detail)
+    }
+
+    /// 404: no such thing.
+    pub fn not_found(what: &str, name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("there is no {what} `{name}`"))
+    }
+
+    /// 409: it does not go with how things stand.
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, detail)
+    }
+
+    /// 412: `If-Match` names another revision.
+    pub fn precondition(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::PRECONDITION_FAILED, detail)
+    }
+
+    /// 413: more bytes than are taken.
+    pub fn too_large(bytes_max: usize) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have at most {bytes_max} bytes"))
+    }
+
+    /// 422: readable, but wrong at these places.
+    pub fn invalid(faults: impl Into<Faults>) -> Self {
+        let errors = faults.into().0;
+        let detail = match errors.as_slice() {
+            [] => "what was sent is not valid".to_owned(),
+            [one] => one.to_string(),
+            [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+        };
+        Self { errors, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail) }
+    }
+
+    /// 422 at one place.
+    pub fn invalid_at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::invalid(Fault::at(pointer, detail))
+    }
+
+    /// 429: too much at once.
+    pub fn overloaded(detail: impl Into<String>, retry_after_seconds: u64) -> Self {
+        let mut problem = Self::new(StatusCode::TOO_MANY_REQUESTS, detail);
+        problem.retry_after = Some(retry_after_seconds);
+        problem
+    }
+
+    /// 503: not now.
+    pub fn unavailable(detail: impl Into<String>, retry_after_seconds: u64) -> Self {
+        let mut problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, detail);
+        problem.retry_after = Some(retry_after_seconds);
+        problem
+    }
+
+    /// 500: our fault. The cause is logged here, and not told.
+    pub fn internal(cause: &(dyn std::error::Error + 'static)) -> Self {
+        let mut text = cause.to_string();
+        let mut source = cause.source();
+        while let Some(cause) = source {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        tracing::error!(error = %text, "a request failed");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "something went wrong inside Heddle; its log says what")
+    }
+
+    /// The same problem with the id of what is there already.
+    pub fn existing(mut self, id: impl Into<String>) -> Self {
+        self.existing = Some(id.into());
+        self
+    }
+
+    /// The body alone, as it stands for one item of a batch.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(self.body()).unwrap_or_default()
+    }
+
+    fn body(&self) -> Body<'_> {
+        Body {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            errors: &self.errors,
+            existing: self.existing.as_deref(),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&self.body()).unwrap_or_default();
+        let mut response = (self.status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some((name, value)) = self.header {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+/// Seconds after which to try again when Postgres is away, or two transactions were in each other's way.
+const STORE_RETRY_SECONDS: u64 = 1;
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match &error {
+            StoreError::Unavailable(cause) => {
+                tracing::warn!(error = %cause, "the database is not available");
+                Self::unavailable("the database is not available; try again", STORE_RETRY_SECONDS)
+            }
+            StoreError::Conflict(_) => {
+                Self::unavailable("another change was in the way; try again", STORE_RETRY_SECONDS)
+            }
+            _ => Self::internal(&error),
+        }
+    }
+}
+
+impl From<Faults> for Problem {
+    fn from(faults: Faults) -> Self {
+        Self::invalid(faults)
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotFound { what, name } => Self::not_found(what, &name),
+            Refusal::Conflict { detail, existing } => Self { existing, ..Self::conflict(detail) },
+            Refusal::Invalid(faults) => Self::invalid(faults),
+            Refusal::Forbidden(detail) => Self::forbidden(detail),
+            Refusal::TooLarge { bytes_max } => Self::too_large(bytes_max),
+            Refusal::Overloaded { detail, retry_after_seconds } => Self::overloaded(detail, retry_after_seconds),
+            Refusal::Unavailable { detail, retry_after_seconds } => Self::unavailable(detail, retry_after_seconds),
+            Refusal::Store(error) => error.into(),
+            Refusal::Internal(error) => Self::internal(&*error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_body_has_the_fields_of_rfc_9457() {
+        let problem = Problem::invalid_at("/tasks/a/script", "there is no script `x`");
+        assert_eq!(
+            problem.to_json(),
+            json!({
+                "type": "about:blank", "title": "Unprocessable Entity", "status": 422,
+                "detail": "/tasks/a/script: there is no script `x`",
+                "errors": [{"pointer": "/tasks/a/script", "detail": "there is no script `x`"}],
+            })
+        );
+        let problem = Problem::conflict("there is a run with this key").existing("0199");
+        assert_eq!(problem.to_json()["existing"], "0199");
+        assert!(problem.to_json().get("errors").is_none());
+    }
+
+    #[test]
+    fn overload_and_absence_say_when_to_come_back() {
+        for problem in [Problem::overloaded("busy", 3), Problem::unavailable("away", 3)] {
+            let response = problem.into_response();
+            assert_eq!(response.headers()[header::RETRY_AFTER], "3");
+            assert_eq!(response.headers()[header::CONTENT_TYPE], PROBLEM_JSON);
+        }
+        assert!(Problem::unauthenticated("who?").into_response().headers().contains_key(header::WWW_AUTHENTICATE));
+    }
+}

@@ -1,0 +1,374 @@
+//! A request as handlers see it: everything that can be wrong with one is a [`Problem`], never plain text.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use heddle_domain::{Fault, Faults, Name, Span, Time};
+use heddle_store::change::By;
+use heddle_store::group::IfMatch;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::access::Caller;
+use crate::app::App;
+use crate::json;
+use crate::moment::parse_moment;
+use crate::problem::Problem;
+
+/// How many things a page of a list has, unless it is told otherwise.
+pub const LIMIT_DEFAULT: i64 = 50;
+
+/// How many things a page of a list may have.
+pub const LIMIT_MAX: i64 = 500;
+
+/// How many parameters a query may have.
+const QUERY_PARAMS_MAX: usize = 100;
+
+/// What a handler returns.
+pub type Outcome = Result<Response, Problem>;
+
+/// A request, its caller known and allowed.
+pub struct Request {
+    /// What all routes share.
+    pub app: App,
+    /// Who asks.
+    pub caller: Caller,
+    /// The present instant: one for the whole request.
+    pub now: Time,
+    /// The request's headers.
+    pub headers: HeaderMap,
+    pub(crate) path: Vec<(String, String)>,
+    pub(crate) query: Vec<(String, String)>,
+    pub(crate) body: Body,
+}
+
+impl Request {
+    /// For the audit.
+    pub fn by(&self) -> By<'_> {
+        By { actor: &self.caller.actor, at: self.now }
+    }
+
+    /// A part of the path, decoded.
+    pub fn part(&self, key: &str) -> &str {
+        self.path.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
+    }
+
+    /// A name in the path of something that has to be there: what can be no name is not there.
+    pub fn name(&self, key: &str, what: &str) -> Result<Name, Problem> {
+        let text = self.part(key);
+        Name::new(text).map_err(|_| Problem::not_found(what, text))
+    }
+
+    /// A name in the path of something that is to be made: what can be no name is 422.
+    pub fn new_name(&self, key: &str) -> Result<Name, Problem> {
+        Name::new(self.part(key)).map_err(|error| Problem::invalid_at("", error.to_string()))
+    }
+
+    /// A part of the path that is a number or an id of something that has to be there.
+    pub fn id<T: FromStr>(&self, key: &str, what: &str) -> Result<T, Problem> {
+        let text = self.part(key);
+        text.parse().map_err(|_| Problem::not_found(what, text))
+    }
+
+    /// The first value of a query parameter; an empty one counts as missing.
+    pub fn query(&self, key: &str) -> Option<&str> {
+        self.query.iter().find(|(name, value)| name == key && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    /// All values of a query parameter, given several times or with commas.
+    pub fn query_all(&self, key: &str) -> Vec<&str> {
+        self.query
+            .iter()
+            .filter(|(name, _)| name == key)
+            .flat_map(|(_, value)| value.split(','))
+            .map(str::trim)
+            .filter(|value| !value.is_empty())
+            .collect()
+    }
+
+    /// A flag: `?key`, `?key=true`, `?key=1`, or their opposites.
+    pub fn flag(&self, key: &str, default: bool) -> Result<bool, Problem> {
+        match self.query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str()) {
+            None => Ok(default),
+            Some("" | "true" | "1") => Ok(true),
+            Some("false" | "0") => Ok(false),
+            Some(other) => Err(Problem::malformed(format!("`{key}` is `true` or `false`, not `{other}`"))),
+        }
+    }
+
+    /// A query parameter that can be read as something: 400 if it cannot.
+    pub fn query_as<T: FromStr>(&self, key: &str, expected: &str) -> Result<Option<T>, Problem> {
+        self.query(key)
+            .map(|text| text.parse().map_err(|_| Problem::malformed(format!("`{key}` is {expected}, not `{text}`"))))
+            .transpose()
+    }
+
+    /// A query parameter that is an instant.
+    pub fn query_time(&self, key: &str) -> Result<Option<Time>, Problem> {
+        self.query(key)
+            .map(|text| parse_moment(text).map_err(|error| Problem::malformed(format!("`{key}`: {error}"))))
+            .transpose()
+    }
+
+    /// How many things are wanted.
+    pub fn limit(&self) -> Result<i64, Problem> {
+        match self.query_as::<i64>("limit", "a number")? {
+            None => Ok(LIMIT_DEFAULT),
+            Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
+            Some(limit) => Err(Problem::invalid(Fault::at(
+                "/limit",
+                format!("`limit` is from 1 to {LIMIT_MAX}, not {limit}"),
+            ))),
+        }
+    }
+
+    /// Where a page begins, for lists by name.
+    pub fn cursor(&self) -> Option<&str> {
+        self.query("cursor")
+    }
+
+    /// Where a page begins, for lists by number.
+    pub fn cursor_as<T: FromStr>(&self) -> Result<Option<T>, Problem> {
+        self.query_as("cursor", "what `next_cursor` said")
+    }
+
+    /// `?wait=`, cut to what is configured; zero when it is not asked for.
+    pub fn wait(&self) -> Result<Duration, Problem> {
+        match self.query_as::<Span>("wait", "a duration such as `20s`")? {
+            None => Ok(Duration::ZERO),
+            Some(span) => Ok(span.std().min(self.app.config.wait_max)),
+        }
+    }
+
+    /// `If-Match`: `*`, or a revision with or without quotes.
+    pub fn if_match(&self) -> Result<Option<IfMatch>, Problem> {
+        let Some(value) = self.headers.get(header::IF_MATCH) else { return Ok(None) };
+        let text = value.to_str().unwrap_or("").trim();
+        if text == "*" {
+            return Ok(Some(IfMatch::Exists));
+        }
+        let number = text.trim_start_matches("W/").trim_matches('"');
+        number
+            .parse()
+            .map(|revision| Some(IfMatch::Revision(revision)))
+            .map_err(|_| Problem::malformed(format!("`If-Match` is a revision such as \"3\", or *, not {text}")))
+    }
+
+    /// Whether the caller would rather have server-sent events.
+    pub fn wants_events(&self) -> Result<bool, Problem> {
+        let accepts = self
+            .headers
+            .get_all(header::ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .any(|value| value.contains("text/event-stream"));
+        Ok(accepts || self.flag("follow", false)?)
+    }
+
+    /// The body, at most `bytes_max` of it, in bounded time.
+    pub async fn bytes(&mut self, bytes_max: usize) -> Result<Bytes, Problem> {
+        let announced = self
+            .headers
+            .get(header::CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok())
+            .and_then(|length| length.parse::<u64>().ok());
+        if announced.is_some_and(|length| length > bytes_max as u64) {
+            return Err(Problem::too_large(bytes_max));
+        }
+        let idle = self.app.config.body_idle_timeout;
+        let body = std::mem::replace(&mut self.body, Body::empty());
+        let read = async {
+            let mut stream = body.into_data_stream();
+            let mut whole = BytesMut::new();
+            loop {
+                match tokio::time::timeout(idle, stream.next()).await {
+                    Err(_) => return Err(late()),
+                    Ok(None) => return Ok(whole.freeze()),
+                    Ok(Some(Err(_))) => return Err(Problem::malformed("the body broke off")),
+                    Ok(Some(Ok(piece))) if whole.len() + piece.len() > bytes_max => {
+                        return Err(Problem::too_large(bytes_max));
+                    }
+                    Ok(Some(Ok(piece))) => whole.extend_from_slice(&piece),
+                }
+            }
+        };
+        tokio::time::timeout(self.app.config.body_timeout, read).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    fn media_type(&self) -> Result<MediaType, Problem> {
+        let Some(value) = self.headers.get(header::CONTENT_TYPE) else { return Ok(MediaType::Json) };
+        let text = value.to_str().unwrap_or("");
+        let essence = text.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+        match essence.as_str() {
+            "application/yaml" | "text/yaml" | "application/x-yaml" | "text/x-yaml" => Ok(MediaType::Yaml),
+            // What curl says when it is told nothing, and what a browser's form or fetch says of a string.
+            "" | "application/json" | "text/json" | "text/plain" | "application/x-www-form-urlencoded"
+            | "application/octet-stream" => Ok(MediaType::Json),
+            other if other.ends_with("+json") => Ok(MediaType::Json),
+            other if other.ends_with("+yaml") => Ok(MediaType::Yaml),
+            other => Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                format!("the body has to be application/json (or application/yaml where a spec is put), not {other}"),
+            )),
+        }
+    }
+
+    /// The body as JSON.
+    pub async fn json(&mut self) -> Result<Value, Problem> {
+        let bytes_max = self.app.config.body_bytes_max;
+        self.json_up_to(bytes_max).await
+    }
+
+    /// The body as JSON of up to so many bytes.
+    pub async fn json_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
+        if self.media_type()? == MediaType::Yaml {
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "this takes application/json only"));
+        }
+        json::parse(&self.bytes(bytes_max).await?)
+    }
+
+    /// The body as a spec, in JSON or YAML.
+    pub async fn spec(&mut self) -> Result<Value, Problem> {
+        let media_type = self.media_type()?;
+        let bytes_max = self.app.config.body_bytes_max;
+        let bytes = self.bytes(bytes_max).await?;
+        match media_type {
+            MediaType::Json => json::parse(&bytes),
+            MediaType::Yaml => {
+                let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("the body is not UTF-8"))?;
+                let value: Value = serde_saphyr::from_str(text)
+                    .map_err(|error| Problem::malformed(format!("the body is not YAML: {error}")))?;
+                json::check(&value)?;
+                Ok(value)
+            }
+        }
+    }
+
+    /// The body as something typed; `{}` if there is none and `optional`.
+    pub async fn body<T: DeserializeOwned>(&mut self, optional: bool) -> Result<T, Problem> {
+        let bytes_max = self.app.config.body_bytes_max;
+        self.media_type()?;
+        let bytes = self.bytes(bytes_max).await?;
+        let value = if optional && bytes.trim_ascii().is_empty() {
+            Value::Object(serde_json::Map::new())
+        } else {
+            json::parse(&bytes)?
+        };
+        typed(value, "")
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MediaType {
+    Json,
+    Yaml,
+}
+
+fn late() -> Problem {
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
+}
+
+/// Reads a value as something typed: 422 with the place where it is not.
+pub fn typed<T: DeserializeOwned>(value: Value, below: &str) -> Result<T, Problem> {
+    if !value.is_object() {
+        return Err(Problem::invalid_at(below, "an object was expected"));
+    }
+    heddle_domain::spec::read(&value).map_err(|faults| {
+        Problem::invalid(Faults(faults.0.into_iter().map(|fault| fault.below(below)).collect()))
+    })
+}
+
+/// Splits a query string into decoded pairs.
+pub(crate) fn parse_query(query: Option<&str>) -> Result<Vec<(String, String)>, Problem> {
+    let mut pairs = Vec::new();
+    for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
+        if pairs.len() == QUERY_PARAMS_MAX {
+            return Err(Problem::malformed(format!("a query may have at most {QUERY_PARAMS_MAX} parameters")));
+        }
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        pairs.push((decode(key)?, decode(value)?));
+    }
+    Ok(pairs)
+}
+
+fn decode(text: &str) -> Result<String, Problem> {
+    // In a query `+` has long stood for a space, but an offset such as +08:00 is written with it far more often here;
+    // a `+` before two digits and a colon, or four digits, at the end is one.
+    let text = if is_offset_time(text) { text.replace('+', "%2B") } else { text.replace('+', " ") };
+    let decoded = percent_encoding::percent_decode_str(&text)
+        .decode_utf8()
+        .map_err(|_| Problem::malformed("the query is not UTF-8"))?;
+    if decoded.contains('\0') {
+        return Err(Problem::malformed("the query has the character U+0000"));
+    }
+    Ok(decoded.into_owned())
+}
+
+fn is_offset_time(text: &str) -> bool {
+    let Some((time, offset)) = text.rsplit_once('+') else { return false };
+    let digits = offset.replace(':', "").replace("%3A", "").replace("%3a", "");
+    time.contains('T') && digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// An answer with a JSON body.
+pub fn answer(status: StatusCode, body: &impl Serialize) -> Outcome {
+    let body = serde_json::to_vec(body).map_err(|error| Problem::internal(&error))?;
+    Ok((status, [(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// 200 with a JSON body.
+pub fn ok(body: &impl Serialize) -> Outcome {
+    answer(StatusCode::OK, body)
+}
+
+/// 201 if something was created, else 200.
+pub fn put(created: bool, body: &impl Serialize) -> Outcome {
+    answer(if created { StatusCode::CREATED } else { StatusCode::OK }, body)
+}
+
+/// 204.
+pub fn no_content() -> Outcome {
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded() {
+        let pairs = parse_query(Some("a=1&b=x%20y+z&c&from=2026-01-01T00:00:00+08:00&d=%E6%97%A5")).unwrap();
+        let expect = [("a", "1"), ("b", "x y z"), ("c", ""), ("from", "2026-01-01T00:00:00+08:00"), ("d", "日")];
+        assert_eq!(pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>(), expect);
+        assert_eq!(parse_query(Some("a=%ff")).unwrap_err().status.as_u16(), 400);
+        assert_eq!(parse_query(Some(&"a&".repeat(101))).unwrap_err().status.as_u16(), 400);
+    }
+
+    #[test]
+    fn what_has_the_wrong_type_is_named_by_its_place() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Outer {
+            #[allow(dead_code)]
+            list: Vec<Inner>,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        struct Inner {
+            #[allow(dead_code)]
+            n: u8,
+        }
+        let check = |value: Value, pointer: &str| {
+            let problem = typed::<Outer>(value, "").unwrap_err();
+            assert_eq!((problem.status.as_u16(), problem.errors[0].pointer.as_str()), (422, pointer));
+        };
+        check(serde_json::json!({"list": [{"n": 1}, {"n": "x"}]}), "/list/1/n");
+        check(serde_json::json!({"list": [], "more": 1}), "/more");
+        check(serde_json::json!([]), "");
+    }
+}

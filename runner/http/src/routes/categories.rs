@@ -1,0 +1,94 @@
+//! Categories.
+
+use heddle_store::category::{CategoryDelete, CategoryRow};
+use serde::{Deserialize, Serialize};
+
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, no_content, ok, put, typed};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+#[derive(Serialize)]
+struct CategoryView {
+    name: String,
+    description: String,
+    created_at: Moment,
+    updated_at: Moment,
+}
+
+impl From<CategoryRow> for CategoryView {
+    fn from(row: CategoryRow) -> Self {
+        Self {
+            name: row.name,
+            description: row.description,
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
+        }
+    }
+}
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/categories", Access::View, "List categories", list)
+            .list()
+            .answers(200, "CategoryList"),
+        Route::new(Method::Put, "/v1/categories/{name}", Access::Operate, "Create or change a category", save)
+            .detail("A category that a group names exists from then on, too.")
+            .takes_spec("CategorySpec")
+            .answers_put("Category"),
+        Route::new(Method::Get, "/v1/categories/{name}", Access::View, "Get a category", get).answers(200, "Category"),
+        Route::new(Method::Delete, "/v1/categories/{name}", Access::Operate, "Delete a category", delete)
+            .answers_empty(204)
+            .problem(409, "groups are in it: names them"),
+    ]
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CategoryBody {
+    /// May repeat the name in the path, as a document that was read does.
+    name: Option<String>,
+    description: String,
+}
+
+/// The longest description, in characters.
+const DESCRIPTION_CHARS_MAX: usize = 10_000;
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.categories(request.cursor(), request.limit()?).await?;
+    ok(&List::<CategoryView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+}
+
+async fn save(mut request: Request) -> Outcome {
+    let name = request.new_name("name")?;
+    let body: CategoryBody = typed(request.spec().await?, "")?;
+    super::grants::same_name(&name, body.name.as_deref())?;
+    if body.description.chars().count() > DESCRIPTION_CHARS_MAX {
+        return Err(Problem::invalid_at(
+            "/description",
+            format!("a description may have at most {DESCRIPTION_CHARS_MAX} characters"),
+        ));
+    }
+    let done = request.app.store.put_category(request.by(), &name, &body.description).await?;
+    put(done.created, &CategoryView::from(done.row))
+}
+
+async fn get(request: Request) -> Outcome {
+    let name = request.name("name", "category")?;
+    let row = request.app.store.category(&name).await?.ok_or_else(|| Problem::not_found("category", &name))?;
+    ok(&CategoryView::from(row))
+}
+
+async fn delete(request: Request) -> Outcome {
+    let name = request.name("name", "category")?;
+    match request.app.store.delete_category(request.by(), &name).await? {
+        CategoryDelete::Deleted => no_content(),
+        CategoryDelete::Missing => Err(Problem::not_found("category", &name)),
+        CategoryDelete::UsedBy(groups) => Err(Problem::conflict(format!(
+            "the category `{name}` is used by {}",
+            super::grants::quoted("group", &groups)
+        ))),
+    }
+}

@@ -1,0 +1,122 @@
+//! Named SQL connections for scripts.
+
+use heddle_store::connection::{CONNECTION_POOL_MAX, ConnectionOptions, ConnectionPut, ConnectionRow};
+use heddle_store::secret::SECRET_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+
+use super::grants;
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, no_content, ok, put};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+#[derive(Serialize)]
+struct ConnectionView {
+    name: String,
+    groups: Vec<String>,
+    categories: Vec<String>,
+    max_connections: i32,
+    read_only: bool,
+    created_at: Moment,
+    updated_at: Moment,
+}
+
+impl From<ConnectionRow> for ConnectionView {
+    fn from(row: ConnectionRow) -> Self {
+        Self {
+            name: row.name,
+            groups: row.options.grant.groups,
+            categories: row.options.grant.categories,
+            max_connections: row.options.max_connections,
+            read_only: row.options.read_only,
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
+        }
+    }
+}
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/connections", Access::Admin, "List connections, without their URLs", list)
+            .list()
+            .answers(200, "ConnectionList"),
+        Route::new(Method::Put, "/v1/connections/{name}", Access::Admin, "Create or change a connection", save)
+            .detail("The URL is kept encrypted and never shown again; a change that gives none keeps it.")
+            .takes("ConnectionSpec")
+            .answers_put("Connection"),
+        Route::new(Method::Get, "/v1/connections/{name}", Access::Admin, "Get a connection, without its URL", get)
+            .answers(200, "Connection"),
+        Route::new(Method::Delete, "/v1/connections/{name}", Access::Admin, "Delete a connection", delete)
+            .answers_empty(204),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConnectionBody {
+    url: Option<String>,
+    #[serde(default)]
+    groups: Vec<String>,
+    #[serde(default)]
+    categories: Vec<String>,
+    #[serde(default = "default_connections")]
+    max_connections: i32,
+    #[serde(default)]
+    read_only: bool,
+}
+
+fn default_connections() -> i32 {
+    4
+}
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.connections(request.cursor(), request.limit()?).await?;
+    ok(&List::<ConnectionView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+}
+
+async fn save(mut request: Request) -> Outcome {
+    let name = request.new_name("name")?;
+    let body: ConnectionBody = request.body(false).await?;
+    if let Some(url) = &body.url {
+        if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
+            return Err(Problem::invalid_at("/url", "the URL has to begin with postgres:// or postgresql://"));
+        }
+        if url.len() > SECRET_BYTES_MAX {
+            return Err(Problem::invalid_at("/url", format!("a URL may have at most {SECRET_BYTES_MAX} bytes")));
+        }
+    }
+    if !(1..=CONNECTION_POOL_MAX).contains(&body.max_connections) {
+        return Err(Problem::invalid_at("/max_connections", format!("from 1 to {CONNECTION_POOL_MAX}")));
+    }
+    let options = ConnectionOptions {
+        grant: grants::grant(body.groups, body.categories)?,
+        max_connections: body.max_connections,
+        read_only: body.read_only,
+    };
+    let app = &request.app;
+    let done = app
+        .store
+        .put_connection(request.by(), &app.secret_keys, &*app.chance, &name, body.url.as_deref(), &options)
+        .await?;
+    match done {
+        ConnectionPut::UrlMissing => Err(Problem::invalid_at("/url", "a new connection needs a URL")),
+        ConnectionPut::Done(done) => put(done.created, &ConnectionView::from(done.row)),
+    }
+}
+
+async fn get(request: Request) -> Outcome {
+    let name = request.name("name", "connection")?;
+    let row = request.app.store.connection(&name).await?.ok_or_else(|| Problem::not_found("connection", &name))?;
+    ok(&ConnectionView::from(row))
+}
+
+async fn delete(request: Request) -> Outcome {
+    let name = request.name("name", "connection")?;
+    if request.app.store.delete_connection(request.by(), &name).await? {
+        no_content()
+    } else {
+        Err(Problem::not_found("connection", &name))
+    }
+}

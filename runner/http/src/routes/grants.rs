@@ -1,0 +1,62 @@
+//! Who may use secrets and connections, as bodies say it; and sentences that name users of a thing.
+
+use heddle_domain::{Faults, Name};
+use heddle_store::secret::Grant;
+
+use crate::problem::Problem;
+
+/// How many groups or categories a grant may name.
+const GRANTEES_MAX: usize = 1_000;
+
+/// Checks the names of a grant; `*` stands for all.
+pub(crate) fn grant(groups: Vec<String>, categories: Vec<String>) -> Result<Grant, Problem> {
+    let mut faults = Faults::default();
+    let mut clean = |field: &str, names: Vec<String>| {
+        if names.len() > GRANTEES_MAX {
+            faults.add(format!("/{field}"), format!("at most {GRANTEES_MAX} may be named"));
+            return Vec::new();
+        }
+        let mut known = Vec::with_capacity(names.len());
+        for (index, name) in names.into_iter().enumerate() {
+            match Name::new(&name) {
+                _ if name == "*" => known.push(name),
+                Ok(name) => known.push(name.to_string()),
+                Err(error) => faults.add(format!("/{field}/{index}"), error.to_string()),
+            }
+        }
+        known.sort();
+        known.dedup();
+        known
+    };
+    let grant = Grant { groups: clean("groups", groups), categories: clean("categories", categories) };
+    faults.or(grant).map_err(Problem::invalid)
+}
+
+/// A `name` in a body has to be the one in the path.
+pub(crate) fn same_name(name: &Name, given: Option<&str>) -> Result<(), Problem> {
+    match given {
+        Some(given) if Name::new(given).ok().as_ref() != Some(name) => {
+            Err(Problem::invalid_at("/name", format!("the path says `{name}`")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `group `a``, or `groups `a`, `b``.
+pub(crate) fn quoted(noun: &str, names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    format!("{noun}{} {}", if names.len() == 1 { "" } else { "s" }, quoted.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_name_what_can_exist() {
+        let granted = grant(vec!["b".into(), "a".into(), "a".into()], vec!["*".into()]).unwrap();
+        assert_eq!((granted.groups, granted.categories), (vec!["a".into(), "b".into()], vec!["*".to_owned()]));
+        let problem = grant(vec!["a".into(), "no/name".into()], vec![]).unwrap_err();
+        assert_eq!(problem.errors[0].pointer, "/groups/1");
+    }
+}

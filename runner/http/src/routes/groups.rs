@@ -1,0 +1,378 @@
+//! Groups.
+
+use std::collections::BTreeMap;
+
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use heddle_domain::Name;
+use heddle_domain::graph::show_cycle;
+use heddle_domain::plan::executor_of;
+use heddle_domain::spec::{GroupSpec, parse_group};
+use heddle_store::group::{GroupDelete, GroupPut, GroupRow, GroupWrite, RevisionRow};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::grants::quoted;
+use super::spec_check;
+use crate::access::Access;
+use crate::engine_api::NextInstants;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, answer, ok};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+/// How many next instants may be asked for.
+const NEXT_MAX: usize = 1_000;
+
+/// How many next instants there are, unless it is asked for another number.
+const NEXT_DEFAULT: usize = 5;
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/groups", Access::View, "List groups", list)
+            .list()
+            .query("category", "Only groups of this category.")
+            .answers(200, "GroupList"),
+        Route::new(Method::Put, "/v1/groups/{name}", Access::Operate, "Create or change a group", save)
+            .detail("The whole spec. Every change makes a new revision; the same spec makes none. `If-Match` with the revision guards against changes made meanwhile. What only answers have (revision, times, `next`) is ignored, so that a group that was read can be put again.")
+            .takes_spec("GroupSpec")
+            .answers_put("Group")
+            .problem(412, "`If-Match` names another revision")
+            .problem(422, "each error with its place"),
+        Route::new(Method::Get, "/v1/groups/{name}", Access::View, "Get a group", get).answers(200, "Group"),
+        Route::new(Method::Delete, "/v1/groups/{name}", Access::Operate, "Delete a group", delete)
+            .detail("Groups that follow it are detached: they get a revision that no longer names it.")
+            .query("force", "`true`: also while runs are active; they are cancelled.")
+            .answers(200, "Detached")
+            .problem(409, "it has upstreams, tasks of other groups start it, or runs are active"),
+        Route::new(Method::Post, "/v1/groups/{name}/validate", Access::Try, "Check a spec without putting it", validate)
+            .takes_spec("GroupSpec")
+            .answers(200, "Validation")
+            .problem(422, "each error with its place, as a PUT would say it"),
+        Route::new(Method::Get, "/v1/groups/{name}/revisions", Access::View, "List revisions, newest first", revisions)
+            .list()
+            .answers(200, "RevisionList"),
+        Route::new(Method::Get, "/v1/groups/{name}/revisions/{revision}", Access::View, "Get a revision", revision)
+            .answers(200, "Revision"),
+        Route::new(Method::Get, "/v1/groups/{name}/graph", Access::View, "The DAG, and the groups around it", graph)
+            .answers(200, "Graph"),
+        Route::new(Method::Post, "/v1/groups/{name}/enable", Access::Operate, "Enable a group", enable)
+            .answers(200, "Group"),
+        Route::new(Method::Post, "/v1/groups/{name}/disable", Access::Operate, "Disable a group", disable)
+            .detail("`drain` (default) lets active runs end, `stop` cancels them.")
+            .takes("DisableRequest")
+            .answers(200, "Group"),
+        Route::new(Method::Get, "/v1/groups/{name}/next", Access::View, "The next instants of its schedules", next)
+            .query("count", "How many: 1 to 1000, default 5.")
+            .answers(200, "NextInstants"),
+    ]
+}
+
+/// A group as it is shown: its spec with what Heddle knows of it.
+fn view(row: &GroupRow, next: &BTreeMap<String, Option<heddle_domain::Time>>) -> Value {
+    let mut view = Map::new();
+    view.insert("name".into(), json!(row.name));
+    view.insert("revision".into(), json!(row.revision));
+    view.insert("enabled".into(), json!(row.enabled));
+    view.insert("category".into(), json!(row.category));
+    view.insert("timezone".into(), json!("UTC"));
+    view.insert("max_active_runs".into(), Value::Null);
+    if let Value::Object(spec) = &row.spec {
+        view.extend(spec.clone());
+    }
+    if let Some(Value::Object(schedules)) = view.get_mut("schedules") {
+        for (name, schedule) in schedules {
+            if let Value::Object(schedule) = schedule {
+                schedule.entry("enabled").or_insert(Value::Bool(true));
+                schedule.insert("next".into(), json!(next.get(name).copied().flatten().map(Moment)));
+            }
+        }
+    }
+    view.insert("created_at".into(), json!(Moment(row.created_at)));
+    view.insert("updated_at".into(), json!(Moment(row.updated_at)));
+    Value::Object(view)
+}
+
+/// Takes what only answers have out of a spec; `enabled` is handed back.
+fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
+    let Value::Object(fields) = value else { return Err(Problem::invalid_at("", "a group is an object")) };
+    let given = match fields.remove("name") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(given)) => Some(given),
+        Some(_) => return Err(Problem::invalid_at("/name", "a name is a string")),
+    };
+    super::grants::same_name(name, given.as_deref())?;
+    for field in ["revision", "created_at", "updated_at"] {
+        fields.remove(field);
+    }
+    let enabled = match fields.remove("enabled") {
+        None | Some(Value::Null) => None,
+        Some(Value::Bool(enabled)) => Some(enabled),
+        Some(_) => return Err(Problem::invalid_at("/enabled", "`true` or `false`")),
+    };
+    if let Some(Value::Object(schedules)) = fields.get_mut("schedules") {
+        for schedule in schedules.values_mut().filter_map(Value::as_object_mut) {
+            schedule.remove("next");
+        }
+    }
+    Ok(enabled)
+}
+
+async fn next_of(request: &Request, row: &GroupRow, count: usize) -> Result<NextInstants, Problem> {
+    let scheduled = row.spec.get("schedules").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
+    if !scheduled {
+        return Ok(NextInstants::default());
+    }
+    Ok(request.app.engine.next(row.clone(), count).await?)
+}
+
+async fn shown(request: &Request, row: &GroupRow) -> Result<Value, Problem> {
+    let next = next_of(request, row, 0).await?;
+    Ok(view(row, &next.by_schedule))
+}
+
+fn with_etag(mut response: Response, revision: i32) -> Response {
+    if let Ok(value) = HeaderValue::from_str(&format!("\"{revision}\"")) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response
+}
+
+async fn find(request: &Request) -> Result<GroupRow, Problem> {
+    let name = request.name("name", "group")?;
+    request.app.store.group_by_name(&name).await?.ok_or_else(|| Problem::not_found("group", &name))
+}
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.groups(request.query("category"), request.cursor(), request.limit()?).await?;
+    let mut items = Vec::with_capacity(page.items.len());
+    for row in &page.items {
+        items.push(shown(&request, row).await?);
+    }
+    ok(&List { items, next_cursor: page.next })
+}
+
+async fn get(request: Request) -> Outcome {
+    let row = find(&request).await?;
+    Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
+}
+
+async fn save(mut request: Request) -> Outcome {
+    let name = request.new_name("name")?;
+    let if_match = request.if_match()?;
+    let mut value = request.spec().await?;
+    let enabled = strip(&mut value, &name)?;
+    let spec = parse_group(&value)?;
+    let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
+    let write = GroupWrite {
+        name: &name,
+        spec: &checked.canonical,
+        category: checked.spec.category.as_deref(),
+        links: &checked.links,
+        scripts: &checked.scripts,
+        if_match,
+    };
+    let done = match request.app.store.put_group(request.by(), write).await? {
+        GroupPut::Done(done) => done,
+        GroupPut::Stale(None) => return Err(Problem::precondition(format!("there is no group `{name}`"))),
+        GroupPut::Stale(Some(revision)) => {
+            return Err(Problem::precondition(format!("the group `{name}` stands at revision {revision}")));
+        }
+        GroupPut::UnknownGroups(groups) => {
+            return Err(Problem::invalid(spec_check::unknown_groups(&checked.spec, &groups)));
+        }
+        GroupPut::UnknownScripts(scripts) => {
+            return Err(Problem::invalid(spec_check::unknown_scripts(&checked.spec, &scripts)));
+        }
+        GroupPut::Cycle(cycle) => {
+            return Err(Problem::invalid_at("/depends_on", format!("cycle: {}", show_cycle(&cycle))));
+        }
+    };
+    let mut row = done.row;
+    if let Some(enabled) = enabled
+        && row.enabled != enabled
+        && let Some((changed, _)) = request.app.store.set_group_enabled(request.by(), &name, enabled).await?
+    {
+        row = changed;
+    }
+    let response = crate::request::put(done.created, &shown(&request, &row).await?)?;
+    Ok(with_etag(response, row.revision))
+}
+
+async fn validate(mut request: Request) -> Outcome {
+    let name = request.new_name("name")?;
+    let mut value = request.spec().await?;
+    strip(&mut value, &name)?;
+    let spec = parse_group(&value)?;
+    let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
+    let row = request.app.store.group_by_name(&name).await?;
+    let changed = row.is_none_or(|row| row.spec != checked.canonical);
+    ok(&json!({"valid": true, "errors": [], "changed": changed, "spec": checked.canonical}))
+}
+
+async fn delete(request: Request) -> Outcome {
+    let name = request.name("name", "group")?;
+    let force = request.flag("force", false)?;
+    match request.app.store.delete_group(request.by(), &name, force).await? {
+        GroupDelete::Missing => Err(Problem::not_found("group", &name)),
+        GroupDelete::Upstreams(groups) => Err(Problem::conflict(format!(
+            "the group `{name}` depends on {}; take that out of its spec first",
+            quoted("group", &groups)
+        ))),
+        GroupDelete::UsedBy(groups) => Err(Problem::conflict(format!(
+            "tasks of {} start runs of the group `{name}`",
+            quoted("group", &groups)
+        ))),
+        GroupDelete::Active(runs) => Err(Problem::conflict(format!(
+            "{runs} run{} of the group `{name}` {} active; cancel them, or use ?force=true",
+            if runs == 1 { "" } else { "s" },
+            if runs == 1 { "is" } else { "are" },
+        ))),
+        GroupDelete::Deleted { id, detached } => {
+            if force {
+                request.app.engine.cancel_group(id, request.caller.actor.clone()).await?;
+            }
+            ok(&json!({"detached": detached}))
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct RevisionView {
+    group: String,
+    revision: i32,
+    spec: Value,
+    created_at: Moment,
+    created_by: String,
+}
+
+impl RevisionView {
+    fn new(group: &str, row: RevisionRow) -> Self {
+        Self {
+            group: group.into(),
+            revision: row.revision,
+            spec: row.spec,
+            created_at: row.created_at.into(),
+            created_by: row.created_by,
+        }
+    }
+}
+
+async fn revisions(request: Request) -> Outcome {
+    let row = find(&request).await?;
+    let page = request.app.store.revisions(row.id, request.cursor_as()?, request.limit()?).await?;
+    let items = page.items.into_iter().map(|revision| RevisionView::new(&row.name, revision)).collect();
+    ok(&List { items, next_cursor: page.next })
+}
+
+async fn revision(request: Request) -> Outcome {
+    let row = find(&request).await?;
+    let number: i32 = request.id("revision", "revision")?;
+    let found = match number.checked_add(1) {
+        Some(above) => request.app.store.revisions(row.id, Some(above), 1).await?.items.into_iter().next(),
+        None => None,
+    };
+    let found = found
+        .filter(|found| found.revision == number)
+        .ok_or_else(|| Problem::not_found("revision", &format!("{}/{number}", row.name)))?;
+    ok(&RevisionView::new(&row.name, found))
+}
+
+async fn graph(request: Request) -> Outcome {
+    let row = find(&request).await?;
+    let spec: GroupSpec = heddle_domain::spec::read(&row.spec)?;
+    let mut nodes = Vec::with_capacity(spec.tasks.len());
+    let mut edges = Vec::new();
+    for (task, written) in &spec.tasks {
+        let executor = executor_of(written).map(|executor| format!("{executor:?}").to_lowercase());
+        nodes.push(json!({
+            "task": task,
+            "executor": executor,
+            "trigger_rule": written.trigger_rule,
+            "mapped": written.for_each.is_some() || written.shards.is_some(),
+        }));
+        edges.extend(written.depends_on.iter().map(|needed| json!({"from": needed, "to": task})));
+    }
+    let links = request.app.store.links_of(row.id).await?;
+    let (up, down): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.group == row.name);
+    let upstream: Vec<_> =
+        up.iter().map(|l| json!({"group": l.upstream, "kind": l.kind, "need": l.need})).collect();
+    let downstream: Vec<_> = down.iter().map(|l| json!({"group": l.group, "kind": l.kind, "need": l.need})).collect();
+    ok(&json!({
+        "group": row.name, "revision": row.revision, "nodes": nodes, "edges": edges,
+        "upstream": upstream, "downstream": downstream,
+    }))
+}
+
+async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Problem> {
+    let name = request.name("name", "group")?;
+    let (row, _) = request
+        .app
+        .store
+        .set_group_enabled(request.by(), &name, enabled)
+        .await?
+        .ok_or_else(|| Problem::not_found("group", &name))?;
+    Ok(row)
+}
+
+async fn enable(request: Request) -> Outcome {
+    let row = set_enabled(&request, true).await?;
+    answer(axum::http::StatusCode::OK, &shown(&request, &row).await?)
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DisableMode {
+    #[default]
+    Drain,
+    Stop,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct DisableBody {
+    mode: DisableMode,
+}
+
+async fn disable(mut request: Request) -> Outcome {
+    let body: DisableBody = request.body(true).await?;
+    let row = set_enabled(&request, false).await?;
+    if body.mode == DisableMode::Stop {
+        request.app.engine.cancel_group(row.id, request.caller.actor.clone()).await?;
+    }
+    ok(&shown(&request, &row).await?)
+}
+
+async fn next(request: Request) -> Outcome {
+    let row = find(&request).await?;
+    let count = request.query_as::<usize>("count", "a number")?.unwrap_or(NEXT_DEFAULT);
+    if !(1..=NEXT_MAX).contains(&count) {
+        return Err(Problem::invalid_at("/count", format!("`count` is from 1 to {NEXT_MAX}, not {count}")));
+    }
+    let next = next_of(&request, &row, count).await?;
+    let instants: Vec<Moment> = next.instants.iter().map(|(at, _)| Moment(*at)).collect();
+    let items: Vec<Value> =
+        next.instants.iter().map(|(at, schedules)| json!({"at": Moment(*at), "schedules": schedules})).collect();
+    let schedules: BTreeMap<&str, Option<Moment>> =
+        next.by_schedule.iter().map(|(name, at)| (name.as_str(), at.map(Moment))).collect();
+    ok(&json!({"instants": instants, "items": items, "schedules": schedules}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_was_read_can_be_put_again() {
+        let name = Name::new("g").unwrap();
+        let mut value = json!({
+            "name": "g", "revision": 3, "enabled": false, "created_at": "x", "updated_at": "y",
+            "schedules": {"s": {"every": "1m", "next": "z"}}, "tasks": {},
+        });
+        assert_eq!(strip(&mut value, &name).unwrap(), Some(false));
+        assert_eq!(value, json!({"schedules": {"s": {"every": "1m"}}, "tasks": {}}));
+        assert_eq!(strip(&mut json!({"name": "h"}), &name).unwrap_err().errors[0].pointer, "/name");
+        assert!(strip(&mut json!([]), &name).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! Pools of slots.
+
+use heddle_store::pool::{POOL_SLOTS_MAX, PoolRow};
+use serde::{Deserialize, Serialize};
+
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, no_content, ok, put, typed};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+#[derive(Serialize)]
+struct PoolView {
+    name: String,
+    slots: i32,
+    created_at: Moment,
+    updated_at: Moment,
+}
+
+impl From<PoolRow> for PoolView {
+    fn from(row: PoolRow) -> Self {
+        Self {
+            name: row.name,
+            slots: row.slots,
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
+        }
+    }
+}
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/pools", Access::View, "List pools", list).list().answers(200, "PoolList"),
+        Route::new(Method::Put, "/v1/pools/{name}", Access::Admin, "Create or change a pool", save)
+            .detail("Slots that are taken stay so: a pool made smaller fills up again once enough are free.")
+            .takes_spec("PoolSpec")
+            .answers_put("Pool"),
+        Route::new(Method::Get, "/v1/pools/{name}", Access::View, "Get a pool", get).answers(200, "Pool"),
+        Route::new(Method::Delete, "/v1/pools/{name}", Access::Admin, "Delete a pool", delete).answers_empty(204),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PoolBody {
+    name: Option<String>,
+    slots: i64,
+}
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.pools(request.cursor(), request.limit()?).await?;
+    ok(&List::<PoolView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+}
+
+async fn save(mut request: Request) -> Outcome {
+    let name = request.new_name("name")?;
+    let body: PoolBody = typed(request.spec().await?, "")?;
+    super::grants::same_name(&name, body.name.as_deref())?;
+    let slots = i32::try_from(body.slots)
+        .ok()
+        .filter(|slots| (0..=POOL_SLOTS_MAX).contains(slots))
+        .ok_or_else(|| Problem::invalid_at("/slots", format!("from 0 to {POOL_SLOTS_MAX}")))?;
+    let done = request.app.store.put_pool(request.by(), &name, slots).await?;
+    put(done.created, &PoolView::from(done.row))
+}
+
+async fn get(request: Request) -> Outcome {
+    let name = request.name("name", "pool")?;
+    let row = request.app.store.pool_by_name(&name).await?.ok_or_else(|| Problem::not_found("pool", &name))?;
+    ok(&PoolView::from(row))
+}
+
+async fn delete(request: Request) -> Outcome {
+    let name = request.name("name", "pool")?;
+    if request.app.store.delete_pool(request.by(), &name).await? {
+        no_content()
+    } else {
+        Err(Problem::not_found("pool", &name))
+    }
+}

@@ -1,0 +1,261 @@
+//! What people do to runs: one at a time, or many by a filter, to stop the bleeding.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use heddle_domain::Name;
+use heddle_domain::state::{RunState, Trigger};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use super::runs::{located, parse_label};
+use crate::access::Access;
+use crate::engine_api::{Control, RunFilter, Scripts};
+use crate::moment::parse_moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, no_content, ok};
+use crate::table::{Method, Route};
+
+/// The longest reason of an override, in characters.
+pub(crate) const REASON_CHARS_MAX: usize = 2_000;
+
+pub(crate) fn routes() -> Vec<Route> {
+    let control = |path, summary, control: Control| {
+        Route::new(Method::Post, path, Access::Operate, summary, move |request| simple(request, control.clone()))
+            .answers(200, "Run")
+            .problem(409, "the run's state does not allow it")
+    };
+    vec![
+        control("/v1/runs/{id}/cancel", "Cancel a run, and what runs in it", Control::Cancel),
+        control("/v1/runs/{id}/pause", "Pause a run: nothing new starts", Control::Pause),
+        control("/v1/runs/{id}/resume", "Resume a paused run", Control::Resume),
+        Route::new(Method::Post, "/v1/runs/{id}/restart", Access::Operate, "Go on where a run failed", restart)
+            .detail("Failed or cancelled runs only; keeps succeeded task runs. `scripts`: `pinned` (default) or `active`.")
+            .takes("ScriptsChoice")
+            .answers(200, "Run")
+            .problem(409, "the run has not failed and was not cancelled"),
+        Route::new(Method::Post, "/v1/runs/{id}/rerun", Access::Operate, "Make a new run like this one", rerun)
+            .takes("ScriptsChoice")
+            .answers(202, "Run"),
+        Route::new(Method::Put, "/v1/runs/{id}/state", Access::Operate, "Override a run's state", set_state)
+            .takes("StateOverride")
+            .answers(200, "Run")
+            .problem(409, "the run's state does not allow it"),
+        Route::new(Method::Delete, "/v1/runs/{id}", Access::Operate, "Forget an ended run", delete)
+            .answers_empty(204)
+            .problem(409, "the run has not ended"),
+        Route::new(Method::Post, "/v1/runs/bulk", Access::Operate, "Control all runs of a filter", bulk)
+            .detail("`action`: cancel, pause, resume, restart, rerun, state (with `state` and `reason`) or delete. `dry_run: true` only says what would happen.")
+            .takes("Bulk")
+            .answers(200, "BulkReport")
+            .problem(422, "the filter is empty, or the action unknown"),
+    ]
+}
+
+async fn control(request: &Request, control: Control) -> Result<crate::shapes::Run, Problem> {
+    let id = request.id("id", "run")?;
+    Ok(request.app.engine.control(id, control, request.caller.actor.clone()).await?)
+}
+
+async fn simple(request: Request, what: Control) -> Outcome {
+    ok(&control(&request, what).await?)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ScriptsBody {
+    scripts: Scripts,
+}
+
+async fn restart(mut request: Request) -> Outcome {
+    let body: ScriptsBody = request.body(true).await?;
+    ok(&control(&request, Control::Restart(body.scripts)).await?)
+}
+
+async fn rerun(mut request: Request) -> Outcome {
+    let body: ScriptsBody = request.body(true).await?;
+    located(StatusCode::ACCEPTED, &control(&request, Control::Rerun(body.scripts)).await?)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StateBody {
+    state: RunState,
+    #[serde(default)]
+    reason: String,
+}
+
+fn override_to(state: RunState, reason: &str) -> Result<Control, Problem> {
+    if !matches!(state, RunState::Succeeded | RunState::Failed) {
+        return Err(Problem::invalid_at("/state", "a run can be overridden to `succeeded` or `failed`"));
+    }
+    Ok(Control::Override { state, reason: checked_reason(reason)? })
+}
+
+/// A reason that says something, and is not a novel.
+pub(crate) fn checked_reason(reason: &str) -> Result<String, Problem> {
+    let reason = reason.trim();
+    if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
+        return Err(Problem::invalid_at("/reason", format!("an override needs a reason, of up to {REASON_CHARS_MAX} characters")));
+    }
+    Ok(reason.to_owned())
+}
+
+async fn set_state(mut request: Request) -> Outcome {
+    let body: StateBody = request.body(false).await?;
+    ok(&control(&request, override_to(body.state, &body.reason)?).await?)
+}
+
+async fn delete(request: Request) -> Outcome {
+    control(&request, Control::Delete).await?;
+    no_content()
+}
+
+/// One value, or several.
+#[derive(Deserialize)]
+#[serde(untagged, bound = "T: DeserializeOwned")]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    fn into_vec(self) -> Vec<T> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct FilterBody {
+    group: Option<OneOrMany<String>>,
+    state: Option<OneOrMany<String>>,
+    trigger: Option<OneOrMany<String>>,
+    label: Option<OneOrMany<String>>,
+    labels: BTreeMap<String, String>,
+    key: Option<String>,
+    from: Option<String>,
+    to: Option<String>,
+    logical_from: Option<String>,
+    logical_to: Option<String>,
+    ids: Vec<Uuid>,
+}
+
+fn words<T: std::str::FromStr<Err = String>>(given: Option<OneOrMany<String>>, key: &str) -> Result<Vec<T>, Problem> {
+    given
+        .map_or_else(Vec::new, OneOrMany::into_vec)
+        .iter()
+        .map(|word| word.parse().map_err(|error: String| Problem::invalid_at(format!("/filter/{key}"), error)))
+        .collect()
+}
+
+fn time(given: Option<&str>, key: &str) -> Result<Option<heddle_domain::Time>, Problem> {
+    given
+        .map(|text| parse_moment(text).map_err(|error| Problem::invalid_at(format!("/filter/{key}"), error)))
+        .transpose()
+}
+
+impl FilterBody {
+    fn checked(self) -> Result<RunFilter, Problem> {
+        let mut labels: BTreeMap<String, Option<String>> =
+            self.label.map_or_else(Vec::new, OneOrMany::into_vec).iter().map(|label| parse_label(label)).collect();
+        labels.extend(self.labels.into_iter().map(|(name, value)| (name, Some(value))));
+        let filter = RunFilter {
+            groups: self
+                .group
+                .map_or_else(Vec::new, OneOrMany::into_vec)
+                .into_iter()
+                .map(|name| Name::new(&name).map_or(name, |name| name.to_string()))
+                .collect(),
+            states: words(self.state, "state")?,
+            triggers: words::<Trigger>(self.trigger, "trigger")?,
+            labels,
+            key: self.key,
+            from: time(self.from.as_deref(), "from")?,
+            to: time(self.to.as_deref(), "to")?,
+            logical_from: time(self.logical_from.as_deref(), "logical_from")?,
+            logical_to: time(self.logical_to.as_deref(), "logical_to")?,
+            ids: self.ids,
+        };
+        if filter == RunFilter::default() {
+            return Err(Problem::invalid_at("/filter", "an empty filter would mean all runs; say which"));
+        }
+        Ok(filter)
+    }
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Action {
+    Cancel,
+    Pause,
+    Resume,
+    Restart,
+    Rerun,
+    State,
+    Delete,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BulkBody {
+    filter: FilterBody,
+    action: Action,
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(default)]
+    scripts: Scripts,
+    state: Option<RunState>,
+    #[serde(default)]
+    reason: String,
+}
+
+async fn bulk(mut request: Request) -> Outcome {
+    let body: BulkBody = request.body(false).await?;
+    let filter = body.filter.checked()?;
+    let control = match body.action {
+        Action::Cancel => Control::Cancel,
+        Action::Pause => Control::Pause,
+        Action::Resume => Control::Resume,
+        Action::Restart => Control::Restart(body.scripts),
+        Action::Rerun => Control::Rerun(body.scripts),
+        Action::Delete => Control::Delete,
+        Action::State => {
+            let state = body.state.ok_or_else(|| Problem::invalid_at("/state", "the action `state` needs a state"))?;
+            override_to(state, &body.reason)?
+        }
+    };
+    ok(&request.app.engine.bulk(filter, control, body.dry_run, request.caller.actor.clone()).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(value: serde_json::Value) -> Result<RunFilter, Problem> {
+        crate::request::typed::<FilterBody>(value, "/filter")?.checked()
+    }
+
+    #[test]
+    fn a_bulk_filter_says_which() {
+        assert_eq!(read(json!({})).unwrap_err().errors[0].pointer, "/filter");
+        let filter = read(json!({"group": "g", "state": ["running", "paused"], "label": "a=b"})).unwrap();
+        assert_eq!(filter.groups, ["g"]);
+        assert_eq!(filter.states, [RunState::Running, RunState::Paused]);
+        assert_eq!(filter.labels["a"].as_deref(), Some("b"));
+        assert_eq!(read(json!({"state": "runing"})).unwrap_err().errors[0].pointer, "/filter/state");
+        assert_eq!(read(json!({"stat": "x"})).unwrap_err().errors[0].pointer, "/filter/stat");
+    }
+
+    #[test]
+    fn an_override_has_a_reason_and_ends_the_run() {
+        assert!(override_to(RunState::Succeeded, "checked by hand").is_ok());
+        assert_eq!(override_to(RunState::Succeeded, " ").unwrap_err().errors[0].pointer, "/reason");
+        assert_eq!(override_to(RunState::Running, "x").unwrap_err().errors[0].pointer, "/state");
+    }
+}

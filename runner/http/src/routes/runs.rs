@@ -1,0 +1,285 @@
+//! Runs: submitting, finding, watching. What people do to them is in `run_controls`.
+
+use std::collections::BTreeMap;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use heddle_domain::spec::{SubmissionSpec, parse_submission};
+use heddle_domain::state::Trigger;
+use heddle_domain::{Fault, Faults, Name};
+use serde::Serialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::access::Access;
+use crate::engine_api::{RunFilter, Submission};
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, answer, ok};
+use crate::shapes::Run;
+use crate::table::{Method, Pace, Route};
+
+/// How many runs a batch may submit.
+pub const BATCH_MAX: usize = 10_000;
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Post, "/v1/groups/{name}/runs", Access::Operate, "Submit a run", submit)
+            .detail("Answered once it is committed. `key` is unique per group for as long as the run is kept; `dedupe` guards against runs with the same params.")
+            .query("force", "`true`: also while the group is disabled.")
+            .takes("Submission")
+            .answers(202, "Run")
+            .problem(409, "the key or the params are taken (`existing` has the run's id), or the group is disabled"),
+        Route::new(Method::Post, "/v1/groups/{name}/runs/batch", Access::Operate, "Submit up to 10,000 runs", batch)
+            .detail("One result for each, in order: `{status: 202, id}`, or a status and a problem, with the id of the existing run.")
+            .takes("Batch")
+            .answers(202, "BatchResults"),
+        filters(Route::new(Method::Get, "/v1/runs", Access::View, "List runs, newest first", list))
+            .list()
+            .answers(200, "RunList"),
+        Route::new(Method::Get, "/v1/runs/{id}", Access::View, "Get a run with its task runs", get)
+            .query("wait", "Answer once it has ended, or after this time (such as `20s`, at most a minute).")
+            .answers(200, "Run")
+            .pace(Pace::Waits),
+        Route::new(Method::Get, "/v1/runs/{id}/events", Access::View, "Follow a run (server-sent events)", events)
+            .detail("Ends with an event `end` once the run has ended. `Last-Event-ID` resumes.")
+            .query("cursor", "Only what happened behind this event.")
+            .answers_as(200, "text/event-stream", "Text")
+            .pace(Pace::Waits),
+    ]
+}
+
+fn filters(route: Route) -> Route {
+    route
+        .query("group", "Of these groups (several times, or with commas).")
+        .query("state", "In these states.")
+        .query("trigger", "Made for these reasons.")
+        .query("label", "With this label: `name=value`, or `name` alone; all of them when given several times.")
+        .query("key", "With this key.")
+        .query("from", "Created at or after this time.")
+        .query("to", "Created at or before this time.")
+        .query("logical_from", "With a logical time at or after this.")
+        .query("logical_to", "With a logical time at or before this.")
+}
+
+/// `name=value`, `name:value` or `name`.
+pub(crate) fn parse_label(text: &str) -> (String, Option<String>) {
+    match text.split_once('=').or_else(|| text.split_once(':')) {
+        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+        None => (text.to_owned(), None),
+    }
+}
+
+/// Reads words such as states; what is none of them is 422 at its parameter.
+fn words<T: std::str::FromStr<Err = String>>(request: &Request, key: &str) -> Result<Vec<T>, Problem> {
+    request
+        .query_all(key)
+        .into_iter()
+        .map(|word| word.parse().map_err(|error: String| Problem::invalid_at(format!("/{key}"), error)))
+        .collect()
+}
+
+fn filter(request: &Request) -> Result<RunFilter, Problem> {
+    Ok(RunFilter {
+        // A group that can be no name has no runs; it must not come to mean all.
+        groups: request
+            .query_all("group")
+            .into_iter()
+            .map(|name| Name::new(name).map_or_else(|_| name.to_owned(), |name| name.to_string()))
+            .collect(),
+        states: words(request, "state")?,
+        triggers: words(request, "trigger")?,
+        labels: request
+            .query
+            .iter()
+            .filter(|(name, value)| name == "label" && !value.is_empty())
+            .map(|(_, value)| parse_label(value))
+            .collect::<BTreeMap<_, _>>(),
+        key: request.query("key").map(str::to_owned),
+        from: request.query_time("from")?,
+        to: request.query_time("to")?,
+        logical_from: request.query_time("logical_from")?,
+        logical_to: request.query_time("logical_to")?,
+        ids: Vec::new(),
+    })
+}
+
+async fn list(request: Request) -> Outcome {
+    let filter = filter(&request)?;
+    let cursor = request.cursor().map(str::to_owned);
+    ok(&request.app.engine.runs(filter, cursor, request.limit()?).await?)
+}
+
+/// An answer with the run's address.
+pub(crate) fn located(status: StatusCode, run: &Run) -> Outcome {
+    let mut response = answer(status, run)?;
+    if let Ok(value) = HeaderValue::from_str(&format!("/v1/runs/{}", run.id)) {
+        response.headers_mut().insert(header::LOCATION, value);
+    }
+    Ok(response)
+}
+
+async fn group_name(request: &Request) -> Result<Name, Problem> {
+    let name = request.name("name", "group")?;
+    match request.app.store.group_by_name(&name).await? {
+        Some(_) => Ok(name),
+        None => Err(Problem::not_found("group", &name)),
+    }
+}
+
+fn manual(mut spec: SubmissionSpec, force: bool) -> Submission {
+    spec.force |= force;
+    Submission { spec, trigger: Trigger::Manual }
+}
+
+async fn submit(mut request: Request) -> Outcome {
+    let name = request.name("name", "group")?;
+    let force = request.flag("force", false)?;
+    let bytes_max = request.app.config.body_bytes_max;
+    let bytes = request.bytes(bytes_max).await?;
+    let spec = if bytes.trim_ascii().is_empty() {
+        SubmissionSpec::default()
+    } else {
+        let value = crate::json::parse(&bytes)?;
+        if !value.is_object() {
+            return Err(Problem::invalid_at("", "an object was expected"));
+        }
+        parse_submission(&value)?
+    };
+    let actor = request.caller.actor.clone();
+    let run = request.app.engine.submit(name, manual(spec, force), actor).await?;
+    located(StatusCode::ACCEPTED, &run)
+}
+
+#[derive(Serialize)]
+struct BatchItem {
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<Uuid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    existing: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<Value>,
+}
+
+impl BatchItem {
+    fn refused(problem: &Problem, key: Option<String>) -> Self {
+        Self {
+            status: problem.status.as_u16(),
+            id: None,
+            key,
+            existing: problem.existing.clone(),
+            problem: Some(problem.to_json()),
+        }
+    }
+}
+
+async fn batch(mut request: Request) -> Outcome {
+    let name = group_name(&request).await?;
+    let force = request.flag("force", false)?;
+    let bytes_max = request.app.config.batch_bytes_max;
+    let mut value = request.json_up_to(bytes_max).await?;
+    let Value::Object(body) = &mut value else { return Err(Problem::invalid_at("", "an object was expected")) };
+    if let Some(unknown) = body.keys().find(|key| *key != "runs") {
+        let pointer = format!("/{}", heddle_domain::fault::pointer_token(unknown));
+        return Err(Problem::invalid_at(pointer, format!("unknown field `{unknown}`, expected `runs`")));
+    }
+    let Some(Value::Array(runs)) = body.remove("runs") else {
+        return Err(Problem::invalid_at("/runs", "an array of submissions was expected"));
+    };
+    if runs.len() > BATCH_MAX {
+        return Err(Problem::invalid_at("/runs", format!("at most {BATCH_MAX} runs, not {}", runs.len())));
+    }
+    let mut items: Vec<Option<BatchItem>> = Vec::with_capacity(runs.len());
+    let mut submissions = Vec::with_capacity(runs.len());
+    let mut keys = Vec::with_capacity(runs.len());
+    for run in &runs {
+        let parsed = if run.is_object() {
+            parse_submission(run)
+        } else {
+            Err(Faults::from(Fault::at("", "an object was expected")))
+        };
+        match parsed {
+            Ok(spec) => {
+                keys.push(spec.key.clone());
+                submissions.push(manual(spec, force));
+                items.push(None);
+            }
+            Err(faults) => {
+                let key = run.get("key").and_then(Value::as_str).map(str::to_owned);
+                items.push(Some(BatchItem::refused(&Problem::invalid(faults), key)));
+            }
+        }
+    }
+    drop(runs);
+    let mut results = if submissions.is_empty() {
+        Vec::new()
+    } else {
+        request.app.engine.submit_batch(name, submissions, request.caller.actor.clone()).await?
+    }
+    .into_iter()
+    .zip(keys);
+    let items: Vec<BatchItem> = items
+        .into_iter()
+        .map(|item| match item {
+            Some(item) => item,
+            None => match results.next() {
+                Some((Ok(run), key)) => {
+                    let status = StatusCode::ACCEPTED.as_u16();
+                    BatchItem { status, id: Some(run.id), key, existing: None, problem: None }
+                }
+                Some((Err(refusal), key)) => BatchItem::refused(&refusal.into(), key),
+                None => BatchItem::refused(&Problem::unavailable("there was no answer for this run", 1), None),
+            },
+        })
+        .collect();
+    let accepted = items.iter().filter(|item| item.id.is_some()).count();
+    answer(StatusCode::ACCEPTED, &json!({"accepted": accepted, "items": items}))
+}
+
+async fn get(request: Request) -> Outcome {
+    let id = request.id("id", "run")?;
+    let wait = request.wait()?;
+    ok(&request.app.engine.run(id, wait).await?)
+}
+
+async fn events(request: Request) -> Outcome {
+    let id = request.id("id", "run")?;
+    let resumed = request.headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let cursor = resumed.or_else(|| request.cursor().map(str::to_owned));
+    let stream = request.app.engine.events(id, cursor).await?;
+    Ok(server_sent(stream.map(|event| (event.cursor.clone(), event.kind.clone(), json!(event))).boxed()))
+}
+
+/// Server-sent events of (id, name, data), closed by an event `end`.
+pub(crate) fn server_sent(stream: BoxStream<'static, (String, String, Value)>) -> Response {
+    let events = stream
+        .map(|(id, kind, data)| Event::default().id(one_line(&id)).event(one_line(&kind)).data(data.to_string()))
+        .chain(futures::stream::once(async { Event::default().event("end").data("{}") }))
+        .map(Ok::<_, std::convert::Infallible>);
+    let mut response = Sse::new(events).keep_alive(KeepAlive::default()).into_response();
+    // Proxies that buffer answers would hold events back.
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// The library refuses line breaks and NUL in these fields by panicking.
+fn one_line(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_read_in_three_ways() {
+        assert_eq!(parse_label("a=b=c"), ("a".into(), Some("b=c".into())));
+        assert_eq!(parse_label("a:b"), ("a".into(), Some("b".into())));
+        assert_eq!(parse_label("a"), ("a".into(), None));
+    }
+}

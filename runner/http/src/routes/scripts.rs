@@ -1,0 +1,295 @@
+//! Scripts: uploading, versions, trying them out.
+
+use std::time::Duration;
+
+use axum::http::header;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use heddle_domain::{Name, Span};
+use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, ScriptWrite};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::access::Access;
+use crate::engine_api::InvokeSpec;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, answer, no_content, ok};
+use crate::shapes::List;
+use crate::table::{Method, Pace, Route};
+
+/// How long an invocation may take, unless it says otherwise.
+const INVOKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// How long an invocation may take at most.
+const INVOKE_TIMEOUT_MAX: Duration = Duration::from_secs(300);
+
+#[derive(Serialize)]
+struct VersionView {
+    name: String,
+    version: i32,
+    digest: String,
+    world: String,
+    params_schema: Option<Value>,
+    defaults: Value,
+    description: String,
+    size: i64,
+    active: bool,
+    created_at: Moment,
+}
+
+impl VersionView {
+    fn new(row: ScriptVersionRow, active_version: Option<i32>) -> Self {
+        Self {
+            active: active_version == Some(row.version),
+            name: row.name,
+            version: row.version,
+            digest: row.digest,
+            world: row.world,
+            params_schema: row.params_schema,
+            defaults: row.defaults,
+            description: row.description,
+            size: row.size,
+            created_at: row.created_at.into(),
+        }
+    }
+}
+
+/// A script and what its active version (the newest while none is active) says of itself.
+#[derive(Serialize)]
+struct ScriptView {
+    active_version: Option<i32>,
+    latest_version: i32,
+    updated_at: Moment,
+    #[serde(flatten)]
+    version: VersionView,
+}
+
+impl ScriptView {
+    fn new(script: ScriptRow, version: ScriptVersionRow) -> Self {
+        Self {
+            active_version: script.active_version,
+            latest_version: script.last_version,
+            updated_at: script.updated_at.into(),
+            version: VersionView::new(version, script.active_version),
+        }
+    }
+}
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list).list().answers(200, "ScriptList"),
+        Route::new(Method::Put, "/v1/scripts/{name}", Access::Author, "Upload a version", upload)
+            .detail("A component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI command; WebAssembly text, too. The digest of the newest version makes no new one.")
+            .query("activate", "`false`: the version that is active stays so.")
+            .takes_as("application/wasm", "Wasm")
+            .answers_put("ScriptVersion")
+            .problem(413, "more than 64 MiB")
+            .problem(422, "not a script: says what it is and what is missing")
+            .pace(Pace::Uploads),
+        Route::new(Method::Get, "/v1/scripts/{name}", Access::View, "Get a script", get).answers(200, "Script"),
+        Route::new(Method::Delete, "/v1/scripts/{name}", Access::Author, "Delete a script", delete)
+            .detail("Numbering goes on if the name is used again: a version never comes to mean other code.")
+            .answers_empty(204)
+            .problem(409, "groups use it: names them"),
+        Route::new(Method::Get, "/v1/scripts/{name}/versions", Access::View, "List versions", versions)
+            .list()
+            .answers(200, "ScriptVersionList"),
+        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}", Access::View, "Get a version", version)
+            .answers(200, "ScriptVersion"),
+        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/wasm", Access::View, "Download a version", wasm)
+            .answers_as(200, "application/wasm", "Wasm"),
+        Route::new(Method::Post, "/v1/scripts/{name}/invoke", Access::Try, "Try a script without a run", invoke)
+            .takes("InvokeRequest")
+            .answers(200, "Invocation")
+            .problem(422, "the params do not satisfy the script's schema")
+            .pace(Pace::Waits),
+        Route::new(Method::Put, "/v1/scripts/{name}/active", Access::Author, "Activate a version", activate)
+            .takes("ActivateRequest")
+            .answers(200, "Script"),
+        Route::new(Method::Post, "/v1/scripts/{name}/fetch", Access::Author, "Upload from an address", fetch)
+            .detail("The node gets the address itself, within its outbound policy.")
+            .query("activate", "`false`: the version that is active stays so.")
+            .takes("FetchRequest")
+            .answers(201, "ScriptVersion")
+            .answers(200, "ScriptVersion")
+            .problem(403, "the outbound policy does not allow the address")
+            .problem(422, "another digest, or not a script")
+            .pace(Pace::Uploads),
+    ]
+}
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.scripts(request.cursor(), request.limit()?).await?;
+    let items = page.items.into_iter().map(|(script, version)| ScriptView::new(script, version)).collect();
+    ok(&List { items, next_cursor: page.next })
+}
+
+async fn upload(mut request: Request) -> Outcome {
+    let name = request.new_name("name")?;
+    let activate = request.flag("activate", true)?;
+    let bytes_max = request.app.config.script_bytes_max;
+    let bytes = request.bytes(bytes_max).await?;
+    store(&request, &name, bytes, activate).await
+}
+
+async fn store(request: &Request, name: &Name, bytes: Bytes, activate: bool) -> Outcome {
+    if bytes.is_empty() {
+        return Err(Problem::invalid_at("", "the body is empty; wasm was expected"));
+    }
+    let compiled = request.app.engine.compile_script(bytes.clone()).await?;
+    let put = request
+        .app
+        .store
+        .put_script(
+            request.by(),
+            ScriptWrite {
+                name,
+                digest: &compiled.digest,
+                bytes: &bytes,
+                world: &compiled.world,
+                params_schema: compiled.params_schema.as_ref(),
+                defaults: &compiled.defaults,
+                description: &compiled.description,
+                activate,
+            },
+        )
+        .await?;
+    let (script, version) = put.row;
+    crate::request::put(put.created, &VersionView::new(version, script.active_version))
+}
+
+async fn find(request: &Request) -> Result<ScriptRow, Problem> {
+    let name = request.name("name", "script")?;
+    request.app.store.script(&name).await?.ok_or_else(|| Problem::not_found("script", &name))
+}
+
+async fn find_version(
+    request: &Request,
+    script: &ScriptRow,
+    version: Option<i32>,
+) -> Result<ScriptVersionRow, Problem> {
+    let missing = || match version {
+        Some(version) => Problem::not_found("script version", &format!("{}@{version}", script.name)),
+        None => Problem::not_found("script", &script.name),
+    };
+    request.app.store.script_version(&script.name, version).await?.ok_or_else(missing)
+}
+
+async fn get(request: Request) -> Outcome {
+    let script = find(&request).await?;
+    let version = find_version(&request, &script, None).await?;
+    ok(&ScriptView::new(script, version))
+}
+
+async fn delete(request: Request) -> Outcome {
+    let name = request.name("name", "script")?;
+    match request.app.store.delete_script(request.by(), &name).await? {
+        ScriptDelete::Deleted => no_content(),
+        ScriptDelete::Missing => Err(Problem::not_found("script", &name)),
+        ScriptDelete::UsedBy(groups) => Err(Problem::conflict(format!(
+            "the script `{name}` is used by {}",
+            super::grants::quoted("group", &groups)
+        ))),
+    }
+}
+
+async fn versions(request: Request) -> Outcome {
+    let script = find(&request).await?;
+    let page = request.app.store.script_versions(&script.name, request.cursor_as()?, request.limit()?).await?;
+    let items = page.items.into_iter().map(|row| VersionView::new(row, script.active_version)).collect();
+    ok(&List { items, next_cursor: page.next })
+}
+
+async fn version(request: Request) -> Outcome {
+    let script = find(&request).await?;
+    let version = request.id("version", "script version")?;
+    let row = find_version(&request, &script, Some(version)).await?;
+    ok(&VersionView::new(row, script.active_version))
+}
+
+async fn wasm(request: Request) -> Outcome {
+    let script = find(&request).await?;
+    let version = request.id("version", "script version")?;
+    let row = find_version(&request, &script, Some(version)).await?;
+    let missing = || Problem::not_found("script version", &format!("{}@{version}", script.name));
+    let bytes = request.app.store.blob(&row.digest).await?.ok_or_else(missing)?;
+    let etag = format!("\"{}\"", row.digest);
+    Ok(([(header::CONTENT_TYPE, "application/wasm".to_owned()), (header::ETAG, etag)], bytes).into_response())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InvokeBody {
+    #[serde(default)]
+    params: Map<String, Value>,
+    version: Option<i32>,
+    timeout: Option<Span>,
+}
+
+async fn invoke(mut request: Request) -> Outcome {
+    let script = find(&request).await?;
+    let body: InvokeBody = request.body(true).await?;
+    let timeout = body.timeout.map_or(INVOKE_TIMEOUT_DEFAULT, |timeout| timeout.std());
+    if timeout.is_zero() || timeout > INVOKE_TIMEOUT_MAX {
+        let detail = format!("the timeout is more than 0 and at most {}s", INVOKE_TIMEOUT_MAX.as_secs());
+        return Err(Problem::invalid_at("/timeout", detail));
+    }
+    if let Some(version) = body.version
+        && request.app.store.script_version(&script.name, Some(version)).await?.is_none()
+    {
+        return Err(Problem::invalid_at("/version", format!("there is no version {version} of `{}`", script.name)));
+    }
+    let row = find_version(&request, &script, body.version).await?;
+    let mut params = row.defaults.as_object().cloned().unwrap_or_default();
+    params.extend(body.params);
+    let params = Value::Object(params);
+    if let Some(schema) = &row.params_schema {
+        let faults = super::spec_check::check_schema(schema, &params, "/params")?;
+        if !faults.is_empty() {
+            return Err(Problem::invalid(faults));
+        }
+    }
+    let spec = InvokeSpec { script: row.name, version: row.version, digest: row.digest, params, timeout };
+    ok(&request.app.engine.invoke(spec).await?)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ActivateBody {
+    version: i32,
+}
+
+async fn activate(mut request: Request) -> Outcome {
+    let name = request.name("name", "script")?;
+    let body: ActivateBody = request.body(false).await?;
+    match request.app.store.activate_script(request.by(), &name, body.version).await? {
+        Activate::MissingScript => Err(Problem::not_found("script", &name)),
+        Activate::MissingVersion => {
+            Err(Problem::invalid_at("/version", format!("there is no version {} of `{name}`", body.version)))
+        }
+        Activate::Done(script) => {
+            let version = find_version(&request, &script, Some(body.version)).await?;
+            answer(axum::http::StatusCode::OK, &ScriptView::new(script, version))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FetchBody {
+    url: String,
+    sha256: String,
+}
+
+async fn fetch(mut request: Request) -> Outcome {
+    let name = request.new_name("name")?;
+    let activate = request.flag("activate", true)?;
+    let body: FetchBody = request.body(false).await?;
+    let sha256 = body.sha256.trim().trim_start_matches("sha256:").to_ascii_lowercase();
+    if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Problem::invalid_at("/sha256", "a SHA-256 is 64 hexadecimal digits"));
+    }
+    let bytes = request.app.engine.fetch_script(body.url, sha256).await?;
+    store(&request, &name, bytes, activate).await
+}

@@ -1,0 +1,91 @@
+//! Secrets: write only.
+
+use heddle_store::secret::{SECRET_BYTES_MAX, SecretRow};
+use serde::{Deserialize, Serialize};
+
+use super::grants;
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, no_content, ok, put};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+#[derive(Serialize)]
+struct SecretView {
+    name: String,
+    groups: Vec<String>,
+    categories: Vec<String>,
+    created_at: Moment,
+    updated_at: Moment,
+}
+
+impl From<SecretRow> for SecretView {
+    fn from(row: SecretRow) -> Self {
+        Self {
+            name: row.name,
+            groups: row.grant.groups,
+            categories: row.grant.categories,
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
+        }
+    }
+}
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/secrets", Access::Admin, "List secrets, without their values", list)
+            .list()
+            .answers(200, "SecretList"),
+        Route::new(Method::Put, "/v1/secrets/{name}", Access::Admin, "Create or change a secret", save)
+            .detail("Kept encrypted; never shown again. Only the groups and categories that it names may use it; `*` stands for all, and nobody may if it names none.")
+            .takes("SecretSpec")
+            .answers_put("Secret"),
+        Route::new(Method::Get, "/v1/secrets/{name}", Access::Admin, "Get a secret, without its value", get)
+            .answers(200, "Secret"),
+        Route::new(Method::Delete, "/v1/secrets/{name}", Access::Admin, "Delete a secret", delete).answers_empty(204),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SecretBody {
+    value: String,
+    #[serde(default)]
+    groups: Vec<String>,
+    #[serde(default)]
+    categories: Vec<String>,
+}
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.secrets(request.cursor(), request.limit()?).await?;
+    ok(&List::<SecretView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+}
+
+async fn save(mut request: Request) -> Outcome {
+    let name = request.new_name("name")?;
+    let body: SecretBody = request.body(false).await?;
+    if body.value.len() > SECRET_BYTES_MAX {
+        return Err(Problem::invalid_at("/value", format!("a secret may have at most {SECRET_BYTES_MAX} bytes")));
+    }
+    let grant = grants::grant(body.groups, body.categories)?;
+    let app = &request.app;
+    let done =
+        app.store.put_secret(request.by(), &app.secret_keys, &*app.chance, &name, &body.value, &grant).await?;
+    put(done.created, &SecretView::from(done.row))
+}
+
+async fn get(request: Request) -> Outcome {
+    let name = request.name("name", "secret")?;
+    let row = request.app.store.secret(&name).await?.ok_or_else(|| Problem::not_found("secret", &name))?;
+    ok(&SecretView::from(row))
+}
+
+async fn delete(request: Request) -> Outcome {
+    let name = request.name("name", "secret")?;
+    if request.app.store.delete_secret(request.by(), &name).await? {
+        no_content()
+    } else {
+        Err(Problem::not_found("secret", &name))
+    }
+}

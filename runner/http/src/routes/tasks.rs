@@ -1,0 +1,118 @@
+//! Task runs: attempts, logs, overrides.
+
+use futures::StreamExt;
+use heddle_domain::spec::may_override_to;
+use heddle_domain::state::TaskState;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::run_controls::checked_reason;
+use super::runs::server_sent;
+use crate::access::Access;
+use crate::engine_api::{LogQuery, TaskRef};
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, ok};
+use crate::table::{Method, Pace, Route};
+
+pub(crate) fn routes() -> Vec<Route> {
+    let item = |route: Route| route.query("item", "Which item of a mapped task, from 0.");
+    let logs = |route: Route| {
+        route
+            .detail("`Accept: text/event-stream` or `?follow=true` follows by server-sent events, until an event `end`.")
+            .query("item", "Which item of a mapped task, from 0.")
+            .query("attempt", "Which attempt, from 1.")
+            .query("follow", "`true`: follow.")
+            .list()
+            .answers(200, "LogList")
+            .pace(Pace::Waits)
+    };
+    vec![
+        item(Route::new(Method::Get, "/v1/runs/{id}/tasks/{task}", Access::View, "Get a task run with its attempts", get))
+            .answers(200, "TaskDetail"),
+        logs(Route::new(Method::Get, "/v1/runs/{id}/tasks/{task}/logs", Access::View, "A task's log", task_logs)),
+        logs(Route::new(Method::Get, "/v1/runs/{id}/logs", Access::View, "The log of all tasks", run_logs))
+            .query("task", "Of this task only."),
+        item(Route::new(Method::Put, "/v1/runs/{id}/tasks/{task}/state", Access::Operate, "Override a task run's state", set_state))
+            .detail("To `succeeded`, `failed` or `skipped`. What runs is cancelled first; dependants are settled or revived, and a failed run is reopened.")
+            .takes("TaskOverride")
+            .answers(200, "TaskDetail")
+            .problem(409, "its state does not allow it"),
+        item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/retry", Access::Operate, "Try a task run again, now", retry))
+            .answers(200, "TaskDetail")
+            .problem(409, "its state does not allow it"),
+    ]
+}
+
+fn task_ref(request: &Request) -> Result<TaskRef, Problem> {
+    Ok(TaskRef {
+        run: request.id("id", "run")?,
+        task: request.name("task", "task")?,
+        item: request.query_as("item", "a number from 0")?,
+    })
+}
+
+async fn get(request: Request) -> Outcome {
+    ok(&request.app.engine.task(task_ref(&request)?).await?)
+}
+
+async fn task_logs(request: Request) -> Outcome {
+    let task = task_ref(&request)?;
+    let query = LogQuery { task: Some(task.task), item: task.item, ..log_query(&request)? };
+    logs(request, query).await
+}
+
+async fn run_logs(request: Request) -> Outcome {
+    let query = log_query(&request)?;
+    logs(request, query).await
+}
+
+fn log_query(request: &Request) -> Result<LogQuery, Problem> {
+    let task = request
+        .query("task")
+        .map(|task| heddle_domain::Name::new(task).map_err(|_| Problem::not_found("task", task)))
+        .transpose()?;
+    let resumed = request.headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    Ok(LogQuery {
+        task,
+        item: request.query_as("item", "a number from 0")?,
+        attempt: request.query_as("attempt", "a number from 1")?,
+        cursor: resumed.or_else(|| request.cursor().map(str::to_owned)),
+        limit: request.limit()?,
+    })
+}
+
+async fn logs(request: Request, query: LogQuery) -> Outcome {
+    let run = request.id("id", "run")?;
+    if request.wants_events()? {
+        let lines = request.app.engine.follow_logs(run, query).await?;
+        return Ok(server_sent(lines.map(|line| (line.cursor.clone(), "log".to_owned(), json!(line))).boxed()));
+    }
+    ok(&request.app.engine.logs(run, query).await?)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StateBody {
+    state: TaskState,
+    #[serde(default)]
+    reason: String,
+    output: Option<Value>,
+}
+
+async fn set_state(mut request: Request) -> Outcome {
+    let task = task_ref(&request)?;
+    let body: StateBody = request.body(false).await?;
+    if !may_override_to(body.state) {
+        return Err(Problem::invalid_at("/state", "a task run can be overridden to `succeeded`, `failed` or `skipped`"));
+    }
+    if body.output.is_some() && body.state != TaskState::Succeeded {
+        return Err(Problem::invalid_at("/output", "only `succeeded` has an output"));
+    }
+    let reason = checked_reason(&body.reason)?;
+    let actor = request.caller.actor.clone();
+    ok(&request.app.engine.set_task_state(task, body.state, body.output, reason, actor).await?)
+}
+
+async fn retry(request: Request) -> Outcome {
+    ok(&request.app.engine.retry_task(task_ref(&request)?, request.caller.actor.clone()).await?)
+}

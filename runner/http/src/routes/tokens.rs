@@ -1,0 +1,175 @@
+//! Tokens. A token's text is shown once, in the answer that makes it.
+
+use axum::http::StatusCode;
+use heddle_domain::{Faults, Name, id};
+use heddle_store::token::{TokenRow, TokenWrite};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::access::{Access, Role, new_token, token_hash};
+use crate::moment::{Moment, parse_moment};
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, answer, no_content, ok};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+#[derive(Serialize)]
+struct TokenView {
+    id: Uuid,
+    name: String,
+    role: String,
+    queues: Vec<String>,
+    uids: Vec<String>,
+    expires_at: Option<Moment>,
+    created_at: Moment,
+    last_used_at: Option<Moment>,
+}
+
+impl From<TokenRow> for TokenView {
+    fn from(row: TokenRow) -> Self {
+        Self {
+            id: row.id,
+            name: row.name,
+            role: row.role,
+            queues: row.queues,
+            uids: row.uids,
+            expires_at: row.expires_at.map(Into::into),
+            created_at: row.created_at.into(),
+            last_used_at: row.last_used_at.map(Into::into),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct NewTokenView {
+    #[serde(flatten)]
+    view: TokenView,
+    token: String,
+}
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/tokens", Access::Admin, "List tokens, without their texts", list)
+            .list()
+            .answers(200, "TokenList"),
+        Route::new(Method::Post, "/v1/tokens", Access::Admin, "Make a token; its text is shown this once", create)
+            .takes("TokenSpec")
+            .answers(201, "NewToken")
+            .problem(409, "there is a token of that name"),
+        Route::new(Method::Get, "/v1/tokens/{token}", Access::Admin, "Get a token by its id or name", get)
+            .answers(200, "Token"),
+        Route::new(Method::Delete, "/v1/tokens/{token}", Access::Admin, "Revoke a token, by its id or name", revoke)
+            .answers_empty(204),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenBody {
+    name: String,
+    role: Role,
+    #[serde(default)]
+    queues: Vec<String>,
+    #[serde(default)]
+    uids: Vec<String>,
+    expires_at: Option<String>,
+}
+
+/// How many queues or users a token may be bound to.
+const BOUND_TO_MAX: usize = 1_000;
+
+/// The longest uid, in characters.
+const UID_CHARS_MAX: usize = 255;
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.tokens(request.cursor(), request.limit()?).await?;
+    ok(&List::<TokenView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+}
+
+async fn create(mut request: Request) -> Outcome {
+    let body: TokenBody = request.body(false).await?;
+    let mut faults = Faults::default();
+    let name = Name::new(&body.name);
+    if let Err(error) = &name {
+        faults.add("/name", error.to_string());
+    }
+    for (field, values) in [("queues", &body.queues), ("uids", &body.uids)] {
+        if values.len() > BOUND_TO_MAX {
+            faults.add(format!("/{field}"), format!("at most {BOUND_TO_MAX} may be named"));
+        }
+        if !values.is_empty() && body.role != Role::Worker {
+            faults.add(format!("/{field}"), "only the role `worker` is bound to queues or uids");
+        }
+    }
+    let mut queues = Vec::with_capacity(body.queues.len());
+    for (index, queue) in body.queues.iter().take(BOUND_TO_MAX).enumerate() {
+        match Name::new(queue) {
+            Ok(queue) => queues.push(queue.to_string()),
+            Err(error) => faults.add(format!("/queues/{index}"), error.to_string()),
+        }
+    }
+    for (index, uid) in body.uids.iter().take(BOUND_TO_MAX).enumerate() {
+        if uid.is_empty() || uid.chars().count() > UID_CHARS_MAX {
+            faults.add(format!("/uids/{index}"), format!("a uid has 1 to {UID_CHARS_MAX} characters"));
+        }
+    }
+    let expires_at = match body.expires_at.as_deref().map(parse_moment) {
+        Some(Err(error)) => {
+            faults.add("/expires_at", error);
+            None
+        }
+        Some(Ok(at)) if at <= request.now => {
+            faults.add("/expires_at", "that is past");
+            None
+        }
+        Some(Ok(at)) => Some(at),
+        None => None,
+    };
+    let name = match name {
+        Ok(name) if faults.is_empty() => name,
+        _ => return Err(Problem::invalid(faults)),
+    };
+    let app = &request.app;
+    let token = new_token(&*app.chance);
+    let write = TokenWrite {
+        id: id::uuid_v7(request.now, app.chance.bits()),
+        name: &name,
+        hash: token_hash(&token),
+        role: body.role.as_str(),
+        queues: &queues,
+        uids: &body.uids,
+        expires_at,
+    };
+    match app.store.create_token(request.by(), write).await? {
+        Some(row) => answer(StatusCode::CREATED, &NewTokenView { view: row.into(), token }),
+        None => {
+            let existing = app.store.token(&name).await?;
+            let problem = Problem::conflict(format!("there is a token `{name}` already"));
+            Err(match existing {
+                Some(row) => problem.existing(row.id.to_string()),
+                None => problem,
+            })
+        }
+    }
+}
+
+async fn find(request: &Request) -> Result<TokenRow, Problem> {
+    let given = request.part("token");
+    if given.contains('\0') {
+        return Err(Problem::not_found("token", "with U+0000"));
+    }
+    request.app.store.token(given).await?.ok_or_else(|| Problem::not_found("token", given))
+}
+
+async fn get(request: Request) -> Outcome {
+    ok(&TokenView::from(find(&request).await?))
+}
+
+async fn revoke(request: Request) -> Outcome {
+    let row = find(&request).await?;
+    if !request.app.store.revoke_token(request.by(), row.id).await? {
+        return Err(Problem::not_found("token", &row.name));
+    }
+    request.app.forget_tokens();
+    no_content()
+}

@@ -1,0 +1,271 @@
+//! What runs, tasks and nodes look like in the API. Fields may be added, never renamed.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::moment::Moment;
+
+/// One page of a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct List<T> {
+    /// At most `limit` things.
+    pub items: Vec<T>,
+    /// What `cursor` has to be for the next page; null on the last one.
+    pub next_cursor: Option<String>,
+}
+
+/// The interval of data that a run is for: the previous instant to this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DataInterval {
+    /// Inclusive.
+    pub start: Moment,
+    /// Exclusive.
+    pub end: Moment,
+}
+
+/// Why a run, a task run or an attempt failed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Failure {
+    /// Which kind.
+    pub kind: ErrorKind,
+    /// In a sentence.
+    pub message: String,
+    /// Where in the guest, for traps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+}
+
+/// A run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// UUIDv7.
+    pub id: Uuid,
+    /// The group's name.
+    pub group: String,
+    /// The group's revision that it runs.
+    pub revision: i32,
+    /// What it is for.
+    pub logical_time: Moment,
+    /// The data it is for.
+    pub data_interval: DataInterval,
+    /// Why it was made.
+    pub trigger: Trigger,
+    /// How it stands.
+    pub state: RunState,
+    /// As they were submitted.
+    pub params: Value,
+    /// Params for single tasks, as they were submitted.
+    pub task_params: Value,
+    /// The caller's own, unique within the group.
+    pub key: Option<String>,
+    /// Higher goes first.
+    pub priority: i16,
+    /// When it was accepted.
+    pub created_at: Moment,
+    /// When it left `waiting`.
+    pub started_at: Option<Moment>,
+    /// When it ended.
+    pub finished_at: Option<Moment>,
+    /// Why it failed.
+    pub error: Option<Failure>,
+    /// The caller's own.
+    pub labels: BTreeMap<String, String>,
+    /// What a waiting run waits for.
+    pub waiting_for: Vec<Value>,
+    /// The backfill, the run or the schedule that made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The script versions that were resolved for it: `{task: name@version}`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub scripts: BTreeMap<String, String>,
+    /// Its task runs; left out of lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<TaskRun>>,
+}
+
+/// A task run, or one item of a mapped task.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskRun {
+    /// The task's name.
+    pub task: String,
+    /// Which item; null for a task that is not mapped, and for a mapped one as a whole.
+    pub item: Option<u32>,
+    /// How it stands.
+    pub state: TaskState,
+    /// The number of its last attempt, from 1; 0 before the first.
+    pub attempt: u32,
+    /// When its first attempt began.
+    pub started_at: Option<Moment>,
+    /// When it was settled.
+    pub finished_at: Option<Moment>,
+    /// What it returned.
+    pub output: Option<Value>,
+    /// Why its last attempt failed.
+    pub error: Option<Failure>,
+    /// Where its last attempt ran.
+    pub node: Option<String>,
+    /// 0 to 1, as the script reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<f64>,
+    /// What the script says of its progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// For a mapped task as a whole: items by state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<BTreeMap<String, u64>>,
+}
+
+/// One try.
+#[derive(Clone, Debug, Serialize)]
+pub struct Attempt {
+    /// From 1.
+    pub attempt: u32,
+    /// How it stands.
+    pub state: AttemptState,
+    /// Where it runs, or the worker that has it.
+    pub node: Option<String>,
+    /// Since when.
+    pub started_at: Moment,
+    /// Until when.
+    pub finished_at: Option<Moment>,
+    /// Why it failed.
+    pub error: Option<Failure>,
+    /// The most memory that the guest had.
+    pub memory_bytes: Option<u64>,
+    /// Time on a processor.
+    pub cpu_ms: Option<u64>,
+}
+
+/// A task run with its attempts.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskDetail {
+    /// How it stands.
+    #[serde(flatten)]
+    pub task: TaskRun,
+    /// All of its attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+}
+
+/// A line of a task's log.
+#[derive(Clone, Debug, Serialize)]
+pub struct LogLine {
+    /// Where it stands; what `cursor` continues behind.
+    pub cursor: String,
+    /// When it was written.
+    pub at: Moment,
+    /// The task.
+    pub task: String,
+    /// The item.
+    pub item: Option<u32>,
+    /// The attempt.
+    pub attempt: u32,
+    /// `trace`, `debug`, `info`, `warn` or `error`.
+    pub level: String,
+    /// What it says.
+    pub message: String,
+    /// What else it says.
+    pub fields: Option<Value>,
+}
+
+/// Something that happened to a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunEvent {
+    /// Where it stands; the `id` of the server-sent event.
+    pub cursor: String,
+    /// `run.succeeded`, `task.running`, ...
+    pub kind: String,
+    /// When.
+    pub at: Moment,
+    /// What it is about.
+    #[serde(flatten)]
+    pub data: Value,
+}
+
+/// A node.
+#[derive(Clone, Debug, Serialize)]
+pub struct Node {
+    /// Its id.
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// Where it listens.
+    pub address: Option<String>,
+    /// `active`, `draining`, `stopped` or `lost`.
+    pub state: String,
+    /// Its Heddle.
+    pub version: String,
+    /// Since when it is up.
+    pub started_at: Moment,
+    /// When it was last heard of.
+    pub heartbeat_at: Moment,
+    /// How far it has followed the log of changes.
+    pub position: i64,
+    /// The newest position of that log.
+    pub position_newest: i64,
+    /// How many attempts it may have under way.
+    pub slots: i32,
+    /// How many it has.
+    pub running: i32,
+}
+
+/// What a script did without a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Invocation {
+    /// How the attempt ended.
+    pub state: AttemptState,
+    /// What it returned.
+    pub output: Option<Value>,
+    /// Why it failed.
+    pub error: Option<Failure>,
+    /// What it logged.
+    pub logs: Vec<InvocationLog>,
+    /// How long it took.
+    pub duration_ms: f64,
+    /// The most memory that it had.
+    pub memory_bytes: u64,
+}
+
+/// A line that an invocation logged.
+#[derive(Clone, Debug, Serialize)]
+pub struct InvocationLog {
+    /// `trace`, `debug`, `info`, `warn` or `error`.
+    pub level: String,
+    /// What it says.
+    pub message: String,
+    /// What else it says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Value>,
+}
+
+/// What a bulk control did.
+#[derive(Clone, Debug, Serialize)]
+pub struct BulkReport {
+    /// How many runs the filter matches.
+    pub matched: u64,
+    /// How many were changed; 0 in a dry run.
+    pub changed: u64,
+    /// The matching runs (the first [`BulkReport::IDS_MAX`]).
+    pub ids: Vec<Uuid>,
+    /// Those that could not be changed (as many at most), and why.
+    pub refused: Vec<BulkRefusal>,
+    /// Whether it was only asked what would happen.
+    pub dry_run: bool,
+}
+
+impl BulkReport {
+    /// How many runs are named.
+    pub const IDS_MAX: usize = 1_000;
+}
+
+/// A run that a bulk control left as it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct BulkRefusal {
+    /// Which.
+    pub id: Uuid,
+    /// Why.
+    pub detail: String,
+}

@@ -1,0 +1,359 @@
+//! The table of routes. One entry says all that there is to say of a route (path, who may, what goes in, what comes
+//! out, who handles it), and the router, the access rules and the OpenAPI description are all made of it; so none of
+//! them can tell another story.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{RawPathParams, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter};
+use futures::future::BoxFuture;
+
+use crate::access::{Access, authenticate};
+use crate::app::App;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, parse_query};
+
+/// The methods that routes have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Creates, or does something.
+    Post,
+    /// Replaces.
+    Put,
+    /// Changes a part.
+    Patch,
+    /// Removes.
+    Delete,
+}
+
+impl Method {
+    /// In capitals, as in a request line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    fn filter(self) -> MethodFilter {
+        match self {
+            Self::Get => MethodFilter::GET,
+            Self::Post => MethodFilter::POST,
+            Self::Put => MethodFilter::PUT,
+            Self::Patch => MethodFilter::PATCH,
+            Self::Delete => MethodFilter::DELETE,
+        }
+    }
+}
+
+/// How long a request may take, and hence which bound it counts against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Answers at once.
+    Quick,
+    /// May wait or follow.
+    Waits,
+    /// Brings megabytes.
+    Uploads,
+    /// Is never refused for load: health.
+    Free,
+}
+
+type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Outcome> + Send + Sync>;
+
+/// A body that goes in or comes out.
+#[derive(Clone, Copy, Debug)]
+pub struct Media {
+    /// The media type.
+    pub media_type: &'static str,
+    /// The name of its schema among the components; empty: any.
+    pub schema: &'static str,
+}
+
+/// A query parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryParam {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub detail: &'static str,
+}
+
+/// A route.
+#[derive(Clone)]
+pub struct Route {
+    /// Its method.
+    pub method: Method,
+    /// Its path, with `{parts}`.
+    pub path: &'static str,
+    /// Who may.
+    pub access: Access,
+    /// The noun that it belongs to.
+    pub tag: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// What is good to know besides.
+    pub detail: &'static str,
+    /// What may stand in its query.
+    pub query: Vec<QueryParam>,
+    /// What goes in.
+    pub takes: Vec<Media>,
+    /// What comes out when all is well.
+    pub answers: Vec<(u16, Option<Media>, &'static str)>,
+    /// Which problems it may answer, beside those that all may.
+    pub problems: Vec<(u16, &'static str)>,
+    /// How long it may take.
+    pub pace: Pace,
+    handler: Handler,
+}
+
+impl Route {
+    /// A route of a noun.
+    pub fn new<F, R>(method: Method, path: &'static str, access: Access, summary: &'static str, handler: F) -> Self
+    where
+        F: Fn(Request) -> R + Send + Sync + 'static,
+        R: Future<Output = Outcome> + Send + 'static,
+    {
+        Self {
+            method,
+            path,
+            access,
+            tag: "",
+            summary,
+            detail: "",
+            query: Vec::new(),
+            takes: Vec::new(),
+            answers: Vec::new(),
+            problems: Vec::new(),
+            pace: Pace::Quick,
+            handler: Arc::new(move |request| Box::pin(handler(request))),
+        }
+    }
+
+    /// What is good to know besides.
+    pub fn detail(mut self, detail: &'static str) -> Self {
+        self.detail = detail;
+        self
+    }
+
+    /// A query parameter.
+    pub fn query(mut self, name: &'static str, detail: &'static str) -> Self {
+        self.query.push(QueryParam { name, detail });
+        self
+    }
+
+    /// The query parameters of a list.
+    pub fn list(self) -> Self {
+        self.query("limit", "How many at most: 1 to 500, default 50.")
+            .query("cursor", "Where the page begins: the last page's `next_cursor`.")
+    }
+
+    /// A JSON body.
+    pub fn takes(self, schema: &'static str) -> Self {
+        self.takes_as("application/json", schema)
+    }
+
+    /// A spec: JSON or YAML.
+    pub fn takes_spec(self, schema: &'static str) -> Self {
+        self.takes_as("application/json", schema).takes_as("application/yaml", schema)
+    }
+
+    /// A body of another media type.
+    pub fn takes_as(mut self, media_type: &'static str, schema: &'static str) -> Self {
+        self.takes.push(Media { media_type, schema });
+        self
+    }
+
+    /// A JSON answer.
+    pub fn answers(self, status: u16, schema: &'static str) -> Self {
+        self.answers_as(status, "application/json", schema)
+    }
+
+    /// An answer of another media type.
+    pub fn answers_as(mut self, status: u16, media_type: &'static str, schema: &'static str) -> Self {
+        self.answers.push((status, Some(Media { media_type, schema }), ""));
+        self
+    }
+
+    /// An answer without a body.
+    pub fn answers_empty(mut self, status: u16) -> Self {
+        self.answers.push((status, None, ""));
+        self
+    }
+
+    /// 201 if it created, 200 if it changed or found nothing to change.
+    pub fn answers_put(self, schema: &'static str) -> Self {
+        self.answers(201, schema).answers(200, schema)
+    }
+
+    /// A problem that it may answer.
+    pub fn problem(mut self, status: u16, when: &'static str) -> Self {
+        self.problems.push((status, when));
+        self
+    }
+
+    /// How long it may take.
+    pub fn pace(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self
+    }
+}
+
+/// All routes.
+pub struct Table {
+    routes: Vec<Route>,
+}
+
+impl Table {
+    /// Puts the routes of all nouns together.
+    pub fn new(nouns: Vec<(&'static str, Vec<Route>)>) -> Self {
+        let routes = nouns
+            .into_iter()
+            .flat_map(|(tag, routes)| routes.into_iter().map(move |route| Route { tag, ..route }))
+            .collect();
+        Self { routes }
+    }
+
+    /// In the order in which the nouns were given.
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
+    /// The router.
+    pub fn router(&self, app: App) -> Router {
+        let mut paths: BTreeMap<&'static str, Vec<&Route>> = BTreeMap::new();
+        for route in &self.routes {
+            paths.entry(route.path).or_default().push(route);
+        }
+        let mut router = Router::new();
+        for (path, routes) in paths {
+            let mut methods = MethodRouter::new();
+            let mut allowed: Vec<&str> = routes.iter().map(|route| route.method.as_str()).collect();
+            if allowed.contains(&"GET") {
+                allowed.push("HEAD");
+            }
+            allowed.sort_unstable();
+            let allowed = allowed.join(", ");
+            for route in routes {
+                let route = route.clone();
+                methods = methods.on(
+                    route.method.filter(),
+                    move |State(app): State<App>, path: Option<RawPathParams>, request: axum::extract::Request| {
+                        serve(app, route.clone(), path, request)
+                    },
+                );
+            }
+            methods = methods.fallback(move || {
+                let allowed = allowed.clone();
+                async move {
+                    let mut problem =
+                        Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("this path takes {allowed} only"));
+                    if let Ok(value) = HeaderValue::from_str(&allowed) {
+                        problem.header = Some((header::ALLOW, value));
+                    }
+                    problem
+                }
+            });
+            router = router.route(path, methods);
+        }
+        router.with_state(app)
+    }
+}
+
+/// Seconds after which a caller who was turned away should come back.
+const SHED_RETRY_SECONDS: u64 = 1;
+
+async fn serve(app: App, route: Route, path: Option<RawPathParams>, request: axum::extract::Request) -> Response {
+    match handle(app, route, path, request).await {
+        Ok(response) => response,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: axum::extract::Request) -> Outcome {
+    let bound = match route.pace {
+        Pace::Quick => Some(&app.requests),
+        Pace::Waits => Some(&app.waits),
+        Pace::Uploads => Some(&app.uploads),
+        Pace::Free => None,
+    };
+    let permit = match bound {
+        Some(bound) => Some(bound.clone().try_acquire_owned().map_err(|_| {
+            Problem::overloaded("this node has as many requests under way as it takes", SHED_RETRY_SECONDS)
+        })?),
+        None => None,
+    };
+    let (parts, body) = request.into_parts();
+    let caller = match route.access {
+        Access::Open => crate::access::Caller {
+            actor: "anyone".into(),
+            role: crate::access::Role::Viewer,
+            queues: Vec::new(),
+            uids: Vec::new(),
+        },
+        access => {
+            let caller = authenticate(&app, &parts.headers).await?;
+            if !access.allows(caller.role) {
+                return Err(Problem::forbidden(format!(
+                    "a token of the role `{}` may not do this. {}",
+                    caller.role.as_str(),
+                    access.described()
+                )));
+            }
+            caller
+        }
+    };
+    // Without params there is nothing to extract; with params, none means that they are not UTF-8.
+    let path: Vec<(String, String)> = match &path {
+        Some(params) => params.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        None if route.path.contains('{') => return Err(Problem::malformed("the path is not UTF-8")),
+        None => Vec::new(),
+    };
+    let now = app.clock.now();
+    let query = parse_query(parts.uri.query())?;
+    let request = Request { app, caller, now, headers: parts.headers, path, query, body };
+    let response = (route.handler)(request).await?;
+    // A stream counts for as long as it is read.
+    Ok(match permit {
+        Some(permit) if route.pace == Pace::Waits => hold(response, permit),
+        _ => response,
+    })
+}
+
+/// Keeps a permit until the body has been sent.
+fn hold(response: Response, permit: tokio::sync::OwnedSemaphorePermit) -> Response {
+    use futures::StreamExt;
+    if http_body::Body::size_hint(response.body()).exact().is_some() {
+        return response;
+    }
+    response.map(|body| {
+        axum::body::Body::from_stream(body.into_data_stream().map(move |piece| {
+            let _held = &permit;
+            piece
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_route_is_described() {
+        let table = crate::routes::table();
+        let mut seen = std::collections::BTreeSet::new();
+        for route in table.routes() {
+            assert!(seen.insert((route.path, route.method)), "{} {} twice", route.method.as_str(), route.path);
+            assert!(!route.summary.is_empty() && !route.tag.is_empty());
+            assert!(!route.answers.is_empty(), "{} {} answers nothing", route.method.as_str(), route.path);
+        }
+    }
+}

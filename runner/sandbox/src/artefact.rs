@@ -1,0 +1,98 @@
+//! Compiled artefacts on disk, by the digest of the script and the engine that they are for.
+//!
+//! A file is `magic`, the SHA-256 of all that follows, what the script is, and wasmtime's code. Code is executed as it
+//! stands, so a file that does not match its checksum is treated as absent. Files are written aside and renamed: a
+//! crash leaves no half of one.
+
+use crate::bounds::Kind;
+use crate::compiler::Artefact;
+use sha2::{Digest, Sha256};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+const MAGIC: &[u8; 8] = b"heddle\x00\x01";
+const CHECKSUM_BYTES: usize = 32;
+const HEADER_BYTES: usize = MAGIC.len() + CHECKSUM_BYTES + 1;
+
+/// A directory of artefacts for one engine.
+pub(crate) struct ArtefactCache {
+    directory: PathBuf,
+    written: AtomicU64,
+}
+
+impl ArtefactCache {
+    /// Opens the cache for this engine, making its directory.
+    pub fn open(root: &Path, engine: &wasmtime::Engine) -> std::io::Result<Self> {
+        let mut hasher = DefaultHasher::new();
+        engine.precompile_compatibility_hash().hash(&mut hasher);
+        let directory = root.join(format!("{:016x}", hasher.finish()));
+        std::fs::create_dir_all(&directory)?;
+        Ok(Self { directory, written: AtomicU64::new(0) })
+    }
+
+    /// The artefact of a script, if it is there and whole.
+    pub fn read(&self, digest: &str) -> Option<Artefact> {
+        let mut file = std::fs::read(self.path(digest)?).ok()?;
+        let rest = file.strip_prefix(MAGIC)?;
+        let (checksum, content) = rest.split_at_checked(CHECKSUM_BYTES)?;
+        if Sha256::digest(content).as_slice() != checksum {
+            tracing::warn!(digest, "a damaged artefact in the cache is compiled again");
+            return None;
+        }
+        let kind = match content.first()? {
+            0 => Kind::Module,
+            1 => Kind::Component,
+            _ => return None,
+        };
+        file.drain(..HEADER_BYTES);
+        Some(Artefact { kind, code: file })
+    }
+
+    /// Keeps an artefact.
+    pub fn write(&self, digest: &str, artefact: &Artefact) -> std::io::Result<()> {
+        let path = self.path(digest).ok_or_else(|| std::io::Error::other("not a digest"))?;
+        let kind = [match artefact.kind {
+            Kind::Module => 0,
+            Kind::Component => 1,
+        }];
+        let mut checksum = Sha256::new();
+        checksum.update(kind);
+        checksum.update(&artefact.code);
+        let aside = self.directory.join(format!(
+            ".{}-{}-{}",
+            path.file_name().and_then(|name| name.to_str()).unwrap_or_default(),
+            std::process::id(),
+            self.written.fetch_add(1, Relaxed)
+        ));
+        let write = || {
+            let mut file = std::fs::File::create(&aside)?;
+            file.write_all(MAGIC)?;
+            file.write_all(&checksum.finalize())?;
+            file.write_all(&kind)?;
+            file.write_all(&artefact.code)?;
+            std::fs::rename(&aside, &path)
+        };
+        write().inspect_err(|_| {
+            let _ = std::fs::remove_file(&aside);
+        })
+    }
+
+    fn path(&self, digest: &str) -> Option<PathBuf> {
+        let name = digest.strip_prefix("sha256:")?;
+        let plain = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        plain.then(|| self.directory.join(name))
+    }
+}
+
+/// The digest of a script as it was uploaded: `sha256:` and hexadecimal digits.
+pub(crate) fn digest_of(wasm: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::from("sha256:");
+    for byte in Sha256::digest(wasm) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

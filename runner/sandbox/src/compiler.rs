@@ -1,0 +1,229 @@
+//! Compiling, in a child process that may be killed.
+//!
+//! Compiling is an attack surface: a small text can take minutes and gigabytes. So the node never parses or compiles a
+//! script itself. It starts a child with an empty environment, writes one line of JSON ([`Order`]) and the script to its
+//! standard input, and reads one line of JSON ([`Answer`]) and the artefact from its standard output. The child limits
+//! its own address space and processor time before it looks at anything, and dies with its parent; the parent kills it
+//! when its time is up.
+
+use crate::bounds::{self, Kind};
+use crate::config::{CompilerCommand, SandboxConfig};
+use crate::engine::code_config;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use wasmtime::Engine;
+
+/// The largest artefact.
+const MAX_ARTEFACT_BYTES: u64 = 1 << 30;
+/// The longest first line of an answer.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+/// What is read of a child's last words.
+const MAX_STDERR_BYTES: u64 = 64 << 10;
+/// How low a compiling child ranks.
+const CHILD_NICE: libc::c_int = 10;
+/// How many threads it has.
+const CHILD_THREADS: usize = 4;
+
+#[derive(Serialize, Deserialize)]
+struct Order {
+    max_address_space_bytes: u64,
+    max_cpu_seconds: u64,
+    max_wasm_bytes: usize,
+    max_memory_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    /// The artefact follows.
+    Compiled(Kind),
+    /// Why the script is refused.
+    Refused(String),
+}
+
+/// What came out.
+pub(crate) struct Artefact {
+    pub kind: Kind,
+    pub code: Vec<u8>,
+}
+
+/// Why nothing came out.
+#[derive(Debug)]
+pub(crate) enum NotCompiled {
+    /// The script's fault.
+    Refused(String),
+    /// It took too long.
+    Timeout(Duration),
+    /// Our fault.
+    Internal(String),
+}
+
+/// Starts compiling children, a few at a time.
+pub(crate) struct Compiler {
+    command: CompilerCommand,
+    order: Order,
+    timeout: Duration,
+    turns: Semaphore,
+}
+
+impl Compiler {
+    pub fn new(config: &SandboxConfig) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            command: config.compiler.clone(),
+            order: Order {
+                max_address_space_bytes: config.compile_memory_bytes,
+                // Of all its threads together, and never the limit that is met first.
+                max_cpu_seconds: config.compile_timeout.as_secs().saturating_add(1) * CHILD_THREADS as u64,
+                max_wasm_bytes: config.max_wasm_bytes,
+                max_memory_bytes: config.max_memory_bytes,
+            },
+            timeout: config.compile_timeout,
+            turns: Semaphore::new(cores.div_ceil(2)),
+        }
+    }
+
+    pub async fn compile(&self, wasm: Bytes) -> Result<Artefact, NotCompiled> {
+        let internal = |error: &dyn std::fmt::Display| NotCompiled::Internal(format!("the compiler: {error}"));
+        let _turn = self.turns.acquire().await.map_err(|error| internal(&error))?;
+        let mut child = tokio::process::Command::new(&self.command.program)
+            .args(&self.command.args)
+            .env_clear()
+            // Arenas reserve address space per thread, which is what is limited.
+            .env("MALLOC_ARENA_MAX", "2")
+            .env("RAYON_NUM_THREADS", CHILD_THREADS.to_string())
+            .envs(self.command.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| internal(&error))?;
+        let mut stdin = child.stdin.take().ok_or_else(|| internal(&"no stdin"))?;
+        let stdout = child.stdout.take().ok_or_else(|| internal(&"no stdout"))?;
+        let stderr = child.stderr.take().ok_or_else(|| internal(&"no stderr"))?;
+        let mut order = serde_json::to_vec(&self.order).map_err(|error| internal(&error))?;
+        order.push(b'\n');
+        let work = async {
+            let write = async {
+                // A child that refuses early does not read to the end.
+                if stdin.write_all(&order).await.is_ok() && stdin.write_all(&wasm).await.is_ok() {
+                    let _ = stdin.shutdown().await;
+                }
+                drop(stdin);
+            };
+            let (mut out, mut words) = (Vec::new(), Vec::new());
+            let (mut stdout, mut stderr) = (stdout.take(MAX_ARTEFACT_BYTES), stderr.take(MAX_STDERR_BYTES));
+            let ((), read, _) = tokio::join!(write, stdout.read_to_end(&mut out), stderr.read_to_end(&mut words));
+            read.map_err(|error| internal(&error))?;
+            let status = child.wait().await.map_err(|error| internal(&error))?;
+            Ok((out, words, status))
+        };
+        let (mut out, words, status) = match tokio::time::timeout(self.timeout, work).await {
+            Ok(done) => done?,
+            Err(_) => return Err(NotCompiled::Timeout(self.timeout)),
+        };
+        if !status.success() {
+            let words = String::from_utf8_lossy(&words);
+            let words = words.trim();
+            return Err(if words.contains("memory allocation of") {
+                let limit = self.order.max_address_space_bytes;
+                NotCompiled::Refused(format!("cannot be compiled within {limit} bytes of memory"))
+            } else if std::os::unix::process::ExitStatusExt::signal(&status).is_some() {
+                NotCompiled::Refused(format!("made the compiler fail ({status}): it nests too deep or is too large"))
+            } else {
+                NotCompiled::Internal(format!("the compiler ended with {status}: {}", crate::journal::cut(words, 1_024)))
+            });
+        }
+        let end = out.iter().take(MAX_ANSWER_BYTES).position(|byte| *byte == b'\n').ok_or_else(|| internal(&"no answer"))?;
+        match serde_json::from_slice(&out[..end]).map_err(|error| internal(&error))? {
+            Answer::Compiled(kind) => {
+                out.drain(..=end);
+                Ok(Artefact { kind, code: out })
+            }
+            Answer::Refused(why) => Err(NotCompiled::Refused(why)),
+        }
+    }
+}
+
+/// What the compiling child does. Call it first thing in a process that [`CompilerCommand`] starts, and exit with what
+/// it returns.
+pub fn compile_child_main() -> ExitCode {
+    match serve_order() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve_order() -> Result<(), String> {
+    let told = |error: std::io::Error| error.to_string();
+    let mut stdin = std::io::stdin().lock();
+    let mut line = Vec::new();
+    loop {
+        let mut byte = [0];
+        stdin.read_exact(&mut byte).map_err(told)?;
+        if byte[0] == b'\n' {
+            break;
+        }
+        if line.len() >= MAX_ANSWER_BYTES {
+            return Err("the order is too long".into());
+        }
+        line.push(byte[0]);
+    }
+    let order: Order = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
+    limit_self(&order).map_err(told)?;
+    let mut wasm = Vec::new();
+    stdin.take(order.max_wasm_bytes as u64 + 1).read_to_end(&mut wasm).map_err(told)?;
+    let (answer, code) = match compile(&wasm, &order) {
+        Ok((kind, code)) => (Answer::Compiled(kind), code),
+        Err(why) => (Answer::Refused(crate::journal::cut(&why, MAX_ANSWER_BYTES / 8).to_owned()), Vec::new()),
+    };
+    let mut stdout = std::io::stdout().lock();
+    serde_json::to_writer(&mut stdout, &answer).map_err(|error| error.to_string())?;
+    stdout.write_all(b"\n").and_then(|()| stdout.write_all(&code)).and_then(|()| stdout.flush()).map_err(told)
+}
+
+fn compile(wasm: &[u8], order: &Order) -> Result<(Kind, Vec<u8>), String> {
+    if wasm.len() > order.max_wasm_bytes {
+        return Err(format!("has more than {} bytes", order.max_wasm_bytes));
+    }
+    if wasm.is_empty() {
+        return Err("is empty".into());
+    }
+    if !wasm.starts_with(b"\0asm") && wat::Detect::from_bytes(wasm) != wat::Detect::WasmText {
+        return Err("is not WebAssembly: neither a module, nor a component, nor the text of one".into());
+    }
+    let binary = wat::parse_bytes(wasm).map_err(|error| format!("is not valid WebAssembly text: {error}"))?;
+    let kind = bounds::check(&binary, order.max_memory_bytes)?;
+    let engine = Engine::new(&code_config()).map_err(|error| format!("{error:#}"))?;
+    let code = match kind {
+        Kind::Module => engine.precompile_module(&binary),
+        Kind::Component => engine.precompile_component(&binary),
+    };
+    Ok((kind, code.map_err(|error| format!("is not valid WebAssembly: {error:#}"))?))
+}
+
+fn limit_self(order: &Order) -> std::io::Result<()> {
+    let limit = |resource, value: u64| {
+        let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+        // SAFETY: the pointer is to a live rlimit.
+        if unsafe { libc::setrlimit(resource, &limit) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    limit(libc::RLIMIT_AS, order.max_address_space_bytes)?;
+    limit(libc::RLIMIT_CPU, order.max_cpu_seconds)?;
+    limit(libc::RLIMIT_CORE, 0)?;
+    // SAFETY: no memory is involved. That either fails is no reason not to compile.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::setpriority(libc::PRIO_PROCESS, 0, CHILD_NICE);
+    }
+    Ok(())
+}

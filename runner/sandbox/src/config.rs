@@ -1,0 +1,74 @@
+//! What a node sets.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How to start the child process that compiles: a program that calls [`crate::compile_child_main`].
+#[derive(Clone, Debug)]
+pub struct CompilerCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its environment; nothing else of ours is passed on.
+    pub env: Vec<(String, String)>,
+}
+
+/// A sandbox's settings.
+#[derive(Clone, Debug)]
+pub struct SandboxConfig {
+    /// Where compiled artefacts are kept. Made if it does not exist. Whoever can write there can run code in the node.
+    pub cache_dir: PathBuf,
+    /// The compiling child process.
+    pub compiler: CompilerCommand,
+    /// How long one compilation may take.
+    pub compile_timeout: Duration,
+    /// How much address space one compilation may take.
+    pub compile_memory_bytes: u64,
+    /// The largest script, binary or text.
+    pub max_wasm_bytes: usize,
+    /// Guest threads of the short lane.
+    pub threads: usize,
+    /// Guest threads of the long lane.
+    pub long_threads: usize,
+    /// How many attempts may have an instance at once.
+    pub max_instances: u32,
+    /// The largest `memory` that a task may ask for.
+    pub max_memory_bytes: u64,
+    /// How much linear memory all attempts together may have.
+    pub total_memory_bytes: u64,
+    /// How many bytes of linked scripts are kept in memory.
+    pub max_loaded_bytes: u64,
+    /// Host names, addresses and networks (CIDR) that may be reached although they are private.
+    pub private_hosts: Vec<String>,
+}
+
+impl SandboxConfig {
+    /// Settings for a machine with this many cores and this much memory.
+    pub fn new(cache_dir: PathBuf, compiler: CompilerCommand) -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            cache_dir,
+            compiler,
+            compile_timeout: Duration::from_secs(60),
+            compile_memory_bytes: 2 << 30,
+            max_wasm_bytes: 64 << 20,
+            threads: cores,
+            long_threads: cores,
+            max_instances: 1_000,
+            max_memory_bytes: 1 << 30,
+            total_memory_bytes: physical_memory_bytes().map_or(4 << 30, |all| all / 4 * 3),
+            max_loaded_bytes: 1 << 30,
+            private_hosts: Vec::new(),
+        }
+    }
+}
+
+/// What the machine has, or what the container may use of it.
+fn physical_memory_bytes() -> Option<u64> {
+    // SAFETY: sysconf has no preconditions.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let machine = u64::try_from(pages).ok()?.checked_mul(u64::try_from(page).ok()?)?;
+    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+    Some(container.map_or(machine, |limit: u64| limit.min(machine)))
+}

@@ -1,0 +1,92 @@
+//! What a script says of itself when it is uploaded.
+
+use crate::attempt::{AttemptRequest, Grants, Limits};
+use crate::context::{Context, Interval};
+use crate::services::{BoxFuture, ConnectionTarget, HostServices, LogLine};
+use heddle_domain::Time;
+use heddle_domain::state::Trigger;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// What `describe` may take. Python needs most of the memory before its first line.
+const LIMITS: Limits = Limits {
+    memory_bytes: 128 << 20,
+    output_bytes: 64 << 10,
+    log_bytes: 64 << 10,
+    timeout: Some(Duration::from_secs(1)),
+};
+
+/// A script's description.
+#[derive(Default, Deserialize)]
+pub(crate) struct Description {
+    pub description: Option<String>,
+    /// A JSON Schema.
+    pub params: Option<Map<String, Value>>,
+    pub defaults: Option<Map<String, Value>>,
+}
+
+impl Description {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let value: Value = serde_json::from_str(text).map_err(|error| format!("`describe` must give JSON: {error}"))?;
+        match value {
+            Value::Null => Ok(Self::default()),
+            Value::Object(_) => {
+                serde_json::from_value(value).map_err(|error| format!("`describe` gives what cannot be used: {error}"))
+            }
+            _ => Err("`describe` must give a JSON object".into()),
+        }
+    }
+}
+
+/// The attempt that calls `describe`: it may reach nothing.
+pub(crate) fn request(now: Time) -> AttemptRequest {
+    AttemptRequest {
+        context: Context {
+            run: Uuid::nil(),
+            group: String::new(),
+            task: String::new(),
+            attempt: 1,
+            trigger: Trigger::Manual,
+            logical_time: now,
+            data_interval: Interval { start: now, end: now },
+            deadline: None,
+            item: None,
+            idempotency_key: String::new(),
+        },
+        params: String::new(),
+        limits: LIMITS,
+        grants: Grants::default(),
+        host: Arc::new(Nothing),
+    }
+}
+
+struct Nothing;
+
+fn refused<T: Send + 'static>() -> BoxFuture<'static, Result<T, String>> {
+    Box::pin(async { Err("not while describing".to_owned()) })
+}
+
+impl HostServices for Nothing {
+    fn upstream(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
+        refused()
+    }
+
+    fn state_get(&self, _: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
+        refused()
+    }
+
+    fn secret(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
+        refused()
+    }
+
+    fn connection(&self, _: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
+        refused()
+    }
+
+    fn log(&self, _: LogLine) {}
+
+    fn progress(&self, _: f64, _: String) {}
+}

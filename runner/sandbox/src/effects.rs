@@ -1,0 +1,245 @@
+//! What an attempt wants written to Heddle if it succeeds.
+
+use std::collections::HashMap;
+
+/// How many effects an attempt may have.
+const MAX_EFFECTS: usize = 1_000;
+/// How many bytes they may have together.
+const MAX_EFFECT_BYTES: usize = 8 << 20;
+/// The longest key of the state.
+const MAX_KEY_BYTES: usize = 256;
+/// The largest value of the state.
+const MAX_VALUE_BYTES: usize = 64 << 10;
+/// The longest unique key of an enqueued run.
+const MAX_RUN_KEY_BYTES: usize = 512;
+/// The longest subject of a notification.
+const MAX_SUBJECT_BYTES: usize = 1 << 10;
+/// The longest body of a notification.
+const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// One write, committed together with the outcome or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Sets a key of the group's state.
+    StateSet {
+        /// The key.
+        key: String,
+        /// A JSON text.
+        value: String,
+    },
+    /// Sets a key if it has this version, counting the effects before this one; otherwise nothing of the attempt is
+    /// written, and it fails retryably.
+    StateCompareAndSet {
+        /// The key.
+        key: String,
+        /// `None`: the key does not exist.
+        expected: Option<u64>,
+        /// A JSON text.
+        value: String,
+    },
+    /// Deletes a key of the group's state.
+    StateDelete {
+        /// The key.
+        key: String,
+    },
+    /// Makes a run of a group.
+    Enqueue {
+        /// The group.
+        group: String,
+        /// A JSON object.
+        params: String,
+        /// Unique per group: a repeat makes no second run.
+        key: Option<String>,
+    },
+    /// Sends a notification.
+    Notify {
+        /// The channel.
+        channel: String,
+        /// What it is about.
+        subject: String,
+        /// What it says.
+        body: String,
+    },
+}
+
+impl Effect {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::StateSet { key, value } | Self::StateCompareAndSet { key, value, .. } => key.len() + value.len(),
+            Self::StateDelete { key } => key.len(),
+            Self::Enqueue { group, params, key } => {
+                group.len() + params.len() + key.as_ref().map_or(0, String::len)
+            }
+            Self::Notify { channel, subject, body } => channel.len() + subject.len() + body.len(),
+        }
+    }
+}
+
+/// What an attempt would see of a key: a value with its version, or that there is none.
+pub(crate) type Entry = Option<(String, u64)>;
+
+/// The effects of an attempt so far, and the state as it would be after them.
+#[derive(Default)]
+pub(crate) struct Effects {
+    list: Vec<Effect>,
+    bytes: usize,
+    overlay: HashMap<String, Overlay>,
+}
+
+/// What the attempt itself did to a key.
+struct Overlay {
+    /// `None`: deleted.
+    value: Option<String>,
+    /// How many writes came after the last delete, or after what is stored.
+    writes: u64,
+    /// Whether a delete came before those writes.
+    deleted: bool,
+}
+
+impl Effects {
+    /// What the attempt sees of a key of which `stored` is stored.
+    pub fn seen(&self, key: &str, stored: Entry) -> Entry {
+        let Some(overlay) = self.overlay.get(key) else { return stored };
+        let base = if overlay.deleted { 0 } else { stored.map_or(0, |(_, version)| version) };
+        overlay.value.as_ref().map(|value| (value.clone(), base + overlay.writes))
+    }
+
+    pub fn set(&mut self, key: String, value: String) -> Result<(), String> {
+        check_key(&key)?;
+        check_value(&value)?;
+        self.push(Effect::StateSet { key: key.clone(), value: value.clone() })?;
+        self.overwrite(key, value);
+        Ok(())
+    }
+
+    /// `seen` is what [`Self::seen`] says of the key.
+    pub fn compare_and_set(
+        &mut self,
+        key: String,
+        expected: Option<u64>,
+        value: String,
+        seen: &Entry,
+    ) -> Result<(), String> {
+        check_key(&key)?;
+        check_value(&value)?;
+        let version = seen.as_ref().map(|(_, version)| *version);
+        if version != expected {
+            let is = version.map_or("does not exist".into(), |version| format!("has version {version}"));
+            let wanted = expected.map_or("that it does not exist".into(), |version| format!("version {version}"));
+            return Err(format!("lost compare-and-set: key `{key}` {is}, expected was {wanted}"));
+        }
+        self.push(Effect::StateCompareAndSet { key: key.clone(), expected, value: value.clone() })?;
+        self.overwrite(key, value);
+        Ok(())
+    }
+
+    pub fn delete(&mut self, key: String) -> Result<(), String> {
+        check_key(&key)?;
+        self.push(Effect::StateDelete { key: key.clone() })?;
+        self.overlay.insert(key, Overlay { value: None, writes: 0, deleted: true });
+        Ok(())
+    }
+
+    pub fn enqueue(&mut self, group: String, params: String, key: Option<String>) -> Result<(), String> {
+        check_name("group", &group)?;
+        if !is_json_object(&params) {
+            return Err("`params` of an enqueued run must be a JSON object".into());
+        }
+        if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_RUN_KEY_BYTES) {
+            return Err(format!("the key of an enqueued run has 1 to {MAX_RUN_KEY_BYTES} bytes"));
+        }
+        self.push(Effect::Enqueue { group, params, key })
+    }
+
+    pub fn notify(&mut self, channel: String, subject: String, body: String) -> Result<(), String> {
+        check_name("channel", &channel)?;
+        if subject.len() > MAX_SUBJECT_BYTES {
+            return Err(format!("a notification's subject has at most {MAX_SUBJECT_BYTES} bytes"));
+        }
+        if body.len() > MAX_BODY_BYTES {
+            return Err(format!("a notification's body has at most {MAX_BODY_BYTES} bytes"));
+        }
+        self.push(Effect::Notify { channel, subject, body })
+    }
+
+    pub fn into_list(self) -> Vec<Effect> {
+        self.list
+    }
+
+    fn overwrite(&mut self, key: String, value: String) {
+        let overlay = self.overlay.entry(key).or_insert(Overlay { value: None, writes: 0, deleted: false });
+        overlay.writes += 1;
+        overlay.value = Some(value);
+    }
+
+    fn push(&mut self, effect: Effect) -> Result<(), String> {
+        if self.list.len() >= MAX_EFFECTS {
+            return Err(format!("an attempt may write at most {MAX_EFFECTS} times (state, enqueue, notify)"));
+        }
+        let bytes = self.bytes + effect.bytes();
+        if bytes > MAX_EFFECT_BYTES {
+            return Err(format!("an attempt may write at most {MAX_EFFECT_BYTES} bytes (state, enqueue, notify)"));
+        }
+        self.bytes = bytes;
+        self.list.push(effect);
+        Ok(())
+    }
+}
+
+pub(crate) fn check_key(key: &str) -> Result<(), String> {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES || key.contains('\0') {
+        return Err(format!("a state key has 1 to {MAX_KEY_BYTES} bytes, none of them zero; this one has {}", key.len()));
+    }
+    Ok(())
+}
+
+fn check_value(value: &str) -> Result<(), String> {
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(format!("a state value has at most {MAX_VALUE_BYTES} bytes; this one has {}", value.len()));
+    }
+    crate::run::check_json(value).map_err(|error| format!("a state value must be JSON: {error}"))
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), String> {
+    heddle_domain::Name::new(name).map(drop).map_err(|error| format!("{what} `{name}`: {error}"))
+}
+
+pub(crate) fn is_json_object(text: &str) -> bool {
+    text.trim_start().starts_with('{') && crate::run::check_json(text).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_see_own_writes() {
+        let mut effects = Effects::default();
+        let stored = Some(("1".to_owned(), 7));
+        assert_eq!(effects.seen("k", stored.clone()), stored);
+        effects.set("k".into(), "2".into()).unwrap();
+        assert_eq!(effects.seen("k", stored.clone()), Some(("2".into(), 8)));
+        let seen = effects.seen("k", stored.clone());
+        assert!(effects.compare_and_set("k".into(), Some(7), "3".into(), &seen).is_err());
+        effects.compare_and_set("k".into(), Some(8), "3".into(), &seen).unwrap();
+        effects.delete("k".into()).unwrap();
+        assert_eq!(effects.seen("k", stored.clone()), None);
+        effects.compare_and_set("k".into(), None, "4".into(), &None).unwrap();
+        assert_eq!(effects.seen("k", stored), Some(("4".into(), 1)));
+        assert_eq!(effects.into_list().len(), 4);
+    }
+
+    #[test]
+    fn bounds() {
+        let mut effects = Effects::default();
+        assert!(effects.set(String::new(), "1".into()).is_err());
+        assert!(effects.set("k".repeat(257), "1".into()).is_err());
+        assert!(effects.set("k".into(), "nonsense".into()).is_err());
+        assert!(effects.enqueue("g".into(), "[]".into(), None).is_err());
+        assert!(effects.enqueue("not a name".into(), "{}".into(), None).is_err());
+        for _ in 0..MAX_EFFECTS {
+            effects.set("k".into(), "1".into()).unwrap();
+        }
+        assert!(effects.set("k".into(), "1".into()).unwrap_err().contains("1000"));
+    }
+}

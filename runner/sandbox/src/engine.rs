@@ -1,0 +1,160 @@
+//! Wasmtime's configuration, and the ticker that makes guests yield.
+//!
+//! FACTS behind the numbers: a pool whose slots keep some memory resident is three times as fast as mapping on demand,
+//! provided that the kernel can tell which pages were touched (`PAGEMAP_SCAN`); without it, resetting a large resident
+//! part costs more than it saves. Epochs cost a loop 0 to 20%, fuel 70%.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails,
+};
+
+/// How often guests that run yield.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
+/// How many ticks without a guest until the ticker sleeps.
+const IDLE_TICKS: u32 = 100;
+
+/// The deepest that wasm may recurse.
+const MAX_WASM_STACK_BYTES: usize = 1 << 20;
+/// A guest's stack: wasm's and that of the host functions that it calls.
+const STACK_BYTES: usize = 2 << 20;
+/// What a slot's memory keeps resident where the kernel has `PAGEMAP_SCAN`, and where not.
+const KEEP_RESIDENT_BYTES: usize = 1 << 20;
+const KEEP_RESIDENT_BYTES_WITHOUT_SCAN: usize = 64 << 10;
+
+/// The largest table, in elements.
+pub(crate) const MAX_TABLE_ELEMENTS: usize = 200_000;
+/// Core instances in one component: Python brings some thirty.
+pub(crate) const MAX_CORE_INSTANCES: u32 = 100;
+/// Memories in one component.
+pub(crate) const MAX_MEMORIES: u32 = 8;
+/// Tables in one component.
+pub(crate) const MAX_TABLES: u32 = 20;
+/// What wasmtime may allocate for one instance's own structures.
+const MAX_INSTANCE_BYTES: usize = 4 << 20;
+
+/// What decides what compiled code looks like: the compiling child and the node must agree on it.
+pub(crate) fn code_config() -> Config {
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        .max_wasm_stack(MAX_WASM_STACK_BYTES)
+        .async_stack_size(STACK_BYTES)
+        .cranelift_opt_level(OptLevel::Speed)
+        // Names in a trap's trace come from the name section; DWARF would have the node parse hostile input.
+        .wasm_backtrace_details(WasmBacktraceDetails::Disable)
+        .wasm_component_model(true)
+        .concurrency_support(false)
+        .wasm_threads(false)
+        // Garbage-collected heaps would be memory that the attempt's limit does not see.
+        .wasm_exceptions(false)
+        .wasm_gc(false);
+    config
+}
+
+/// The node's engine: with a pool of slots.
+pub(crate) fn pooled_engine(slots: u32, max_memory_bytes: u64) -> wasmtime::Result<Engine> {
+    let scan = PoolingAllocationConfig::is_pagemap_scan_available();
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(slots)
+        .total_core_instances(slots.saturating_mul(10).max(MAX_CORE_INSTANCES))
+        .total_memories(slots.saturating_mul(2).max(MAX_MEMORIES))
+        .total_tables(slots.saturating_mul(4).max(MAX_TABLES))
+        .total_stacks(slots)
+        .max_core_instances_per_component(MAX_CORE_INSTANCES)
+        .max_memories_per_component(MAX_MEMORIES)
+        .max_tables_per_component(MAX_TABLES)
+        .max_memories_per_module(MAX_MEMORIES)
+        .max_tables_per_module(MAX_TABLES)
+        .max_core_instance_size(MAX_INSTANCE_BYTES)
+        .max_component_instance_size(MAX_INSTANCE_BYTES)
+        .table_elements(MAX_TABLE_ELEMENTS)
+        .max_memory_size(usize::try_from(max_memory_bytes).unwrap_or(usize::MAX))
+        .max_unused_warm_slots(slots)
+        .pagemap_scan(if scan { Enabled::Yes } else { Enabled::No })
+        .linear_memory_keep_resident(if scan { KEEP_RESIDENT_BYTES } else { KEEP_RESIDENT_BYTES_WITHOUT_SCAN })
+        .table_keep_resident(KEEP_RESIDENT_BYTES_WITHOUT_SCAN)
+        .async_stack_keep_resident(KEEP_RESIDENT_BYTES_WITHOUT_SCAN);
+    let mut config = code_config();
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    Engine::new(&config)
+}
+
+/// The engine of a node, without a sandbox around it.
+pub fn bare_engine() -> wasmtime::Result<Engine> {
+    pooled_engine(1_000, 1 << 30)
+}
+
+/// Advances the engine's epoch while any guest runs, and sleeps while none does.
+pub(crate) struct Ticker {
+    state: Arc<TickerState>,
+}
+
+#[derive(Default)]
+struct TickerState {
+    running: AtomicU32,
+    asleep: AtomicBool,
+    stopped: AtomicBool,
+    gate: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Ticker {
+    pub fn start(engine: Engine) -> std::io::Result<Self> {
+        let state = Arc::new(TickerState::default());
+        let ticking = Arc::clone(&state);
+        std::thread::Builder::new().name("guest-ticker".into()).spawn(move || {
+            let mut idle = 0;
+            while !ticking.stopped.load(SeqCst) {
+                std::thread::sleep(TICK);
+                engine.increment_epoch();
+                idle = if ticking.running.load(SeqCst) == 0 { idle + 1 } else { 0 };
+                if idle > IDLE_TICKS {
+                    ticking.sleep();
+                    idle = 0;
+                }
+            }
+        })?;
+        Ok(Self { state })
+    }
+
+    /// A guest begins to run on this thread.
+    pub fn enter(&self) {
+        self.state.running.fetch_add(1, SeqCst);
+        if self.state.asleep.load(SeqCst) {
+            self.state.rouse();
+        }
+    }
+
+    /// It does so no more.
+    pub fn leave(&self) {
+        self.state.running.fetch_sub(1, SeqCst);
+    }
+
+    pub fn stop(&self) {
+        self.state.stopped.store(true, SeqCst);
+        self.state.rouse();
+    }
+}
+
+impl TickerState {
+    fn sleep(&self) {
+        let mut gate = self.gate.lock();
+        self.asleep.store(true, SeqCst);
+        // Whoever enters after this look sees `asleep`.
+        while self.running.load(SeqCst) == 0 && self.asleep.load(SeqCst) && !self.stopped.load(SeqCst) {
+            self.wake.wait(&mut gate);
+        }
+        self.asleep.store(false, SeqCst);
+    }
+
+    fn rouse(&self) {
+        let _gate = self.gate.lock();
+        self.asleep.store(false, SeqCst);
+        self.wake.notify_one();
+    }
+}

@@ -1,0 +1,192 @@
+//! What a store holds: one attempt's host side.
+
+use crate::attempt::Grants;
+use crate::command::Captured;
+use crate::context::Context;
+use crate::effects::Effects;
+use crate::journal::Journal;
+use crate::services::HostServices;
+use crate::sql::Databases;
+use crate::web::WebHooks;
+use heddle_domain::{Clock, Time};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use wasmtime::component::HasData;
+use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
+use wasmtime_wasi::p1::WasiP1Ctx;
+use wasmtime_wasi::{WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
+
+/// How many bytes one host call may carry out of the guest.
+const MAX_CALL_BYTES: usize = 32 << 20;
+/// How many random bytes one call gives.
+const MAX_RANDOM_BYTES: u64 = 1 << 20;
+/// How many resources (streams, requests, …) an attempt may hold.
+const MAX_RESOURCES: usize = 4_096;
+/// How many elements all of an attempt's tables may have.
+const MAX_TABLE_ELEMENTS: usize = 1_000_000;
+
+/// What host functions work on.
+pub(crate) struct Guest {
+    pub wasi: WasiP1Ctx,
+    http: WasiHttpCtx,
+    hooks: WebHooks,
+    pub guard: MemoryGuard,
+    pub host: HostSide,
+}
+
+/// The part that `heddle:task` works on.
+pub(crate) struct HostSide {
+    pub context: Arc<Context>,
+    pub grants: Arc<Grants>,
+    pub services: Arc<dyn HostServices>,
+    pub journal: Journal,
+    pub effects: Effects,
+    pub databases: Arc<Databases>,
+    pub clock: Arc<dyn Clock>,
+    /// Where futures of [`HostServices`] run.
+    pub node: tokio::runtime::Handle,
+    /// Where queries run.
+    pub io: tokio::runtime::Handle,
+    pub progress: Progress,
+}
+
+/// The last progress, told on at a bounded rate.
+#[derive(Default)]
+pub(crate) struct Progress {
+    pub told_at: Option<Time>,
+    pub untold: Option<(f64, String)>,
+}
+
+/// Marks `heddle:task`'s host functions as working on a [`HostSide`].
+pub(crate) struct HasHostSide;
+
+impl HasData for HasHostSide {
+    type Data<'a> = &'a mut HostSide;
+}
+
+impl WasiView for Guest {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        self.wasi.ctx()
+    }
+}
+
+impl WasiHttpView for Guest {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView { hooks: &mut self.hooks, table: self.wasi.ctx().table, ctx: &mut self.http }
+    }
+}
+
+/// A WASI command's streams and environment; a component for `heddle:task` has none.
+pub(crate) struct CommandIo {
+    pub stdin: String,
+    pub context: String,
+    pub stdout: Captured,
+}
+
+impl Guest {
+    /// A store for one attempt.
+    pub fn store(
+        engine: &wasmtime::Engine,
+        host: HostSide,
+        hooks: WebHooks,
+        guard: MemoryGuard,
+        command: Option<CommandIo>,
+    ) -> Store<Self> {
+        let mut wasi = WasiCtxBuilder::new();
+        wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false).max_random_size(MAX_RANDOM_BYTES);
+        wasi.stderr(crate::command::Logged(host.journal.clone()));
+        match command {
+            Some(command) => {
+                wasi.arg("task").env("HEDDLE_CONTEXT", command.context);
+                wasi.stdin(wasmtime_wasi::p2::pipe::MemoryInputPipe::new(command.stdin)).stdout(command.stdout);
+            }
+            // What a component prints is log as well.
+            None => {
+                wasi.stdout(crate::command::Logged(host.journal.clone()));
+            }
+        }
+        let mut guest = Self { wasi: wasi.build_p1(), http: WasiHttpCtx::new(), hooks, guard, host };
+        guest.wasi.ctx().table.set_max_capacity(MAX_RESOURCES);
+        let mut store = Store::new(engine, guest);
+        store.limiter(|guest| &mut guest.guard);
+        store.set_hostcall_fuel(MAX_CALL_BYTES);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
+        store
+    }
+}
+
+/// Linear memory of all attempts together.
+pub(crate) struct MemoryBudget {
+    pub limit_bytes: u64,
+    pub used_bytes: AtomicU64,
+}
+
+/// What is known of an attempt's memory after its store is gone.
+#[derive(Default)]
+pub(crate) struct MemoryMeter {
+    pub peak_bytes: AtomicU64,
+    /// The guest asked for more than its limit.
+    pub refused: AtomicBool,
+    /// It asked for more than the node has left.
+    pub exhausted: AtomicBool,
+}
+
+/// Counts an attempt's memory and refuses what is over its limit.
+pub(crate) struct MemoryGuard {
+    limit_bytes: u64,
+    used_bytes: u64,
+    table_elements: usize,
+    meter: Arc<MemoryMeter>,
+    budget: Arc<MemoryBudget>,
+}
+
+impl MemoryGuard {
+    pub fn new(limit_bytes: u64, meter: Arc<MemoryMeter>, budget: Arc<MemoryBudget>) -> Self {
+        Self { limit_bytes, used_bytes: 0, table_elements: 0, meter, budget }
+    }
+}
+
+impl Drop for MemoryGuard {
+    fn drop(&mut self) {
+        self.budget.used_bytes.fetch_sub(self.used_bytes, Relaxed);
+    }
+}
+
+impl ResourceLimiter for MemoryGuard {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            // The module's own maximum, or the pool's: of these only the pool's is a limit of ours.
+            self.meter.refused.store(desired as u64 > self.limit_bytes, Relaxed);
+            return Ok(false);
+        }
+        let more = desired.saturating_sub(current) as u64;
+        if self.used_bytes + more > self.limit_bytes {
+            self.meter.refused.store(true, Relaxed);
+            return Ok(false);
+        }
+        if self.budget.used_bytes.fetch_add(more, Relaxed) + more > self.budget.limit_bytes {
+            self.budget.used_bytes.fetch_sub(more, Relaxed);
+            self.meter.exhausted.store(true, Relaxed);
+            return Ok(false);
+        }
+        self.used_bytes += more;
+        self.meter.peak_bytes.fetch_max(self.used_bytes, Relaxed);
+        Ok(true)
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        self.table_elements = self.table_elements.saturating_add(desired.saturating_sub(current));
+        Ok(self.table_elements <= MAX_TABLE_ELEMENTS)
+    }
+}

@@ -1,0 +1,234 @@
+//! `heddle:task`'s host functions.
+
+use crate::context::instant_text;
+use crate::effects::{Entry, check_key, is_json_object};
+use crate::guest::{Guest, HasHostSide, HostSide};
+use crate::journal::cut;
+use crate::services::{BoxFuture, HostServices, LogLevel};
+use std::sync::Arc;
+use wasmtime::component::Linker;
+
+/// How often progress is told on.
+const PROGRESS_INTERVAL: chrono::TimeDelta = chrono::TimeDelta::milliseconds(100);
+/// The longest note of a progress.
+const MAX_NOTE_BYTES: usize = 1 << 10;
+
+pub(crate) mod task {
+    //! Bindings of the world `task`, with all the imports.
+    wasmtime::component::bindgen!({
+        path: "../../guest-sdk/wit",
+        world: "heddle:task/task",
+        imports: {
+            "heddle:task/upstream.get": async,
+            "heddle:task/state.get": async,
+            "heddle:task/state.compare-and-set": async,
+            "heddle:task/secret.get": async,
+            "heddle:task/sql.query": async,
+            "heddle:task/sql.execute": async,
+        },
+        exports: { default: async },
+    });
+}
+
+pub(crate) mod consumer {
+    //! Bindings of the world `consumer`; its imports are those of `task`.
+    wasmtime::component::bindgen!({
+        path: "../../guest-sdk/wit",
+        world: "heddle:task/consumer",
+        with: {
+            "heddle:task/types": super::task::heddle::task::types,
+            "heddle:task/context": super::task::heddle::task::context,
+            "heddle:task/upstream": super::task::heddle::task::upstream,
+            "heddle:task/log": super::task::heddle::task::log,
+            "heddle:task/progress": super::task::heddle::task::progress,
+            "heddle:task/state": super::task::heddle::task::state,
+            "heddle:task/enqueue": super::task::heddle::task::enqueue,
+            "heddle:task/notify": super::task::heddle::task::notify,
+            "heddle:task/secret": super::task::heddle::task::secret,
+            "heddle:task/sql": super::task::heddle::task::sql,
+        },
+        exports: { default: async },
+    });
+}
+
+use task::heddle::task as wit;
+
+/// Links all of `heddle:task`'s imports.
+pub(crate) fn add_to_linker(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    wit::types::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    wit::context::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    wit::upstream::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    wit::log::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    wit::progress::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    wit::state::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    wit::enqueue::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    wit::notify::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    wit::secret::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    wit::sql::add_to_linker::<_, HasHostSide>(linker, |guest| &mut guest.host)?;
+    Ok(())
+}
+
+/// Runs a future on another runtime; dropping the call aborts it.
+pub(crate) async fn elsewhere<T: Send + 'static>(
+    runtime: &tokio::runtime::Handle,
+    future: impl Future<Output = Result<T, String>> + Send + 'static,
+) -> Result<T, String> {
+    let handle = wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(runtime.spawn(async move {
+        match futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(future)).await {
+            Ok(result) => result,
+            Err(_) => Err("the node failed at this call".into()),
+        }
+    }));
+    handle.await
+}
+
+impl HostSide {
+    /// Asks the node's services, on the node's runtime.
+    async fn ask<T: Send + 'static>(
+        &self,
+        call: impl for<'a> FnOnce(&'a dyn HostServices) -> BoxFuture<'a, Result<T, String>> + Send + 'static,
+    ) -> Result<T, String> {
+        let services = Arc::clone(&self.services);
+        elsewhere(&self.node, async move { call(services.as_ref()).await }).await
+    }
+
+    async fn state_seen(&self, key: &str) -> Result<Entry, String> {
+        check_key(key)?;
+        let stored = {
+            let key = key.to_owned();
+            self.ask(move |services| Box::pin(async move { services.state_get(&key).await })).await?
+        };
+        Ok(self.effects.seen(key, stored))
+    }
+
+    /// Tells the progress that has not been told yet.
+    pub fn flush_progress(&mut self) {
+        if let Some((fraction, note)) = self.progress.untold.take() {
+            self.services.progress(fraction, note);
+        }
+    }
+}
+
+impl wit::types::Host for HostSide {}
+
+impl wit::context::Host for HostSide {
+    fn get(&mut self) -> wit::context::Info {
+        let context = &self.context;
+        wit::context::Info {
+            run: context.run.to_string(),
+            group: context.group.clone(),
+            task: context.task.clone(),
+            attempt: context.attempt,
+            trigger: context.trigger.as_str().to_owned(),
+            logical_time: instant_text(&context.logical_time),
+            data_interval: wit::context::Interval {
+                start: instant_text(&context.data_interval.start),
+                end: instant_text(&context.data_interval.end),
+            },
+            deadline: context.deadline.as_ref().map(instant_text),
+            item: context.item.as_ref().map(|item| wit::context::MapItem {
+                item: item.item.get().to_owned(),
+                index: item.index,
+                count: item.count,
+            }),
+            idempotency_key: context.idempotency_key.clone(),
+        }
+    }
+}
+
+impl wit::upstream::Host for HostSide {
+    async fn get(&mut self, task: String) -> Result<String, String> {
+        self.ask(move |services| Box::pin(async move { services.upstream(&task).await })).await
+    }
+}
+
+impl wit::log::Host for HostSide {
+    fn write(&mut self, level: wit::log::Level, message: String, fields: String) {
+        let level = match level {
+            wit::log::Level::Trace => LogLevel::Trace,
+            wit::log::Level::Debug => LogLevel::Debug,
+            wit::log::Level::Info => LogLevel::Info,
+            wit::log::Level::Warn => LogLevel::Warn,
+            wit::log::Level::Error => LogLevel::Error,
+        };
+        let fields = (!fields.is_empty() && is_json_object(&fields)).then_some(fields);
+        self.journal.write(level, &message, fields);
+    }
+}
+
+impl wit::progress::Host for HostSide {
+    fn report(&mut self, fraction: f64, note: String) {
+        let fraction = if fraction.is_nan() { 0.0 } else { fraction.clamp(0.0, 1.0) };
+        self.progress.untold = Some((fraction, cut(&note, MAX_NOTE_BYTES).replace('\0', "\u{fffd}")));
+        let now = self.clock.now();
+        if self.progress.told_at.is_none_or(|told| now - told >= PROGRESS_INTERVAL) {
+            self.progress.told_at = Some(now);
+            self.flush_progress();
+        }
+    }
+}
+
+impl wit::state::Host for HostSide {
+    async fn get(&mut self, key: String) -> Result<Option<wit::state::Entry>, String> {
+        let seen = self.state_seen(&key).await?;
+        Ok(seen.map(|(value, version)| wit::state::Entry { value, version }))
+    }
+
+    fn set(&mut self, key: String, value: String) -> Result<(), String> {
+        self.effects.set(key, value)
+    }
+
+    async fn compare_and_set(&mut self, key: String, expected: Option<u64>, value: String) -> Result<(), String> {
+        let seen = self.state_seen(&key).await?;
+        self.effects.compare_and_set(key, expected, value, &seen)
+    }
+
+    fn delete(&mut self, key: String) -> Result<(), String> {
+        self.effects.delete(key)
+    }
+}
+
+impl wit::enqueue::Host for HostSide {
+    fn run(&mut self, group: String, params: String, key: Option<String>) -> Result<(), String> {
+        self.effects.enqueue(group, params, key)
+    }
+}
+
+impl wit::notify::Host for HostSide {
+    fn send(&mut self, channel: String, subject: String, body: String) -> Result<(), String> {
+        self.effects.notify(channel, subject, body)
+    }
+}
+
+impl wit::secret::Host for HostSide {
+    async fn get(&mut self, name: String) -> Result<String, String> {
+        if !self.grants.secrets.contains(&name) {
+            return Err(format!("this task was not granted secret `{name}`: name it in the task's `secrets`"));
+        }
+        self.ask(move |services| Box::pin(async move { services.secret(&name).await })).await
+    }
+}
+
+impl HostSide {
+    async fn connection(&self, name: &str) -> Result<crate::services::ConnectionTarget, String> {
+        if !self.grants.sql.iter().any(|granted| granted == name) {
+            return Err(format!("this task was not granted connection `{name}`: name it in the task's `sql`"));
+        }
+        let name = name.to_owned();
+        self.ask(move |services| Box::pin(async move { services.connection(&name).await })).await
+    }
+}
+
+impl wit::sql::Host for HostSide {
+    async fn query(&mut self, connection: String, statement: String, params: String) -> Result<String, String> {
+        let target = self.connection(&connection).await?;
+        let databases = Arc::clone(&self.databases);
+        elsewhere(&self.io, async move { databases.query(&connection, &target, &statement, &params).await }).await
+    }
+
+    async fn execute(&mut self, connection: String, statement: String, params: String) -> Result<u64, String> {
+        let target = self.connection(&connection).await?;
+        let databases = Arc::clone(&self.databases);
+        elsewhere(&self.io, async move { databases.execute(&connection, &target, &statement, &params).await }).await
+    }
+}

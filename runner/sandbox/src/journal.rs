@@ -1,0 +1,119 @@
+//! An attempt's log on its way out: bounded, and cut only with a word about it.
+
+use crate::services::{HostServices, LogLevel, LogLine};
+use heddle_domain::Clock;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The longest message, and the most that fields may have.
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// What an empty line counts, so that a flood of them ends as well.
+const LINE_OVERHEAD_BYTES: usize = 32;
+
+/// Where all of an attempt's log goes: `heddle:task/log`, stdout and stderr.
+#[derive(Clone)]
+pub(crate) struct Journal {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    host: Arc<dyn HostServices>,
+    clock: Arc<dyn Clock>,
+    limit_bytes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    used_bytes: usize,
+    truncated: bool,
+    /// What stderr wrote since its last line break.
+    partial: Vec<u8>,
+    last_line: String,
+}
+
+impl Journal {
+    pub fn new(host: Arc<dyn HostServices>, clock: Arc<dyn Clock>, limit_bytes: usize) -> Self {
+        Self { inner: Arc::new(Inner { host, clock, limit_bytes, state: Mutex::default() }) }
+    }
+
+    /// Writes a line.
+    pub fn write(&self, level: LogLevel, message: &str, fields: Option<String>) {
+        let mut state = self.inner.state.lock();
+        self.write_locked(&mut state, level, message, fields);
+    }
+
+    /// Takes what a guest writes to a stream, line by line.
+    pub fn write_stream(&self, bytes: &[u8]) {
+        let mut state = self.inner.state.lock();
+        if state.truncated {
+            // The last line is still wanted for the message of a failing exit code.
+            if let Some(line) = bytes.split(|b| *b == b'\n').rfind(|line| !line.is_empty()) {
+                state.last_line = text_of(line);
+            }
+            return;
+        }
+        for piece in bytes.split_inclusive(|b| *b == b'\n') {
+            let room = MAX_LINE_BYTES.saturating_sub(state.partial.len());
+            state.partial.extend_from_slice(&piece[..piece.len().min(room)]);
+            if piece.ends_with(b"\n") {
+                self.end_line(&mut state);
+            }
+        }
+    }
+
+    /// Writes out a last line that had no line break.
+    pub fn flush(&self) {
+        let mut state = self.inner.state.lock();
+        if !state.partial.is_empty() {
+            self.end_line(&mut state);
+        }
+    }
+
+    /// The last line that a stream wrote.
+    pub fn last_line(&self) -> String {
+        self.inner.state.lock().last_line.clone()
+    }
+
+    /// Whether anything was cut.
+    pub fn truncated(&self) -> bool {
+        self.inner.state.lock().truncated
+    }
+
+    fn end_line(&self, state: &mut State) {
+        let partial = std::mem::take(&mut state.partial);
+        let line = text_of(&partial);
+        if !line.is_empty() {
+            self.write_locked(state, LogLevel::Info, &line, None);
+            state.last_line = line;
+        }
+    }
+
+    fn write_locked(&self, state: &mut State, level: LogLevel, message: &str, fields: Option<String>) {
+        if state.truncated {
+            return;
+        }
+        // Postgres takes no zero characters.
+        let mut message = cut(message, MAX_LINE_BYTES).replace('\0', "\u{fffd}");
+        let fields = fields.filter(|fields| fields.len() <= MAX_LINE_BYTES);
+        let bytes = LINE_OVERHEAD_BYTES + message.len() + fields.as_ref().map_or(0, String::len);
+        let at = self.inner.clock.now();
+        if state.used_bytes + bytes > self.inner.limit_bytes {
+            state.truncated = true;
+            message = format!("log cut: it reached its limit of {} bytes", self.inner.limit_bytes);
+            self.inner.host.log(LogLine { at, level: LogLevel::Warn, message, fields: None });
+            return;
+        }
+        state.used_bytes += bytes;
+        self.inner.host.log(LogLine { at, level, message, fields });
+    }
+}
+
+fn text_of(line: &[u8]) -> String {
+    String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']).to_owned()
+}
+
+/// The first `max` bytes, cut between characters.
+pub(crate) fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}

@@ -1,0 +1,416 @@
+//! The threads that guests run on.
+//!
+//! Guests share a few threads of their own, niced below everything that answers people. A guest yields whenever the
+//! epoch ticks (about every millisecond) and goes to the back of its queue, so that all that want the processor get it
+//! in turn. There are two lanes. Every attempt begins in the short one; one that has used more than
+//! [`SHORT_LANE_CPU`] moves to the long one for good, whose threads get what the others leave: so a light attempt never
+//! queues behind spinning ones, neither here nor in the kernel's scheduler.
+//!
+//! A [`Task`] is an attempt's future with the flags that stop it. Its waker puts it into its lane's queue; stopping it
+//! (a cancel, a timeout) puts it into the short lane's urgent queue, ahead of everyone, because the poll that follows
+//! only drops it. The same task may then stand in two queues: whoever takes it first runs it, the other entry is stale.
+//!
+//! I/O that host functions start runs elsewhere (the sandbox's I/O runtime), and wakes the task when it is done.
+
+use crate::engine::Ticker;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// Processor time after which an attempt belongs to the long lane.
+const SHORT_LANE_CPU: Duration = Duration::from_millis(8);
+/// The short lane's niceness: below the node's own threads and the database's.
+const SHORT_LANE_NICE: libc::c_int = 10;
+/// The long lane's niceness.
+const LONG_LANE_NICE: libc::c_int = 19;
+/// How many attempts may wait for an instance. A caller that looks at the load never has any waiting.
+const MAX_WAITING: usize = 10_000;
+/// A guest thread's stack. Guests have stacks of their own; this one is for host code.
+const THREAD_STACK_BYTES: usize = 2 << 20;
+
+type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Why a task should stop.
+#[derive(Default)]
+pub(crate) struct Signals {
+    pub cancelled: AtomicBool,
+    pub expired: AtomicBool,
+    /// Set when the attempt's turn never came, because the node ends or too many wait.
+    pub refused: AtomicBool,
+    /// Processor time of all polls that ended.
+    cpu_nanos: AtomicU64,
+    /// The thread's processor time when the present poll began.
+    poll_began_nanos: AtomicU64,
+}
+
+impl Signals {
+    pub fn stopped(&self) -> bool {
+        self.cancelled.load(Acquire) || self.expired.load(Acquire) || self.refused.load(Acquire)
+    }
+
+    /// Processor time used so far. Only within a poll.
+    pub fn cpu(&self) -> Duration {
+        let now = thread_cpu_nanos().saturating_sub(self.poll_began_nanos.load(Relaxed));
+        Duration::from_nanos(self.cpu_nanos.load(Relaxed) + now)
+    }
+}
+
+const IDLE: u8 = 0;
+const QUEUED: u8 = 1;
+const RUNNING: u8 = 2;
+const WOKEN: u8 = 3;
+const DONE: u8 = 4;
+
+/// An attempt's future on its way through the lanes.
+pub(crate) struct Task {
+    job: Mutex<Option<Job>>,
+    state: AtomicU8,
+    /// Belongs to the long lane.
+    long: AtomicBool,
+    /// Holds one of the instances' slots.
+    admitted: AtomicBool,
+    timeout: Option<Duration>,
+    timer: Mutex<Option<tokio::task::AbortHandle>>,
+    signals: Arc<Signals>,
+    lanes: Arc<Lanes>,
+}
+
+impl Task {
+    /// Stops the task at its next poll, which comes at once.
+    pub fn cancel(self: &Arc<Self>) {
+        self.signals.cancelled.store(true, Release);
+        self.hurry();
+    }
+
+    fn expire(self: &Arc<Self>) {
+        self.signals.expired.store(true, Release);
+        self.hurry();
+    }
+
+    fn hurry(self: &Arc<Self>) {
+        if self.state.load(Acquire) == QUEUED {
+            self.lanes.push(self);
+        } else {
+            self.wake_by_ref();
+        }
+    }
+
+    /// Polls the task if it is still to be polled.
+    fn run(self: Arc<Self>) {
+        if self.state.compare_exchange(QUEUED, RUNNING, AcqRel, Acquire).is_err() {
+            return;
+        }
+        let waker = Waker::from(Arc::clone(&self));
+        let mut job = self.job.lock();
+        let before = thread_cpu_nanos();
+        self.signals.poll_began_nanos.store(before, Relaxed);
+        self.lanes.ticker.enter();
+        let polled = match job.as_mut() {
+            // A panic in host code is that attempt's bad luck, not the thread's: dropping the job reports it.
+            Some(future) => std::panic::catch_unwind(AssertUnwindSafe(|| {
+                future.as_mut().poll(&mut Context::from_waker(&waker))
+            }))
+            .unwrap_or(Poll::Ready(())),
+            None => Poll::Ready(()),
+        };
+        self.lanes.ticker.leave();
+        let used = thread_cpu_nanos().saturating_sub(before);
+        let total = self.signals.cpu_nanos.fetch_add(used, Relaxed) + used;
+        if polled.is_ready() {
+            self.state.store(DONE, Release);
+            let finished = job.take();
+            drop(job);
+            drop(finished);
+            if let Some(timer) = self.timer.lock().take() {
+                timer.abort();
+            }
+            self.lanes.runnable.fetch_sub(1, Relaxed);
+            self.lanes.finished(&self);
+            return;
+        }
+        drop(job);
+        self.arm();
+        if total > SHORT_LANE_CPU.as_nanos() as u64 {
+            self.long.store(true, Relaxed);
+        }
+        if self.state.compare_exchange(RUNNING, IDLE, AcqRel, Acquire).is_ok() {
+            self.lanes.runnable.fetch_sub(1, Relaxed);
+            // A stop that came during the poll found the task running and could not wake it out of its sleep.
+            if self.signals.stopped() {
+                self.wake_by_ref();
+            }
+        } else {
+            self.state.store(QUEUED, Release);
+            self.lanes.push(&self);
+        }
+    }
+
+    /// Starts the timeout. Most attempts end within their first poll and never have a timer.
+    fn arm(self: &Arc<Self>) {
+        let Some(timeout) = self.timeout else { return };
+        let mut timer = self.timer.lock();
+        if timer.is_none() {
+            let task = Arc::downgrade(self);
+            *timer = Some(
+                tokio::spawn(async move {
+                    tokio::time::sleep(timeout).await;
+                    if let Some(task) = task.upgrade() {
+                        task.expire();
+                    }
+                })
+                .abort_handle(),
+            );
+        }
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        loop {
+            match self.state.load(Acquire) {
+                IDLE => {
+                    if self.state.compare_exchange(IDLE, QUEUED, AcqRel, Acquire).is_ok() {
+                        self.lanes.runnable.fetch_add(1, Relaxed);
+                        self.lanes.push(self);
+                        return;
+                    }
+                }
+                RUNNING => {
+                    if self.state.compare_exchange(RUNNING, WOKEN, AcqRel, Acquire).is_ok() {
+                        return;
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Both lanes with their threads.
+pub(crate) struct Lanes {
+    short: Lane,
+    long: Lane,
+    ticker: Ticker,
+    slots: u32,
+    runnable: AtomicU32,
+    admission: Mutex<Admission>,
+}
+
+#[derive(Default)]
+struct Admission {
+    live: u32,
+    waiting: VecDeque<Arc<Task>>,
+}
+
+#[derive(Default)]
+struct Lane {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    urgent: VecDeque<Arc<Task>>,
+    ready: VecDeque<Arc<Task>>,
+    idle: u32,
+    closed: bool,
+}
+
+/// How busy the lanes are.
+#[derive(Clone, Copy)]
+pub(crate) struct Busy {
+    pub live: u32,
+    pub waiting: u32,
+    pub runnable: u32,
+}
+
+impl Lanes {
+    /// Starts the threads. They end when [`Self::close`] is called.
+    pub fn start(
+        threads: usize,
+        long_threads: usize,
+        slots: u32,
+        ticker: Ticker,
+        io: &tokio::runtime::Handle,
+    ) -> std::io::Result<Arc<Self>> {
+        let lanes = Arc::new(Self {
+            short: Lane::default(),
+            long: Lane::default(),
+            ticker,
+            slots: slots.max(1),
+            runnable: AtomicU32::new(0),
+            admission: Mutex::default(),
+        });
+        let short = (0..threads.max(1)).map(|index| ("short", index, SHORT_LANE_NICE));
+        let long = (0..long_threads.max(1)).map(|index| ("long", index, LONG_LANE_NICE));
+        for (name, index, nice) in short.chain(long) {
+            let serving = Arc::clone(&lanes);
+            let io = io.clone();
+            let started = std::thread::Builder::new()
+                .name(format!("guest-{name}-{index}"))
+                .stack_size(THREAD_STACK_BYTES)
+                .spawn(move || {
+                    lower_priority(nice);
+                    // Timers and sockets that host functions make belong to the I/O runtime.
+                    let _entered = io.enter();
+                    let lane = if name == "long" { &serving.long } else { &serving.short };
+                    while let Some(task) = lane.pop() {
+                        task.run();
+                    }
+                });
+            if let Err(error) = started {
+                lanes.close();
+                return Err(error);
+            }
+        }
+        Ok(lanes)
+    }
+
+    /// Begins a job as soon as there is a slot. `signals` are what it looks at to stop.
+    pub fn spawn(self: &Arc<Self>, signals: Arc<Signals>, timeout: Option<Duration>, job: Job) -> Arc<Task> {
+        let task = Arc::new(Task {
+            job: Mutex::new(Some(job)),
+            state: AtomicU8::new(IDLE),
+            long: AtomicBool::new(false),
+            admitted: AtomicBool::new(false),
+            timeout,
+            timer: Mutex::new(None),
+            signals,
+            lanes: Arc::clone(self),
+        });
+        let mut admission = self.admission.lock();
+        if admission.live < self.slots {
+            admission.live += 1;
+            task.admitted.store(true, Relaxed);
+        } else if admission.waiting.len() < MAX_WAITING {
+            admission.waiting.push_back(Arc::clone(&task));
+            return task;
+        } else {
+            task.signals.refused.store(true, Release);
+        }
+        drop(admission);
+        task.wake_by_ref();
+        task
+    }
+
+    pub fn busy(&self) -> Busy {
+        let admission = self.admission.lock();
+        Busy {
+            live: admission.live,
+            waiting: admission.waiting.len() as u32,
+            runnable: self.runnable.load(Relaxed).min(admission.live),
+        }
+    }
+
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Ends the threads. What has not ended is dropped.
+    pub fn close(&self) {
+        self.ticker.stop();
+        let mut dropped: Vec<Arc<Task>> = self.admission.lock().waiting.drain(..).collect();
+        for lane in [&self.short, &self.long] {
+            let mut queue = lane.queue.lock();
+            queue.closed = true;
+            dropped.extend(queue.urgent.drain(..));
+            dropped.extend(queue.ready.drain(..));
+            lane.wake.notify_all();
+        }
+        for task in dropped {
+            task.signals.refused.store(true, Release);
+            if let Some(mut job) = task.job.try_lock() {
+                let unfinished = job.take();
+                drop(job);
+                drop(unfinished);
+            }
+        }
+    }
+
+    fn push(&self, task: &Arc<Task>) {
+        let urgent = task.signals.stopped();
+        let lane = if task.long.load(Relaxed) && !urgent { &self.long } else { &self.short };
+        let mut queue = lane.queue.lock();
+        if queue.closed {
+            return;
+        }
+        if urgent {
+            queue.urgent.push_back(Arc::clone(task));
+        } else {
+            queue.ready.push_back(Arc::clone(task));
+        }
+        if queue.idle > 0 {
+            lane.wake.notify_one();
+        }
+    }
+
+    /// Hands a finished task's slot on.
+    fn finished(&self, task: &Task) {
+        if !task.admitted.load(Relaxed) {
+            return;
+        }
+        let mut admission = self.admission.lock();
+        let next = loop {
+            match admission.waiting.pop_front() {
+                // One that was cancelled while it waited is done already.
+                Some(next) if next.state.load(Acquire) != IDLE => {}
+                Some(next) => break Some(next),
+                None => break None,
+            }
+        };
+        match next {
+            Some(next) => {
+                next.admitted.store(true, Relaxed);
+                drop(admission);
+                next.wake_by_ref();
+            }
+            None => admission.live -= 1,
+        }
+    }
+}
+
+impl Lane {
+    fn pop(&self) -> Option<Arc<Task>> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.closed {
+                return None;
+            }
+            if let Some(task) = queue.urgent.pop_front() {
+                return Some(task);
+            }
+            if let Some(task) = queue.ready.pop_front() {
+                return Some(task);
+            }
+            queue.idle += 1;
+            self.wake.wait(&mut queue);
+            queue.idle -= 1;
+        }
+    }
+}
+
+/// Processor time of the calling thread.
+fn thread_cpu_nanos() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nices the calling thread. On Linux niceness belongs to the thread; where that fails, guests merely compete harder.
+fn lower_priority(nice: libc::c_int) {
+    // SAFETY: no memory is involved; 0 means the caller.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+    }
+}

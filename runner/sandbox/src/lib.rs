@@ -1,0 +1,57 @@
+//! The sandbox: the only place that knows wasmtime.
+//!
+//! A script arrives as bytes ([`Sandbox::compile`]): a child process that may be killed checks and compiles it, the
+//! artefact is kept on disk, and `describe` is asked for the schema of its parameters. An attempt ([`Sandbox::start`])
+//! gets one fresh instance out of a pool, on threads that serve nothing but guests; what it may do is what the host
+//! functions here let it do. Writes to Heddle (state, sub-runs, notifications) are collected as [`Effect`]s for the
+//! caller to commit together with the outcome.
+//!
+//! A script that fails is data ([`Outcome`]); an error is our own fault.
+//!
+//! | module | noun |
+//! |---|---|
+//! | `bounds` | what is refused before it is compiled |
+//! | `compiler`, `artefact` | the compiling child process; the disk cache |
+//! | `engine` | wasmtime's configuration, and the ticker that makes guests yield |
+//! | `lanes` | the threads that guests run on |
+//! | `script` | a linked script, and which world it is for |
+//! | `guest`, `imports`, `command` | a store's contents; the host functions; WASI commands' streams |
+//! | `attempt`, `run` | one attempt: what goes in and comes out; how it is run |
+//! | `outbound`, `web` | where HTTP may go; `wasi:http` |
+//! | `sql` | named external databases |
+
+mod artefact;
+mod attempt;
+mod bounds;
+mod command;
+mod compiler;
+mod config;
+mod context;
+mod describe;
+mod effects;
+mod engine;
+mod guest;
+mod imports;
+mod journal;
+mod lanes;
+pub mod outbound;
+mod run;
+mod sandbox;
+mod script;
+mod services;
+mod sql;
+mod web;
+
+pub use attempt::{AttemptHandle, AttemptRequest, AttemptResult, Grants, Limits, Outcome};
+pub use compiler::compile_child_main;
+pub use config::{CompilerCommand, SandboxConfig};
+pub use context::{Context, Interval, MapItem};
+pub use effects::Effect;
+pub use outbound::{HostPattern, OutboundPolicy, Refused};
+pub use sandbox::{Compiled, CompileError, Load, LoadError, Sandbox, SandboxError};
+pub use script::{Script, World};
+pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
+
+/// The engine's configuration alone, for measuring it (`examples/bare_loop.rs`).
+#[doc(hidden)]
+pub use engine::bare_engine;

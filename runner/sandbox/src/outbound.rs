@@ -1,0 +1,435 @@
+//! Where HTTP may go: one policy for `wasi:http`, the `http` executor, webhooks and fetched scripts.
+//!
+//! Addresses that are not public (private, loopback, link-local with the clouds' metadata services, carrier NAT,
+//! multicast, documentation, and all of these wrapped into IPv6) are refused unless the operator listed them. A name is
+//! resolved once, *all* its addresses are checked, and the connection goes to one of those: a second answer of the
+//! DNS server (rebinding) is never asked for. Redirects are either not followed or checked like the first address.
+//! Proxies of the environment are not used: behind one, the policy would see nothing.
+
+use bytes::Bytes;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use url::{Host, Url};
+
+/// How long connecting, with looking the name up, may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many redirects are followed.
+pub const MAX_REDIRECTS: usize = 5;
+/// How many unused connections are kept for one host.
+const MAX_IDLE_PER_HOST: usize = 4;
+/// How long they are kept.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why an address is not reached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The address is not public.
+    #[error(
+        "{host} has the address {address}, which is not public; the operator may list it in `private_hosts`"
+    )]
+    Private {
+        /// As it was asked for.
+        host: String,
+        /// What it is.
+        address: IpAddr,
+    },
+    /// The task may not go there.
+    #[error("{host} is not among the task's `allow_hosts`")]
+    NotGranted {
+        /// As it was asked for, with the port.
+        host: String,
+    },
+    /// Not an `http` or `https` address with a host.
+    #[error("{0} is not an http or https address")]
+    NotHttp(String),
+    /// The name has no address.
+    #[error("{host} cannot be resolved: {reason}")]
+    Unresolved {
+        /// The name.
+        host: String,
+        /// What the resolver said.
+        reason: String,
+    },
+}
+
+/// Which addresses may be reached.
+#[derive(Clone, Debug, Default)]
+pub struct OutboundPolicy {
+    exceptions: Arc<[Exception]>,
+    allow_private: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Exception {
+    Host(HostPattern),
+    Network { base: IpAddr, prefix: u8 },
+}
+
+impl OutboundPolicy {
+    /// Public addresses, and of the others those listed: names (`*.internal` too), addresses, networks (`10.0.0.0/8`).
+    pub fn new(private_hosts: &[String]) -> Result<Self, String> {
+        let exceptions = private_hosts.iter().map(|text| parse_exception(text)).collect::<Result<_, _>>()?;
+        Ok(Self { exceptions, allow_private: false })
+    }
+
+    /// The same with private addresses allowed (a channel's `allow_private`).
+    pub fn allowing_private(&self) -> Self {
+        Self { exceptions: Arc::clone(&self.exceptions), allow_private: true }
+    }
+
+    /// Whether a request may be made to this address, as far as can be told without resolving its name. (The client's
+    /// resolver says the rest: reqwest does not ask it for addresses in digits.)
+    pub fn check_url(&self, url: &Url) -> Result<(), Refused> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(Refused::NotHttp(url.scheme().to_owned()));
+        }
+        match url.host() {
+            Some(Host::Ipv4(address)) => self.check(&address.to_string(), IpAddr::V4(address)),
+            Some(Host::Ipv6(address)) => self.check(&address.to_string(), IpAddr::V6(address)),
+            Some(Host::Domain(name)) if !name.is_empty() => Ok(()),
+            _ => Err(Refused::NotHttp(url.to_string())),
+        }
+    }
+
+    /// Whether this address may be reached under this name.
+    pub fn check(&self, host: &str, address: IpAddr) -> Result<(), Refused> {
+        let address = unwrapped(address);
+        let listed = || {
+            self.exceptions.iter().any(|exception| match exception {
+                Exception::Host(pattern) => pattern.matches_host(host),
+                Exception::Network { base, prefix } => contains(*base, *prefix, address),
+            })
+        };
+        if is_public(address) || self.allow_private || listed() {
+            return Ok(());
+        }
+        Err(Refused::Private { host: host.to_owned(), address })
+    }
+
+    /// The addresses of a host, all of them checked.
+    pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Refused> {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            self.check(bare, address)?;
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let unresolved = |reason: String| Refused::Unresolved { host: host.to_owned(), reason };
+        let found = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::lookup_host((bare, port)))
+            .await
+            .map_err(|_| unresolved("no answer in time".into()))?
+            .map_err(|error| unresolved(error.to_string()))?;
+        let addresses: Vec<SocketAddr> = found.collect();
+        if addresses.is_empty() {
+            return Err(unresolved("no address".into()));
+        }
+        for address in &addresses {
+            self.check(bare, address.ip())?;
+        }
+        Ok(addresses)
+    }
+
+    /// What makes a reqwest client resolve names by this policy.
+    pub fn resolver(&self) -> Arc<dyn Resolve> {
+        Arc::new(PolicyResolver(self.clone()))
+    }
+
+    /// A client that follows no redirects. Whoever sends with it calls [`Self::check_url`] first.
+    pub fn client(&self) -> reqwest::Result<reqwest::Client> {
+        self.client_builder().redirect(reqwest::redirect::Policy::none()).build()
+    }
+
+    /// A client that follows up to [`MAX_REDIRECTS`] redirects, each checked. Whoever sends with it calls
+    /// [`Self::check_url`] first.
+    pub fn redirecting_client(&self) -> reqwest::Result<reqwest::Client> {
+        let policy = self.clone();
+        let redirects = reqwest::redirect::Policy::custom(move |attempt| {
+            if attempt.previous().len() > MAX_REDIRECTS {
+                return attempt.error("too many redirects");
+            }
+            match policy.check_url(attempt.url()) {
+                Ok(()) => attempt.follow(),
+                Err(refused) => attempt.error(refused),
+            }
+        });
+        self.client_builder().redirect(redirects).build()
+    }
+
+    fn client_builder(&self) -> reqwest::ClientBuilder {
+        reqwest::Client::builder()
+            .dns_resolver(PolicyResolver(self.clone()))
+            .no_proxy()
+            .referer(false)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+    }
+}
+
+/// The refusal behind an error of a client made here, if that is what it was.
+pub fn refusal<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Refused> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(refused) = error.downcast_ref::<Refused>() {
+            return Some(refused);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// A response's body, if it has no more than `limit_bytes`. `Ok(None)`: it has more.
+pub async fn read_bounded(mut response: reqwest::Response, limit_bytes: usize) -> reqwest::Result<Option<Bytes>> {
+    if response.content_length().is_some_and(|length| length > limit_bytes as u64) {
+        return Ok(None);
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > limit_bytes {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body.into()))
+}
+
+struct PolicyResolver(OutboundPolicy);
+
+impl Resolve for PolicyResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let policy = self.0.clone();
+        Box::pin(async move {
+            // Port 0 stands for the scheme's own.
+            let addresses = policy.resolve(name.as_str(), 0).await?;
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// A host that a task may reach: `example.com`, `*.example.com` (any depth below, not the name itself), an address,
+/// each with an optional port. Without a port, any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPattern {
+    host: String,
+    below: bool,
+    port: Option<u16>,
+}
+
+impl std::str::FromStr for HostPattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not a host: write `example.com`, `*.example.com`, or either with `:port`");
+        let (below, rest) = match text.trim().strip_prefix("*.") {
+            Some(rest) => (true, rest),
+            None => (false, text.trim()),
+        };
+        let bare_v6 = rest.parse::<Ipv6Addr>().is_ok();
+        let (host, port) = match rest.rsplit_once(':') {
+            Some((host, port)) if !bare_v6 && !rest.ends_with(']') => {
+                (host, Some(port.parse().map_err(|_| wrong())?))
+            }
+            _ => (rest, None),
+        };
+        let host = if bare_v6 { format!("[{host}]") } else { host.to_owned() };
+        let host = match Host::parse(&host).map_err(|_| wrong())? {
+            Host::Domain(name) => name.trim_end_matches('.').to_owned(),
+            Host::Ipv4(_) | Host::Ipv6(_) if below => return Err(wrong()),
+            Host::Ipv4(address) => address.to_string(),
+            Host::Ipv6(address) => address.to_string(),
+        };
+        if host.is_empty() || host.contains('*') {
+            return Err(wrong());
+        }
+        Ok(Self { host, below, port })
+    }
+}
+
+impl HostPattern {
+    /// Whether a request to this host and port is meant.
+    pub fn matches(&self, host: &str, port: u16) -> bool {
+        self.port.is_none_or(|own| own == port) && self.matches_host(host)
+    }
+
+    fn matches_host(&self, host: &str) -> bool {
+        let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
+        if self.below {
+            host.strip_suffix(&self.host).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+        } else {
+            host == self.host
+        }
+    }
+}
+
+impl std::fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.below {
+            f.write_str("*.")?;
+        }
+        match (self.port, self.host.contains(':')) {
+            (Some(port), true) => write!(f, "[{}]:{port}", self.host),
+            (Some(port), false) => write!(f, "{}:{port}", self.host),
+            (None, _) => f.write_str(&self.host),
+        }
+    }
+}
+
+fn parse_exception(text: &str) -> Result<Exception, String> {
+    let text = text.trim();
+    let network = |base: &str, prefix: Option<&str>| -> Option<Exception> {
+        let base: IpAddr = base.parse().ok()?;
+        let bits = if base.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.map_or(Some(bits), |prefix| prefix.parse().ok().filter(|prefix| *prefix <= bits))?;
+        Some(Exception::Network { base, prefix })
+    };
+    if let Some((base, prefix)) = text.split_once('/') {
+        return network(base, Some(prefix)).ok_or(format!("private_hosts: `{text}` is not a network (`10.0.0.0/8`)"));
+    }
+    if let Some(single) = network(text.trim_start_matches('[').trim_end_matches(']'), None) {
+        return Ok(single);
+    }
+    text.parse().map(Exception::Host).map_err(|error| format!("private_hosts: {error}"))
+}
+
+fn contains(base: IpAddr, prefix: u8, address: IpAddr) -> bool {
+    let same = |base: u128, address: u128, bits: u32| {
+        let rest = bits - u32::from(prefix);
+        rest >= bits || base >> rest == address >> rest
+    };
+    match (base, address) {
+        (IpAddr::V4(base), IpAddr::V4(address)) => same(u32::from(base).into(), u32::from(address).into(), 32),
+        (IpAddr::V6(base), IpAddr::V6(address)) => {
+            prefix == 0 || u128::from(base) >> (128 - u32::from(prefix)) == u128::from(address) >> (128 - u32::from(prefix))
+        }
+        _ => false,
+    }
+}
+
+/// The IPv4 address that an IPv6 address stands for, if it is one of the kinds that do.
+fn unwrapped(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address else { return address };
+    let s = v6.segments();
+    let low = || Ipv4Addr::from((u32::from(s[6]) << 16) | u32::from(s[7]));
+    match s {
+        // Mapped (::ffff:a.b.c.d), the long deprecated "compatible" (::a.b.c.d), translated (64:ff9b::a.b.c.d).
+        [0, 0, 0, 0, 0, 0xffff, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => IpAddr::V4(low()),
+        [0, 0, 0, 0, 0, 0, high, _] if high != 0 => IpAddr::V4(low()),
+        // 6to4.
+        [0x2002, a, b, ..] => IpAddr::V4(Ipv4Addr::from((u32::from(a) << 16) | u32::from(b))),
+        _ => address,
+    }
+}
+
+/// Whether an address is one that anybody on the internet could have. After the IANA special-purpose registries.
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            !(a == 0
+                || a == 10
+                || a == 127
+                || (a == 100 && (64..128).contains(&b))
+                || (a == 169 && b == 254)
+                || (a == 172 && (16..32).contains(&b))
+                || (a == 192 && b == 168)
+                || (a == 192 && b == 0 && (c == 0 || c == 2))
+                || (a == 192 && b == 88 && c == 99)
+                || (a == 198 && (b == 18 || b == 19))
+                || (a == 198 && b == 51 && c == 100)
+                || (a == 203 && b == 0 && c == 113)
+                || a >= 224)
+        }
+        IpAddr::V6(v6) => {
+            let s = v6.segments();
+            // Only 2000::/3 is handed out; of it, 2001::/23 (Teredo and protocols) and documentation are not public.
+            (s[0] & 0xe000) == 0x2000
+                && !(s[0] == 0x2001 && s[1] < 0x200)
+                && !(s[0] == 0x2001 && s[1] == 0xdb8)
+                && (s[0] & 0xfff0) != 0x3ff0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let policy = OutboundPolicy::default();
+        let check = |text: &str, public: bool| {
+            assert_eq!(policy.check(text, text.parse().unwrap()).is_ok(), public, "{text}");
+        };
+        for private in [
+            "127.0.0.1", "127.9.9.9", "0.0.0.0", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.0.1",
+            "169.254.169.254", "100.64.0.1", "100.127.255.255", "224.0.0.1", "255.255.255.255", "::", "::1",
+            "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::a00:1", "2002:7f00:1::", "fe80::1", "fc00::1",
+            "fd00:ec2::254", "ff02::1", "2001:db8::1", "2001:0:0:1::", "198.18.0.1", "192.0.2.1",
+        ] {
+            check(private, false);
+        }
+        for public in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"] {
+            check(public, true);
+        }
+    }
+
+    #[test]
+    fn exceptions() {
+        let listed = ["127.0.0.1", "10.1.0.0/16", "db.internal", "fd00::/8"].map(String::from);
+        let policy = OutboundPolicy::new(&listed).unwrap();
+        assert!(policy.check("x", "127.0.0.1".parse().unwrap()).is_ok());
+        assert!(policy.check("x", "127.0.0.2".parse().unwrap()).is_err());
+        assert!(policy.check("x", "10.1.255.1".parse().unwrap()).is_ok());
+        assert!(policy.check("x", "10.2.0.1".parse().unwrap()).is_err());
+        assert!(policy.check("DB.internal", "192.168.1.1".parse().unwrap()).is_ok());
+        assert!(policy.check("x", "fd12::1".parse().unwrap()).is_ok());
+        assert!(policy.check("x", "::ffff:127.0.0.1".parse().unwrap()).is_ok());
+        assert!(policy.allowing_private().check("x", "192.168.0.1".parse().unwrap()).is_ok());
+        assert!(OutboundPolicy::new(&["10.0.0.0/33".into()]).is_err());
+        assert!(OutboundPolicy::new(&["what ever".into()]).is_err());
+    }
+
+    #[test]
+    fn urls() {
+        let policy = OutboundPolicy::default();
+        let check = |text: &str| policy.check_url(&Url::parse(text).unwrap());
+        assert!(check("https://example.com/x").is_ok());
+        assert!(check("http://127.0.0.1:80/").is_err());
+        assert!(check("http://2130706433/").is_err());
+        assert!(check("http://0x7f.1/").is_err());
+        assert!(check("http://[::1]/").is_err());
+        assert!(check("ftp://example.com/").is_err());
+    }
+
+    #[test]
+    fn patterns() {
+        let check = |pattern: &str, host: &str, port: u16, expect: bool| {
+            let pattern: HostPattern = pattern.parse().unwrap();
+            assert_eq!(pattern.matches(host, port), expect, "{pattern} {host}:{port}");
+        };
+        check("example.com", "EXAMPLE.com", 443, true);
+        check("example.com", "example.com.", 443, true);
+        check("example.com", "a.example.com", 443, false);
+        check("*.example.com", "a.b.example.com", 80, true);
+        check("*.example.com", "example.com", 80, false);
+        check("*.example.com", "badexample.com", 80, false);
+        check("example.com:8080", "example.com", 8080, true);
+        check("example.com:8080", "example.com", 80, false);
+        check("127.0.0.1:9000", "127.0.0.1", 9000, true);
+        check("[::1]:9000", "[::1]", 9000, true);
+        check("::1", "::1", 1, true);
+        for wrong in ["", "*", "*.*.com", "a b", "example.com:x", "*.10.0.0.1", "http://example.com"] {
+            assert!(wrong.parse::<HostPattern>().is_err(), "{wrong}");
+        }
+    }
+
+    #[tokio::test]
+    async fn names_are_checked_as_they_are_resolved() {
+        let policy = OutboundPolicy::default();
+        assert!(matches!(policy.resolve("localhost", 80).await, Err(Refused::Private { .. })));
+        let client = policy.client().unwrap();
+        let error = client.get("http://localhost:1/").send().await.unwrap_err();
+        assert!(matches!(refusal(&error), Some(Refused::Private { .. })), "{error:?}");
+    }
+}

@@ -1,0 +1,377 @@
+//! How one attempt is run: a fresh store, one call, an outcome.
+
+use crate::attempt::{AttemptRequest, AttemptResult, Limits, Outcome};
+use crate::command::Captured;
+use crate::effects::{Effect, Effects};
+use crate::guest::{CommandIo, Guest, HostSide, MemoryBudget, MemoryGuard, MemoryMeter, Progress};
+use crate::imports::consumer::Message;
+use crate::imports::task::heddle::task::types::Failure;
+use crate::journal::{Journal, cut};
+use crate::lanes::Signals;
+use crate::outbound::OutboundPolicy;
+use crate::script::{Entry, Script};
+use crate::sql::Databases;
+use crate::web::WebHooks;
+use heddle_domain::state::ErrorKind;
+use heddle_domain::{Clock, Time};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::task::Poll;
+use std::time::Duration;
+use wasmtime::{Engine, Store, Trap, WasmBacktrace};
+use wasmtime_wasi::I32Exit;
+
+/// The longest error message that is kept.
+const MAX_MESSAGE_BYTES: usize = 8 << 10;
+/// The longest trace.
+const MAX_TRACE_BYTES: usize = 16 << 10;
+
+/// What all attempts share.
+pub(crate) struct Runner {
+    pub engine: Engine,
+    pub clock: Arc<dyn Clock>,
+    pub client: reqwest::Client,
+    pub policy: OutboundPolicy,
+    pub databases: Arc<Databases>,
+    pub budget: Arc<MemoryBudget>,
+    pub node: tokio::runtime::Handle,
+    pub io: tokio::runtime::Handle,
+}
+
+/// Which export is called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Export {
+    Work,
+    Describe,
+}
+
+/// Tells the caller exactly once how the attempt ended, also when nobody lived to see it.
+pub(crate) struct Done(Option<Box<dyn FnOnce(AttemptResult) + Send>>);
+
+impl Done {
+    pub fn new(done: Box<dyn FnOnce(AttemptResult) + Send>) -> Self {
+        Self(Some(done))
+    }
+
+    fn call(mut self, result: AttemptResult) {
+        if let Some(done) = self.0.take() {
+            done(result);
+        }
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done(AttemptResult {
+                outcome: Outcome::failed(ErrorKind::Lost, "the node dropped the attempt"),
+                effects: Vec::new(),
+                memory_bytes: 0,
+                cpu: Duration::ZERO,
+                duration: Duration::ZERO,
+                log_truncated: false,
+            });
+        }
+    }
+}
+
+/// What a call came to.
+enum Answer {
+    /// A JSON text, still to be checked.
+    Output(String),
+    Failure(Failure),
+    /// A command's exit code, if not 0.
+    Exit(i32),
+}
+
+/// Runs an attempt to its end or until it is told to stop.
+pub(crate) async fn attempt(
+    runner: Arc<Runner>,
+    script: Script,
+    request: AttemptRequest,
+    export: Export,
+    signals: Arc<Signals>,
+    done: Done,
+) {
+    let began = runner.clock.now();
+    let limits = request.limits;
+    let journal = Journal::new(Arc::clone(&request.host), Arc::clone(&runner.clock), limits.log_bytes);
+    let meter = Arc::new(MemoryMeter::default());
+    let output = Captured::new(limits.output_bytes);
+    let ended = {
+        let work = call(&runner, &script, request, export, &journal, Arc::clone(&meter), output.clone());
+        let mut work = pin!(work);
+        std::future::poll_fn(|cx| {
+            if signals.stopped() { Poll::Ready(None) } else { work.as_mut().poll(cx).map(Some) }
+        })
+        .await
+        // The store ends here, and with it the instance.
+    };
+    journal.flush();
+    let (outcome, effects) = match ended {
+        None if signals.cancelled.load(Acquire) => (Outcome::Cancelled, Vec::new()),
+        None if signals.expired.load(Acquire) => {
+            let timeout = limits.timeout.unwrap_or_default();
+            let message = format!("ran longer than its timeout of {}", seconds(timeout));
+            (Outcome::failed(ErrorKind::Timeout, message), Vec::new())
+        }
+        None => (Outcome::failed(ErrorKind::Lost, "the node has no room for the attempt"), Vec::new()),
+        Some(result) => outcome(result, &limits, &meter, &output, &journal),
+    };
+    done.call(AttemptResult {
+        outcome,
+        effects,
+        memory_bytes: meter.peak_bytes.load(Relaxed),
+        cpu: signals.cpu(),
+        duration: elapsed(began, runner.clock.now()),
+        log_truncated: journal.truncated(),
+    });
+}
+
+/// Makes a store, instantiates, calls.
+async fn call(
+    runner: &Runner,
+    script: &Script,
+    request: AttemptRequest,
+    export: Export,
+    journal: &Journal,
+    meter: Arc<MemoryMeter>,
+    output: Captured,
+) -> wasmtime::Result<(Answer, Vec<Effect>)> {
+    let AttemptRequest { context, params, limits, grants, host: services } = request;
+    let grants = Arc::new(grants);
+    let command = match script.inner.entry {
+        Entry::CommandP1(_) | Entry::CommandP2(_) => Some(CommandIo {
+            stdin: params.clone(),
+            context: serde_json::to_string(&context)?,
+            stdout: output.clone(),
+        }),
+        _ => None,
+    };
+    let host = HostSide {
+        context: Arc::new(context),
+        grants: Arc::clone(&grants),
+        services,
+        journal: journal.clone(),
+        effects: Effects::default(),
+        databases: Arc::clone(&runner.databases),
+        clock: Arc::clone(&runner.clock),
+        node: runner.node.clone(),
+        io: runner.io.clone(),
+        progress: Progress::default(),
+    };
+    let hooks = WebHooks { client: runner.client.clone(), policy: runner.policy.clone(), grants };
+    let guard = MemoryGuard::new(limits.memory_bytes, meter, Arc::clone(&runner.budget));
+    let mut store = Guest::store(&runner.engine, host, hooks, guard, command);
+    let answer = match &script.inner.entry {
+        Entry::Task(pre) => {
+            let instance = pre.instantiate_async(&mut store).await?;
+            match export {
+                Export::Describe => Answer::Output(instance.call_describe(&mut store).await?),
+                Export::Work => match instance.call_run(&mut store, &params).await? {
+                    Ok(output) => Answer::Output(output),
+                    Err(failure) => Answer::Failure(failure),
+                },
+            }
+        }
+        Entry::Consumer(pre) => {
+            let instance = pre.instantiate_async(&mut store).await?;
+            match export {
+                Export::Describe => Answer::Output(instance.call_describe(&mut store).await?),
+                Export::Work => {
+                    let batch: Batch = serde_json::from_str(&params)?;
+                    let count = batch.messages.len();
+                    let messages: Vec<Message> = batch.messages.into_iter().map(Message::from).collect();
+                    match instance.call_handle(&mut store, &batch.topic, &messages).await? {
+                        Ok(outcomes) if outcomes.len() != count => Answer::Failure(Failure::Fatal(format!(
+                            "`handle` gave {} outcomes for {count} messages",
+                            outcomes.len()
+                        ))),
+                        Ok(outcomes) => Answer::Output(serde_json::to_string(
+                            &outcomes.into_iter().map(MessageOutcome::from).collect::<Vec<_>>(),
+                        )?),
+                        Err(failure) => Answer::Failure(failure),
+                    }
+                }
+            }
+        }
+        Entry::CommandP1(pre) => {
+            let instance = pre.instantiate_async(&mut store).await?;
+            let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
+            exit_of(start.call_async(&mut store, ()).await.map(|()| Ok(())), &output)?
+        }
+        Entry::CommandP2(pre) => {
+            let instance = pre.instantiate_async(&mut store).await?;
+            exit_of(instance.wasi_cli_run().call_run(&mut store).await, &output)?
+        }
+    };
+    Ok((answer, finish(store)))
+}
+
+fn finish(mut store: Store<Guest>) -> Vec<Effect> {
+    store.data_mut().host.flush_progress();
+    std::mem::take(&mut store.data_mut().host.effects).into_list()
+}
+
+/// A command's end: by returning, or by an exit in the middle.
+fn exit_of(result: wasmtime::Result<Result<(), ()>>, output: &Captured) -> wasmtime::Result<Answer> {
+    let code = match result {
+        Ok(Ok(())) => 0,
+        Ok(Err(())) => 1,
+        Err(error) => error.downcast_ref::<I32Exit>().map(|exit| exit.0).ok_or(error)?,
+    };
+    if code != 0 {
+        return Ok(Answer::Exit(code));
+    }
+    let text = String::from_utf8_lossy(&output.take()).into_owned();
+    Ok(Answer::Output(if text.trim().is_empty() { "null".into() } else { text }))
+}
+
+/// What a result means.
+fn outcome(
+    result: wasmtime::Result<(Answer, Vec<Effect>)>,
+    limits: &Limits,
+    meter: &MemoryMeter,
+    output: &Captured,
+    journal: &Journal,
+) -> (Outcome, Vec<Effect>) {
+    let outcome = match result {
+        _ if output.exceeded() => too_much_output(limits),
+        Ok((Answer::Output(text), effects)) => {
+            if text.len() > limits.output_bytes {
+                too_much_output(limits)
+            } else if let Err(error) = check_json(&text) {
+                Outcome::failed(ErrorKind::Invalid, format!("the output is not JSON: {error}"))
+            } else {
+                return (Outcome::Succeeded(text), effects);
+            }
+        }
+        Ok((Answer::Failure(Failure::Skip(reason)), _)) => return (Outcome::Skipped(message(&reason)), Vec::new()),
+        Ok(_) | Err(_) if meter.refused.load(Relaxed) => {
+            let message = format!("needs more memory than its limit of {} bytes", limits.memory_bytes);
+            Outcome::failed(ErrorKind::Memory, message)
+        }
+        Ok(_) | Err(_) if meter.exhausted.load(Relaxed) => {
+            Outcome::failed(ErrorKind::Memory, "the node has no memory left for scripts; raise its budget or run fewer")
+        }
+        Ok((Answer::Failure(failure), _)) => failed(failure),
+        Ok((Answer::Exit(code), _)) => {
+            let last = journal.last_line();
+            let colon = if last.is_empty() { "" } else { ": " };
+            Outcome::failed(ErrorKind::Failed, message(&format!("exit code {code}{colon}{last}")))
+        }
+        Err(error) => broken(&error),
+    };
+    (outcome, Vec::new())
+}
+
+fn too_much_output(limits: &Limits) -> Outcome {
+    Outcome::failed(ErrorKind::Output, format!("the output has more than its limit of {} bytes", limits.output_bytes))
+}
+
+fn failed(failure: Failure) -> Outcome {
+    let (kind, text, retry_after) = match failure {
+        Failure::Retryable(text) => (ErrorKind::Failed, text, None),
+        Failure::RetryAfter((millis, text)) => (ErrorKind::Failed, text, Some(Duration::from_millis(millis))),
+        Failure::Fatal(text) => (ErrorKind::Fatal, text, None),
+        Failure::Skip(reason) => return Outcome::Skipped(message(&reason)),
+    };
+    Outcome::Failed { kind, message: message(&text), trace: None, retry_after }
+}
+
+/// An error of wasmtime: a trap, or a host call that may not be.
+fn broken(error: &wasmtime::Error) -> Outcome {
+    if error.is::<wasmtime::PoolConcurrencyLimitError>() {
+        return Outcome::failed(ErrorKind::Lost, "the node has no instance left");
+    }
+    if error.is::<serde_json::Error>() {
+        return Outcome::failed(ErrorKind::Invalid, message(&format!("the params cannot be used: {error}")));
+    }
+    let trace = error.downcast_ref::<WasmBacktrace>().map(|trace| cut(&trace.to_string(), MAX_TRACE_BYTES).to_owned());
+    let text = match error.downcast_ref::<Trap>() {
+        Some(Trap::StackOverflow) => "trap: the call stack is exhausted".to_owned(),
+        Some(trap) => format!("trap: {}", trap.to_string().trim_start_matches("wasm trap: ")),
+        None => format!("trap: {}", error.root_cause()),
+    };
+    Outcome::Failed { kind: ErrorKind::Trap, message: message(&text), trace, retry_after: None }
+}
+
+/// A text for the database: bounded, without zero characters.
+fn message(text: &str) -> String {
+    cut(text, MAX_MESSAGE_BYTES).replace('\0', "\u{fffd}")
+}
+
+pub(crate) fn check_json(text: &str) -> Result<(), serde_json::Error> {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).map(drop)
+}
+
+fn elapsed(from: Time, to: Time) -> Duration {
+    (to - from).to_std().unwrap_or_default()
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{duration:?}")
+}
+
+/// What a consumer's attempt gets as its params.
+#[derive(Deserialize)]
+struct Batch {
+    topic: String,
+    messages: Vec<BatchMessage>,
+}
+
+#[derive(Deserialize)]
+struct BatchMessage {
+    id: serde_json::Value,
+    sender: u64,
+    receiver: u64,
+    due: String,
+    payload: Box<RawValue>,
+}
+
+impl From<BatchMessage> for Message {
+    fn from(message: BatchMessage) -> Self {
+        Self {
+            id: message.id.as_str().map_or_else(|| message.id.to_string(), str::to_owned),
+            sender: message.sender,
+            receiver: message.receiver,
+            due: message.due,
+            payload: message.payload.get().to_owned(),
+        }
+    }
+}
+
+/// What became of one message.
+#[derive(Serialize)]
+struct MessageOutcome {
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+impl From<Result<(), Failure>> for MessageOutcome {
+    fn from(result: Result<(), Failure>) -> Self {
+        let failed = |kind, text: String, retry_after_ms| Self {
+            state: "failed",
+            kind: Some(kind),
+            message: Some(message(&text)),
+            retry_after_ms,
+        };
+        match result {
+            Ok(()) => Self { state: "succeeded", kind: None, message: None, retry_after_ms: None },
+            Err(Failure::Skip(reason)) => {
+                Self { state: "skipped", kind: None, message: Some(message(&reason)), retry_after_ms: None }
+            }
+            Err(Failure::Retryable(text)) => failed("failed", text, None),
+            Err(Failure::RetryAfter((millis, text))) => failed("failed", text, Some(millis)),
+            Err(Failure::Fatal(text)) => failed("fatal", text, None),
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The sandbox of a node.
+
+use crate::artefact::{ArtefactCache, digest_of};
+use crate::attempt::{AttemptHandle, AttemptRequest, AttemptResult, Outcome};
+use crate::compiler::{Artefact, Compiler, NotCompiled};
+use crate::config::SandboxConfig;
+use crate::describe::{self, Description};
+use crate::engine::{Ticker, pooled_engine};
+use crate::guest::MemoryBudget;
+use crate::lanes::{Lanes, Signals};
+use crate::outbound::OutboundPolicy;
+use crate::run::{Done, Export, Runner, attempt};
+use crate::script::{Linker, Script, World};
+use bytes::Bytes;
+use heddle_domain::Clock;
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Threads for what host functions wait for.
+const IO_THREADS: usize = 1;
+
+/// Compiles scripts and runs attempts. Cheap to clone; the last clone to go stops the threads.
+#[derive(Clone)]
+pub struct Sandbox {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: SandboxConfig,
+    clock: Arc<dyn Clock>,
+    runner: Arc<Runner>,
+    lanes: Arc<Lanes>,
+    linker: Arc<Linker>,
+    compiler: Compiler,
+    cache: Arc<ArtefactCache>,
+    loaded: Mutex<Loaded>,
+    /// One lock per script that is being loaded.
+    loading: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    io: Option<tokio::runtime::Runtime>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.lanes.close();
+        if let Some(io) = self.io.take() {
+            io.shutdown_background();
+        }
+    }
+}
+
+/// The sandbox cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// Wasmtime does not take the configuration, or cannot have the address space.
+    #[error("cannot set up the wasm engine: {0}")]
+    Engine(String),
+    /// The directory for artefacts, or a thread.
+    #[error("cannot set up the sandbox")]
+    Io(#[from] std::io::Error),
+    /// `private_hosts` has an entry that cannot be read.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// What an accepted script is.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// `sha256:` and the digest of the bytes as they were uploaded.
+    pub digest: String,
+    /// What it is written for.
+    pub world: World,
+    /// The JSON Schema of its params: an object, not yet checked to be a valid schema.
+    pub params_schema: Option<Value>,
+    /// Its default params.
+    pub defaults: Map<String, Value>,
+    /// What it says it does.
+    pub description: Option<String>,
+    /// The bytes that were uploaded.
+    pub size: usize,
+}
+
+/// Why a script was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// It is something else, or something is missing. The text follows "the script …".
+    #[error("the script {0}")]
+    Rejected(String),
+    /// It has more bytes than this.
+    #[error("the script has more than {0} bytes")]
+    TooLarge(usize),
+    /// Compiling it takes longer than this.
+    #[error("the script cannot be compiled within {0:?}")]
+    Timeout(Duration),
+    /// Our fault.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// Why an accepted script cannot be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError<E> {
+    /// Its bytes cannot be had.
+    #[error("the script's bytes cannot be read")]
+    Fetch(E),
+    /// It is not accepted any more, by this version of Heddle.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+}
+
+/// How busy the sandbox is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Attempts that began and have not ended, or wait for a slot.
+    pub live: u32,
+    /// Of these, those that want the processor (or a slot).
+    pub runnable: u32,
+    /// Of these, those that wait for I/O or time.
+    pub parked: u32,
+    /// How many may be live.
+    pub slots: u32,
+}
+
+impl Sandbox {
+    /// Starts a sandbox. Called within a tokio runtime, futures of [`crate::HostServices`] run there.
+    pub fn new(config: SandboxConfig, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
+        let wrong = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
+        let engine = pooled_engine(config.max_instances, config.max_memory_bytes).map_err(wrong)?;
+        let policy = OutboundPolicy::new(&config.private_hosts).map_err(SandboxError::Config)?;
+        let client = policy.client().map_err(|error| SandboxError::Config(format!("HTTP client: {error}")))?;
+        let cache = ArtefactCache::open(&config.cache_dir, &engine)?;
+        let io = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(IO_THREADS)
+            .thread_name("guest-io")
+            .enable_all()
+            .build()?;
+        let ticker = Ticker::start(engine.clone())?;
+        let lanes = Lanes::start(config.threads, config.long_threads, config.max_instances, ticker, io.handle())?;
+        let runner = Runner {
+            clock: Arc::clone(&clock),
+            client,
+            policy,
+            databases: Arc::default(),
+            budget: Arc::new(MemoryBudget {
+                limit_bytes: config.total_memory_bytes,
+                used_bytes: AtomicU64::new(0),
+            }),
+            node: tokio::runtime::Handle::try_current().unwrap_or_else(|_| io.handle().clone()),
+            io: io.handle().clone(),
+            engine: engine.clone(),
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                linker: Arc::new(Linker::new(&engine).map_err(wrong)?),
+                compiler: Compiler::new(&config),
+                cache: Arc::new(cache),
+                loaded: Mutex::new(Loaded::new(config.max_loaded_bytes)),
+                loading: Mutex::default(),
+                runner: Arc::new(runner),
+                lanes,
+                io: Some(io),
+                clock,
+                config,
+            }),
+        })
+    }
+
+    /// The policy that all outgoing HTTP of this node keeps to.
+    pub fn outbound(&self) -> &OutboundPolicy {
+        &self.inner.runner.policy
+    }
+
+    /// Checks, compiles, links and describes an uploaded script, and keeps its artefact.
+    pub async fn compile(&self, wasm: Bytes) -> Result<Compiled, CompileError> {
+        let size = wasm.len();
+        if size > self.inner.config.max_wasm_bytes {
+            return Err(CompileError::TooLarge(self.inner.config.max_wasm_bytes));
+        }
+        let (digest, wasm) = blocking(move || (digest_of(&wasm), wasm)).await?;
+        let _alone = self.alone(&digest).await;
+        let script = match self.ready(&digest).await {
+            Some(script) => script,
+            None => self.build(&digest, wasm).await?,
+        };
+        let description = match script.world() {
+            World::Task | World::Consumer => self.describe(&script).await?,
+            World::CommandP1 | World::CommandP2 => Description::default(),
+        };
+        self.inner.loaded.lock().insert(script.clone());
+        Ok(Compiled {
+            digest,
+            world: script.world(),
+            params_schema: description.params.map(Value::Object),
+            defaults: description.defaults.unwrap_or_default(),
+            description: description.description,
+            size,
+        })
+    }
+
+    /// Whether a script is in memory.
+    pub fn is_ready(&self, digest: &str) -> bool {
+        self.inner.loaded.lock().scripts.contains_key(digest)
+    }
+
+    /// A script that is in memory.
+    pub fn loaded(&self, digest: &str) -> Option<Script> {
+        self.inner.loaded.lock().get(digest)
+    }
+
+    /// Makes an accepted script ready on this node: from memory, else from the disk, else by compiling what `fetch`
+    /// gives. Of concurrent calls for one script, one does the work.
+    pub async fn load<E>(
+        &self,
+        digest: &str,
+        fetch: impl Future<Output = Result<Bytes, E>> + Send,
+    ) -> Result<Script, LoadError<E>> {
+        if let Some(script) = self.inner.loaded.lock().get(digest) {
+            return Ok(script);
+        }
+        let _alone = self.alone(digest).await;
+        if let Some(script) = self.ready(digest).await {
+            return Ok(script);
+        }
+        let wasm = fetch.await.map_err(LoadError::Fetch)?;
+        let wanted = digest.to_owned();
+        let (same, wasm) = blocking(move || (digest_of(&wasm) == wanted, wasm)).await?;
+        if !same {
+            return Err(CompileError::Internal(format!("the bytes of {digest} have another digest")).into());
+        }
+        let script = self.build(digest, wasm).await?;
+        self.inner.loaded.lock().insert(script.clone());
+        Ok(script)
+    }
+
+    /// Starts an attempt on the guest threads and returns at once. `done` is called exactly once, as a rule on a guest
+    /// thread: it must not block.
+    pub fn start(
+        &self,
+        script: &Script,
+        request: AttemptRequest,
+        done: Box<dyn FnOnce(AttemptResult) + Send>,
+    ) -> AttemptHandle {
+        self.start_export(script, request, Export::Work, done)
+    }
+
+    /// How busy the sandbox is now.
+    pub fn load_now(&self) -> Load {
+        let busy = self.inner.lanes.busy();
+        Load {
+            live: busy.live + busy.waiting,
+            runnable: busy.runnable + busy.waiting,
+            parked: busy.live - busy.runnable,
+            slots: self.inner.lanes.slots(),
+        }
+    }
+
+    fn start_export(
+        &self,
+        script: &Script,
+        request: AttemptRequest,
+        export: Export,
+        done: Box<dyn FnOnce(AttemptResult) + Send>,
+    ) -> AttemptHandle {
+        let signals = Arc::new(Signals::default());
+        let timeout = request.limits.timeout;
+        let job = Box::pin(attempt(
+            Arc::clone(&self.inner.runner),
+            script.clone(),
+            request,
+            export,
+            Arc::clone(&signals),
+            Done::new(done),
+        ));
+        AttemptHandle { task: self.inner.lanes.spawn(signals, timeout, job) }
+    }
+
+    /// From memory or from the disk.
+    async fn ready(&self, digest: &str) -> Option<Script> {
+        if let Some(script) = self.inner.loaded.lock().get(digest) {
+            return Some(script);
+        }
+        let (cache, linker, digest) = (Arc::clone(&self.inner.cache), Arc::clone(&self.inner.linker), digest.to_owned());
+        let script = blocking(move || {
+            let artefact = cache.read(&digest)?;
+            // SAFETY: the cache gives what our compiler made, by checksum, from a directory that is ours.
+            unsafe { linker.link(&digest, &artefact) }
+                .inspect_err(|error| tracing::warn!(digest, error, "a cached artefact does not link: compiling again"))
+                .ok()
+        });
+        let script = script.await.ok()??;
+        self.inner.loaded.lock().insert(script.clone());
+        Some(script)
+    }
+
+    async fn build(&self, digest: &str, wasm: Bytes) -> Result<Script, CompileError> {
+        let artefact = self.inner.compiler.compile(wasm).await.map_err(|error| match error {
+            NotCompiled::Refused(why) => CompileError::Rejected(why),
+            NotCompiled::Timeout(after) => CompileError::Timeout(after),
+            NotCompiled::Internal(error) => CompileError::Internal(error),
+        })?;
+        let (cache, linker, digest) = (Arc::clone(&self.inner.cache), Arc::clone(&self.inner.linker), digest.to_owned());
+        blocking(move || {
+            let artefact: Artefact = artefact;
+            // SAFETY: it comes straight from our compiler.
+            let script = unsafe { linker.link(&digest, &artefact) }.map_err(CompileError::Rejected)?;
+            if let Err(error) = cache.write(&digest, &artefact) {
+                tracing::warn!(digest, %error, "an artefact cannot be kept on disk: it is compiled again after a restart");
+            }
+            Ok(script)
+        })
+        .await?
+    }
+
+    async fn describe(&self, script: &Script) -> Result<Description, CompileError> {
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let request = describe::request(self.inner.clock.now());
+        let done = Box::new(move |result: AttemptResult| {
+            let _ = send.send(result.outcome);
+        });
+        self.start_export(script, request, Export::Describe, done);
+        let lost = |_| CompileError::Internal("`describe` was dropped".into());
+        match receive.await.map_err(lost)? {
+            Outcome::Succeeded(text) => Description::parse(&text).map_err(CompileError::Rejected),
+            Outcome::Failed { kind: heddle_domain::state::ErrorKind::Lost, message, .. } => {
+                Err(CompileError::Internal(message))
+            }
+            Outcome::Failed { kind, message, .. } => {
+                Err(CompileError::Rejected(format!("fails when `describe` is called ({kind}): {message}")))
+            }
+            Outcome::Skipped(_) | Outcome::Cancelled => {
+                Err(CompileError::Internal("`describe` did not end".into()))
+            }
+        }
+    }
+
+    /// Waits for whoever is making this script ready.
+    async fn alone(&self, digest: &str) -> Alone<'_> {
+        let lock = Arc::clone(self.inner.loading.lock().entry(digest.to_owned()).or_default());
+        let held = lock.lock_owned().await;
+        Alone { sandbox: self, digest: digest.to_owned(), held: Some(held) }
+    }
+}
+
+/// The right to make a script ready.
+struct Alone<'a> {
+    sandbox: &'a Sandbox,
+    digest: String,
+    held: Option<tokio::sync::OwnedMutexGuard<()>>,
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        let mut loading = self.sandbox.inner.loading.lock();
+        self.held = None;
+        // Whoever waits holds a clone.
+        if loading.get(&self.digest).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            loading.remove(&self.digest);
+        }
+    }
+}
+
+/// Linked scripts, the longest unused going first.
+struct Loaded {
+    scripts: HashMap<String, (Script, u64)>,
+    bytes: u64,
+    max_bytes: u64,
+    uses: u64,
+}
+
+impl Loaded {
+    fn new(max_bytes: u64) -> Self {
+        Self { scripts: HashMap::new(), bytes: 0, max_bytes, uses: 0 }
+    }
+
+    fn get(&mut self, digest: &str) -> Option<Script> {
+        self.uses += 1;
+        let (script, used) = self.scripts.get_mut(digest)?;
+        *used = self.uses;
+        Some(script.clone())
+    }
+
+    fn insert(&mut self, script: Script) {
+        self.uses += 1;
+        self.bytes += script.inner.code_bytes;
+        let digest = script.digest().to_owned();
+        if let Some((old, _)) = self.scripts.insert(digest.clone(), (script, self.uses)) {
+            self.bytes -= old.inner.code_bytes;
+        }
+        while self.bytes > self.max_bytes && self.scripts.len() > 1 {
+            let oldest = self.scripts.iter().min_by_key(|(_, (_, used))| *used).map(|(digest, _)| digest.clone());
+            let Some(oldest) = oldest.filter(|oldest| *oldest != digest) else { break };
+            if let Some((script, _)) = self.scripts.remove(&oldest) {
+                self.bytes -= script.inner.code_bytes;
+            }
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, CompileError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| CompileError::Internal(error.to_string()))
+}

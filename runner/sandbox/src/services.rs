@@ -1,0 +1,85 @@
+//! What the sandbox asks of the rest of the node on behalf of an attempt.
+
+use heddle_domain::Time;
+use std::time::Duration;
+
+/// A boxed future.
+pub type BoxFuture<'a, T> = futures::future::BoxFuture<'a, T>;
+
+/// What host functions need and the sandbox does not have. The futures run on the node's runtime, never on guest
+/// threads; errors are texts for the script's author.
+pub trait HostServices: Send + Sync {
+    /// The output of a task that this one depends on: `null` if it has none.
+    fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>>;
+    /// A key of the group's state with its version, as of now.
+    fn state_get(&self, key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>>;
+    /// A secret's value. That the task was granted it is checked before.
+    fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>>;
+    /// A named external database. That the task was granted it is checked before.
+    fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>>;
+    /// A line of the attempt's log. Called on guest threads: must not block.
+    fn log(&self, line: LogLine);
+    /// How far the attempt has come. Called on guest threads, some ten times a second at most: must not block.
+    fn progress(&self, fraction: f64, note: String);
+}
+
+/// Where a named connection leads.
+#[derive(Clone)]
+pub struct ConnectionTarget {
+    /// Changes whenever anything below does: connections are pooled by it.
+    pub id: String,
+    /// A `postgres://` address, with its password.
+    pub url: String,
+    /// How long one statement may take.
+    pub statement_timeout: Duration,
+    /// How many rows one query may give; never more than 10,000.
+    pub max_rows: u32,
+}
+
+impl std::fmt::Debug for ConnectionTarget {
+    // The address holds a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConnectionTarget").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// How much a log line matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// For following every step.
+    Trace,
+    /// For finding a fault.
+    Debug,
+    /// For knowing what happened.
+    Info,
+    /// Something odd.
+    Warn,
+    /// Something wrong.
+    Error,
+}
+
+impl LogLevel {
+    /// The word that API and docs use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A line of an attempt's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    /// When it was written.
+    pub at: Time,
+    /// How much it matters.
+    pub level: LogLevel,
+    /// The text: one line or several, at most 64 KiB.
+    pub message: String,
+    /// A JSON object.
+    pub fields: Option<String>,
+}

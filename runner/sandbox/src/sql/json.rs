@@ -1,0 +1,321 @@
+//! Rows as JSON.
+//!
+//! | Postgres | JSON |
+//! |---|---|
+//! | bool, int2, int4, int8, oid | boolean, number |
+//! | float4, float8 | number; `"NaN"`, `"Infinity"`, `"-Infinity"` |
+//! | numeric | number if it has at most 15 significant digits (which every JSON reader keeps), else string |
+//! | text and its kin, enums, xml | string |
+//! | json, jsonb | as it is |
+//! | uuid, inet, cidr | string |
+//! | date, time, timestamp | `2013-07-01`, `12:00:00.000000`, `2013-07-01T12:00:00.000000`; `infinity`, `-infinity` |
+//! | timestamptz | `2013-07-01T12:00:00.000000Z` |
+//! | interval | ISO 8601: `P1Y2M3DT4H5M6.5S` |
+//! | bytea | string of hexadecimal digits after `\x` |
+//! | arrays, domains | arrays; as their base type |
+//!
+//! Anything else is an error that asks for a cast to text.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Kind, Type};
+use uuid::Uuid;
+
+/// Microseconds in a day.
+const DAY_MICROS: i64 = 86_400_000_000;
+/// The deepest that arrays may nest; Postgres' own limit.
+const MAX_DIMENSIONS: usize = 6;
+/// Digits that a double keeps, whatever they are.
+const EXACT_DIGITS: usize = 15;
+
+/// A value as it came.
+struct Raw<'a>(&'a [u8]);
+
+impl<'a> FromSql<'a> for Raw<'a> {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self(raw))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+/// Writes a row as an object.
+pub(super) fn write_row(out: &mut String, row: &Row) -> Result<(), String> {
+    out.push('{');
+    for (index, column) in row.columns().iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        string(out, column.name());
+        out.push(':');
+        let value: Option<Raw<'_>> = row.try_get(index).map_err(|error| error.to_string())?;
+        match value {
+            Some(Raw(raw)) => write_value(out, column.type_(), raw).ok_or_else(|| {
+                format!("column `{}` has type {}: cast it to text", column.name(), column.type_().name())
+            })?,
+            None => out.push_str("null"),
+        }
+    }
+    out.push('}');
+    Ok(())
+}
+
+/// Writes a value; `None` if its type is not known here, or it is not one of its type.
+fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
+    match ty.kind() {
+        Kind::Array(element) => return array(out, element, raw),
+        Kind::Domain(inner) => return write_value(out, inner, raw),
+        Kind::Enum(_) => {
+            string(out, std::str::from_utf8(raw).ok()?);
+            return Some(());
+        }
+        Kind::Simple => {}
+        _ => return None,
+    }
+    match *ty {
+        Type::BOOL => out.push_str(if *raw.first()? == 0 { "false" } else { "true" }),
+        Type::INT2 => write!(out, "{}", i16::from_be_bytes(raw.try_into().ok()?)).ok()?,
+        Type::INT4 => write!(out, "{}", int4(raw)?).ok()?,
+        Type::INT8 => write!(out, "{}", int8(raw)?).ok()?,
+        Type::OID => write!(out, "{}", u32::from_be_bytes(raw.try_into().ok()?)).ok()?,
+        Type::FLOAT4 => {
+            let value = f32::from_be_bytes(raw.try_into().ok()?);
+            float(out, value.into(), &value.to_string());
+        }
+        Type::FLOAT8 => {
+            let value = f64::from_be_bytes(raw.try_into().ok()?);
+            float(out, value, &format!("{value:?}"));
+        }
+        Type::NUMERIC => numeric(out, raw)?,
+        Type::JSON => out.push_str(std::str::from_utf8(raw).ok()?),
+        Type::JSONB => out.push_str(std::str::from_utf8(raw.strip_prefix(&[1])?).ok()?),
+        Type::UUID => string(out, &Uuid::from_slice(raw).ok()?.to_string()),
+        Type::BYTEA => {
+            out.push_str("\"\\\\x");
+            for byte in raw {
+                write!(out, "{byte:02x}").ok()?;
+            }
+            out.push('"');
+        }
+        Type::DATE => {
+            let text = match int4(raw)? {
+                i32::MAX => "infinity".to_owned(),
+                i32::MIN => "-infinity".to_owned(),
+                days => moment(i64::from(days).checked_mul(DAY_MICROS)?)?.format("%Y-%m-%d").to_string(),
+            };
+            string(out, &text);
+        }
+        Type::TIME => string(out, &time_of_day(int8(raw)?)),
+        Type::TIMETZ => {
+            let (time, west) = raw.split_at_checked(8)?;
+            let east = -int4(west)?;
+            let sign = if east < 0 { '-' } else { '+' };
+            let (hours, minutes) = (east.abs() / 3_600, east.abs() / 60 % 60);
+            string(out, &format!("{}{sign}{hours:02}:{minutes:02}", time_of_day(int8(time)?)));
+        }
+        Type::TIMESTAMP | Type::TIMESTAMPTZ => {
+            let text = match int8(raw)? {
+                i64::MAX => "infinity".to_owned(),
+                i64::MIN => "-infinity".to_owned(),
+                micros => {
+                    let zone = if *ty == Type::TIMESTAMPTZ { "Z" } else { "" };
+                    format!("{}{zone}", moment(micros)?.format("%Y-%m-%dT%H:%M:%S%.6f"))
+                }
+            };
+            string(out, &text);
+        }
+        Type::INTERVAL => interval(out, raw)?,
+        Type::INET | Type::CIDR => network(out, raw)?,
+        Type::VOID => out.push_str("null"),
+        Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN | Type::XML | Type::CHAR => {
+            string(out, &String::from_utf8_lossy(raw));
+        }
+        _ if matches!(ty.name(), "citext" | "ltree" | "lquery" | "ltxtquery") => {
+            // ltree puts a version before its text.
+            let text = if ty.name() == "citext" { raw } else { raw.strip_prefix(&[1]).unwrap_or(raw) };
+            string(out, std::str::from_utf8(text).ok()?);
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn int4(raw: &[u8]) -> Option<i32> {
+    Some(i32::from_be_bytes(raw.try_into().ok()?))
+}
+
+fn int8(raw: &[u8]) -> Option<i64> {
+    Some(i64::from_be_bytes(raw.try_into().ok()?))
+}
+
+fn string(out: &mut String, text: &str) {
+    out.push_str(&serde_json::Value::from(text).to_string());
+}
+
+fn float(out: &mut String, value: f64, text: &str) {
+    match value {
+        value if value.is_nan() => out.push_str("\"NaN\""),
+        f64::INFINITY => out.push_str("\"Infinity\""),
+        f64::NEG_INFINITY => out.push_str("\"-Infinity\""),
+        _ => out.push_str(text),
+    }
+}
+
+/// Microseconds since 2000-01-01 as a date and time.
+fn moment(micros: i64) -> Option<chrono::NaiveDateTime> {
+    let start = chrono::NaiveDate::from_ymd_opt(2000, 1, 1)?.and_hms_opt(0, 0, 0)?;
+    start.checked_add_signed(chrono::TimeDelta::microseconds(micros))
+}
+
+fn time_of_day(micros: i64) -> String {
+    let seconds = micros / 1_000_000;
+    format!("{:02}:{:02}:{:02}.{:06}", seconds / 3_600, seconds / 60 % 60, seconds % 60, micros % 1_000_000)
+}
+
+/// Base-10,000 digits with a weight, a sign and the number of decimals to show.
+fn numeric(out: &mut String, raw: &[u8]) -> Option<()> {
+    let field = |index: usize| -> Option<[u8; 2]> { raw.get(index * 2..index * 2 + 2)?.try_into().ok() };
+    let count = usize::try_from(i16::from_be_bytes(field(0)?)).ok()?;
+    let weight = i32::from(i16::from_be_bytes(field(1)?));
+    let sign = u16::from_be_bytes(field(2)?);
+    let decimals = usize::from(u16::from_be_bytes(field(3)?));
+    match sign {
+        0xC000 => out.push_str("\"NaN\""),
+        0xD000 => out.push_str("\"Infinity\""),
+        0xF000 => out.push_str("\"-Infinity\""),
+        _ => {
+            let digit = |place: i32| -> Option<u16> {
+                match usize::try_from(weight - place) {
+                    Ok(index) if index < count => Some(u16::from_be_bytes(field(4 + index)?)),
+                    _ => Some(0),
+                }
+            };
+            let mut text = String::new();
+            if sign == 0x4000 {
+                text.push('-');
+            }
+            if weight < 0 {
+                text.push('0');
+            }
+            for place in (0..=weight).rev() {
+                if place == weight {
+                    write!(text, "{}", digit(place)?).ok()?;
+                } else {
+                    write!(text, "{:04}", digit(place)?).ok()?;
+                }
+            }
+            if decimals > 0 {
+                text.push('.');
+                let mut fraction = String::new();
+                let mut place = -1;
+                while fraction.len() < decimals {
+                    write!(fraction, "{:04}", digit(place)?).ok()?;
+                    place -= 1;
+                }
+                text.push_str(&fraction[..decimals]);
+            }
+            let plain: String = text.chars().filter(char::is_ascii_digit).collect();
+            let significant = plain.trim_start_matches('0').trim_end_matches('0').len();
+            if significant <= EXACT_DIGITS && plain.len() <= 300 {
+                out.push_str(&text);
+            } else {
+                string(out, &text);
+            }
+        }
+    }
+    Some(())
+}
+
+fn interval(out: &mut String, raw: &[u8]) -> Option<()> {
+    let (micros, rest) = raw.split_at_checked(8)?;
+    let (days, months) = rest.split_at_checked(4)?;
+    let (micros, days, months) = (int8(micros)?, int4(days)?, int4(months)?);
+    let mut text = String::from("P");
+    let mut part = |value: i64, unit: char| {
+        if value != 0 {
+            let _ = write!(text, "{value}{unit}");
+        }
+    };
+    part((months / 12).into(), 'Y');
+    part((months % 12).into(), 'M');
+    part(days.into(), 'D');
+    if micros != 0 {
+        let (seconds, fraction) = (micros / 1_000_000, micros % 1_000_000);
+        text.push('T');
+        let mut part = |value: i64, unit: char| {
+            if value != 0 {
+                let _ = write!(text, "{value}{unit}");
+            }
+        };
+        part(seconds / 3_600, 'H');
+        part(seconds / 60 % 60, 'M');
+        if fraction == 0 {
+            part(seconds % 60, 'S');
+        } else {
+            let sign = if micros < 0 { "-" } else { "" };
+            let decimals = format!("{:06}", fraction.abs());
+            let _ = write!(text, "{sign}{}.{}S", (seconds % 60).abs(), decimals.trim_end_matches('0'));
+        }
+    }
+    if text == "P" {
+        text.push_str("T0S");
+    }
+    string(out, &text);
+    Some(())
+}
+
+fn network(out: &mut String, raw: &[u8]) -> Option<()> {
+    let [family, bits, cidr, length] = *raw.first_chunk::<4>()?;
+    let address = raw.get(4..)?;
+    let (text, full) = match (family, length) {
+        (2, 4) => (Ipv4Addr::from(<[u8; 4]>::try_from(address).ok()?).to_string(), 32),
+        (3, 16) => (Ipv6Addr::from(<[u8; 16]>::try_from(address).ok()?).to_string(), 128),
+        _ => return None,
+    };
+    string(out, &if cidr != 0 || bits != full { format!("{text}/{bits}") } else { text });
+    Some(())
+}
+
+fn array(out: &mut String, element: &Type, raw: &[u8]) -> Option<()> {
+    let (dimensions, mut rest) = raw.split_at_checked(4)?;
+    let dimensions = usize::try_from(int4(dimensions)?).ok().filter(|count| *count <= MAX_DIMENSIONS)?;
+    rest = rest.get(8..)?;
+    if dimensions == 0 {
+        out.push_str("[]");
+        return Some(());
+    }
+    let mut lengths = Vec::with_capacity(dimensions);
+    for _ in 0..dimensions {
+        lengths.push(usize::try_from(int4(rest.get(..4)?)?).ok()?);
+        rest = rest.get(8..)?;
+    }
+    elements(out, element, &lengths, &mut rest)
+}
+
+fn elements(out: &mut String, element: &Type, lengths: &[usize], rest: &mut &[u8]) -> Option<()> {
+    let (length, inner) = lengths.split_first()?;
+    out.push('[');
+    for index in 0..*length {
+        if index > 0 {
+            out.push(',');
+        }
+        if !inner.is_empty() {
+            elements(out, element, inner, rest)?;
+            continue;
+        }
+        let size = int4(rest.get(..4)?)?;
+        *rest = rest.get(4..)?;
+        match usize::try_from(size) {
+            Ok(size) => {
+                write_value(out, element, rest.get(..size)?)?;
+                *rest = rest.get(size..)?;
+            }
+            Err(_) => out.push_str("null"),
+        }
+    }
+    out.push(']');
+    Some(())
+}

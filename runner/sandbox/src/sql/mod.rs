@@ -1,0 +1,261 @@
+//! Named external databases that scripts query.
+//!
+//! Each connection has a small pool, made when it is first used. A statement runs alone, in the extended protocol (so
+//! it is one statement), under the connection's statement timeout, which the server enforces. Afterwards the session is
+//! cleaned before anyone else gets it: an open transaction, changed settings, locks and temporary tables end with the
+//! statement. If the attempt ends in the middle of a statement, the server is told to cancel it and the connection is
+//! thrown away. What goes wrong is told with its SQLSTATE, never with the address of the connection.
+
+mod encode;
+mod json;
+mod tls;
+
+use crate::services::ConnectionTarget;
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
+use futures::TryStreamExt;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::pin::pin;
+use std::time::Duration;
+use tls::Tls;
+use tokio_postgres::{CancelToken, Statement};
+
+/// Connections to one database, per node.
+const POOL_SIZE: usize = 8;
+/// Databases with a pool, per node.
+const MAX_POOLS: usize = 64;
+/// How long connecting may take, and waiting for a free connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long cancelling and cleaning may take.
+const CLEAN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Rows that one query may give, and the bytes of their JSON.
+const MAX_ROWS: u32 = 10_000;
+const MAX_RESULT_BYTES: usize = 8 << 20;
+/// The longest statement, and the most that its parameters may have.
+const MAX_STATEMENT_BYTES: usize = 1 << 20;
+const MAX_PARAMS_BYTES: usize = 8 << 20;
+/// Prepared statements kept per connection.
+const MAX_PREPARED: usize = 100;
+
+/// Ends all that a statement could leave behind in its session.
+const CLEAN: &str = "ROLLBACK; CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
+                     SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
+
+/// The pools of a node.
+#[derive(Default)]
+pub(crate) struct Databases {
+    pools: Mutex<HashMap<String, Database>>,
+}
+
+#[derive(Clone)]
+struct Database {
+    id: String,
+    pool: Pool,
+    tls: Tls,
+}
+
+impl Databases {
+    /// A query's rows as a JSON array of objects.
+    pub async fn query(
+        &self,
+        name: &str,
+        target: &ConnectionTarget,
+        statement: &str,
+        params: &str,
+    ) -> Result<String, String> {
+        let mut session = self.session(name, target, statement).await?;
+        let result = session.query(statement, params, target.max_rows.clamp(1, MAX_ROWS)).await;
+        session.end(result).await
+    }
+
+    /// How many rows a statement changed.
+    pub async fn execute(
+        &self,
+        name: &str,
+        target: &ConnectionTarget,
+        statement: &str,
+        params: &str,
+    ) -> Result<u64, String> {
+        let mut session = self.session(name, target, statement).await?;
+        let result = session.execute(statement, params).await;
+        session.end(result).await
+    }
+
+    async fn session(&self, name: &str, target: &ConnectionTarget, statement: &str) -> Result<Session, String> {
+        if statement.len() > MAX_STATEMENT_BYTES {
+            return Err(format!("a statement has at most {MAX_STATEMENT_BYTES} bytes"));
+        }
+        let database = self.database(name, target)?;
+        let connection = database.pool.get().await.map_err(|error| match error {
+            PoolError::Timeout(_) => format!("connection `{name}`: no free connection in time"),
+            PoolError::Backend(error) => match error.code() {
+                Some(code) => format!("connection `{name}`: the database refused to connect (SQLSTATE {})", code.code()),
+                None => format!("connection `{name}`: cannot connect to the database"),
+            },
+            _ => format!("connection `{name}`: cannot connect to the database"),
+        })?;
+        let cancel = connection.cancel_token();
+        Ok(Session { connection: Some(connection), cancel, tls: database.tls })
+    }
+
+    fn database(&self, name: &str, target: &ConnectionTarget) -> Result<Database, String> {
+        let mut pools = self.pools.lock();
+        if let Some(database) = pools.get(name)
+            && database.id == target.id
+        {
+            return Ok(database.clone());
+        }
+        let wrong = || format!("connection `{name}`: its address is not a postgres:// address");
+        let mut config: tokio_postgres::Config = target.url.parse().map_err(|_| wrong())?;
+        // As an option of the start-up it is what RESET ALL goes back to.
+        let timeout = format!("-c statement_timeout={}", target.statement_timeout.as_millis().max(1));
+        let options = config.get_options().map_or(timeout.clone(), |options| format!("{options} {timeout}"));
+        config.options(options).connect_timeout(CONNECT_TIMEOUT);
+        if config.get_application_name().is_none() {
+            config.application_name("heddle");
+        }
+        let tls = tls::connector(config.get_ssl_mode())?;
+        let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let pool = Pool::builder(Manager::from_config(config, tls.clone(), manager))
+            .max_size(POOL_SIZE)
+            .runtime(Runtime::Tokio1)
+            .timeouts(Timeouts {
+                wait: Some(WAIT_TIMEOUT),
+                create: Some(CONNECT_TIMEOUT),
+                recycle: Some(CLEAN_TIMEOUT),
+            })
+            .build()
+            .map_err(|_| wrong())?;
+        if pools.len() >= MAX_POOLS && !pools.contains_key(name) {
+            let idle = pools.iter().min_by_key(|(_, database)| database.pool.status().size).map(|(name, _)| name.clone());
+            idle.and_then(|name| pools.remove(&name));
+        }
+        let database = Database { id: target.id.clone(), pool, tls };
+        pools.insert(name.to_owned(), database.clone());
+        Ok(database)
+    }
+}
+
+/// What became of a statement.
+enum Broken {
+    /// The statement failed, the connection did not.
+    Statement(String),
+    /// The connection is in the middle of something, or gone.
+    Connection(String),
+}
+
+impl From<tokio_postgres::Error> for Broken {
+    fn from(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(db) => {
+                let mut text = format!("{} (SQLSTATE {})", db.message(), db.code().code());
+                for more in [db.detail(), db.hint()].into_iter().flatten() {
+                    text.push_str("; ");
+                    text.push_str(more);
+                }
+                if error.is_closed() { Self::Connection(text) } else { Self::Statement(text) }
+            }
+            None => Self::Connection(format!("the connection to the database failed: {error}")),
+        }
+    }
+}
+
+/// One statement's hold on a connection.
+struct Session {
+    connection: Option<Object>,
+    cancel: CancelToken,
+    tls: Tls,
+}
+
+impl Session {
+    fn connection(&self) -> Result<&Object, Broken> {
+        self.connection.as_ref().ok_or_else(|| Broken::Connection("the connection is gone".into()))
+    }
+
+    async fn prepare(&self, statement: &str, params: &str) -> Result<(Statement, Vec<encode::Text>), Broken> {
+        let connection = self.connection()?;
+        if connection.statement_cache.size() >= MAX_PREPARED {
+            connection.statement_cache.clear();
+        }
+        if params.len() > MAX_PARAMS_BYTES {
+            return Err(Broken::Statement(format!("params have at most {MAX_PARAMS_BYTES} bytes")));
+        }
+        let params = encode::parse(params).map_err(Broken::Statement)?;
+        let prepared = connection.prepare_cached(statement).await?;
+        if prepared.params().len() != params.len() {
+            return Err(Broken::Statement(format!(
+                "the statement has {} parameters, `params` has {}",
+                prepared.params().len(),
+                params.len()
+            )));
+        }
+        Ok((prepared, params))
+    }
+
+    async fn query(&mut self, statement: &str, params: &str, max_rows: u32) -> Result<String, Broken> {
+        let (prepared, params) = self.prepare(statement, params).await?;
+        let columns = prepared.columns();
+        for (index, column) in columns.iter().enumerate() {
+            if columns[..index].iter().any(|other| other.name() == column.name()) {
+                return Err(Broken::Statement(format!("two columns are called `{}`: name them apart", column.name())));
+            }
+        }
+        let mut rows = pin!(self.connection()?.query_raw(&prepared, params).await?);
+        let mut out = String::from("[");
+        let mut count = 0;
+        while let Some(row) = rows.try_next().await? {
+            count += 1;
+            if count > max_rows {
+                return Err(Broken::Connection(format!("more than {max_rows} rows: ask for less")));
+            }
+            if count > 1 {
+                out.push(',');
+            }
+            json::write_row(&mut out, &row).map_err(Broken::Connection)?;
+            if out.len() > MAX_RESULT_BYTES {
+                return Err(Broken::Connection(format!("more than {MAX_RESULT_BYTES} bytes: ask for less")));
+            }
+        }
+        out.push(']');
+        Ok(out)
+    }
+
+    async fn execute(&mut self, statement: &str, params: &str) -> Result<u64, Broken> {
+        let (prepared, params) = self.prepare(statement, params).await?;
+        Ok(self.connection()?.execute_raw(&prepared, params).await?)
+    }
+
+    /// Cleans the session and gives it back, or throws it away.
+    async fn end<T>(mut self, result: Result<T, Broken>) -> Result<T, String> {
+        let result = match result {
+            Err(Broken::Connection(error)) => return Err(error),
+            Err(Broken::Statement(error)) => Err(error),
+            Ok(value) => Ok(value),
+        };
+        if let Ok(connection) = self.connection()
+            && let Ok(Ok(_)) = tokio::time::timeout(CLEAN_TIMEOUT, connection.simple_query(CLEAN)).await
+        {
+            // Given back by being dropped.
+            drop(self.connection.take());
+        }
+        result
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        let connection = Object::take(connection);
+        let (cancel, tls) = (self.cancel.clone(), self.tls.clone());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let cancelled = tokio::time::timeout(CLEAN_TIMEOUT, cancel.cancel_query(tls)).await;
+                if !matches!(cancelled, Ok(Ok(()))) {
+                    tracing::debug!("could not cancel a statement; its connection is closed all the same");
+                }
+                drop(connection);
+            });
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The sandbox against real wasm, hostile wasm above all.
+//!
+//! This binary is its own compiling child (as the `heddle` binary is), so it has a `main` of its own:
+//! `cargo test -p heddle-sandbox --test sandbox -- <part of a name>`.
+
+mod accept;
+mod guests;
+mod hostile;
+mod outcomes;
+mod queries;
+mod requests;
+
+use guests::Bench;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long one test may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Test = (&'static str, fn(Bench) -> futures::future::BoxFuture<'static, ()>);
+
+macro_rules! tests {
+    ($($module:ident :: $name:ident),+ $(,)?) => {
+        &[$((concat!(stringify!($module), "::", stringify!($name)), |bench| Box::pin($module::$name(bench)))),+]
+    };
+}
+
+const TESTS: &[Test] = tests![
+    accept::command_modules,
+    accept::text_and_binary,
+    accept::refusals,
+    accept::shapes_that_hurt,
+    accept::a_component_is_described,
+    accept::descriptions_that_fail,
+    accept::artefacts_are_kept_and_checked,
+    accept::loading_is_done_once,
+    outcomes::a_command,
+    outcomes::exit_codes,
+    outcomes::a_component,
+    outcomes::host_functions,
+    outcomes::log_limit,
+    outcomes::effects_only_of_success,
+    hostile::endless_loop,
+    hostile::loop_in_start,
+    hostile::cancel,
+    hostile::memory_bomb,
+    hostile::initial_memory,
+    hostile::recursion,
+    hostile::much_output,
+    hostile::log_flood,
+    hostile::nothing_leaks_into_the_next,
+    hostile::spinners_do_not_hold_up_others,
+    hostile::more_than_there_are_slots,
+    hostile::sleeping_is_not_running,
+    queries::typed_rows,
+    queries::bounds_and_errors,
+    queries::a_timeout_cancels_the_statement,
+    requests::policy,
+];
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("compile-wasm") {
+        return heddle_sandbox::compile_child_main();
+    }
+    let filter: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut failed = 0;
+    for (name, test) in TESTS {
+        if !filter.is_empty() && !filter.iter().any(|part| name.contains(part.as_str())) {
+            continue;
+        }
+        let began = now();
+        let ended = runtime.block_on(async {
+            let task = tokio::spawn(async move { test(Bench::new()).await });
+            tokio::time::timeout(PATIENCE, task).await
+        });
+        let verdict = match ended {
+            Ok(Ok(())) => "ok",
+            Ok(Err(_)) => "FAILED",
+            Err(_) => "FAILED (too slow)",
+        };
+        failed += u32::from(verdict != "ok");
+        println!("test {name} ... {verdict} ({} ms)", began.elapsed().as_millis());
+    }
+    if failed > 0 {
+        println!("{failed} failed");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// The present moment, for measuring.
+#[expect(clippy::disallowed_methods, reason = "tests measure real time")]
+pub fn now() -> Instant {
+    Instant::now()
+}

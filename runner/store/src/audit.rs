@@ -1,0 +1,120 @@
+//! What people changed: insert-only, written in the transaction of the change itself.
+
+use heddle_domain::Time;
+use serde_json::Value;
+use sqlx::PgConnection;
+
+use crate::change::{By, Noun, Page};
+use crate::{Store, StoreError};
+
+/// One thing that somebody did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuditRow {
+    pub id: i64,
+    pub at: Time,
+    pub actor: String,
+    /// `create`, `update`, `delete`, `enable`, `disable`, `cancel`, ...
+    pub action: String,
+    pub kind: String,
+    pub name: String,
+    /// How the thing stood; never a secret.
+    pub before: Option<Value>,
+    pub after: Option<Value>,
+}
+
+/// Which rows of the audit are wanted; `None` means all.
+#[derive(Clone, Debug, Default)]
+pub struct AuditFilter {
+    pub kind: Option<String>,
+    pub name: Option<String>,
+    pub actor: Option<String>,
+    pub action: Option<String>,
+    pub from: Option<Time>,
+    pub to: Option<Time>,
+}
+
+/// Writes a row.
+pub(crate) async fn write(
+    connection: &mut PgConnection,
+    by: By<'_>,
+    action: &str,
+    noun: Noun,
+    name: &str,
+    before: Option<&Value>,
+    after: Option<&Value>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT INTO heddle.audit (at, actor, action, kind, name, before, after) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        by.at,
+        by.actor,
+        action,
+        noun.as_str(),
+        name,
+        before,
+        after,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    /// Records what somebody did to a thing that has no place in the log of changes (a run, a notification).
+    pub async fn audit(
+        &self,
+        by: By<'_>,
+        action: &str,
+        noun: Noun,
+        name: &str,
+        before: Option<&Value>,
+        after: Option<&Value>,
+    ) -> Result<(), StoreError> {
+        let mut connection = self.pool.acquire().await?;
+        write(&mut connection, by, action, noun, name, before, after).await
+    }
+
+    /// The audit, newest first. `cursor` is the id behind which the page begins.
+    pub async fn audit_list(
+        &self,
+        filter: &AuditFilter,
+        cursor: Option<i64>,
+        limit: i64,
+    ) -> Result<Page<AuditRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            AuditRow,
+            "SELECT id, at, actor, action, kind, name, before, after FROM heddle.audit
+             WHERE ($1::bigint IS NULL OR id < $1)
+               AND ($2::text IS NULL OR kind = $2)
+               AND ($3::text IS NULL OR name = $3)
+               AND ($4::text IS NULL OR actor = $4)
+               AND ($5::text IS NULL OR action = $5)
+               AND ($6::timestamptz IS NULL OR at >= $6)
+               AND ($7::timestamptz IS NULL OR at <= $7)
+             ORDER BY id DESC LIMIT $8",
+            cursor,
+            filter.kind.as_deref(),
+            filter.name.as_deref(),
+            filter.actor.as_deref(),
+            filter.action.as_deref(),
+            filter.from,
+            filter.to,
+            limit + 1,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(Page::of(rows, limit, |row| row.id.to_string()))
+    }
+
+    /// Drops at most `limit` rows older than `before`.
+    pub async fn prune_audit(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.audit WHERE id IN (
+                 SELECT id FROM heddle.audit WHERE at < $1 ORDER BY at LIMIT $2)",
+            before,
+            limit,
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+}

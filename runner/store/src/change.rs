@@ -1,0 +1,179 @@
+//! The log of changes that nodes follow.
+//!
+//! A node that caches what people write (specs, tokens, pools, ...) reads this log from the position it has seen and
+//! drops what has changed. That only works if nothing ever appears behind a position already read, so a writer takes
+//! an advisory lock right before its insert and holds it until it commits: ids become visible in their order. The
+//! control plane is low-rate, so neither that lock nor the notification in the transaction matters; both would on the
+//! data plane, which does not come here.
+
+use heddle_domain::Time;
+use serde_json::Value;
+use sqlx::PgConnection;
+
+use crate::{Store, StoreError, audit};
+
+/// Who changes something, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct By<'a> {
+    /// A token's name, `dev`, or a part of Heddle itself.
+    pub actor: &'a str,
+    /// The present instant.
+    pub at: Time,
+}
+
+/// What a change or an audit row is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noun {
+    Category,
+    Connection,
+    Group,
+    Pool,
+    Run,
+    Script,
+    Secret,
+    Setting,
+    Template,
+    Token,
+}
+
+impl Noun {
+    /// The word in `changes.kind` and `audit.kind`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Category => "category",
+            Self::Connection => "connection",
+            Self::Group => "group",
+            Self::Pool => "pool",
+            Self::Run => "run",
+            Self::Script => "script",
+            Self::Secret => "secret",
+            Self::Setting => "setting",
+            Self::Template => "template",
+            Self::Token => "token",
+        }
+    }
+}
+
+/// What a PUT did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Put<T> {
+    /// How it stands now.
+    pub row: T,
+    /// Whether it did not exist before.
+    pub created: bool,
+    /// Whether anything was written.
+    pub changed: bool,
+}
+
+/// One page of a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page<T> {
+    /// At most as many as were asked for.
+    pub items: Vec<T>,
+    /// Where the next page begins; `None` on the last one.
+    pub next: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// Makes a page of up to `limit + 1` rows: the one too many only says that there is more.
+    pub(crate) fn of(mut items: Vec<T>, limit: i64, key: impl Fn(&T) -> String) -> Self {
+        let limit = usize::try_from(limit).unwrap_or(0);
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = if more { items.last().map(key) } else { None };
+        Self { items, next }
+    }
+}
+
+/// A row of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub id: i64,
+    /// See [`Noun::as_str`]; a newer node may write kinds that this one does not know.
+    pub kind: String,
+    pub name: String,
+    pub at: Time,
+}
+
+/// The channel on which nodes hear that the log has grown.
+pub const CHANGES_CHANNEL: &str = "heddle_changes";
+
+/// Serialises writers of the log; see the head of this file.
+const CHANGES_LOCK: i64 = 0x6865_6464_6c65_0001;
+
+/// Writes the audit row and the log row of a change: the last thing that its transaction does before it commits.
+pub(crate) async fn record(
+    connection: &mut PgConnection,
+    by: By<'_>,
+    action: &str,
+    noun: Noun,
+    name: &str,
+    before: Option<&Value>,
+    after: Option<&Value>,
+) -> Result<(), StoreError> {
+    audit::write(connection, by, action, noun, name, before, after).await?;
+    announce(connection, by.at, noun, name).await
+}
+
+/// Writes the log row of a change without an audit row.
+pub(crate) async fn announce(
+    connection: &mut PgConnection,
+    at: Time,
+    noun: Noun,
+    name: &str,
+) -> Result<(), StoreError> {
+    sqlx::query!("SELECT pg_advisory_xact_lock($1)", CHANGES_LOCK).execute(&mut *connection).await?;
+    sqlx::query!(
+        "INSERT INTO heddle.changes (kind, name, at) VALUES ($1, $2, $3)",
+        noun.as_str(),
+        name,
+        at,
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!("SELECT pg_notify($1, '')", CHANGES_CHANNEL).execute(&mut *connection).await?;
+    Ok(())
+}
+
+/// Makes writers of one name take turns, also while there is no row to lock yet.
+pub(crate) async fn lock_name(connection: &mut PgConnection, noun: Noun, name: &str) -> Result<(), StoreError> {
+    let key = format!("heddle/{}/{name}", noun.as_str());
+    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key).execute(connection).await?;
+    Ok(())
+}
+
+impl Store {
+    /// What has changed behind `position`, in order, at most `limit` rows.
+    pub async fn changes_since(&self, position: i64, limit: i64) -> Result<Vec<Change>, StoreError> {
+        Ok(sqlx::query_as!(
+            Change,
+            "SELECT id, kind, name, at FROM heddle.changes WHERE id > $1 ORDER BY id LIMIT $2",
+            position,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// The newest position of the log; 0 when nothing has changed yet.
+    pub async fn changes_position(&self) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar!(r#"SELECT COALESCE(max(id), 0) AS "id!" FROM heddle.changes"#)
+            .fetch_one(&self.pool)
+            .await?)
+    }
+
+    /// Drops at most `limit` rows older than `before`, but never the newest one, which holds the position.
+    pub async fn prune_changes(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.changes WHERE id IN (
+                 SELECT id FROM heddle.changes
+                 WHERE at < $1 AND id < (SELECT max(id) FROM heddle.changes)
+                 ORDER BY id LIMIT $2)",
+            before,
+            limit,
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+}

@@ -1,0 +1,46 @@
+//! What can go wrong between Heddle and its database.
+
+/// An error of the store. Everything that a caller decides on (not found, exists already, in use) is data of the
+/// respective call, not one of these.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Postgres cannot be reached, or no connection came free in time: try again later.
+    #[error("the database is not available")]
+    Unavailable(#[source] sqlx::Error),
+    /// Two transactions were in each other's way (deadlock, serialisation): repeat the whole transaction.
+    #[error("the transaction has to be repeated")]
+    Conflict(#[source] sqlx::Error),
+    /// A statement failed: our fault.
+    #[error("a statement failed")]
+    Database(#[source] sqlx::Error),
+    /// The schema could not be brought up to date.
+    #[error("migration failed: {0}")]
+    Migration(String),
+    /// A row holds what this version cannot read: our fault, or a newer node's.
+    #[error("unreadable row in {table}: {detail}")]
+    Unreadable {
+        /// Where it stands.
+        table: &'static str,
+        /// What was found.
+        detail: String,
+    },
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
+                Self::Unavailable(error)
+            }
+            sqlx::Error::Database(database) => match database.code().as_deref() {
+                Some("40001" | "40P01") => Self::Conflict(error),
+                // Class 08: connection; 57P0x: shutting down, cannot connect now; 53300: too many connections.
+                Some(code) if code.starts_with("08") || code.starts_with("57P0") || code == "53300" => {
+                    Self::Unavailable(error)
+                }
+                _ => Self::Database(error),
+            },
+            _ => Self::Database(error),
+        }
+    }
+}

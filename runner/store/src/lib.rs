@@ -1,0 +1,81 @@
+//! The only SQL of Heddle: what is kept in Postgres, one file per noun.
+//!
+//! Statements whose correctness rests on locks stand as files of their own under `src/sql/`, each opening with a
+//! locking note. Everything else is an inline `query!`, checked against the schema when it is compiled.
+
+pub mod audit;
+pub mod blob;
+pub mod category;
+pub mod change;
+pub mod connection;
+mod error;
+pub mod group;
+pub mod link;
+pub mod live;
+pub mod log;
+pub mod node;
+pub mod pool;
+pub mod run;
+pub mod script;
+pub mod secret;
+pub mod setting;
+pub mod template;
+pub mod token;
+
+pub use error::StoreError;
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{PgPool, Postgres, Transaction};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The database. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pool: PgPool,
+}
+
+/// How many connections a node opens at most, unless it is told otherwise.
+pub const DEFAULT_CONNECTIONS_MAX: u32 = 16;
+
+/// How long a request waits for a free connection before it fails as [`StoreError::Unavailable`].
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
+
+impl Store {
+    /// Opens a pool; connections are made when they are needed.
+    pub async fn connect(url: &str, connections_max: u32) -> Result<Self, StoreError> {
+        let options = PgConnectOptions::from_str(url)
+            .map_err(StoreError::from)?
+            .application_name("heddle")
+            .statement_cache_capacity(256);
+        let pool = PgPoolOptions::new()
+            .max_connections(connections_max)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .test_before_acquire(false)
+            .connect_with(options)
+            .await?;
+        Ok(Self { pool })
+    }
+
+    /// Brings the schema up to date. Nodes that start together take turns (an advisory lock).
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        MIGRATIONS.run(&self.pool).await.map_err(|error| StoreError::Migration(error.to_string()))
+    }
+
+    /// A transaction.
+    pub async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
+        Ok(self.pool.begin().await?)
+    }
+
+    /// The pool itself, for statements in this crate's tests and for health checks.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Closes all connections.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}

@@ -1,0 +1,189 @@
+//! Links between groups: who follows whom, and whose tasks start sub-runs of whom.
+
+use sqlx::PgConnection;
+
+use crate::{Store, StoreError};
+
+/// How many groups a cycle's search walks through at most, which also bounds the length of a chain of groups.
+const LINK_DEPTH_MAX: i32 = 1_000;
+
+/// Why a group is linked to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LinkKind {
+    /// It follows the other's runs.
+    DependsOn,
+    /// A task of it starts a sub-run of the other.
+    SubRun,
+}
+
+impl LinkKind {
+    /// The word in `group_links.kind`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DependsOn => "depends_on",
+            Self::SubRun => "sub_run",
+        }
+    }
+}
+
+/// A link that a spec makes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupLink {
+    pub upstream: String,
+    pub kind: LinkKind,
+    /// `latest` or `interval`.
+    pub need: &'static str,
+}
+
+/// A link between two groups as they stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkRow {
+    pub group: String,
+    pub upstream: String,
+    /// `depends_on` or `sub_run`.
+    pub kind: String,
+    pub need: String,
+}
+
+/// The ids of the upstream groups by name, in the order of `links`; `Err` has the names that do not exist.
+pub(crate) async fn resolve(
+    connection: &mut PgConnection,
+    links: &[GroupLink],
+) -> Result<Result<Vec<i64>, Vec<String>>, StoreError> {
+    let names: Vec<String> = links.iter().map(|link| link.upstream.clone()).collect();
+    let found = sqlx::query!(
+        "SELECT id, name FROM heddle.groups WHERE name = ANY($1) AND deleted_at IS NULL",
+        &names,
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut ids = Vec::with_capacity(links.len());
+    let mut unknown = Vec::new();
+    for name in names {
+        match found.iter().find(|row| row.name == name) {
+            Some(row) => ids.push(row.id),
+            None if unknown.contains(&name) => {}
+            None => unknown.push(name),
+        }
+    }
+    Ok(if unknown.is_empty() { Ok(ids) } else { Err(unknown) })
+}
+
+/// A way from one of `upstreams` back to `group`, written from `group` to `group`.
+pub(crate) async fn find_cycle(
+    connection: &mut PgConnection,
+    group: &str,
+    group_id: Option<i64>,
+    links: &[GroupLink],
+    upstreams: &[i64],
+) -> Result<Option<Vec<String>>, StoreError> {
+    let Some(group_id) = group_id else { return Ok(None) };
+    // UNION drops what was reached before, so that the walk visits each edge once however many ways lead there.
+    let edges = sqlx::query!(
+        r#"WITH RECURSIVE reached (id) AS (
+             SELECT id FROM unnest($1::bigint[]) AS start (id)
+             UNION
+             SELECT l.upstream_id FROM heddle.group_links l JOIN reached r ON l.group_id = r.id
+             WHERE r.id <> $2
+           )
+           SELECT l.group_id, l.upstream_id, g.name AS "group!", u.name AS "upstream!"
+           FROM heddle.group_links l
+           JOIN reached r ON r.id = l.group_id
+           JOIN heddle.groups g ON g.id = l.group_id
+           JOIN heddle.groups u ON u.id = l.upstream_id
+           WHERE l.group_id <> $2"#,
+        upstreams,
+        group_id,
+    )
+    .fetch_all(connection)
+    .await?;
+    // Breadth first from the group's new upstreams, so that the cycle named is a shortest one.
+    let mut came_from: std::collections::BTreeMap<&str, Option<&str>> =
+        links.iter().map(|link| (link.upstream.as_str(), None)).collect();
+    let mut frontier: Vec<&str> = came_from.keys().copied().collect();
+    for _ in 0..LINK_DEPTH_MAX {
+        let mut next = Vec::new();
+        for at in frontier {
+            for edge in edges.iter().filter(|edge| edge.group == at) {
+                if edge.upstream == group {
+                    let mut path = vec![group.to_owned()];
+                    let mut step = Some(at);
+                    while let Some(name) = step {
+                        path.push(name.to_owned());
+                        step = came_from.get(name).copied().flatten();
+                    }
+                    path.push(group.to_owned());
+                    path.reverse();
+                    return Ok(Some(path));
+                }
+                if !came_from.contains_key(edge.upstream.as_str()) {
+                    came_from.insert(&edge.upstream, Some(at));
+                    next.push(edge.upstream.as_str());
+                }
+            }
+        }
+        if next.is_empty() {
+            return Ok(None);
+        }
+        frontier = next;
+    }
+    Ok(None)
+}
+
+/// Replaces the links that the group's current revision makes.
+pub(crate) async fn replace(
+    connection: &mut PgConnection,
+    group_id: i64,
+    links: &[GroupLink],
+    upstreams: &[i64],
+) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM heddle.group_links WHERE group_id = $1", group_id).execute(&mut *connection).await?;
+    let kinds: Vec<String> = links.iter().map(|link| link.kind.as_str().to_owned()).collect();
+    let needs: Vec<String> = links.iter().map(|link| link.need.to_owned()).collect();
+    sqlx::query!(
+        "INSERT INTO heddle.group_links (group_id, upstream_id, kind, need)
+         SELECT $1, upstream_id, kind, need
+         FROM unnest($2::bigint[], $3::text[], $4::text[]) AS link (upstream_id, kind, need)
+         ON CONFLICT DO NOTHING",
+        group_id,
+        upstreams,
+        &kinds,
+        &needs,
+    )
+    .execute(&mut *connection)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    /// All links between groups that are not deleted: the graph of groups.
+    pub async fn group_links(&self) -> Result<Vec<LinkRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            LinkRow,
+            r#"SELECT g.name AS "group", u.name AS upstream, l.kind, l.need
+               FROM heddle.group_links l
+               JOIN heddle.groups g ON g.id = l.group_id
+               JOIN heddle.groups u ON u.id = l.upstream_id
+               WHERE g.deleted_at IS NULL
+               ORDER BY g.name, u.name, l.kind"#,
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// The links of one group, upwards and downwards.
+    pub async fn links_of(&self, group_id: i64) -> Result<Vec<LinkRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            LinkRow,
+            r#"SELECT g.name AS "group", u.name AS upstream, l.kind, l.need
+               FROM heddle.group_links l
+               JOIN heddle.groups g ON g.id = l.group_id
+               JOIN heddle.groups u ON u.id = l.upstream_id
+               WHERE l.group_id = $1 OR l.upstream_id = $1
+               ORDER BY g.name, u.name, l.kind"#,
+            group_id,
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}

@@ -1,0 +1,119 @@
+//! Claiming what is ready, and the facts that a node needs to work on it.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::Trigger;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+/// A row that was moved from *ready* to *running*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// Of which run.
+    pub run: RunId,
+    /// What.
+    pub at: AttemptKey,
+    /// Its place in the queue.
+    pub turn: i64,
+}
+
+/// What of a run never changes.
+#[derive(Clone, Debug)]
+pub struct RunFacts {
+    /// Its id.
+    pub id: RunId,
+    /// Of which group.
+    pub group_id: i64,
+    /// Which revision.
+    pub revision_id: i64,
+    /// Which script versions; none: not resolved yet.
+    pub resolution_id: Option<i64>,
+    /// Why it was made.
+    pub trigger: Trigger,
+    /// Its place among others.
+    pub priority: i16,
+    /// What time it is about.
+    pub logical_time: Time,
+    /// From the previous instant to this one.
+    pub interval: (Time, Time),
+    /// JSON object.
+    pub params: String,
+    /// JSON object of objects.
+    pub task_params: Option<String>,
+    /// The caller's.
+    pub key: Option<String>,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it must have ended.
+    pub deadline_at: Option<Time>,
+    /// Whether it is a sub-run.
+    pub has_parent: bool,
+}
+
+/// Moves up to `limit` rows from *ready* to *running*; see `sql/claim.sql`.
+pub(crate) async fn claim_in(
+    connection: &mut PgConnection,
+    lease: i64,
+    limit: usize,
+    now: Time,
+) -> Result<Vec<Claimed>, StoreError> {
+    let rows =
+        sqlx::query_file!("src/sql/claim.sql", lease, limit as i64, now).fetch_all(connection).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Claimed {
+            run: RunId(row.run),
+            at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+            turn: row.turn,
+        })
+        .collect())
+}
+
+impl Store {
+    /// Claims without completing anything.
+    pub async fn claim(&self, lease: i64, limit: usize, now: Time) -> Result<Vec<Claimed>, StoreError> {
+        let mut connection = self.pool.acquire().await?;
+        claim_in(&mut connection, lease, limit, now).await
+    }
+
+    /// The turn that stands first in the queue; where a node that starts begins to count.
+    pub async fn first_turn(&self) -> Result<i64, StoreError> {
+        let turn = sqlx::query_scalar!("SELECT min(turn) FROM heddle.ready").fetch_one(&self.pool).await?;
+        Ok(turn.unwrap_or(0))
+    }
+
+    /// The facts of live runs; those that have ended are left out.
+    pub async fn run_facts(&self, runs: &[RunId]) -> Result<Vec<RunFacts>, StoreError> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let rows = sqlx::query!(
+            "SELECT id, group_id, revision_id, resolution_id, trigger, priority, logical_time, interval_start,
+                    interval_end, params, task_params, key, created_at, deadline_at, parent_run
+               FROM heddle.runs_live WHERE id = ANY ($1)",
+            &ids
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| RunFacts {
+                id: RunId(row.id),
+                group_id: row.group_id,
+                revision_id: row.revision_id,
+                resolution_id: row.resolution_id,
+                trigger: Trigger::from_number(row.trigger).unwrap_or(Trigger::Manual),
+                priority: row.priority,
+                logical_time: row.logical_time,
+                interval: (row.interval_start, row.interval_end),
+                params: row.params,
+                task_params: row.task_params,
+                key: row.key,
+                created_at: row.created_at,
+                deadline_at: row.deadline_at,
+                has_parent: row.parent_run.is_some(),
+            })
+            .collect())
+    }
+}

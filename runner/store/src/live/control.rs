@@ -1,0 +1,219 @@
+//! What operators do to runs, as far as the tables are concerned.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::{RunState, TaskState};
+use uuid::Uuid;
+
+use super::complete::Completion;
+use crate::{Store, StoreError};
+
+/// An attempt that was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// Of which run.
+    pub run: RunId,
+    /// Which.
+    pub at: AttemptKey,
+    /// Who held it.
+    pub lease: i64,
+}
+
+/// A run that is locked for a control.
+#[derive(Clone, Debug)]
+pub struct LiveRun {
+    /// Its group.
+    pub group_id: i64,
+    /// Its revision.
+    pub revision_id: i64,
+    /// Its state.
+    pub state: RunState,
+    /// Its place among others.
+    pub priority: i16,
+    /// Why it was made.
+    pub trigger: heddle_domain::state::Trigger,
+    /// Its progress as bytes.
+    pub progress: Vec<u8>,
+}
+
+impl Completion {
+    /// Locks one run, wherever it is: an ended one is brought back among the living first if `reopen` says so.
+    /// `None`: there is no such run.
+    pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
+        for _ in 0..2 {
+            let row = sqlx::query!(
+                "SELECT group_id, revision_id, state, priority, trigger, progress
+                   FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE",
+                run.0
+            )
+            .fetch_optional(self.connection())
+            .await?;
+            if let Some(row) = row {
+                return Ok(Some(live(
+                    row.group_id,
+                    row.revision_id,
+                    row.state,
+                    row.priority,
+                    row.trigger,
+                    row.progress,
+                )?));
+            }
+            let row = sqlx::query!(
+                "SELECT group_id, revision_id, state, priority, trigger, progress
+                   FROM heddle.runs_done WHERE id = $1 FOR UPDATE",
+                run.0
+            )
+            .fetch_optional(self.connection())
+            .await?;
+            if let Some(row) = row {
+                if reopen {
+                    self.reopen(run).await?;
+                }
+                return Ok(Some(live(
+                    row.group_id,
+                    row.revision_id,
+                    row.state,
+                    row.priority,
+                    row.trigger,
+                    row.progress,
+                )?));
+            }
+            // It may have moved between the two looks: once more.
+        }
+        Ok(None)
+    }
+
+    async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
+        sqlx::query!(
+            "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *)
+             INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority,
+                 logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe, callback,
+                 created_at, started_at, deadline_at, parent_run, parent_task, parent_item, parent_attempt, source,
+                 progress)
+             SELECT id, group_id, revision_id, resolution_id, 1, trigger, priority, logical_time, interval_start,
+                    interval_end, params, task_params, labels, key, dedupe, callback, created_at,
+                    coalesce(started_at, created_at), NULL, NULL, NULL, NULL, NULL, source, progress
+               FROM gone",
+            run.0
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Pins a run to other script versions.
+    pub async fn set_resolution(&mut self, run: RunId, resolution_id: i64) -> Result<(), StoreError> {
+        sqlx::query!("UPDATE heddle.runs_live SET resolution_id = $2 WHERE id = $1", run.0, resolution_id)
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+
+    /// Records what an operator set by hand.
+    pub async fn insert_override(
+        &mut self,
+        run: RunId,
+        key: TaskKey,
+        state: TaskState,
+        reason: &str,
+        actor: &str,
+        at: Time,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            run.0,
+            key.task as i16,
+            key.item_number(),
+            at,
+            state.number(),
+            reason,
+            actor
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}
+
+fn live(
+    group_id: i64,
+    revision_id: i64,
+    state: i16,
+    priority: i16,
+    trigger: i16,
+    progress: Vec<u8>,
+) -> Result<LiveRun, StoreError> {
+    let unreadable = |what: &str, number: i16| StoreError::Unreadable {
+        table: "runs_live",
+        detail: format!("{what} {number}"),
+    };
+    Ok(LiveRun {
+        group_id,
+        revision_id,
+        state: RunState::from_number(state).ok_or_else(|| unreadable("state", state))?,
+        priority,
+        trigger: heddle_domain::state::Trigger::from_number(trigger).ok_or_else(|| unreadable("trigger", trigger))?,
+        progress,
+    })
+}
+
+impl Store {
+    /// Sub-runs whose parent's attempt is over: they are to be cancelled. Up to `limit`.
+    pub async fn orphans(&self, limit: i64) -> Result<Vec<RunId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            "SELECT c.id FROM heddle.runs_live c
+              WHERE c.parent_run IS NOT NULL
+                AND NOT EXISTS (SELECT FROM heddle.running r
+                                 WHERE r.run = c.parent_run AND r.task = c.parent_task AND r.item = c.parent_item
+                                   AND r.attempt = c.parent_attempt)
+              LIMIT $1",
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(ids.into_iter().map(RunId).collect())
+    }
+
+    /// Which of these attempts are still this node's: those that are not have to be stopped.
+    pub async fn held(&self, lease: i64) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
+        let rows = sqlx::query!("SELECT run, task, item, attempt FROM heddle.running WHERE lease = $1", lease)
+            .fetch_all(&self.pool)
+            .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let key = TaskKey::from_numbers(row.task, row.item);
+                (RunId(row.run), AttemptKey { key, attempt: row.attempt as u16 })
+            })
+            .collect())
+    }
+
+    /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
+    pub async fn delete_run(&self, run: RunId) -> Result<bool, StoreError> {
+        let mut tx = self.begin().await?;
+        let gone = sqlx::query!("DELETE FROM heddle.runs_done WHERE id = $1", run.0).execute(&mut *tx).await?;
+        if gone.rows_affected() == 0 {
+            return Ok(false);
+        }
+        let id: Uuid = run.0;
+        sqlx::query!("DELETE FROM heddle.attempts WHERE run = $1", id).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM heddle.logs WHERE run = $1", id).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM heddle.maps WHERE run = $1", id).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM heddle.overrides WHERE run = $1", id).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM heddle.run_keys WHERE run = $1", id).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM heddle.run_dedupes WHERE run = $1", id).execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+}
+
+impl Completion {
+    /// Sets the state of an ended run.
+    pub async fn set_done_state(&mut self, run: RunId, state: RunState) -> Result<(), StoreError> {
+        sqlx::query!("UPDATE heddle.runs_done SET state = $2 WHERE id = $1", run.0, state.number())
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+}

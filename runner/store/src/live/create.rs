@@ -1,0 +1,365 @@
+//! Creating runs.
+
+use std::collections::HashMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::state::{RunState, Trigger};
+use serde_json::Value;
+use sqlx::{Postgres, Transaction};
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+/// A row for *ready*, or for *running* if it is handed to this node.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadyRow {
+    /// What.
+    pub at: AttemptKey,
+    /// Its place in the queue among rows of its priority.
+    pub turn: i64,
+    /// Whether this node takes it at once.
+    pub handed: bool,
+}
+
+/// A run to be created.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    /// Its id.
+    pub id: RunId,
+    /// Of which group.
+    pub group_id: i64,
+    /// Which revision it pins.
+    pub revision_id: i64,
+    /// Which script versions it pins; none: resolved when it starts.
+    pub resolution_id: Option<i64>,
+    /// Waiting or running.
+    pub state: RunState,
+    /// Why it is made.
+    pub trigger: Trigger,
+    /// Higher goes first.
+    pub priority: i16,
+    /// What time it is about.
+    pub logical_time: Time,
+    /// From the previous instant to this one.
+    pub interval: (Time, Time),
+    /// JSON object.
+    pub params: String,
+    /// JSON object of objects.
+    pub task_params: Option<String>,
+    /// Free words.
+    pub labels: Option<Value>,
+    /// Unique per group.
+    pub key: Option<String>,
+    /// Hash of what must be unique, and whether for as long as the run is kept (else while it is unfinished).
+    pub dedupe: Option<(Vec<u8>, bool)>,
+    /// A channel's name or a URL.
+    pub callback: Option<String>,
+    /// When.
+    pub created_at: Time,
+    /// When it must have ended.
+    pub deadline_at: Option<Time>,
+    /// The attempt that it is a sub-run of.
+    pub parent: Option<(RunId, AttemptKey)>,
+    /// The backfill or run that it was made by.
+    pub source: Option<Uuid>,
+    /// Why it waits.
+    pub waiting_for: Option<Value>,
+    /// [`heddle_domain::run::Progress`] as bytes.
+    pub progress: Vec<u8>,
+    /// What of it may start at once.
+    pub ready: Vec<ReadyRow>,
+    /// Items of mapped tasks that are known already.
+    pub gated: bool,
+}
+
+/// What became of a [`NewRun`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It is there. `handed` tells whether the rows meant for this node came to it.
+    Made {
+        /// See above.
+        handed: bool,
+    },
+    /// There is one with this key, or these params.
+    Exists(RunId),
+    /// The parent's attempt is not this node's any more: nothing was made.
+    Fenced,
+}
+
+impl Store {
+    /// Creates runs, in one transaction. The answers are in the order of `runs`.
+    pub async fn create_runs(&self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
+        let plain =
+            runs.iter().all(|run| run.key.is_none() && run.dedupe.is_none() && run.parent.is_none() && !run.gated
+                && run.deadline_at.is_none());
+        if plain {
+            let all: Vec<&NewRun> = runs.iter().collect();
+            let mut connection = self.pool.acquire().await?;
+            let handed = insert_runs(&mut connection, &all, lease, now).await?;
+            return Ok(vec![Created::Made { handed }; runs.len()]);
+        }
+        let mut tx = self.begin().await?;
+        let created = create_in(&mut tx, runs, lease, now).await?;
+        tx.commit().await?;
+        Ok(created)
+    }
+}
+
+/// The same within a transaction of the caller's.
+pub(crate) async fn create_in(
+    tx: &mut Transaction<'static, Postgres>,
+    runs: &[NewRun],
+    lease: i64,
+    now: Time,
+) -> Result<Vec<Created>, StoreError> {
+    let mut refused: HashMap<usize, Created> = HashMap::new();
+    settle_dedupes(tx, runs, &mut refused).await?;
+    settle_keys(tx, runs, &mut refused).await?;
+    settle_parents(tx, runs, lease, &mut refused).await?;
+    let accepted: Vec<&NewRun> =
+        runs.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)).map(|(_, run)| run).collect();
+    let handed = insert_runs(tx, &accepted, lease, now).await?;
+    let gated: Vec<&&NewRun> = accepted.iter().filter(|run| run.gated).collect();
+    if !gated.is_empty() {
+        let ids: Vec<Uuid> = gated.iter().map(|run| run.id.0).collect();
+        let groups: Vec<i64> = gated.iter().map(|run| run.group_id).collect();
+        sqlx::query!(
+            "WITH waiting AS (
+                 INSERT INTO heddle.waits (run, group_id)
+                 SELECT run, group_id FROM UNNEST($1::uuid[], $2::bigint[]) AS w (run, group_id)
+             )
+             INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT g FROM UNNEST($2::bigint[]) AS g",
+            &ids,
+            &groups
+        )
+        .execute(&mut **tx)
+        .await?;
+    }
+    let deadlines: Vec<&&NewRun> = accepted.iter().filter(|run| run.deadline_at.is_some()).collect();
+    if !deadlines.is_empty() {
+        let ids: Vec<Uuid> = deadlines.iter().map(|run| run.id.0).collect();
+        let due: Vec<Time> = deadlines.iter().filter_map(|run| run.deadline_at).collect();
+        sqlx::query!(
+            "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
+             SELECT run, -1, -1, 1, 0, due FROM UNNEST($1::uuid[], $2::timestamptz[]) AS d (run, due)",
+            &ids,
+            &due
+        )
+        .execute(&mut **tx)
+        .await?;
+    }
+    Ok((0..runs.len()).map(|index| refused.remove(&index).unwrap_or(Created::Made { handed })).collect())
+}
+
+async fn settle_keys(
+    tx: &mut Transaction<'static, Postgres>,
+    runs: &[NewRun],
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    let mut keyed: Vec<(i64, &str, Uuid, usize)> = runs
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !refused.contains_key(index))
+        .filter_map(|(index, run)| Some((run.group_id, run.key.as_deref()?, run.id.0, index)))
+        .collect();
+    if keyed.is_empty() {
+        return Ok(());
+    }
+    // In order, so that two nodes with overlapping batches do not deadlock.
+    keyed.sort_unstable();
+    let groups: Vec<i64> = keyed.iter().map(|entry| entry.0).collect();
+    let keys: Vec<String> = keyed.iter().map(|entry| entry.1.to_owned()).collect();
+    let ids: Vec<Uuid> = keyed.iter().map(|entry| entry.2).collect();
+    let made: Vec<Uuid> = sqlx::query_scalar!(
+        "INSERT INTO heddle.run_keys (group_id, key, run)
+         SELECT group_id, key, run FROM UNNEST($1::bigint[], $2::text[], $3::uuid[]) AS g (group_id, key, run)
+          ORDER BY group_id, key
+         ON CONFLICT (group_id, key) DO NOTHING
+         RETURNING run",
+        &groups,
+        &keys,
+        &ids
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    if made.len() == keyed.len() {
+        return Ok(());
+    }
+    let made: std::collections::HashSet<Uuid> = made.into_iter().collect();
+    let holders = sqlx::query!(
+        "SELECT k.group_id, k.key, k.run
+           FROM heddle.run_keys k
+           JOIN UNNEST($1::bigint[], $2::text[]) AS g (group_id, key) ON k.group_id = g.group_id AND k.key = g.key",
+        &groups,
+        &keys
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    let holders: HashMap<(i64, &str), Uuid> =
+        holders.iter().map(|row| ((row.group_id, row.key.as_str()), row.run)).collect();
+    for (group, key, id, index) in keyed {
+        if !made.contains(&id) {
+            let holder = holders.get(&(group, key)).copied().unwrap_or(id);
+            refused.insert(index, Created::Exists(RunId(holder)));
+        }
+    }
+    Ok(())
+}
+
+async fn settle_dedupes(
+    tx: &mut Transaction<'static, Postgres>,
+    runs: &[NewRun],
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    let mut hashes: Vec<&[u8]> = runs.iter().filter_map(|run| Some(run.dedupe.as_ref()?.0.as_slice())).collect();
+    if hashes.is_empty() {
+        return Ok(());
+    }
+    hashes.sort_unstable();
+    hashes.dedup();
+    let locks: Vec<i64> = hashes.iter().map(|hash| lock_number(hash)).collect();
+    // A statement of its own: the next one's snapshot is taken when all earlier holders have committed.
+    sqlx::query!("SELECT pg_advisory_xact_lock(n) FROM UNNEST($1::bigint[]) AS n", &locks).fetch_all(&mut **tx).await?;
+    let given: Vec<Vec<u8>> = hashes.iter().map(|hash| hash.to_vec()).collect();
+    let rows = sqlx::query!(
+        r#"SELECT d.group_id, d.hash, d.run, EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = d.run) AS "live!"
+             FROM heddle.run_dedupes d WHERE d.hash = ANY ($1)"#,
+        &given
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    let mut holders: HashMap<(i64, Vec<u8>), (Uuid, bool)> =
+        rows.into_iter().map(|row| ((row.group_id, row.hash), (row.run, row.live))).collect();
+    let (mut groups, mut new_hashes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, run) in runs.iter().enumerate() {
+        let Some((hash, kept)) = &run.dedupe else { continue };
+        let place = (run.group_id, hash.clone());
+        match holders.get(&place) {
+            Some((holder, live)) if *live || *kept => {
+                refused.insert(index, Created::Exists(RunId(*holder)));
+            }
+            _ => {
+                holders.insert(place, (run.id.0, true));
+                groups.push(run.group_id);
+                new_hashes.push(hash.clone());
+                ids.push(run.id.0);
+            }
+        }
+    }
+    sqlx::query!(
+        "INSERT INTO heddle.run_dedupes (group_id, hash, run)
+         SELECT group_id, hash, run FROM UNNEST($1::bigint[], $2::bytea[], $3::uuid[]) AS d (group_id, hash, run)
+         ON CONFLICT (group_id, hash) DO UPDATE SET run = excluded.run",
+        &groups,
+        &new_hashes,
+        &ids
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+fn lock_number(hash: &[u8]) -> i64 {
+    let mut eight = [0u8; 8];
+    for (to, from) in eight.iter_mut().zip(hash) {
+        *to = *from;
+    }
+    i64::from_be_bytes(eight)
+}
+
+/// Sub-runs take their parent's attempt over from the node (lease 0); whose attempt is gone makes none.
+async fn settle_parents(
+    tx: &mut Transaction<'static, Postgres>,
+    runs: &[NewRun],
+    lease: i64,
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    for (index, run) in runs.iter().enumerate() {
+        let Some((parent, at)) = run.parent else { continue };
+        if refused.contains_key(&index) {
+            continue;
+        }
+        let taken = sqlx::query!(
+            "UPDATE heddle.running SET lease = 0
+              WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5",
+            parent.0,
+            at.key.task as i16,
+            at.key.item_number(),
+            at.attempt as i16,
+            lease
+        )
+        .execute(&mut **tx)
+        .await?;
+        if taken.rows_affected() == 0 {
+            refused.insert(index, Created::Fenced);
+        }
+    }
+    Ok(())
+}
+
+async fn insert_runs(
+    connection: &mut sqlx::PgConnection,
+    runs: &[&NewRun],
+    lease: i64,
+    now: Time,
+) -> Result<bool, StoreError> {
+    if runs.is_empty() {
+        return Ok(true);
+    }
+    macro_rules! column {
+        ($run:ident => $value:expr) => {
+            runs.iter().map(|$run| $value).collect::<Vec<_>>()
+        };
+    }
+    let started: Vec<Option<Time>> = column!(run => (run.state != RunState::Waiting).then_some(run.created_at));
+    let rows: Vec<(&NewRun, &ReadyRow)> =
+        runs.iter().flat_map(|run| run.ready.iter().map(move |row| (*run, row))).collect();
+    macro_rules! row_column {
+        ($run:ident, $row:ident => $value:expr) => {
+            rows.iter().map(|($run, $row)| $value).collect::<Vec<_>>()
+        };
+    }
+    let fit = sqlx::query_file_scalar!(
+        "src/sql/create_runs.sql",
+        &column!(run => run.id.0),
+        &column!(run => run.group_id),
+        &column!(run => run.revision_id),
+        &column!(run => run.resolution_id) as &[Option<i64>],
+        &column!(run => run.state.number()),
+        &column!(run => run.trigger.number()),
+        &column!(run => run.priority),
+        &column!(run => run.logical_time),
+        &column!(run => run.interval.0),
+        &column!(run => run.interval.1),
+        &column!(run => run.params.clone()),
+        &column!(run => run.task_params.clone()) as &[Option<String>],
+        &column!(run => run.labels.clone()) as &[Option<Value>],
+        &column!(run => run.key.clone()) as &[Option<String>],
+        &column!(run => run.dedupe.as_ref().map(|dedupe| dedupe.0.clone())) as &[Option<Vec<u8>>],
+        &column!(run => run.callback.clone()) as &[Option<String>],
+        &column!(run => run.created_at),
+        &started as &[Option<Time>],
+        &column!(run => run.deadline_at) as &[Option<Time>],
+        &column!(run => run.parent.map(|parent| parent.0.0)) as &[Option<Uuid>],
+        &column!(run => run.parent.map(|parent| parent.1.key.task as i16)) as &[Option<i16>],
+        &column!(run => run.parent.map(|parent| parent.1.key.item_number())) as &[Option<i32>],
+        &column!(run => run.parent.map(|parent| parent.1.attempt as i16)) as &[Option<i16>],
+        &column!(run => run.source) as &[Option<Uuid>],
+        &column!(run => run.waiting_for.clone()) as &[Option<Value>],
+        &column!(run => run.progress.clone()),
+        &row_column!(run, _row => run.id.0),
+        &row_column!(_run, row => row.at.key.task as i16),
+        &row_column!(_run, row => row.at.key.item_number()),
+        &row_column!(_run, row => row.at.attempt as i16),
+        &row_column!(run, _row => run.priority),
+        &row_column!(_run, row => row.turn),
+        &row_column!(_run, row => row.handed),
+        lease,
+        now
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(fit)
+}

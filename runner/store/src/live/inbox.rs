@@ -1,0 +1,243 @@
+//! What other transactions left to be picked up: timers that are due, sub-runs that ended, runs submitted in SQL, dead
+//! nodes' attempts, groups with waiting runs.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::RunState;
+
+use super::complete::Completion;
+use super::{BATCH_MAX, EndedAttempt};
+use crate::{Store, StoreError};
+
+/// A timer that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// A retry.
+    Retry(RunId, AttemptKey),
+    /// A run's deadline.
+    Deadline(RunId),
+}
+
+/// A sub-run that ended.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// The parent's attempt, held by lease 0.
+    pub parent: EndedAttempt,
+    /// The sub-run.
+    pub child: RunId,
+    /// How it ended.
+    pub state: RunState,
+    /// Its error.
+    pub error: Option<String>,
+}
+
+/// An attempt whose node is gone.
+#[derive(Clone, Copy, Debug)]
+pub struct LostAttempt {
+    /// Which.
+    pub ended: EndedAttempt,
+}
+
+impl Completion {
+    /// Takes timers that are due, by the database's clock.
+    pub async fn take_due(&mut self) -> Result<Vec<Due>, StoreError> {
+        let rows = sqlx::query!(
+            "DELETE FROM heddle.timers t
+              WHERE (t.run, t.task, t.item, t.kind) IN (
+                    SELECT run, task, item, kind FROM heddle.timers
+                     WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+             RETURNING t.run, t.task, t.item, t.kind, t.attempt",
+            BATCH_MAX as i64
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let at = AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 };
+                if row.kind == 1 { Due::Deadline(RunId(row.run)) } else { Due::Retry(RunId(row.run), at) }
+            })
+            .collect())
+    }
+
+    /// Takes the ends of sub-runs.
+    pub async fn take_settlements(&mut self) -> Result<Vec<Settlement>, StoreError> {
+        let rows = sqlx::query!(
+            "DELETE FROM heddle.settlements s
+              WHERE s.id IN (SELECT id FROM heddle.settlements ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+             RETURNING s.run, s.task, s.item, s.attempt, s.child, s.state, s.error",
+            BATCH_MAX as i64
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| Settlement {
+                parent: EndedAttempt {
+                    run: RunId(row.run),
+                    at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                    lease: 0,
+                },
+                child: RunId(row.child),
+                state: RunState::from_number(row.state).unwrap_or(RunState::Failed),
+                error: row.error,
+            })
+            .collect())
+    }
+
+    /// Takes runs that were submitted in SQL.
+    pub async fn take_starts(&mut self) -> Result<Vec<RunId>, StoreError> {
+        let rows = sqlx::query_scalar!(
+            "DELETE FROM heddle.starts s
+              WHERE s.run IN (SELECT run FROM heddle.starts ORDER BY run LIMIT $1 FOR UPDATE SKIP LOCKED)
+             RETURNING s.run",
+            BATCH_MAX as i64
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows.into_iter().map(RunId).collect())
+    }
+
+    /// Takes groups whose waiting runs are to be looked at, and holds each group's gate until the end of the
+    /// transaction: two nodes never admit to one group at once.
+    pub async fn take_turnstiles(&mut self) -> Result<Vec<i64>, StoreError> {
+        let groups = sqlx::query_scalar!(
+            r#"WITH taken AS (
+                   DELETE FROM heddle.turnstiles t
+                    WHERE t.id IN (SELECT id FROM heddle.turnstiles ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+                   RETURNING t.group_id)
+               SELECT DISTINCT group_id AS "group_id!" FROM taken ORDER BY 1"#,
+            BATCH_MAX as i64
+        )
+        .fetch_all(self.connection())
+        .await?;
+        if !groups.is_empty() {
+            sqlx::query!(
+                "SELECT pg_advisory_xact_lock(hashtext('heddle.gate'), g::integer)
+                   FROM (SELECT (g % 2147483647) AS g FROM UNNEST($1::bigint[]) AS g ORDER BY 1) AS ordered",
+                &groups
+            )
+            .fetch_all(self.connection())
+            .await?;
+        }
+        Ok(groups)
+    }
+
+    /// A group's runs that have begun, and those that wait, oldest logical time first: (active, waiting).
+    /// A statement of its own after the gate's lock, so that it sees what the last holder did.
+    pub async fn queue_of_group(
+        &mut self,
+        group_id: i64,
+        limit: i64,
+    ) -> Result<(Vec<(RunId, i16)>, Vec<(RunId, i16)>), StoreError> {
+        let active = sqlx::query!(
+            "SELECT id, trigger FROM heddle.runs_live WHERE group_id = $1 AND state <> 0",
+            group_id
+        )
+        .fetch_all(self.connection())
+        .await?;
+        let waiting = sqlx::query!(
+            "SELECT l.id, l.trigger FROM heddle.waits w JOIN heddle.runs_live l ON l.id = w.run
+              WHERE w.group_id = $1 ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2",
+            group_id,
+            limit
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok((
+            active.into_iter().map(|row| (RunId(row.id), row.trigger)).collect(),
+            waiting.into_iter().map(|row| (RunId(row.id), row.trigger)).collect(),
+        ))
+    }
+
+    /// These runs wait no longer.
+    pub async fn unwait(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
+        let ids: Vec<uuid::Uuid> = runs.iter().map(|run| run.0).collect();
+        sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &ids).execute(self.connection()).await?;
+        Ok(())
+    }
+}
+
+/// What there is to be picked up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inbox {
+    /// Something is ready.
+    pub ready: bool,
+    /// When the next timer is due.
+    pub next_due: Option<Time>,
+    /// Sub-runs have ended.
+    pub settlements: bool,
+    /// Runs were submitted in SQL.
+    pub starts: bool,
+    /// Groups have waiting runs to be looked at.
+    pub turnstiles: bool,
+}
+
+impl Store {
+    /// One cheap look at everything that may be waiting to be picked up.
+    pub async fn inbox(&self) -> Result<Inbox, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT EXISTS (SELECT FROM heddle.ready) AS "ready!",
+                      (SELECT min(due_at) FROM heddle.timers) AS next_due,
+                      EXISTS (SELECT FROM heddle.settlements) AS "settlements!",
+                      EXISTS (SELECT FROM heddle.starts) AS "starts!",
+                      EXISTS (SELECT FROM heddle.turnstiles) AS "turnstiles!""#
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(Inbox {
+            ready: row.ready,
+            next_due: row.next_due,
+            settlements: row.settlements,
+            starts: row.starts,
+            turnstiles: row.turnstiles,
+        })
+    }
+
+    /// Attempts whose node has no valid lease any more.
+    pub async fn lost_attempts(&self) -> Result<Vec<LostAttempt>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT r.run, r.task, r.item, r.attempt, r.lease
+               FROM heddle.running r
+              WHERE r.lease <> 0
+                AND NOT EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = r.lease AND n.expires_at > clock_timestamp())
+              LIMIT $1",
+            BATCH_MAX as i64
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| LostAttempt {
+                ended: EndedAttempt {
+                    run: RunId(row.run),
+                    at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                    lease: row.lease,
+                },
+            })
+            .collect())
+    }
+}
+
+impl Completion {
+    /// A waiting run takes its place before its group's gate.
+    pub async fn wait_for_turn(
+        &mut self,
+        run: RunId,
+        group_id: i64,
+        waiting_for: &serde_json::Value,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "WITH waiting AS (INSERT INTO heddle.waits (run, group_id) VALUES ($1, $2) ON CONFLICT DO NOTHING),
+                  said AS (UPDATE heddle.runs_live SET waiting_for = $3 WHERE id = $1)
+             INSERT INTO heddle.turnstiles (group_id) VALUES ($2)",
+            run.0,
+            group_id,
+            waiting_for
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+//! The data plane: what is ready, what runs, and how both end.
+//!
+//! # The story
+//!
+//! A run is born in one statement: its row in *runs_live* and a row for each task that may start at once, in *ready*
+//! for anybody, or straight in *running* for the node that took the submission and has room. A node moves rows from
+//! *ready* to *running* in batches; a row in *running* carries the node's lease number, and **whoever deletes that row
+//! owns the attempt's outcome**. That is the only fence there is, and everything ends through it: a node that reports
+//! (its lease and the attempt's number must match), a cancel, a reaper that took a dead node's rows away.
+//!
+//! Outcomes are gathered while the last transaction is under way and recorded together: lock the runs, delete the rows
+//! in *running*, decide in memory ([`heddle_domain::run::decide`]), insert the history, make successors ready, end
+//! runs, claim what comes next.
+//!
+//! # Order of locks
+//!
+//! 1. advisory locks of dedupe hashes, in order;
+//! 2. rows of *runs_live*, in id order;
+//! 3. rows of *running*, *ready*, *timers* of these runs;
+//! 4. rows of *ready* that are claimed, skipping locked ones: always last.
+//!
+//! *settlements*, *starts*, *turnstiles* and *timers* that are due are taken with SKIP LOCKED before 2; nobody waits
+//! for these.
+//!
+//! # Invariants
+//!
+//! * A task run has at most one row in *ready* and *running* together.
+//! * A run has a row in *runs_live* or in *runs_done*, never in both.
+//! * Every change of a run's progress happens under its row's lock.
+//! * No transaction is open while a script runs.
+
+mod claim;
+mod complete;
+mod control;
+mod create;
+mod inbox;
+
+pub use claim::{Claimed, RunFacts};
+pub use complete::{AttemptRow, Completion, Effect, EndedAttempt, LogRow, LockedRun, Locked, RunWrite, SoleRow, Written};
+pub use control::{Interrupted, LiveRun};
+pub use create::{Created, NewRun, ReadyRow};
+pub(crate) use complete::insert_logs_in;
+pub use inbox::{Due, Inbox, LostAttempt, Settlement};
+
+/// How many rows one transaction of the data plane moves at most.
+pub const BATCH_MAX: usize = 2_000;

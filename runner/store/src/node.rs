@@ -1,0 +1,171 @@
+//! Nodes and their leases.
+
+use chrono::TimeDelta;
+use heddle_domain::Time;
+use sqlx::postgres::PgListener;
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+/// A node as `/v1/nodes` shows it.
+#[derive(Clone, Debug)]
+pub struct NodeRow {
+    /// Who; the same after a restart.
+    pub id: Uuid,
+    /// The number that fences what it holds; another after a restart.
+    pub lease: i64,
+    /// For people.
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// Of the program.
+    pub version: String,
+    /// 0 active, 1 draining, 2 stopped.
+    pub state: i16,
+    /// Since when.
+    pub started_at: Time,
+    /// The last sign of life.
+    pub heartbeat_at: Time,
+    /// Until when its lease holds.
+    pub expires_at: Time,
+    /// Whether it holds, by the database's clock.
+    pub alive: bool,
+    /// The last change that it has followed.
+    pub position: i64,
+    /// How many attempts it may have in hand.
+    pub slots: i32,
+    /// How many it has.
+    pub in_hand: i32,
+}
+
+/// What a heartbeat answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Heartbeat {
+    /// The database's clock.
+    pub now: Time,
+    /// Other nodes that are alive.
+    pub others: i64,
+}
+
+impl Store {
+    /// Registers a node that starts: it gets a new lease, and its former self's ends at once.
+    pub async fn register_node(
+        &self,
+        id: Uuid,
+        name: &str,
+        address: &str,
+        version: &str,
+        slots: i32,
+        lease_for: TimeDelta,
+    ) -> Result<(i64, Time), StoreError> {
+        let row = sqlx::query!(
+            r#"INSERT INTO heddle.nodes (id, lease, name, address, version, state, expires_at, slots)
+               VALUES ($1, nextval('heddle.lease_numbers'), $2, $3, $4, 0,
+                       clock_timestamp() + $5::bigint * interval '1 microsecond', $6)
+               ON CONFLICT (id) DO UPDATE
+                  SET lease = excluded.lease, name = excluded.name, address = excluded.address,
+                      version = excluded.version, state = 0, started_at = clock_timestamp(),
+                      heartbeat_at = clock_timestamp(), expires_at = excluded.expires_at, slots = excluded.slots,
+                      in_hand = 0, position = 0
+               RETURNING lease, clock_timestamp() AS "now!""#,
+            id,
+            name,
+            address,
+            version,
+            lease_for.num_microseconds().unwrap_or(i64::MAX),
+            slots
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((row.lease, row.now))
+    }
+
+    /// Extends a lease; `None` if it is not this process's any more, or has run out: what it held is lost.
+    pub async fn heartbeat(
+        &self,
+        lease: i64,
+        state: i16,
+        position: i64,
+        in_hand: i32,
+        lease_for: TimeDelta,
+    ) -> Result<Option<Heartbeat>, StoreError> {
+        let row = sqlx::query!(
+            r#"UPDATE heddle.nodes
+                  SET heartbeat_at = clock_timestamp(), state = $2, position = $3, in_hand = $4,
+                      expires_at = clock_timestamp() + $5::bigint * interval '1 microsecond'
+                WHERE lease = $1 AND expires_at > clock_timestamp()
+               RETURNING clock_timestamp() AS "now!",
+                         (SELECT count(*) FROM heddle.nodes n WHERE n.lease <> $1 AND n.expires_at > clock_timestamp())
+                             AS "others!""#,
+            lease,
+            state,
+            position,
+            in_hand,
+            lease_for.num_microseconds().unwrap_or(i64::MAX)
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(row.map(|row| Heartbeat { now: row.now, others: row.others }))
+    }
+
+    /// A node that stops gives its lease back.
+    pub async fn release_node(&self, lease: i64) -> Result<(), StoreError> {
+        sqlx::query!("UPDATE heddle.nodes SET state = 2, expires_at = clock_timestamp() WHERE lease = $1", lease)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// All nodes that were seen within the last day.
+    pub async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            NodeRow,
+            r#"SELECT id, lease, name, address, version, state, started_at, heartbeat_at, expires_at,
+                      expires_at > clock_timestamp() AS "alive!", position, slots, in_hand
+                 FROM heddle.nodes WHERE heartbeat_at > clock_timestamp() - interval '1 day' ORDER BY started_at, id"#
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// The database's clock.
+    pub async fn now(&self) -> Result<Time, StoreError> {
+        Ok(sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#).fetch_one(&self.pool).await?)
+    }
+
+    /// Makes the partitions of the next days.
+    pub async fn make_partitions(&self, days: i32) -> Result<i32, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT heddle.make_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, $1) AS "made!""#,
+            days
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Wakes other nodes; carries nothing that decisions depend on.
+    pub async fn notify(&self, channel: &str, payload: &str) -> Result<(), StoreError> {
+        sqlx::query!("SELECT pg_notify($1, $2)", channel, payload).fetch_one(&self.pool).await?;
+        Ok(())
+    }
+}
+
+/// A connection that hears notifications.
+pub struct Listener(PgListener);
+
+impl Listener {
+    /// The next notification: channel and payload.
+    pub async fn next(&mut self) -> Result<(String, String), StoreError> {
+        let heard = self.0.recv().await?;
+        Ok((heard.channel().to_owned(), heard.payload().to_owned()))
+    }
+}
+
+impl Store {
+    /// Listens to channels, on a connection of its own.
+    pub async fn listen(&self, channels: &[&str]) -> Result<Listener, StoreError> {
+        let mut listener = PgListener::connect_with(&self.pool).await?;
+        listener.listen_all(channels.iter().copied()).await?;
+        Ok(Listener(listener))
+    }
+}

@@ -1,0 +1,97 @@
+//! Pools: named numbers of slots that tasks take across the cluster.
+
+use heddle_domain::Time;
+use serde_json::json;
+
+use crate::change::{self, By, Noun, Page, Put};
+use crate::{Store, StoreError};
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolRow {
+    pub name: String,
+    /// 0 to [`POOL_SLOTS_MAX`]; 0 starts nothing that needs one.
+    pub slots: i32,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// The most slots that a pool may have.
+pub const POOL_SLOTS_MAX: i32 = 1_000_000;
+
+impl Store {
+    /// Creates or changes a pool. Taken slots are never taken away: a smaller pool fills up again later.
+    pub async fn put_pool(&self, by: By<'_>, name: &str, slots: i32) -> Result<Put<PoolRow>, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let added = sqlx::query_as!(
+            PoolRow,
+            "INSERT INTO heddle.pools (name, slots, created_at, updated_at) VALUES ($1, $2, $3, $3)
+             ON CONFLICT (name) DO NOTHING RETURNING name, slots, created_at, updated_at",
+            name,
+            slots,
+            by.at,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        if let Some(row) = added {
+            change::record(&mut tx, by, "create", Noun::Pool, name, None, Some(&json!({"slots": slots}))).await?;
+            tx.commit().await?;
+            return Ok(Put { row, created: true, changed: true });
+        }
+        let before = sqlx::query_as!(
+            PoolRow,
+            "SELECT name, slots, created_at, updated_at FROM heddle.pools WHERE name = $1 FOR UPDATE",
+            name,
+        )
+        .fetch_optional(&mut *tx)
+        .await?
+        .ok_or_else(|| StoreError::Conflict(sqlx::Error::RowNotFound))?;
+        if before.slots == slots {
+            return Ok(Put { row: before, created: false, changed: false });
+        }
+        sqlx::query!("UPDATE heddle.pools SET slots = $2, updated_at = $3 WHERE name = $1", name, slots, by.at)
+            .execute(&mut *tx)
+            .await?;
+        let (was, is) = (json!({"slots": before.slots}), json!({"slots": slots}));
+        change::record(&mut tx, by, "update", Noun::Pool, name, Some(&was), Some(&is)).await?;
+        tx.commit().await?;
+        Ok(Put { row: PoolRow { slots, updated_at: by.at, ..before }, created: false, changed: true })
+    }
+
+    /// A pool.
+    pub async fn pool_by_name(&self, name: &str) -> Result<Option<PoolRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            PoolRow,
+            "SELECT name, slots, created_at, updated_at FROM heddle.pools WHERE name = $1",
+            name,
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+
+    /// Pools by name, behind `cursor`.
+    pub async fn pools(&self, cursor: Option<&str>, limit: i64) -> Result<Page<PoolRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            PoolRow,
+            "SELECT name, slots, created_at, updated_at FROM heddle.pools
+             WHERE ($1::text IS NULL OR name > $1) ORDER BY name LIMIT $2",
+            cursor,
+            limit + 1,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(Page::of(rows, limit, |row| row.name.clone()))
+    }
+
+    /// Deletes a pool; `false` if there was none. Tasks that name it are unbounded by it from then on.
+    pub async fn delete_pool(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let slots = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)
+            .fetch_optional(&mut *tx)
+            .await?;
+        let Some(slots) = slots else { return Ok(false) };
+        change::record(&mut tx, by, "delete", Noun::Pool, name, Some(&json!({"slots": slots})), None).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,411 @@
+//! Reading runs, wherever they stand.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::TaskKey;
+use serde_json::Value;
+use sqlx::{Postgres, QueryBuilder, Row};
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+/// A run, live or ended.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct RunRow {
+    /// Its id.
+    pub id: Uuid,
+    /// Of which group.
+    pub group_id: i64,
+    /// The group's name.
+    pub group_name: String,
+    /// Which revision, as a number.
+    pub revision: i32,
+    /// Which revision, as an id.
+    pub revision_id: i64,
+    /// Which script versions.
+    pub resolution_id: Option<i64>,
+    /// Its state's number.
+    pub state: i16,
+    /// Its trigger's number.
+    pub trigger: i16,
+    /// Its place among others.
+    pub priority: i16,
+    /// What time it is about.
+    pub logical_time: Time,
+    /// From the previous instant …
+    pub interval_start: Time,
+    /// … to this one.
+    pub interval_end: Time,
+    /// JSON object.
+    pub params: String,
+    /// JSON object of objects.
+    pub task_params: Option<String>,
+    /// Free words.
+    pub labels: Option<Value>,
+    /// The caller's key.
+    pub key: Option<String>,
+    /// Who is told.
+    pub callback: Option<String>,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it began.
+    pub started_at: Option<Time>,
+    /// When it must have ended.
+    pub deadline_at: Option<Time>,
+    /// The run that it is a sub-run of.
+    pub parent_run: Option<Uuid>,
+    /// The backfill or run that it was made by.
+    pub source: Option<Uuid>,
+    /// What it waits for.
+    pub waiting_for: Option<Value>,
+    /// Its progress as bytes.
+    pub progress: Vec<u8>,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
+/// An attempt, under way or ended.
+#[derive(Clone, Debug)]
+pub struct AttemptView {
+    /// Of what.
+    pub key: TaskKey,
+    /// From 1.
+    pub attempt: u16,
+    /// Its state's number; 0 is running.
+    pub state: i16,
+    /// Whether it said that there was nothing to do.
+    pub skipped: bool,
+    /// From.
+    pub started_at: Time,
+    /// To.
+    pub finished_at: Option<Time>,
+    /// Where.
+    pub node: Option<Uuid>,
+    /// JSON text.
+    pub output: Option<String>,
+    /// What kind of failure, as a number.
+    pub error_kind: Option<i16>,
+    /// What went wrong.
+    pub error_message: Option<String>,
+    /// Where in the wasm.
+    pub error_trace: Option<String>,
+    /// Peak of linear memory.
+    pub memory_bytes: Option<i64>,
+    /// Time on a processor.
+    pub cpu_micros: Option<i64>,
+}
+
+/// What an operator set by hand.
+#[derive(Clone, Debug)]
+pub struct OverrideView {
+    /// Of what.
+    pub key: TaskKey,
+    /// When.
+    pub at: Time,
+    /// To which state, as a number.
+    pub state: i16,
+    /// Why.
+    pub reason: String,
+    /// Who.
+    pub actor: String,
+}
+
+/// A run with what belongs to it, of one moment.
+#[derive(Clone, Debug)]
+pub struct RunDetail {
+    /// The run.
+    pub run: RunRow,
+    /// For each task run, its first attempt's beginning is the first row, its state the last.
+    pub attempts: Vec<AttemptView>,
+    /// In the order in which they were made.
+    pub overrides: Vec<OverrideView>,
+}
+
+/// Which runs; empty and `None` mean any.
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    /// Of these groups.
+    pub groups: Vec<String>,
+    /// In one of these states, by number.
+    pub states: Vec<i16>,
+    /// By one of these triggers, by number.
+    pub triggers: Vec<i16>,
+    /// With these labels, all of them; `None`: whatever the value.
+    pub labels: Vec<(String, Option<String>)>,
+    /// Created from here, inclusive.
+    pub from: Option<Time>,
+    /// Created to here, inclusive.
+    pub to: Option<Time>,
+    /// With a logical time from here, inclusive.
+    pub logical_from: Option<Time>,
+    /// With a logical time to here, inclusive.
+    pub logical_to: Option<Time>,
+    /// Created before this run (the cursor).
+    pub before: Option<RunId>,
+    /// These.
+    pub ids: Vec<Uuid>,
+    /// By this backfill, or reruns of this run.
+    pub source: Option<Uuid>,
+    /// Sub-runs of this run.
+    pub parent: Option<RunId>,
+    /// With this key.
+    pub key: Option<String>,
+}
+
+const LIVE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
+    l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
+    l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, \
+    NULL::timestamptz AS finished_at, NULL::text AS error";
+
+const DONE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
+    l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
+    l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, \
+    l.finished_at, l.error";
+
+const JOINS: &str = " JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id ";
+
+impl Store {
+    /// A run, without its attempts.
+    pub async fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {
+        let mut query = QueryBuilder::<Postgres>::new("");
+        for (table, columns) in [("heddle.runs_live", LIVE_COLUMNS), ("heddle.runs_done", DONE_COLUMNS)] {
+            if table == "heddle.runs_done" {
+                query.push(" UNION ALL ");
+            }
+            query.push("SELECT ").push(columns).push(format!(" FROM {table} l")).push(JOINS).push("WHERE l.id = ");
+            query.push_bind(id.0);
+        }
+        Ok(query.build_query_as::<RunRow>().fetch_optional(&self.pool).await?)
+    }
+
+    /// Whether a run has ended; `None`: there is no such run.
+    pub async fn run_ended(&self, id: RunId) -> Result<Option<bool>, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT true AS "ended!" FROM heddle.runs_done WHERE id = $1
+               UNION ALL SELECT false FROM heddle.runs_live WHERE id = $1"#,
+            id.0
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(row.map(|row| row.ended))
+    }
+
+    /// A run with its attempts, all of one moment. `outputs`: whether outputs are wanted.
+    pub async fn run_detail(&self, id: RunId) -> Result<Option<RunDetail>, StoreError> {
+        let mut tx = self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let mut query = QueryBuilder::<Postgres>::new("SELECT ");
+        query.push(LIVE_COLUMNS).push(" FROM heddle.runs_live l").push(JOINS).push("WHERE l.id = ").push_bind(id.0);
+        query.push(" UNION ALL SELECT ").push(DONE_COLUMNS).push(" FROM heddle.runs_done l").push(JOINS);
+        query.push("WHERE l.id = ").push_bind(id.0);
+        let Some(run) = query.build_query_as::<RunRow>().fetch_optional(&mut *tx).await? else { return Ok(None) };
+        let rows = sqlx::query!(
+            r#"SELECT task AS "task!", item AS "item!", attempt AS "attempt!", state AS "state!",
+                      skipped AS "skipped!", started_at AS "started_at!", finished_at, node, output, error_kind,
+                      error_message, error_trace, memory_bytes, cpu_micros
+                 FROM heddle.attempts WHERE run = $1
+               UNION ALL
+               SELECT w.task, w.item, w.attempt, 0::smallint, false, w.started_at, NULL, n.id, NULL, NULL, NULL, NULL,
+                      NULL, NULL
+                 FROM heddle.running w LEFT JOIN heddle.nodes n ON n.lease = w.lease WHERE w.run = $1
+               ORDER BY 1, 2, 3"#,
+            id.0
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let attempts = rows
+            .into_iter()
+            .map(|row| AttemptView {
+                key: TaskKey::from_numbers(row.task, row.item),
+                attempt: row.attempt as u16,
+                state: row.state,
+                skipped: row.skipped,
+                started_at: row.started_at,
+                finished_at: row.finished_at,
+                node: row.node,
+                output: row.output,
+                error_kind: row.error_kind,
+                error_message: row.error_message,
+                error_trace: row.error_trace,
+                memory_bytes: row.memory_bytes,
+                cpu_micros: row.cpu_micros,
+            })
+            .collect();
+        let overrides = sqlx::query!(
+            "SELECT task, item, at, state, reason, actor FROM heddle.overrides WHERE run = $1 ORDER BY at",
+            id.0
+        )
+        .fetch_all(&mut *tx)
+        .await?
+        .into_iter()
+        .map(|row| OverrideView {
+            key: TaskKey::from_numbers(row.task, row.item),
+            at: row.at,
+            state: row.state,
+            reason: row.reason,
+            actor: row.actor,
+        })
+        .collect();
+        tx.commit().await?;
+        Ok(Some(RunDetail { run, attempts, overrides }))
+    }
+
+    /// Runs, newest first, up to `limit`.
+    pub async fn runs(&self, filter: &RunFilter, limit: i64) -> Result<Vec<RunRow>, StoreError> {
+        let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM (");
+        self.push_runs(&mut query, "heddle.runs_live", LIVE_COLUMNS, filter, limit);
+        query.push(" UNION ALL ");
+        self.push_runs(&mut query, "heddle.runs_done", DONE_COLUMNS, filter, limit);
+        query.push(") AS runs ORDER BY id DESC LIMIT ").push_bind(limit);
+        Ok(query.build_query_as::<RunRow>().fetch_all(&self.pool).await?)
+    }
+
+    /// The ids only, newest first, up to `limit`: for bulk actions.
+    pub async fn run_ids(&self, filter: &RunFilter, limit: i64) -> Result<Vec<RunId>, StoreError> {
+        let mut query = QueryBuilder::<Postgres>::new("SELECT id FROM (");
+        self.push_runs(&mut query, "heddle.runs_live", "l.id", filter, limit);
+        query.push(" UNION ALL ");
+        self.push_runs(&mut query, "heddle.runs_done", "l.id", filter, limit);
+        query.push(") AS runs ORDER BY id DESC LIMIT ").push_bind(limit);
+        let rows = query.build().fetch_all(&self.pool).await?;
+        rows.into_iter().map(|row| Ok(RunId(row.try_get(0)?))).collect()
+    }
+
+    fn push_runs(
+        &self,
+        query: &mut QueryBuilder<Postgres>,
+        table: &'static str,
+        columns: &'static str,
+        filter: &RunFilter,
+        limit: i64,
+    ) {
+        query.push("(SELECT ").push(columns).push(format!(" FROM {table} l")).push(JOINS).push("WHERE true");
+        if !filter.groups.is_empty() {
+            // The group's id first: the index on (group_id, id) then gives the order.
+            query.push(" AND l.group_id IN (SELECT id FROM heddle.groups WHERE name = ANY (");
+            query.push_bind(filter.groups.clone()).push("))");
+        }
+        if !filter.ids.is_empty() {
+            query.push(" AND l.id = ANY (").push_bind(filter.ids.clone()).push(")");
+        }
+        if !filter.states.is_empty() {
+            query.push(" AND l.state = ANY (").push_bind(filter.states.clone()).push(")");
+        }
+        if !filter.triggers.is_empty() {
+            query.push(" AND l.trigger = ANY (").push_bind(filter.triggers.clone()).push(")");
+        }
+        let valued = filter.labels.iter().filter_map(|(key, value)| Some((key.clone(), Value::from(value.clone()?))));
+        let valued: serde_json::Map<String, Value> = valued.collect();
+        if !valued.is_empty() {
+            query.push(" AND l.labels IS NOT NULL AND l.labels @> ").push_bind(Value::Object(valued));
+        }
+        for (key, _) in filter.labels.iter().filter(|(_, value)| value.is_none()) {
+            query.push(" AND l.labels IS NOT NULL AND l.labels ? ").push_bind(key.clone());
+        }
+        // Ids begin with the millisecond of their creation: bounds on them prune partitions.
+        if let Some(from) = filter.from {
+            query.push(" AND l.id >= heddle.uuid_floor(").push_bind(from).push(") AND l.created_at >= ").push_bind(from);
+        }
+        if let Some(to) = filter.to {
+            let after = to + chrono::TimeDelta::milliseconds(1);
+            query.push(" AND l.id < heddle.uuid_floor(").push_bind(after).push(") AND l.created_at <= ").push_bind(to);
+        }
+        if let Some(from) = filter.logical_from {
+            query.push(" AND l.logical_time >= ").push_bind(from);
+        }
+        if let Some(to) = filter.logical_to {
+            query.push(" AND l.logical_time <= ").push_bind(to);
+        }
+        if let Some(before) = filter.before {
+            query.push(" AND l.id < ").push_bind(before.0);
+        }
+        if let Some(source) = filter.source {
+            query.push(" AND l.source = ").push_bind(source);
+        }
+        if let Some(parent) = filter.parent {
+            query.push(" AND l.parent_run = ").push_bind(parent.0);
+        }
+        if let Some(key) = &filter.key {
+            query.push(" AND l.key = ").push_bind(key.clone());
+        }
+        query.push(" ORDER BY l.id DESC LIMIT ").push_bind(limit).push(")");
+    }
+
+    /// Outputs of succeeded attempts of tasks of a run: per task run the last one's. Ordered by task and item.
+    pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Option<String>)>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT DISTINCT ON (task, item) task, item, output FROM heddle.attempts
+              WHERE run = $1 AND task = ANY ($2) AND state = 1
+              ORDER BY task, item, attempt DESC",
+            run.0,
+            tasks
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (TaskKey::from_numbers(row.task, row.item), row.output)).collect())
+    }
+
+    /// The progress of a live run, as bytes.
+    pub async fn progress(&self, run: RunId) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT progress FROM heddle.runs_live WHERE id = $1", run.0)
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+
+    /// The array that a mapped task maps over.
+    pub async fn map_items(&self, run: RunId, task: u16) -> Result<Option<String>, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT items FROM heddle.maps WHERE run = $1 AND task = $2", run.0, task as i16)
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+
+    /// How many runs there are in each state, of runs that live.
+    pub async fn live_counts(&self) -> Result<Vec<(i16, i64)>, StoreError> {
+        let rows = sqlx::query!(r#"SELECT state, count(*) AS "count!" FROM heddle.runs_live GROUP BY state"#)
+            .fetch_all(&self.pool)
+            .await?;
+        Ok(rows.into_iter().map(|row| (row.state, row.count)).collect())
+    }
+
+    /// The row that stands for a set of resolved scripts; made if there is none.
+    pub async fn resolution(&self, revision_id: i64, scripts: &Value) -> Result<i64, StoreError> {
+        let found = sqlx::query_scalar!(
+            "SELECT id FROM heddle.resolutions WHERE revision_id = $1 AND scripts = $2",
+            revision_id,
+            scripts
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        if let Some(id) = found {
+            return Ok(id);
+        }
+        Ok(sqlx::query_scalar!(
+            "INSERT INTO heddle.resolutions (revision_id, scripts) VALUES ($1, $2)
+             ON CONFLICT (revision_id, scripts) DO UPDATE SET scripts = excluded.scripts RETURNING id",
+            revision_id,
+            scripts
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Which script versions a resolution names.
+    pub async fn resolved_scripts(&self, resolution_id: i64) -> Result<Option<Value>, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT scripts FROM heddle.resolutions WHERE id = $1", resolution_id)
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+
+    /// A value of a group's script state, with its version.
+    pub async fn script_state(&self, group_id: i64, key: &str) -> Result<Option<(String, u64)>, StoreError> {
+        let row = sqlx::query!(
+            "SELECT value, version FROM heddle.script_state WHERE group_id = $1 AND key = $2",
+            group_id,
+            key
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(row.map(|row| (row.value, row.version as u64)))
+    }
+}

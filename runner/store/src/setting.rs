@@ -1,0 +1,96 @@
+//! Cluster-wide settings that people change at run time.
+
+use heddle_domain::Span;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::change::{self, By, Noun};
+use crate::{Store, StoreError};
+
+/// The name of the setting that says how long what is kept.
+pub const RETENTION: &str = "retention";
+
+impl Store {
+    /// A setting; `None` while nobody has changed it.
+    pub async fn setting(&self, name: &str) -> Result<Option<Value>, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT value FROM heddle.settings WHERE name = $1", name)
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+
+    /// Changes a setting; `false` if it stood so already.
+    pub async fn put_setting(&self, by: By<'_>, name: &str, value: &Value) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let before = sqlx::query_scalar!("SELECT value FROM heddle.settings WHERE name = $1 FOR UPDATE", name)
+            .fetch_optional(&mut *tx)
+            .await?;
+        if before.as_ref() == Some(value) {
+            return Ok(false);
+        }
+        sqlx::query!(
+            "INSERT INTO heddle.settings (name, value, updated_at) VALUES ($1, $2, $3)
+             ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at",
+            name,
+            value,
+            by.at,
+        )
+        .execute(&mut *tx)
+        .await?;
+        change::record(&mut tx, by, "update", Noun::Setting, name, before.as_ref(), Some(value)).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+}
+
+/// How long what is kept, once it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retention {
+    /// Ended runs with their attempts and logs.
+    pub runs: Span,
+    /// The audit.
+    pub audit: Span,
+    /// Events.
+    pub events: Span,
+    /// Finished assignments.
+    pub assignments: Span,
+    /// Sent and failed notifications.
+    pub notifications: Span,
+}
+
+/// A day.
+const DAY_SECONDS: u64 = 86_400;
+
+impl Default for Retention {
+    fn default() -> Self {
+        let days = |days| Span::from_secs(days * DAY_SECONDS);
+        Self { runs: days(30), audit: days(365), events: days(7), assignments: days(30), notifications: days(30) }
+    }
+}
+
+impl Retention {
+    /// The shortest that may be asked for: what has just ended must still be there when its callers look.
+    pub const MIN: Span = Span::from_secs(3_600);
+
+    /// Each of them with its name.
+    pub fn each(&self) -> [(&'static str, Span); 5] {
+        [
+            ("runs", self.runs),
+            ("audit", self.audit),
+            ("events", self.events),
+            ("assignments", self.assignments),
+            ("notifications", self.notifications),
+        ]
+    }
+}
+
+impl Store {
+    /// How long what is kept.
+    pub async fn retention(&self) -> Result<Retention, StoreError> {
+        match self.setting(RETENTION).await? {
+            None => Ok(Retention::default()),
+            Some(value) => serde_json::from_value(value)
+                .map_err(|error| StoreError::Unreadable { table: "settings", detail: error.to_string() }),
+        }
+    }
+}

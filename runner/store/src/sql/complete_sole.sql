@@ -1,0 +1,43 @@
+-- complete_sole: ends runs that consist of one task run, with its attempt, in one statement.
+--
+-- For these no progress has to be read: the outcome of the attempt is the outcome of the run. The row in *running* is
+-- the fence, as in lock_ended; and as there, runs are locked first, in id order.
+WITH ended AS (
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::smallint[], $4::bytea[], $5::text[], $6::smallint[],
+                         $7::boolean[], $8::timestamptz[], $9::text[], $10::smallint[], $11::text[], $12::text[],
+                         $13::bigint[], $14::bigint[])
+        AS e (run, attempt, run_state, progress, run_error, state, skipped, finished_at, output, error_kind,
+              error_message, error_trace, memory_bytes, cpu_micros)
+),
+locked AS MATERIALIZED (
+    SELECT l.id FROM heddle.runs_live l WHERE l.id IN (SELECT run FROM ended) ORDER BY l.id FOR UPDATE
+),
+fenced AS (
+    DELETE FROM heddle.running r
+     USING ended e
+     WHERE r.run = e.run AND r.task = 0 AND r.item = -1 AND r.attempt = e.attempt AND r.lease = $15
+       AND r.run = ANY (ARRAY(SELECT id FROM locked))
+    RETURNING e.*, r.started_at
+),
+recorded AS (
+    INSERT INTO heddle.attempts (run, task, item, attempt, state, skipped, started_at, finished_at, node, output,
+        error_kind, error_message, error_trace, memory_bytes, cpu_micros)
+    SELECT run, 0, -1, attempt, state, skipped, started_at, greatest(finished_at, started_at), $16, output,
+        error_kind, error_message, error_trace, memory_bytes, cpu_micros
+      FROM fenced
+),
+gone AS (
+    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = f.run
+    RETURNING l.*, f.run_state AS end_state, f.progress AS end_progress, f.run_error, f.finished_at
+),
+done AS (
+    INSERT INTO heddle.runs_done (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
+        interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, progress, finished_at, error)
+    SELECT id, group_id, revision_id, resolution_id, end_state, trigger, priority, logical_time,
+        interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, end_progress,
+        greatest(finished_at, created_at), run_error
+      FROM gone
+)
+SELECT run AS "run!" FROM fenced

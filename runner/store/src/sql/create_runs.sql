@@ -1,0 +1,37 @@
+-- create_runs: inserts runs, with the rows for what of them is ready, or handed to this node at once.
+--
+-- Locking: none but the new rows. Uniqueness (keys, dedupe, parents) has been settled before in the same transaction.
+-- The lease is checked: a node that has lost it may create runs, but is handed nothing.
+WITH new_runs AS (
+    INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
+        interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, waiting_for, progress)
+    SELECT n.id, n.group_id, n.revision_id, n.resolution_id, n.state, n.trigger, n.priority, n.logical_time,
+        n.interval_start, n.interval_end, n.params, n.task_params, n.labels, n.key, n.dedupe, n.callback, n.created_at,
+        n.started_at, n.deadline_at, n.parent_run, n.parent_task, n.parent_item, n.parent_attempt, n.source,
+        n.waiting_for, n.progress
+      FROM UNNEST($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[], $6::smallint[], $7::smallint[],
+                  $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[], $13::jsonb[],
+                  $14::text[], $15::bytea[], $16::text[], $17::timestamptz[], $18::timestamptz[], $19::timestamptz[],
+                  $20::uuid[], $21::smallint[], $22::integer[], $23::smallint[], $24::uuid[], $25::jsonb[],
+                  $26::bytea[])
+        AS n (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time, interval_start,
+              interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at, deadline_at,
+              parent_run, parent_task, parent_item, parent_attempt, source, waiting_for, progress)
+),
+rows AS MATERIALIZED (
+    SELECT w.*, w.handed AND EXISTS (
+               SELECT FROM heddle.nodes n WHERE n.lease = $34 AND n.expires_at > clock_timestamp()) AS here
+      FROM UNNEST($27::uuid[], $28::smallint[], $29::integer[], $30::smallint[], $31::smallint[], $32::bigint[],
+                  $33::boolean[])
+        AS w (run, task, item, attempt, priority, turn, handed)
+),
+queued AS (
+    INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
+    SELECT run, task, item, attempt, priority, turn FROM rows WHERE NOT here
+),
+held AS (
+    INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
+    SELECT run, task, item, attempt, $34, $35 FROM rows WHERE here
+)
+SELECT coalesce(bool_and(here), true) AS "fit!" FROM rows WHERE handed

@@ -1,0 +1,31 @@
+-- finish_runs: moves ended runs from *live* to history, tells parents of sub-runs, and wakes turnstiles.
+--
+-- Locking: the caller holds the runs' rows. The parent's run is not locked here (that would be a second lock out of
+-- order): its settlement is picked up by a transaction of its own.
+WITH ended AS (
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[], $4::text[], $6::boolean[])
+        AS e (id, state, progress, error, gated)
+),
+gone AS (
+    DELETE FROM heddle.runs_live l USING ended e WHERE l.id = e.id
+    RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated
+),
+told AS (
+    INSERT INTO heddle.settlements (run, task, item, attempt, child, state, error)
+    SELECT parent_run, parent_task, parent_item, parent_attempt, id, end_state, end_error
+      FROM gone WHERE parent_run IS NOT NULL
+),
+woken AS (
+    INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT group_id FROM gone WHERE gated
+),
+recorded AS (
+    INSERT INTO heddle.runs_done (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
+        interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, progress, finished_at, error)
+    SELECT id, group_id, revision_id, resolution_id, end_state, trigger, priority, logical_time,
+        interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, end_progress,
+        greatest($5, created_at), end_error
+      FROM gone
+)
+SELECT id AS "id!", parent_run IS NOT NULL AS "has_parent!" FROM gone

@@ -1,0 +1,20 @@
+-- interrupt: takes task runs out of *ready* and *running*; what ran gets its attempt recorded as cancelled.
+--
+-- Locking: the caller holds the runs' rows. A node that is about to report one of these attempts waits for that lock
+-- and then finds its row gone: its outcome is refused.
+WITH hit AS (
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)
+),
+unclaimed AS (
+    DELETE FROM heddle.ready r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item
+),
+stopped AS (
+    DELETE FROM heddle.running r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item
+    RETURNING r.run, r.task, r.item, r.attempt, r.lease, r.started_at
+),
+recorded AS (
+    INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, node)
+    SELECT s.run, s.task, s.item, s.attempt, 5, s.started_at, greatest($4, s.started_at), n.id
+      FROM stopped s LEFT JOIN heddle.nodes n ON n.lease = s.lease
+)
+SELECT run, task, item, attempt, lease FROM stopped

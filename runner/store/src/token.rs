@@ -1,0 +1,135 @@
+//! Bearer tokens. Only their SHA-256 is kept: they are 256 random bits, so a plain hash is enough.
+
+use heddle_domain::Time;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::change::{self, By, Noun, Page};
+use crate::{Store, StoreError};
+
+/// A token without its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRow {
+    pub id: Uuid,
+    pub name: String,
+    /// `viewer`, `operator`, `author`, `worker` or `admin`.
+    pub role: String,
+    /// A worker's queues; all when empty.
+    pub queues: Vec<String>,
+    /// A worker's users; all when empty.
+    pub uids: Vec<String>,
+    pub expires_at: Option<Time>,
+    pub created_at: Time,
+    pub last_used_at: Option<Time>,
+}
+
+/// A token as it shall be.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenWrite<'a> {
+    pub id: Uuid,
+    pub name: &'a str,
+    pub hash: [u8; 32],
+    pub role: &'a str,
+    pub queues: &'a [String],
+    pub uids: &'a [String],
+    pub expires_at: Option<Time>,
+}
+
+impl Store {
+    /// Adds a token; `None` if a token of that name is in force.
+    pub async fn create_token(&self, by: By<'_>, write: TokenWrite<'_>) -> Result<Option<TokenRow>, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let added = sqlx::query_as!(
+            TokenRow,
+            "INSERT INTO heddle.tokens (id, name, hash, role, queues, uids, expires_at, created_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+             ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING
+             RETURNING id, name, role, queues, uids, expires_at, created_at, last_used_at",
+            write.id,
+            write.name,
+            &write.hash[..],
+            write.role,
+            write.queues,
+            write.uids,
+            write.expires_at,
+            by.at,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = added else { return Ok(None) };
+        let after = json!({
+            "id": row.id, "role": row.role, "queues": row.queues, "uids": row.uids, "expires_at": row.expires_at,
+        });
+        change::record(&mut tx, by, "create", Noun::Token, write.name, None, Some(&after)).await?;
+        tx.commit().await?;
+        Ok(Some(row))
+    }
+
+    /// The token of a hash, unless it is revoked or has expired at `now`.
+    pub async fn token_by_hash(&self, hash: &[u8; 32], now: Time) -> Result<Option<TokenRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TokenRow,
+            "SELECT id, name, role, queues, uids, expires_at, created_at, last_used_at FROM heddle.tokens
+             WHERE hash = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)",
+            &hash[..],
+            now,
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+
+    /// Notes that a token was used. Called at most once in a while for each.
+    pub async fn touch_token(&self, id: Uuid, at: Time) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.tokens SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)",
+            id,
+            at,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// A token in force, by its id or its name.
+    pub async fn token(&self, id_or_name: &str) -> Result<Option<TokenRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TokenRow,
+            "SELECT id, name, role, queues, uids, expires_at, created_at, last_used_at FROM heddle.tokens
+             WHERE revoked_at IS NULL AND (id::text = $1 OR name = $1) ORDER BY id::text = $1 DESC LIMIT 1",
+            id_or_name,
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+
+    /// Tokens in force (expired ones too) by name, behind `cursor`.
+    pub async fn tokens(&self, cursor: Option<&str>, limit: i64) -> Result<Page<TokenRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            TokenRow,
+            "SELECT id, name, role, queues, uids, expires_at, created_at, last_used_at FROM heddle.tokens
+             WHERE revoked_at IS NULL AND ($1::text IS NULL OR name > $1) ORDER BY name LIMIT $2",
+            cursor,
+            limit + 1,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(Page::of(rows, limit, |row| row.name.clone()))
+    }
+
+    /// Revokes a token; `false` if there was none.
+    pub async fn revoke_token(&self, by: By<'_>, id: Uuid) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let gone = sqlx::query!(
+            "UPDATE heddle.tokens SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING name, role",
+            id,
+            by.at,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(gone) = gone else { return Ok(false) };
+        let before = json!({"id": id, "role": gone.role});
+        change::record(&mut tx, by, "revoke", Noun::Token, &gone.name, Some(&before), None).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,280 @@
+//! Builds the scripts to wasm, so that whoever depends on this crate has them embedded.
+//!
+//! A nested Cargo builds them, with a target directory of its own: in the outer one's it would wait for the lock that
+//! the outer one holds. That directory (`guests` in the outer target directory) is shared by all profiles and outlives
+//! changes of this file, so a script is compiled again only when it or the SDK has changed.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A component by `heddle-sdk`.
+const SDK: &str = "wasm32-wasip2";
+
+/// What is built: the script's name, its target, and whether it is a library.
+struct Guest {
+    name: &'static str,
+    target: &'static str,
+    is_library: bool,
+}
+
+const fn component(name: &'static str) -> Guest {
+    Guest {
+        name,
+        target: SDK,
+        is_library: true,
+    }
+}
+
+const GUESTS: &[Guest] = &[
+    component("echo"),
+    component("fetch"),
+    component("fib"),
+    component("flaky"),
+    component("greetings"),
+    component("hello"),
+    Guest {
+        name: "hello-wasi",
+        target: "wasm32-wasip1",
+        is_library: false,
+    },
+    Guest {
+        name: "hello-wasi-p2",
+        target: "wasm32-wasip2",
+        is_library: false,
+    },
+    component("hostile"),
+    component("query"),
+    component("sleep"),
+    component("stateful"),
+    component("sum"),
+    component("weather-extract"),
+    component("weather-precipitation"),
+    component("weather-report"),
+    component("weather-temperature"),
+];
+
+/// Files of the templates are found by walking these.
+const TEMPLATES: &[&str] = &["c", "javascript", "python", "rust"];
+
+/// Of the environment that Cargo gives build scripts, what a nested Cargo needs; the rest (flags, wrappers, the outer
+/// package's name and features) would change what it builds, or how often.
+const KEPT: &[&str] = &[
+    "CARGO_HOME",
+    "CARGO_NET_",
+    "CARGO_HTTP_",
+    "CARGO_REGISTRIES_",
+    "CARGO_REGISTRY_",
+];
+
+fn main() {
+    let bundle = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let root = bundle
+        .join("../..")
+        .canonicalize()
+        .expect("the workspace's root exists");
+
+    watch(&root);
+    let target_dir = outer_target_dir(&out).join("guests");
+    for target in ["wasm32-wasip1", "wasm32-wasip2"] {
+        build(&root, &target_dir, target);
+    }
+    fs::write(out.join("guests.rs"), embed_guests(&target_dir, &out)).expect("OUT_DIR is writable");
+    fs::write(out.join("templates.rs"), embed_templates(&root)).expect("OUT_DIR is writable");
+}
+
+/// Says what, when it changes, makes Cargo run this again.
+fn watch(root: &Path) {
+    for guest in GUESTS {
+        println!(
+            "cargo::rerun-if-changed={}",
+            root.join("scripts").join(guest.name).display()
+        );
+    }
+    let others = [
+        "guest-sdk/src",
+        "guest-sdk/wit",
+        "guest-sdk/macros",
+        "guest-sdk/templates",
+        "guest-sdk/Cargo.toml",
+        "Cargo.toml",
+        "Cargo.lock",
+    ];
+    for path in others
+        .map(|path| root.join(path))
+        .into_iter()
+        .chain([root.join("scripts/bundle/build.rs")])
+    {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+}
+
+/// `OUT_DIR` is `<target directory>[/<target>]/<profile>/build/<package>/out`; Cargo marks the first with a tag.
+fn outer_target_dir(out: &Path) -> &Path {
+    let tagged = out
+        .ancestors()
+        .filter(|directory| directory.join("CACHEDIR.TAG").is_file())
+        .last();
+    tagged.unwrap_or(out)
+}
+
+fn build(root: &Path, target_dir: &Path, target: &str) {
+    let guests: Vec<&Guest> = GUESTS.iter().filter(|guest| guest.target == target).collect();
+    let mut cargo = nested("cargo", root);
+    cargo
+        .args([
+            "build",
+            "--locked",
+            "--profile",
+            "guest",
+            "--target",
+            target,
+            "--target-dir",
+        ])
+        .arg(target_dir);
+    for guest in &guests {
+        cargo.args(["--package", &package(guest)]);
+    }
+    if run(&mut cargo) {
+        return;
+    }
+    // The likeliest reason is cured here; if it was another one, the second try says it again.
+    add_target(root, target);
+    let mut again = nested("cargo", root);
+    again.args(cargo.get_args());
+    assert!(
+        run(&mut again),
+        "\n\nThe scripts in `scripts/` could not be built for {target}: see the messages above.\n\
+         If the target is missing (\"can't find crate for `core`\" or `std`), install it:\n\n    \
+         rustup target add wasm32-wasip2 wasm32-wasip1\n\n\
+         If crates are missing because this machine is offline, run `cargo fetch --locked` once with a network.\n"
+    );
+}
+
+/// Asks rustup for the target. Without rustup, the distribution has to provide it: the message after the second try says
+/// so.
+fn add_target(root: &Path, target: &str) {
+    let mut list = nested("rustup", root);
+    let installed = list.args(["target", "list", "--installed"]).output();
+    if installed.is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .any(|line| line == target)
+    }) {
+        return;
+    }
+    let mut add = nested("rustup", root);
+    run(add.args(["target", "add", "wasm32-wasip2", "wasm32-wasip1"]));
+}
+
+/// A command in the workspace's root whose environment knows nothing of the outer Cargo.
+fn nested(program: &str, root: &Path) -> Command {
+    let program = if program == "cargo" {
+        variable("CARGO")
+    } else {
+        program.to_owned()
+    };
+    let mut command = Command::new(program);
+    command.current_dir(root);
+    for (name, _) in env::vars_os() {
+        let leaks = name.to_str().is_some_and(|name| {
+            let is_outer = [
+                "CARGO",
+                "RUSTC",
+                "RUSTDOC",
+                "RUSTFLAGS",
+                "CLIPPY_",
+                "MAKEFLAGS",
+                "MFLAGS",
+            ]
+            .iter()
+            .any(|prefix| name.starts_with(prefix));
+            let is_build_script_input =
+                ["TARGET", "HOST", "OPT_LEVEL", "PROFILE", "DEBUG", "NUM_JOBS", "OUT_DIR"].contains(&name);
+            (is_outer || is_build_script_input) && !KEPT.iter().any(|kept| name.starts_with(kept))
+        });
+        if leaks {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn run(command: &mut Command) -> bool {
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn package(guest: &Guest) -> String {
+    format!("heddle-script-{}", guest.name)
+}
+
+/// Copies the modules, because the shared directory may change under a compiler that reads them, and writes the
+/// constants.
+fn embed_guests(target_dir: &Path, out: &Path) -> String {
+    let mut code = String::new();
+    let mut table = String::new();
+    for guest in GUESTS {
+        let package = package(guest);
+        let file = if guest.is_library {
+            package.replace('-', "_")
+        } else {
+            package
+        };
+        let built = target_dir.join(guest.target).join("guest").join(format!("{file}.wasm"));
+        let copy = out.join(format!("{}.wasm", guest.name));
+        fs::copy(&built, &copy).unwrap_or_else(|error| panic!("cannot copy {}: {error}", built.display()));
+        let constant = guest.name.replace('-', "_").to_uppercase();
+        let Guest { name, target, .. } = guest;
+        writeln!(
+            code,
+            "/// `scripts/{name}`, for {target}.\npub const {constant}: &[u8] = include_bytes!({copy:?});"
+        )
+        .expect("a String takes it");
+        writeln!(table, "    ({name:?}, {constant}),").expect("a String takes it");
+    }
+    writeln!(code, "const ALL: &[(&str, &[u8])] = &[\n{table}];").expect("a String takes it");
+    code
+}
+
+fn embed_templates(root: &Path) -> String {
+    let wit = root.join("guest-sdk/wit/task.wit");
+    let mut rows = String::new();
+    for language in TEMPLATES {
+        let directory = root.join("guest-sdk/templates").join(language);
+        for file in files(&directory) {
+            let path = file
+                .strip_prefix(&directory)
+                .expect("found below it")
+                .to_string_lossy()
+                .replace('\\', "/");
+            // A manifest with placeholders would trouble Cargo, which reads all that it finds in a repository.
+            let path = path.strip_suffix(".template").unwrap_or(&path);
+            writeln!(rows, "    ({language:?}, {path:?}, include_str!({file:?})),").expect("a String takes it");
+        }
+        // Tools of these languages read the contract itself.
+        if ["javascript", "python"].contains(language) {
+            writeln!(rows, "    ({language:?}, \"wit/task.wit\", include_str!({wit:?})),").expect("a String takes it");
+        }
+    }
+    format!("&[\n{rows}]\n")
+}
+
+/// All files below a directory, in order.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("a readable directory").path())
+        .collect();
+    paths.sort();
+    paths
+        .into_iter()
+        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] })
+        .collect()
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("Cargo sets {name}"))
+}

@@ -1,0 +1,74 @@
+//! The example scripts as wasm, the demo's data, and the templates for new scripts: all embedded, so that the binary
+//! needs none of the sources.
+
+include!(concat!(env!("OUT_DIR"), "/guests.rs"));
+
+/// All scripts by name, in alphabetical order.
+pub fn all() -> &'static [(&'static str, &'static [u8])] {
+    ALL
+}
+
+/// The script of this name.
+pub fn get(name: &str) -> Option<&'static [u8]> {
+    ALL.iter().find(|(known, _)| *known == name).map(|(_, wasm)| *wasm)
+}
+
+/// Seattle's daily weather, 2012-01-01 to 2015-12-31, with a header line: the rows of `seattle_weather`.
+pub const SEATTLE_WEATHER_CSV: &str = include_str!("../../data/seattle-weather.csv");
+
+/// The tables of the demo's warehouse; running it again changes nothing.
+pub const WAREHOUSE_SQL: &str = include_str!("../../data/warehouse.sql");
+
+/// Files of the templates for `heddle script new`: language, path, contents.
+///
+/// In paths and contents `{{name}}` stands for the script's name, `{{crate}}` (Rust alone) for one that Cargo takes, and
+/// `{{sdk}}` (Rust alone) for where `heddle-sdk` comes from: [`SDK_FROM_GIT`] or `path = "..."`.
+pub const TEMPLATES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
+
+/// Where a new Rust script's SDK comes from unless told otherwise: this version's repository, as Cargo writes it.
+pub const SDK_FROM_GIT: &str = concat!("git = \"", env!("CARGO_PKG_REPOSITORY"), "\"");
+
+/// The contract, as WIT.
+pub const TASK_WIT: &str = include_str!("../../../guest-sdk/wit/task.wit");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wasm binary begins with `\0asm` and a version: 1 for a module, 13 in layer 1 for a component.
+    fn is_component(wasm: &[u8]) -> bool {
+        assert_eq!(wasm[..4], *b"\0asm");
+        wasm[4..8] == [13, 0, 1, 0]
+    }
+
+    #[test]
+    fn every_script_is_embedded() {
+        for (name, wasm) in all() {
+            assert_eq!(is_component(wasm), *name != "hello-wasi", "{name}");
+            assert!(wasm.len() < 400 << 10, "{name} has grown to {} bytes", wasm.len());
+        }
+        assert_eq!(get("hello"), Some(HELLO));
+        assert_eq!(get("nothing"), None);
+    }
+
+    #[test]
+    fn the_data_is_that_of_four_years() {
+        let lines: Vec<&str> = SEATTLE_WEATHER_CSV.lines().collect();
+        assert_eq!(lines.len(), 1 + 1461);
+        assert_eq!(lines[0], "date,precipitation,temp_max,temp_min,wind,weather");
+        assert!(lines[1].starts_with("2012-01-01,") && lines[1461].starts_with("2015-12-31,"));
+        assert!(WAREHOUSE_SQL.contains("create table if not exists seattle_weather"));
+    }
+
+    #[test]
+    fn every_language_has_a_template() {
+        for language in ["rust", "python", "javascript", "c"] {
+            let paths: Vec<&str> = TEMPLATES
+                .iter()
+                .filter(|file| file.0 == language)
+                .map(|file| file.1)
+                .collect();
+            assert!(paths.contains(&"README.md"), "{language}: {paths:?}");
+        }
+    }
+}
