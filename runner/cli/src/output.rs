@@ -128,7 +128,7 @@ pub(crate) struct Rows {
 impl Rows {
     pub(crate) fn new(titles: impl IntoIterator<Item = impl Into<comfy_table::Cell>>) -> Self {
         let mut table = comfy_table::Table::new();
-        table.load_preset(comfy_table::presets::NOTHING).set_header(titles);
+        table.load_style(comfy_table::presets::NOTHING).set_header(titles);
         Self { table, empty: true }
     }
 

@@ -47,6 +47,14 @@ pub enum BulkAction {
     Override(RunState, String),
 }
 
+/// What an operator sets, and why.
+struct ByHand<'a> {
+    state: TaskState,
+    output: Option<String>,
+    reason: &'a str,
+    actor: &'a str,
+}
+
 /// How often a control is tried again when it collides with another transaction.
 const TRIES_MAX: u32 = 5;
 
@@ -68,14 +76,13 @@ impl Engine {
         run: RunId,
         key: TaskKey,
         state: TaskState,
+        output: Option<String>,
         reason: &str,
         actor: &str,
     ) -> Result<(), ControlError> {
+        let by_hand = ByHand { state, output, reason, actor };
         self.inner
-            .retried(|| async {
-                let event = Event::Override { key, state };
-                self.inner.task_event(run, key, event, Some((state, reason, actor))).await
-            })
+            .retried(|| self.inner.task_event(run, key, Event::Override { key, state }, Some(&by_hand)))
             .await
     }
 
@@ -247,7 +254,7 @@ impl Inner {
         run: RunId,
         key: TaskKey,
         event: Event,
-        by_hand: Option<(TaskState, &str, &str)>,
+        by_hand: Option<&ByHand<'_>>,
     ) -> Result<(), ControlError> {
         let mut completion = self.store.completion(self.lease(), self.now()).await?;
         let live = completion.lock_one(run, true).await?.ok_or(ControlError::NotFound("run"))?;
@@ -256,8 +263,8 @@ impl Inner {
         if progress.state(key).is_none() {
             return Err(ControlError::NotFound("task run"));
         }
-        if let Some((state, reason, actor)) = by_hand {
-            completion.insert_override(run, key, state, reason, actor, self.now()).await?;
+        if let Some(ByHand { state, output, reason, actor }) = by_hand {
+            completion.insert_override(run, key, *state, output.as_deref(), reason, actor, self.now()).await?;
         }
         self.finish_control(completion, run, &live, &context, event).await
     }
@@ -283,7 +290,7 @@ impl Inner {
             RunState::Failed => TaskState::Failed,
             _ => TaskState::Cancelled,
         };
-        completion.insert_override(run, mark, task_state, reason, actor, self.now()).await?;
+        completion.insert_override(run, mark, task_state, None, reason, actor, self.now()).await?;
         if live.state.is_final() {
             completion.set_done_state(run, state).await?;
             completion.commit().await?;

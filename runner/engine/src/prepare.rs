@@ -412,3 +412,13 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
+
+impl crate::Engine {
+    /// Makes a script runnable on this node; the inner error says why that cannot be.
+    pub async fn load_script(&self, script: &ScriptFacts) -> Result<Result<Script, String>, EngineError> {
+        Ok(self.inner.load_script(script).await?.map_err(|ending| match ending {
+            Ending::Failed { message, .. } => message,
+            _ => String::new(),
+        }))
+    }
+}

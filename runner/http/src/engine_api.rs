@@ -223,7 +223,7 @@ pub trait EngineApi: Send + Sync + 'static {
         group: Name,
         submissions: Vec<Submission>,
         actor: String,
-    ) -> Answer<'_, Vec<Result<Run, Refusal>>>;
+    ) -> Answer<'_, Vec<Result<Uuid, Refusal>>>;
     /// A run with its task runs; with `wait`, once it has ended or the time is over.
     fn run(&self, id: Uuid, wait: Duration) -> Answer<'_, Run>;
     /// Runs, newest first, without their task runs.

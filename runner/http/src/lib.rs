@@ -7,6 +7,7 @@
 //! engine, and answers. Whatever goes wrong is a [`problem::Problem`].
 
 pub mod access;
+mod adapter;
 pub mod app;
 mod docs;
 pub mod engine_api;

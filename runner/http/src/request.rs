@@ -11,6 +11,7 @@ use futures::StreamExt;
 use heddle_domain::{Fault, Faults, Name, Span, Time};
 use heddle_store::change::By;
 use heddle_store::group::IfMatch;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,7 +46,8 @@ pub struct Request {
     pub headers: HeaderMap,
     pub(crate) path: Vec<(String, String)>,
     pub(crate) query: Vec<(String, String)>,
-    pub(crate) body: Body,
+    /// Behind a mutex only because a body may not be looked at from two threads, which nobody does.
+    pub(crate) body: Mutex<Body>,
 }
 
 impl Request {
@@ -182,7 +184,7 @@ impl Request {
             return Err(Problem::too_large(bytes_max));
         }
         let idle = self.app.config.body_idle_timeout;
-        let body = std::mem::replace(&mut self.body, Body::empty());
+        let body = std::mem::replace(self.body.get_mut(), Body::empty());
         let read = async {
             let mut stream = body.into_data_stream();
             let mut whole = BytesMut::new();

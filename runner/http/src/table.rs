@@ -7,11 +7,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 
 use crate::access::{Access, authenticate};
 use crate::app::App;
@@ -248,8 +250,8 @@ impl Table {
                 let route = route.clone();
                 methods = methods.on(
                     route.method.filter(),
-                    move |State(app): State<App>, path: Option<RawPathParams>, request: axum::extract::Request| {
-                        serve(app, route.clone(), path, request)
+                    move |State(app): State<App>, path: Result<RawPathParams, RawPathParamsRejection>, request: axum::extract::Request| {
+                        serve(app, route.clone(), path.ok(), request)
                     },
                 );
             }
@@ -321,7 +323,7 @@ async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: ax
     };
     let now = app.clock.now();
     let query = parse_query(parts.uri.query())?;
-    let request = Request { app, caller, now, headers: parts.headers, path, query, body };
+    let request = Request { app, caller, now, headers: parts.headers, path, query, body: Mutex::new(body) };
     let response = (route.handler)(request).await?;
     // A stream counts for as long as it is read.
     Ok(match permit {

@@ -30,7 +30,10 @@ impl ArtefactCache {
         engine.precompile_compatibility_hash().hash(&mut hasher);
         let directory = root.join(format!("{:016x}", hasher.finish()));
         std::fs::create_dir_all(&directory)?;
-        Ok(Self { directory, written: AtomicU64::new(0) })
+        Ok(Self {
+            directory,
+            written: AtomicU64::new(0),
+        })
     }
 
     /// The artefact of a script, if it is there and whole.
@@ -88,7 +91,8 @@ impl ArtefactCache {
 }
 
 /// The digest of a script as it was uploaded: `sha256:` and hexadecimal digits.
-pub(crate) fn digest_of(wasm: &[u8]) -> String {
+/// `sha256:` and the digest of bytes, in hex.
+pub fn digest_of(wasm: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut text = String::from("sha256:");
     for byte in Sha256::digest(wasm) {

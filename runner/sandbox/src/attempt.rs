@@ -85,7 +85,12 @@ pub enum Outcome {
 
 impl Outcome {
     pub(crate) fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self::Failed { kind, message: message.into(), trace: None, retry_after: None }
+        Self::Failed {
+            kind,
+            message: message.into(),
+            trace: None,
+            retry_after: None,
+        }
     }
 }
 

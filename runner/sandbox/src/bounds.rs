@@ -83,10 +83,14 @@ fn check_memory(memory: &MemoryType, max_memory_bytes: u64) -> Result<(), String
     if memory.shared {
         return Err("has a shared memory: threads are not offered".into());
     }
-    let page = memory.page_size_log2.map_or(WASM_PAGE_BYTES, |log2| 1u64.checked_shl(log2).unwrap_or(u64::MAX));
+    let page = memory
+        .page_size_log2
+        .map_or(WASM_PAGE_BYTES, |log2| 1u64.checked_shl(log2).unwrap_or(u64::MAX));
     let bytes = memory.initial.saturating_mul(page);
     if bytes > max_memory_bytes {
-        return Err(format!("has a memory of {bytes} bytes from the start; the most is {max_memory_bytes}"));
+        return Err(format!(
+            "has a memory of {bytes} bytes from the start; the most is {max_memory_bytes}"
+        ));
     }
     Ok(())
 }
@@ -96,7 +100,10 @@ fn check_table(table: &TableType) -> Result<(), String> {
         return Err("has a shared table: threads are not offered".into());
     }
     if table.initial > MAX_TABLE_ELEMENTS as u64 {
-        return Err(format!("has a table of {} elements; the most is {MAX_TABLE_ELEMENTS}", table.initial));
+        return Err(format!(
+            "has a table of {} elements; the most is {MAX_TABLE_ELEMENTS}",
+            table.initial
+        ));
     }
     Ok(())
 }
@@ -104,7 +111,9 @@ fn check_table(table: &TableType) -> Result<(), String> {
 fn check_function(body: &wasmparser::FunctionBody<'_>) -> Result<(), String> {
     let bytes = body.range().len();
     if bytes > MAX_FUNCTION_BYTES {
-        return Err(format!("has a function of {bytes} bytes; the most is {MAX_FUNCTION_BYTES}"));
+        return Err(format!(
+            "has a function of {bytes} bytes; the most is {MAX_FUNCTION_BYTES}"
+        ));
     }
     let mut operators = body.get_operators_reader().map_err(|error| invalid(&error))?;
     let mut blocks: Vec<bool> = Vec::new();
@@ -124,10 +133,14 @@ fn check_function(body: &wasmparser::FunctionBody<'_>) -> Result<(), String> {
         blocks.push(is_loop);
         loops += usize::from(is_loop);
         if blocks.len() > MAX_BLOCK_DEPTH {
-            return Err(format!("has a function with blocks nested more than {MAX_BLOCK_DEPTH} deep"));
+            return Err(format!(
+                "has a function with blocks nested more than {MAX_BLOCK_DEPTH} deep"
+            ));
         }
         if loops > MAX_LOOP_DEPTH {
-            return Err(format!("has a function with loops nested more than {MAX_LOOP_DEPTH} deep"));
+            return Err(format!(
+                "has a function with loops nested more than {MAX_LOOP_DEPTH} deep"
+            ));
         }
     }
     Ok(())
@@ -145,10 +158,22 @@ mod tests {
     fn shapes() {
         assert_eq!(check_text("(module)"), Ok(Kind::Module));
         assert_eq!(check_text("(component (core module))"), Ok(Kind::Component));
-        assert!(check_text("(module (memory 1 1 shared))").unwrap_err().contains("threads"));
+        assert!(
+            check_text("(module (memory 1 1 shared))")
+                .unwrap_err()
+                .contains("threads")
+        );
         assert!(check_text("(module (memory 20000))").unwrap_err().contains("memory of"));
-        assert!(check_text("(component (core module (memory 20000)))").unwrap_err().contains("memory of"));
-        assert!(check_text("(module (table 10000000 funcref))").unwrap_err().contains("table of"));
+        assert!(
+            check_text("(component (core module (memory 20000)))")
+                .unwrap_err()
+                .contains("memory of")
+        );
+        assert!(
+            check_text("(module (table 10000000 funcref))")
+                .unwrap_err()
+                .contains("table of")
+        );
         let nested = |depth: usize| format!("(module (func {} {}))", "(loop ".repeat(depth), ")".repeat(depth));
         assert!(check_text(&nested(100)).is_ok());
         assert!(check_text(&nested(300)).unwrap_err().contains("loops"));

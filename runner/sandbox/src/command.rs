@@ -25,7 +25,11 @@ pub(crate) struct Captured {
 
 impl Captured {
     pub fn new(limit_bytes: usize) -> Self {
-        Self { limit_bytes, buffer: Arc::default(), exceeded: Arc::default() }
+        Self {
+            limit_bytes,
+            buffer: Arc::default(),
+            exceeded: Arc::default(),
+        }
     }
 
     /// Whether the guest wrote more than it may.
@@ -111,7 +115,11 @@ impl<S: Sink> Pollable for Stream<S> {
 
 impl<S: Sink> OutputStream for Stream<S> {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        if self.0.take_in(&bytes) { Ok(()) } else { Err(StreamError::trap("more output than the limit")) }
+        if self.0.take_in(&bytes) {
+            Ok(())
+        } else {
+            Err(StreamError::trap("more output than the limit"))
+        }
     }
 
     fn flush(&mut self) -> StreamResult<()> {

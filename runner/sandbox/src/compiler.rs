@@ -97,6 +97,8 @@ impl Compiler {
             // Arenas reserve address space per thread, which is what is limited.
             .env("MALLOC_ARENA_MAX", "2")
             .env("RAYON_NUM_THREADS", CHILD_THREADS.to_string())
+            // Component text as it was written until 2026 is taken as well.
+            .env("WAST_STRICT_COMPONENT_INDICES", "0")
             .envs(self.command.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -135,12 +137,21 @@ impl Compiler {
                 let limit = self.order.max_address_space_bytes;
                 NotCompiled::Refused(format!("cannot be compiled within {limit} bytes of memory"))
             } else if std::os::unix::process::ExitStatusExt::signal(&status).is_some() {
-                NotCompiled::Refused(format!("made the compiler fail ({status}): it nests too deep or is too large"))
+                NotCompiled::Refused(format!(
+                    "made the compiler fail ({status}): it nests too deep or is too large"
+                ))
             } else {
-                NotCompiled::Internal(format!("the compiler ended with {status}: {}", crate::journal::cut(words, 1_024)))
+                NotCompiled::Internal(format!(
+                    "the compiler ended with {status}: {}",
+                    crate::journal::cut(words, 1_024)
+                ))
             });
         }
-        let end = out.iter().take(MAX_ANSWER_BYTES).position(|byte| *byte == b'\n').ok_or_else(|| internal(&"no answer"))?;
+        let end = out
+            .iter()
+            .take(MAX_ANSWER_BYTES)
+            .position(|byte| *byte == b'\n')
+            .ok_or_else(|| internal(&"no answer"))?;
         match serde_json::from_slice(&out[..end]).map_err(|error| internal(&error))? {
             Answer::Compiled(kind) => {
                 out.drain(..=end);
@@ -181,14 +192,24 @@ fn serve_order() -> Result<(), String> {
     let order: Order = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
     limit_self(&order).map_err(told)?;
     let mut wasm = Vec::new();
-    stdin.take(order.max_wasm_bytes as u64 + 1).read_to_end(&mut wasm).map_err(told)?;
+    stdin
+        .take(order.max_wasm_bytes as u64 + 1)
+        .read_to_end(&mut wasm)
+        .map_err(told)?;
     let (answer, code) = match compile(&wasm, &order) {
         Ok((kind, code)) => (Answer::Compiled(kind), code),
-        Err(why) => (Answer::Refused(crate::journal::cut(&why, MAX_ANSWER_BYTES / 8).to_owned()), Vec::new()),
+        Err(why) => (
+            Answer::Refused(crate::journal::cut(&why, MAX_ANSWER_BYTES / 8).to_owned()),
+            Vec::new(),
+        ),
     };
     let mut stdout = std::io::stdout().lock();
     serde_json::to_writer(&mut stdout, &answer).map_err(|error| error.to_string())?;
-    stdout.write_all(b"\n").and_then(|()| stdout.write_all(&code)).and_then(|()| stdout.flush()).map_err(told)
+    stdout
+        .write_all(b"\n")
+        .and_then(|()| stdout.write_all(&code))
+        .and_then(|()| stdout.flush())
+        .map_err(told)
 }
 
 fn compile(wasm: &[u8], order: &Order) -> Result<(Kind, Vec<u8>), String> {
@@ -208,14 +229,24 @@ fn compile(wasm: &[u8], order: &Order) -> Result<(Kind, Vec<u8>), String> {
         Kind::Module => engine.precompile_module(&binary),
         Kind::Component => engine.precompile_component(&binary),
     };
-    Ok((kind, code.map_err(|error| format!("is not valid WebAssembly: {error:#}"))?))
+    Ok((
+        kind,
+        code.map_err(|error| format!("is not valid WebAssembly: {error:#}"))?,
+    ))
 }
 
 fn limit_self(order: &Order) -> std::io::Result<()> {
     let limit = |resource, value: u64| {
-        let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+        let limit = libc::rlimit {
+            rlim_cur: value,
+            rlim_max: value,
+        };
         // SAFETY: the pointer is to a live rlimit.
-        if unsafe { libc::setrlimit(resource, &limit) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        if unsafe { libc::setrlimit(resource, &limit) } == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
     };
     limit(libc::RLIMIT_AS, order.max_address_space_bytes)?;
     limit(libc::RLIMIT_CPU, order.max_cpu_seconds)?;

@@ -69,6 +69,8 @@ fn physical_memory_bytes() -> Option<u64> {
     // SAFETY: sysconf has no preconditions.
     let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     let machine = u64::try_from(pages).ok()?.checked_mul(u64::try_from(page).ok()?)?;
-    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
     Some(container.map_or(machine, |limit: u64| limit.min(machine)))
 }

@@ -67,9 +67,7 @@ impl Effect {
         match self {
             Self::StateSet { key, value } | Self::StateCompareAndSet { key, value, .. } => key.len() + value.len(),
             Self::StateDelete { key } => key.len(),
-            Self::Enqueue { group, params, key } => {
-                group.len() + params.len() + key.as_ref().map_or(0, String::len)
-            }
+            Self::Enqueue { group, params, key } => group.len() + params.len() + key.as_ref().map_or(0, String::len),
             Self::Notify { channel, subject, body } => channel.len() + subject.len() + body.len(),
         }
     }
@@ -99,15 +97,27 @@ struct Overlay {
 impl Effects {
     /// What the attempt sees of a key of which `stored` is stored.
     pub fn seen(&self, key: &str, stored: Entry) -> Entry {
-        let Some(overlay) = self.overlay.get(key) else { return stored };
-        let base = if overlay.deleted { 0 } else { stored.map_or(0, |(_, version)| version) };
-        overlay.value.as_ref().map(|value| (value.clone(), base + overlay.writes))
+        let Some(overlay) = self.overlay.get(key) else {
+            return stored;
+        };
+        let base = if overlay.deleted {
+            0
+        } else {
+            stored.map_or(0, |(_, version)| version)
+        };
+        overlay
+            .value
+            .as_ref()
+            .map(|value| (value.clone(), base + overlay.writes))
     }
 
     pub fn set(&mut self, key: String, value: String) -> Result<(), String> {
         check_key(&key)?;
         check_value(&value)?;
-        self.push(Effect::StateSet { key: key.clone(), value: value.clone() })?;
+        self.push(Effect::StateSet {
+            key: key.clone(),
+            value: value.clone(),
+        })?;
         self.overwrite(key, value);
         Ok(())
     }
@@ -128,7 +138,11 @@ impl Effects {
             let wanted = expected.map_or("that it does not exist".into(), |version| format!("version {version}"));
             return Err(format!("lost compare-and-set: key `{key}` {is}, expected was {wanted}"));
         }
-        self.push(Effect::StateCompareAndSet { key: key.clone(), expected, value: value.clone() })?;
+        self.push(Effect::StateCompareAndSet {
+            key: key.clone(),
+            expected,
+            value: value.clone(),
+        })?;
         self.overwrite(key, value);
         Ok(())
     }
@@ -136,7 +150,14 @@ impl Effects {
     pub fn delete(&mut self, key: String) -> Result<(), String> {
         check_key(&key)?;
         self.push(Effect::StateDelete { key: key.clone() })?;
-        self.overlay.insert(key, Overlay { value: None, writes: 0, deleted: true });
+        self.overlay.insert(
+            key,
+            Overlay {
+                value: None,
+                writes: 0,
+                deleted: true,
+            },
+        );
         Ok(())
     }
 
@@ -145,7 +166,10 @@ impl Effects {
         if !is_json_object(&params) {
             return Err("`params` of an enqueued run must be a JSON object".into());
         }
-        if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_RUN_KEY_BYTES) {
+        if key
+            .as_ref()
+            .is_some_and(|key| key.is_empty() || key.len() > MAX_RUN_KEY_BYTES)
+        {
             return Err(format!("the key of an enqueued run has 1 to {MAX_RUN_KEY_BYTES} bytes"));
         }
         self.push(Effect::Enqueue { group, params, key })
@@ -154,7 +178,9 @@ impl Effects {
     pub fn notify(&mut self, channel: String, subject: String, body: String) -> Result<(), String> {
         check_name("channel", &channel)?;
         if subject.len() > MAX_SUBJECT_BYTES {
-            return Err(format!("a notification's subject has at most {MAX_SUBJECT_BYTES} bytes"));
+            return Err(format!(
+                "a notification's subject has at most {MAX_SUBJECT_BYTES} bytes"
+            ));
         }
         if body.len() > MAX_BODY_BYTES {
             return Err(format!("a notification's body has at most {MAX_BODY_BYTES} bytes"));
@@ -167,18 +193,26 @@ impl Effects {
     }
 
     fn overwrite(&mut self, key: String, value: String) {
-        let overlay = self.overlay.entry(key).or_insert(Overlay { value: None, writes: 0, deleted: false });
+        let overlay = self.overlay.entry(key).or_insert(Overlay {
+            value: None,
+            writes: 0,
+            deleted: false,
+        });
         overlay.writes += 1;
         overlay.value = Some(value);
     }
 
     fn push(&mut self, effect: Effect) -> Result<(), String> {
         if self.list.len() >= MAX_EFFECTS {
-            return Err(format!("an attempt may write at most {MAX_EFFECTS} times (state, enqueue, notify)"));
+            return Err(format!(
+                "an attempt may write at most {MAX_EFFECTS} times (state, enqueue, notify)"
+            ));
         }
         let bytes = self.bytes + effect.bytes();
         if bytes > MAX_EFFECT_BYTES {
-            return Err(format!("an attempt may write at most {MAX_EFFECT_BYTES} bytes (state, enqueue, notify)"));
+            return Err(format!(
+                "an attempt may write at most {MAX_EFFECT_BYTES} bytes (state, enqueue, notify)"
+            ));
         }
         self.bytes = bytes;
         self.list.push(effect);
@@ -188,20 +222,28 @@ impl Effects {
 
 pub(crate) fn check_key(key: &str) -> Result<(), String> {
     if key.is_empty() || key.len() > MAX_KEY_BYTES || key.contains('\0') {
-        return Err(format!("a state key has 1 to {MAX_KEY_BYTES} bytes, none of them zero; this one has {}", key.len()));
+        return Err(format!(
+            "a state key has 1 to {MAX_KEY_BYTES} bytes, none of them zero; this one has {}",
+            key.len()
+        ));
     }
     Ok(())
 }
 
 fn check_value(value: &str) -> Result<(), String> {
     if value.len() > MAX_VALUE_BYTES {
-        return Err(format!("a state value has at most {MAX_VALUE_BYTES} bytes; this one has {}", value.len()));
+        return Err(format!(
+            "a state value has at most {MAX_VALUE_BYTES} bytes; this one has {}",
+            value.len()
+        ));
     }
     crate::run::check_json(value).map_err(|error| format!("a state value must be JSON: {error}"))
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), String> {
-    heddle_domain::Name::new(name).map(drop).map_err(|error| format!("{what} `{name}`: {error}"))
+    heddle_domain::Name::new(name)
+        .map(drop)
+        .map_err(|error| format!("{what} `{name}`: {error}"))
 }
 
 pub(crate) fn is_json_object(text: &str) -> bool {

@@ -76,7 +76,11 @@ pub(crate) fn pooled_engine(slots: u32, max_memory_bytes: u64) -> wasmtime::Resu
         .max_memory_size(usize::try_from(max_memory_bytes).unwrap_or(usize::MAX))
         .max_unused_warm_slots(slots)
         .pagemap_scan(if scan { Enabled::Yes } else { Enabled::No })
-        .linear_memory_keep_resident(if scan { KEEP_RESIDENT_BYTES } else { KEEP_RESIDENT_BYTES_WITHOUT_SCAN })
+        .linear_memory_keep_resident(if scan {
+            KEEP_RESIDENT_BYTES
+        } else {
+            KEEP_RESIDENT_BYTES_WITHOUT_SCAN
+        })
         .table_keep_resident(KEEP_RESIDENT_BYTES_WITHOUT_SCAN)
         .async_stack_keep_resident(KEEP_RESIDENT_BYTES_WITHOUT_SCAN);
     let mut config = code_config();

@@ -74,7 +74,11 @@ impl WasiView for Guest {
 
 impl WasiHttpView for Guest {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
-        WasiHttpCtxView { hooks: &mut self.hooks, table: self.wasi.ctx().table, ctx: &mut self.http }
+        WasiHttpCtxView {
+            hooks: &mut self.hooks,
+            table: self.wasi.ctx().table,
+            ctx: &mut self.http,
+        }
     }
 }
 
@@ -95,19 +99,29 @@ impl Guest {
         command: Option<CommandIo>,
     ) -> Store<Self> {
         let mut wasi = WasiCtxBuilder::new();
-        wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false).max_random_size(MAX_RANDOM_BYTES);
+        wasi.allow_tcp(false)
+            .allow_udp(false)
+            .allow_ip_name_lookup(false)
+            .max_random_size(MAX_RANDOM_BYTES);
         wasi.stderr(crate::command::Logged(host.journal.clone()));
         match command {
             Some(command) => {
                 wasi.arg("task").env("HEDDLE_CONTEXT", command.context);
-                wasi.stdin(wasmtime_wasi::p2::pipe::MemoryInputPipe::new(command.stdin)).stdout(command.stdout);
+                wasi.stdin(wasmtime_wasi::p2::pipe::MemoryInputPipe::new(command.stdin))
+                    .stdout(command.stdout);
             }
             // What a component prints is log as well.
             None => {
                 wasi.stdout(crate::command::Logged(host.journal.clone()));
             }
         }
-        let mut guest = Self { wasi: wasi.build_p1(), http: WasiHttpCtx::new(), hooks, guard, host };
+        let mut guest = Self {
+            wasi: wasi.build_p1(),
+            http: WasiHttpCtx::new(),
+            hooks,
+            guard,
+            host,
+        };
         guest.wasi.ctx().table.set_max_capacity(MAX_RESOURCES);
         let mut store = Store::new(engine, guest);
         store.limiter(|guest| &mut guest.guard);
@@ -145,7 +159,13 @@ pub(crate) struct MemoryGuard {
 
 impl MemoryGuard {
     pub fn new(limit_bytes: u64, meter: Arc<MemoryMeter>, budget: Arc<MemoryBudget>) -> Self {
-        Self { limit_bytes, used_bytes: 0, table_elements: 0, meter, budget }
+        Self {
+            limit_bytes,
+            used_bytes: 0,
+            table_elements: 0,
+            meter,
+            budget,
+        }
     }
 }
 
@@ -156,12 +176,7 @@ impl Drop for MemoryGuard {
 }
 
 impl ResourceLimiter for MemoryGuard {
-    fn memory_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
             // The module's own maximum, or the pool's: of these only the pool's is a limit of ours.
             self.meter.refused.store(desired as u64 > self.limit_bytes, Relaxed);

@@ -96,7 +96,8 @@ impl HostSide {
         check_key(key)?;
         let stored = {
             let key = key.to_owned();
-            self.ask(move |services| Box::pin(async move { services.state_get(&key).await })).await?
+            self.ask(move |services| Box::pin(async move { services.state_get(&key).await }))
+                .await?
         };
         Ok(self.effects.seen(key, stored))
     }
@@ -138,7 +139,8 @@ impl wit::context::Host for HostSide {
 
 impl wit::upstream::Host for HostSide {
     async fn get(&mut self, task: String) -> Result<String, String> {
-        self.ask(move |services| Box::pin(async move { services.upstream(&task).await })).await
+        self.ask(move |services| Box::pin(async move { services.upstream(&task).await }))
+            .await
     }
 }
 
@@ -158,7 +160,11 @@ impl wit::log::Host for HostSide {
 
 impl wit::progress::Host for HostSide {
     fn report(&mut self, fraction: f64, note: String) {
-        let fraction = if fraction.is_nan() { 0.0 } else { fraction.clamp(0.0, 1.0) };
+        let fraction = if fraction.is_nan() {
+            0.0
+        } else {
+            fraction.clamp(0.0, 1.0)
+        };
         self.progress.untold = Some((fraction, cut(&note, MAX_NOTE_BYTES).replace('\0', "\u{fffd}")));
         let now = self.clock.now();
         if self.progress.told_at.is_none_or(|told| now - told >= PROGRESS_INTERVAL) {
@@ -203,19 +209,25 @@ impl wit::notify::Host for HostSide {
 impl wit::secret::Host for HostSide {
     async fn get(&mut self, name: String) -> Result<String, String> {
         if !self.grants.secrets.contains(&name) {
-            return Err(format!("this task was not granted secret `{name}`: name it in the task's `secrets`"));
+            return Err(format!(
+                "this task was not granted secret `{name}`: name it in the task's `secrets`"
+            ));
         }
-        self.ask(move |services| Box::pin(async move { services.secret(&name).await })).await
+        self.ask(move |services| Box::pin(async move { services.secret(&name).await }))
+            .await
     }
 }
 
 impl HostSide {
     async fn connection(&self, name: &str) -> Result<crate::services::ConnectionTarget, String> {
         if !self.grants.sql.iter().any(|granted| granted == name) {
-            return Err(format!("this task was not granted connection `{name}`: name it in the task's `sql`"));
+            return Err(format!(
+                "this task was not granted connection `{name}`: name it in the task's `sql`"
+            ));
         }
         let name = name.to_owned();
-        self.ask(move |services| Box::pin(async move { services.connection(&name).await })).await
+        self.ask(move |services| Box::pin(async move { services.connection(&name).await }))
+            .await
     }
 }
 
@@ -223,12 +235,18 @@ impl wit::sql::Host for HostSide {
     async fn query(&mut self, connection: String, statement: String, params: String) -> Result<String, String> {
         let target = self.connection(&connection).await?;
         let databases = Arc::clone(&self.databases);
-        elsewhere(&self.io, async move { databases.query(&connection, &target, &statement, &params).await }).await
+        elsewhere(&self.io, async move {
+            databases.query(&connection, &target, &statement, &params).await
+        })
+        .await
     }
 
     async fn execute(&mut self, connection: String, statement: String, params: String) -> Result<u64, String> {
         let target = self.connection(&connection).await?;
         let databases = Arc::clone(&self.databases);
-        elsewhere(&self.io, async move { databases.execute(&connection, &target, &statement, &params).await }).await
+        elsewhere(&self.io, async move {
+            databases.execute(&connection, &target, &statement, &params).await
+        })
+        .await
     }
 }

@@ -34,7 +34,14 @@ struct State {
 
 impl Journal {
     pub fn new(host: Arc<dyn HostServices>, clock: Arc<dyn Clock>, limit_bytes: usize) -> Self {
-        Self { inner: Arc::new(Inner { host, clock, limit_bytes, state: Mutex::default() }) }
+        Self {
+            inner: Arc::new(Inner {
+                host,
+                clock,
+                limit_bytes,
+                state: Mutex::default(),
+            }),
+        }
     }
 
     /// Writes a line.
@@ -101,11 +108,21 @@ impl Journal {
         if state.used_bytes + bytes > self.inner.limit_bytes {
             state.truncated = true;
             message = format!("log cut: it reached its limit of {} bytes", self.inner.limit_bytes);
-            self.inner.host.log(LogLine { at, level: LogLevel::Warn, message, fields: None });
+            self.inner.host.log(LogLine {
+                at,
+                level: LogLevel::Warn,
+                message,
+                fields: None,
+            });
             return;
         }
         state.used_bytes += bytes;
-        self.inner.host.log(LogLine { at, level, message, fields });
+        self.inner.host.log(LogLine {
+            at,
+            level,
+            message,
+            fields,
+        });
     }
 }
 

@@ -339,7 +339,11 @@ impl Lanes {
 
     fn push(&self, task: &Arc<Task>) {
         let urgent = task.signals.stopped();
-        let lane = if task.long.load(Relaxed) && !urgent { &self.long } else { &self.short };
+        let lane = if task.long.load(Relaxed) && !urgent {
+            &self.long
+        } else {
+            &self.short
+        };
         let mut queue = lane.queue.lock();
         if queue.closed {
             return;

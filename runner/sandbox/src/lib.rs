@@ -42,13 +42,14 @@ mod services;
 mod sql;
 mod web;
 
+pub use artefact::digest_of;
 pub use attempt::{AttemptHandle, AttemptRequest, AttemptResult, Grants, Limits, Outcome};
 pub use compiler::compile_child_main;
 pub use config::{CompilerCommand, SandboxConfig};
 pub use context::{Context, Interval, MapItem};
 pub use effects::Effect;
 pub use outbound::{HostPattern, OutboundPolicy, Refused};
-pub use sandbox::{Compiled, CompileError, Load, LoadError, Sandbox, SandboxError};
+pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError};
 pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
 

@@ -26,9 +26,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The address is not public.
-    #[error(
-        "{host} has the address {address}, which is not public; the operator may list it in `private_hosts`"
-    )]
+    #[error("{host} has the address {address}, which is not public; the operator may list it in `private_hosts`")]
     Private {
         /// As it was asked for.
         host: String,
@@ -70,13 +68,22 @@ enum Exception {
 impl OutboundPolicy {
     /// Public addresses, and of the others those listed: names (`*.internal` too), addresses, networks (`10.0.0.0/8`).
     pub fn new(private_hosts: &[String]) -> Result<Self, String> {
-        let exceptions = private_hosts.iter().map(|text| parse_exception(text)).collect::<Result<_, _>>()?;
-        Ok(Self { exceptions, allow_private: false })
+        let exceptions = private_hosts
+            .iter()
+            .map(|text| parse_exception(text))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            exceptions,
+            allow_private: false,
+        })
     }
 
     /// The same with private addresses allowed (a channel's `allow_private`).
     pub fn allowing_private(&self) -> Self {
-        Self { exceptions: Arc::clone(&self.exceptions), allow_private: true }
+        Self {
+            exceptions: Arc::clone(&self.exceptions),
+            allow_private: true,
+        }
     }
 
     /// Whether a request may be made to this address, as far as can be told without resolving its name. (The client's
@@ -105,7 +112,10 @@ impl OutboundPolicy {
         if is_public(address) || self.allow_private || listed() {
             return Ok(());
         }
-        Err(Refused::Private { host: host.to_owned(), address })
+        Err(Refused::Private {
+            host: host.to_owned(),
+            address,
+        })
     }
 
     /// The addresses of a host, all of them checked.
@@ -115,7 +125,10 @@ impl OutboundPolicy {
             self.check(bare, address)?;
             return Ok(vec![SocketAddr::new(address, port)]);
         }
-        let unresolved = |reason: String| Refused::Unresolved { host: host.to_owned(), reason };
+        let unresolved = |reason: String| Refused::Unresolved {
+            host: host.to_owned(),
+            reason,
+        };
         let found = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::lookup_host((bare, port)))
             .await
             .map_err(|_| unresolved("no answer in time".into()))?
@@ -137,7 +150,9 @@ impl OutboundPolicy {
 
     /// A client that follows no redirects. Whoever sends with it calls [`Self::check_url`] first.
     pub fn client(&self) -> reqwest::Result<reqwest::Client> {
-        self.client_builder().redirect(reqwest::redirect::Policy::none()).build()
+        self.client_builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
     }
 
     /// A client that follows up to [`MAX_REDIRECTS`] redirects, each checked. Whoever sends with it calls
@@ -181,7 +196,10 @@ pub fn refusal<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a R
 
 /// A response's body, if it has no more than `limit_bytes`. `Ok(None)`: it has more.
 pub async fn read_bounded(mut response: reqwest::Response, limit_bytes: usize) -> reqwest::Result<Option<Bytes>> {
-    if response.content_length().is_some_and(|length| length > limit_bytes as u64) {
+    if response
+        .content_length()
+        .is_some_and(|length| length > limit_bytes as u64)
+    {
         return Ok(None);
     }
     let mut body = Vec::new();
@@ -227,9 +245,7 @@ impl std::str::FromStr for HostPattern {
         };
         let bare_v6 = rest.parse::<Ipv6Addr>().is_ok();
         let (host, port) = match rest.rsplit_once(':') {
-            Some((host, port)) if !bare_v6 && !rest.ends_with(']') => {
-                (host, Some(port.parse().map_err(|_| wrong())?))
-            }
+            Some((host, port)) if !bare_v6 && !rest.ends_with(']') => (host, Some(port.parse().map_err(|_| wrong())?)),
             _ => (rest, None),
         };
         let host = if bare_v6 { format!("[{host}]") } else { host.to_owned() };
@@ -253,9 +269,14 @@ impl HostPattern {
     }
 
     fn matches_host(&self, host: &str) -> bool {
-        let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
+        let host = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .trim_end_matches('.')
+            .to_ascii_lowercase();
         if self.below {
-            host.strip_suffix(&self.host).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+            host.strip_suffix(&self.host)
+                .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
         } else {
             host == self.host
         }
@@ -280,7 +301,9 @@ fn parse_exception(text: &str) -> Result<Exception, String> {
     let network = |base: &str, prefix: Option<&str>| -> Option<Exception> {
         let base: IpAddr = base.parse().ok()?;
         let bits = if base.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.map_or(Some(bits), |prefix| prefix.parse().ok().filter(|prefix| *prefix <= bits))?;
+        let prefix = prefix.map_or(Some(bits), |prefix| {
+            prefix.parse().ok().filter(|prefix| *prefix <= bits)
+        })?;
         Some(Exception::Network { base, prefix })
     };
     if let Some((base, prefix)) = text.split_once('/') {
@@ -289,7 +312,9 @@ fn parse_exception(text: &str) -> Result<Exception, String> {
     if let Some(single) = network(text.trim_start_matches('[').trim_end_matches(']'), None) {
         return Ok(single);
     }
-    text.parse().map(Exception::Host).map_err(|error| format!("private_hosts: {error}"))
+    text.parse()
+        .map(Exception::Host)
+        .map_err(|error| format!("private_hosts: {error}"))
 }
 
 fn contains(base: IpAddr, prefix: u8, address: IpAddr) -> bool {
@@ -300,7 +325,8 @@ fn contains(base: IpAddr, prefix: u8, address: IpAddr) -> bool {
     match (base, address) {
         (IpAddr::V4(base), IpAddr::V4(address)) => same(u32::from(base).into(), u32::from(address).into(), 32),
         (IpAddr::V6(base), IpAddr::V6(address)) => {
-            prefix == 0 || u128::from(base) >> (128 - u32::from(prefix)) == u128::from(address) >> (128 - u32::from(prefix))
+            prefix == 0
+                || u128::from(base) >> (128 - u32::from(prefix)) == u128::from(address) >> (128 - u32::from(prefix))
         }
         _ => false,
     }
@@ -362,14 +388,44 @@ mod tests {
             assert_eq!(policy.check(text, text.parse().unwrap()).is_ok(), public, "{text}");
         };
         for private in [
-            "127.0.0.1", "127.9.9.9", "0.0.0.0", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.0.1",
-            "169.254.169.254", "100.64.0.1", "100.127.255.255", "224.0.0.1", "255.255.255.255", "::", "::1",
-            "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::a00:1", "2002:7f00:1::", "fe80::1", "fc00::1",
-            "fd00:ec2::254", "ff02::1", "2001:db8::1", "2001:0:0:1::", "198.18.0.1", "192.0.2.1",
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "10.1.2.3",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.0.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "100.127.255.255",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::a00:1",
+            "2002:7f00:1::",
+            "fe80::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "ff02::1",
+            "2001:db8::1",
+            "2001:0:0:1::",
+            "198.18.0.1",
+            "192.0.2.1",
         ] {
             check(private, false);
         }
-        for public in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"] {
+        for public in [
+            "1.1.1.1",
+            "172.32.0.1",
+            "100.128.0.1",
+            "8.8.8.8",
+            "2606:4700::1111",
+            "::ffff:8.8.8.8",
+        ] {
             check(public, true);
         }
     }
@@ -385,7 +441,12 @@ mod tests {
         assert!(policy.check("DB.internal", "192.168.1.1".parse().unwrap()).is_ok());
         assert!(policy.check("x", "fd12::1".parse().unwrap()).is_ok());
         assert!(policy.check("x", "::ffff:127.0.0.1".parse().unwrap()).is_ok());
-        assert!(policy.allowing_private().check("x", "192.168.0.1".parse().unwrap()).is_ok());
+        assert!(
+            policy
+                .allowing_private()
+                .check("x", "192.168.0.1".parse().unwrap())
+                .is_ok()
+        );
         assert!(OutboundPolicy::new(&["10.0.0.0/33".into()]).is_err());
         assert!(OutboundPolicy::new(&["what ever".into()]).is_err());
     }
@@ -419,7 +480,15 @@ mod tests {
         check("127.0.0.1:9000", "127.0.0.1", 9000, true);
         check("[::1]:9000", "[::1]", 9000, true);
         check("::1", "::1", 1, true);
-        for wrong in ["", "*", "*.*.com", "a b", "example.com:x", "*.10.0.0.1", "http://example.com"] {
+        for wrong in [
+            "",
+            "*",
+            "*.*.com",
+            "a b",
+            "example.com:x",
+            "*.10.0.0.1",
+            "http://example.com",
+        ] {
             assert!(wrong.parse::<HostPattern>().is_err(), "{wrong}");
         }
     }
@@ -427,7 +496,10 @@ mod tests {
     #[tokio::test]
     async fn names_are_checked_as_they_are_resolved() {
         let policy = OutboundPolicy::default();
-        assert!(matches!(policy.resolve("localhost", 80).await, Err(Refused::Private { .. })));
+        assert!(matches!(
+            policy.resolve("localhost", 80).await,
+            Err(Refused::Private { .. })
+        ));
         let client = policy.client().unwrap();
         let error = client.get("http://localhost:1/").send().await.unwrap_err();
         assert!(matches!(refusal(&error), Some(Refused::Private { .. })), "{error:?}");

@@ -102,10 +102,22 @@ pub(crate) async fn attempt(
     let meter = Arc::new(MemoryMeter::default());
     let output = Captured::new(limits.output_bytes);
     let ended = {
-        let work = call(&runner, &script, request, export, &journal, Arc::clone(&meter), output.clone());
+        let work = call(
+            &runner,
+            &script,
+            request,
+            export,
+            &journal,
+            Arc::clone(&meter),
+            output.clone(),
+        );
         let mut work = pin!(work);
         std::future::poll_fn(|cx| {
-            if signals.stopped() { Poll::Ready(None) } else { work.as_mut().poll(cx).map(Some) }
+            if signals.stopped() {
+                Poll::Ready(None)
+            } else {
+                work.as_mut().poll(cx).map(Some)
+            }
         })
         .await
         // The store ends here, and with it the instance.
@@ -118,7 +130,10 @@ pub(crate) async fn attempt(
             let message = format!("ran longer than its timeout of {}", seconds(timeout));
             (Outcome::failed(ErrorKind::Timeout, message), Vec::new())
         }
-        None => (Outcome::failed(ErrorKind::Lost, "the node has no room for the attempt"), Vec::new()),
+        None => (
+            Outcome::failed(ErrorKind::Lost, "the node has no room for the attempt"),
+            Vec::new(),
+        ),
         Some(result) => outcome(result, &limits, &meter, &output, &journal),
     };
     done.call(AttemptResult {
@@ -141,7 +156,13 @@ async fn call(
     meter: Arc<MemoryMeter>,
     output: Captured,
 ) -> wasmtime::Result<(Answer, Vec<Effect>)> {
-    let AttemptRequest { context, params, limits, grants, host: services } = request;
+    let AttemptRequest {
+        context,
+        params,
+        limits,
+        grants,
+        host: services,
+    } = request;
     let grants = Arc::new(grants);
     let command = match script.inner.entry {
         Entry::CommandP1(_) | Entry::CommandP2(_) => Some(CommandIo {
@@ -163,7 +184,11 @@ async fn call(
         io: runner.io.clone(),
         progress: Progress::default(),
     };
-    let hooks = WebHooks { client: runner.client.clone(), policy: runner.policy.clone(), grants };
+    let hooks = WebHooks {
+        client: runner.client.clone(),
+        policy: runner.policy.clone(),
+        grants,
+    };
     let guard = MemoryGuard::new(limits.memory_bytes, meter, Arc::clone(&runner.budget));
     let mut store = Guest::store(&runner.engine, host, hooks, guard, command);
     let answer = match &script.inner.entry {
@@ -227,7 +252,11 @@ fn exit_of(result: wasmtime::Result<Result<(), ()>>, output: &Captured) -> wasmt
         return Ok(Answer::Exit(code));
     }
     let text = String::from_utf8_lossy(&output.take()).into_owned();
-    Ok(Answer::Output(if text.trim().is_empty() { "null".into() } else { text }))
+    Ok(Answer::Output(if text.trim().is_empty() {
+        "null".into()
+    } else {
+        text
+    }))
 }
 
 /// What a result means.
@@ -254,9 +283,10 @@ fn outcome(
             let message = format!("needs more memory than its limit of {} bytes", limits.memory_bytes);
             Outcome::failed(ErrorKind::Memory, message)
         }
-        Ok(_) | Err(_) if meter.exhausted.load(Relaxed) => {
-            Outcome::failed(ErrorKind::Memory, "the node has no memory left for scripts; raise its budget or run fewer")
-        }
+        Ok(_) | Err(_) if meter.exhausted.load(Relaxed) => Outcome::failed(
+            ErrorKind::Memory,
+            "the node has no memory left for scripts; raise its budget or run fewer",
+        ),
         Ok((Answer::Failure(failure), _)) => failed(failure),
         Ok((Answer::Exit(code), _)) => {
             let last = journal.last_line();
@@ -269,7 +299,10 @@ fn outcome(
 }
 
 fn too_much_output(limits: &Limits) -> Outcome {
-    Outcome::failed(ErrorKind::Output, format!("the output has more than its limit of {} bytes", limits.output_bytes))
+    Outcome::failed(
+        ErrorKind::Output,
+        format!("the output has more than its limit of {} bytes", limits.output_bytes),
+    )
 }
 
 fn failed(failure: Failure) -> Outcome {
@@ -279,7 +312,12 @@ fn failed(failure: Failure) -> Outcome {
         Failure::Fatal(text) => (ErrorKind::Fatal, text, None),
         Failure::Skip(reason) => return Outcome::Skipped(message(&reason)),
     };
-    Outcome::Failed { kind, message: message(&text), trace: None, retry_after }
+    Outcome::Failed {
+        kind,
+        message: message(&text),
+        trace: None,
+        retry_after,
+    }
 }
 
 /// An error of wasmtime: a trap, or a host call that may not be.
@@ -288,15 +326,25 @@ fn broken(error: &wasmtime::Error) -> Outcome {
         return Outcome::failed(ErrorKind::Lost, "the node has no instance left");
     }
     if error.is::<serde_json::Error>() {
-        return Outcome::failed(ErrorKind::Invalid, message(&format!("the params cannot be used: {error}")));
+        return Outcome::failed(
+            ErrorKind::Invalid,
+            message(&format!("the params cannot be used: {error}")),
+        );
     }
-    let trace = error.downcast_ref::<WasmBacktrace>().map(|trace| cut(&trace.to_string(), MAX_TRACE_BYTES).to_owned());
+    let trace = error
+        .downcast_ref::<WasmBacktrace>()
+        .map(|trace| cut(&trace.to_string(), MAX_TRACE_BYTES).to_owned());
     let text = match error.downcast_ref::<Trap>() {
         Some(Trap::StackOverflow) => "trap: the call stack is exhausted".to_owned(),
         Some(trap) => format!("trap: {}", trap.to_string().trim_start_matches("wasm trap: ")),
         None => format!("trap: {}", error.root_cause()),
     };
-    Outcome::Failed { kind: ErrorKind::Trap, message: message(&text), trace, retry_after: None }
+    Outcome::Failed {
+        kind: ErrorKind::Trap,
+        message: message(&text),
+        trace,
+        retry_after: None,
+    }
 }
 
 /// A text for the database: bounded, without zero characters.
@@ -335,7 +383,10 @@ struct BatchMessage {
 impl From<BatchMessage> for Message {
     fn from(message: BatchMessage) -> Self {
         Self {
-            id: message.id.as_str().map_or_else(|| message.id.to_string(), str::to_owned),
+            id: message
+                .id
+                .as_str()
+                .map_or_else(|| message.id.to_string(), str::to_owned),
             sender: message.sender,
             receiver: message.receiver,
             due: message.due,
@@ -365,10 +416,18 @@ impl From<Result<(), Failure>> for MessageOutcome {
             retry_after_ms,
         };
         match result {
-            Ok(()) => Self { state: "succeeded", kind: None, message: None, retry_after_ms: None },
-            Err(Failure::Skip(reason)) => {
-                Self { state: "skipped", kind: None, message: Some(message(&reason)), retry_after_ms: None }
-            }
+            Ok(()) => Self {
+                state: "succeeded",
+                kind: None,
+                message: None,
+                retry_after_ms: None,
+            },
+            Err(Failure::Skip(reason)) => Self {
+                state: "skipped",
+                kind: None,
+                message: Some(message(&reason)),
+                retry_after_ms: None,
+            },
             Err(Failure::Retryable(text)) => failed("failed", text, None),
             Err(Failure::RetryAfter((millis, text))) => failed("failed", text, Some(millis)),
             Err(Failure::Fatal(text)) => failed("fatal", text, None),

@@ -130,7 +130,9 @@ impl Sandbox {
         let wrong = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
         let engine = pooled_engine(config.max_instances, config.max_memory_bytes).map_err(wrong)?;
         let policy = OutboundPolicy::new(&config.private_hosts).map_err(SandboxError::Config)?;
-        let client = policy.client().map_err(|error| SandboxError::Config(format!("HTTP client: {error}")))?;
+        let client = policy
+            .client()
+            .map_err(|error| SandboxError::Config(format!("HTTP client: {error}")))?;
         let cache = ArtefactCache::open(&config.cache_dir, &engine)?;
         let io = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(IO_THREADS)
@@ -138,7 +140,13 @@ impl Sandbox {
             .enable_all()
             .build()?;
         let ticker = Ticker::start(engine.clone())?;
-        let lanes = Lanes::start(config.threads, config.long_threads, config.max_instances, ticker, io.handle())?;
+        let lanes = Lanes::start(
+            config.threads,
+            config.long_threads,
+            config.max_instances,
+            ticker,
+            io.handle(),
+        )?;
         let runner = Runner {
             clock: Arc::clone(&clock),
             client,
@@ -274,7 +282,9 @@ impl Sandbox {
             Arc::clone(&signals),
             Done::new(done),
         ));
-        AttemptHandle { task: self.inner.lanes.spawn(signals, timeout, job) }
+        AttemptHandle {
+            task: self.inner.lanes.spawn(signals, timeout, job),
+        }
     }
 
     /// From memory or from the disk.
@@ -282,7 +292,11 @@ impl Sandbox {
         if let Some(script) = self.inner.loaded.lock().get(digest) {
             return Some(script);
         }
-        let (cache, linker, digest) = (Arc::clone(&self.inner.cache), Arc::clone(&self.inner.linker), digest.to_owned());
+        let (cache, linker, digest) = (
+            Arc::clone(&self.inner.cache),
+            Arc::clone(&self.inner.linker),
+            digest.to_owned(),
+        );
         let script = blocking(move || {
             let artefact = cache.read(&digest)?;
             // SAFETY: the cache gives what our compiler made, by checksum, from a directory that is ours.
@@ -301,7 +315,11 @@ impl Sandbox {
             NotCompiled::Timeout(after) => CompileError::Timeout(after),
             NotCompiled::Internal(error) => CompileError::Internal(error),
         })?;
-        let (cache, linker, digest) = (Arc::clone(&self.inner.cache), Arc::clone(&self.inner.linker), digest.to_owned());
+        let (cache, linker, digest) = (
+            Arc::clone(&self.inner.cache),
+            Arc::clone(&self.inner.linker),
+            digest.to_owned(),
+        );
         blocking(move || {
             let artefact: Artefact = artefact;
             // SAFETY: it comes straight from our compiler.
@@ -324,15 +342,15 @@ impl Sandbox {
         let lost = |_| CompileError::Internal("`describe` was dropped".into());
         match receive.await.map_err(lost)? {
             Outcome::Succeeded(text) => Description::parse(&text).map_err(CompileError::Rejected),
-            Outcome::Failed { kind: heddle_domain::state::ErrorKind::Lost, message, .. } => {
-                Err(CompileError::Internal(message))
-            }
-            Outcome::Failed { kind, message, .. } => {
-                Err(CompileError::Rejected(format!("fails when `describe` is called ({kind}): {message}")))
-            }
-            Outcome::Skipped(_) | Outcome::Cancelled => {
-                Err(CompileError::Internal("`describe` did not end".into()))
-            }
+            Outcome::Failed {
+                kind: heddle_domain::state::ErrorKind::Lost,
+                message,
+                ..
+            } => Err(CompileError::Internal(message)),
+            Outcome::Failed { kind, message, .. } => Err(CompileError::Rejected(format!(
+                "fails when `describe` is called ({kind}): {message}"
+            ))),
+            Outcome::Skipped(_) | Outcome::Cancelled => Err(CompileError::Internal("`describe` did not end".into())),
         }
     }
 
@@ -340,7 +358,11 @@ impl Sandbox {
     async fn alone(&self, digest: &str) -> Alone<'_> {
         let lock = Arc::clone(self.inner.loading.lock().entry(digest.to_owned()).or_default());
         let held = lock.lock_owned().await;
-        Alone { sandbox: self, digest: digest.to_owned(), held: Some(held) }
+        Alone {
+            sandbox: self,
+            digest: digest.to_owned(),
+            held: Some(held),
+        }
     }
 }
 
@@ -356,7 +378,10 @@ impl Drop for Alone<'_> {
         let mut loading = self.sandbox.inner.loading.lock();
         self.held = None;
         // Whoever waits holds a clone.
-        if loading.get(&self.digest).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+        if loading
+            .get(&self.digest)
+            .is_some_and(|lock| Arc::strong_count(lock) == 1)
+        {
             loading.remove(&self.digest);
         }
     }
@@ -372,7 +397,12 @@ struct Loaded {
 
 impl Loaded {
     fn new(max_bytes: u64) -> Self {
-        Self { scripts: HashMap::new(), bytes: 0, max_bytes, uses: 0 }
+        Self {
+            scripts: HashMap::new(),
+            bytes: 0,
+            max_bytes,
+            uses: 0,
+        }
     }
 
     fn get(&mut self, digest: &str) -> Option<Script> {
@@ -390,8 +420,14 @@ impl Loaded {
             self.bytes -= old.inner.code_bytes;
         }
         while self.bytes > self.max_bytes && self.scripts.len() > 1 {
-            let oldest = self.scripts.iter().min_by_key(|(_, (_, used))| *used).map(|(digest, _)| digest.clone());
-            let Some(oldest) = oldest.filter(|oldest| *oldest != digest) else { break };
+            let oldest = self
+                .scripts
+                .iter()
+                .min_by_key(|(_, (_, used))| *used)
+                .map(|(digest, _)| digest.clone());
+            let Some(oldest) = oldest.filter(|oldest| *oldest != digest) else {
+                break;
+            };
             if let Some((script, _)) = self.scripts.remove(&oldest) {
                 self.bytes -= script.inner.code_bytes;
             }
@@ -400,5 +436,7 @@ impl Loaded {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, CompileError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| CompileError::Internal(error.to_string()))
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| CompileError::Internal(error.to_string()))
 }

@@ -77,7 +77,10 @@ impl Script {
 
 impl std::fmt::Debug for Script {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Script").field("digest", &self.inner.digest).field("world", &self.world()).finish()
+        f.debug_struct("Script")
+            .field("digest", &self.inner.digest)
+            .field("world", &self.world())
+            .finish()
     }
 }
 
@@ -122,7 +125,11 @@ impl Linker {
         crate::imports::add_to_linker(&mut components)?;
         let mut modules = wasmtime::Linker::new(engine);
         wasmtime_wasi::p1::add_to_linker_async(&mut modules, |guest: &mut Guest| &mut guest.wasi)?;
-        Ok(Self { engine: engine.clone(), components, modules })
+        Ok(Self {
+            engine: engine.clone(),
+            components,
+            modules,
+        })
     }
 
     /// Makes an artefact ready to be instantiated, or says why the script is refused.
@@ -143,8 +150,14 @@ impl Linker {
                 self.link_component(&component.map_err(|error| too_large(&error))?)?
             }
         };
-        let linked = Linked { digest: digest.to_owned(), code_bytes: artefact.code.len() as u64, entry };
-        Ok(Script { inner: Arc::new(linked) })
+        let linked = Linked {
+            digest: digest.to_owned(),
+            code_bytes: artefact.code.len() as u64,
+            entry,
+        };
+        Ok(Script {
+            inner: Arc::new(linked),
+        })
     }
 
     fn link_module(&self, module: &Module) -> Result<Entry, String> {
@@ -171,7 +184,9 @@ impl Linker {
             ));
         }
         let linked = self.modules.instantiate_pre(module);
-        linked.map(Entry::CommandP1).map_err(|error| format!("is a core module that cannot be linked: {error:#}"))
+        linked
+            .map(Entry::CommandP1)
+            .map_err(|error| format!("is a core module that cannot be linked: {error:#}"))
     }
 
     fn link_component(&self, component: &Component) -> Result<Entry, String> {
@@ -196,10 +211,15 @@ impl Linker {
                 list()
             ));
         }
-        let foreign = ty.imports(&self.engine).filter(|(name, _)| !provided(name)).map(|(name, _)| name.to_owned());
+        let foreign = ty
+            .imports(&self.engine)
+            .filter(|(name, _)| !provided(name))
+            .map(|(name, _)| name.to_owned());
         let foreign = listed(foreign);
         if !foreign.is_empty() {
-            return Err(format!("is a component that imports [{foreign}], which Heddle does not provide"));
+            return Err(format!(
+                "is a component that imports [{foreign}], which Heddle does not provide"
+            ));
         }
         let linked = self
             .components
@@ -211,9 +231,13 @@ impl Linker {
         if run && describe {
             TaskPre::new(linked).map(Entry::Task).map_err(misfit(World::Task))
         } else if handle && describe {
-            ConsumerPre::new(linked).map(Entry::Consumer).map_err(misfit(World::Consumer))
+            ConsumerPre::new(linked)
+                .map(Entry::Consumer)
+                .map_err(misfit(World::Consumer))
         } else {
-            CommandPre::new(linked).map(Entry::CommandP2).map_err(misfit(World::CommandP2))
+            CommandPre::new(linked)
+                .map(Entry::CommandP2)
+                .map_err(misfit(World::CommandP2))
         }
     }
 }
@@ -227,7 +251,9 @@ fn provided(import: &str) -> bool {
     if import.starts_with("heddle:task/") {
         return true;
     }
-    let Some((interface, version)) = import.split_once('@') else { return false };
+    let Some((interface, version)) = import.split_once('@') else {
+        return false;
+    };
     let package = interface.split('/').next().unwrap_or_default();
     version.starts_with("0.2.")
         && matches!(
@@ -237,8 +263,10 @@ fn provided(import: &str) -> bool {
 }
 
 fn listed(names: impl Iterator<Item = String>) -> String {
-    let mut names: Vec<String> =
-        names.take(MAX_NAMES + 1).map(|name| crate::journal::cut(&name, MAX_NAME_BYTES).to_owned()).collect();
+    let mut names: Vec<String> = names
+        .take(MAX_NAMES + 1)
+        .map(|name| crate::journal::cut(&name, MAX_NAME_BYTES).to_owned())
+        .collect();
     if names.len() > MAX_NAMES {
         names[MAX_NAMES] = "…".into();
     }

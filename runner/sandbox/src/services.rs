@@ -39,7 +39,9 @@ pub struct ConnectionTarget {
 impl std::fmt::Debug for ConnectionTarget {
     // The address holds a password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConnectionTarget").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("ConnectionTarget")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 

@@ -11,7 +11,10 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
 /// How long a response's first byte may take, and the next ones, unless the guest wants less.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
-type Sent = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
+type Sent = (
+    http::Response<WasiBody>,
+    Box<dyn Future<Output = Result<(), Error>> + Send>,
+);
 
 /// Sends a script's requests, by its grants and the node's policy.
 pub(crate) struct WebHooks {
@@ -53,7 +56,14 @@ impl WasiHttpHooks for WebHooks {
                 .map_err(|error| sending_error(&error))?;
             let response = http::Response::<reqwest::Body>::from(response);
             let between = options.between_bytes_timeout.unwrap_or(MAX_WAIT).min(MAX_WAIT);
-            let response = response.map(|body| Patient { body, between, timer: None }.boxed_unsync());
+            let response = response.map(|body| {
+                Patient {
+                    body,
+                    between,
+                    timer: None,
+                }
+                .boxed_unsync()
+            });
             let nothing: Box<dyn Future<Output = Result<(), Error>> + Send> = Box::new(async { Ok(()) });
             Ok((response, nothing))
         })
@@ -64,7 +74,9 @@ fn check(policy: &OutboundPolicy, grants: &Grants, url: &url::Url) -> Result<(),
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().unwrap_or_default();
     if !grants.allow_hosts.iter().any(|pattern| pattern.matches(host, port)) {
-        return Err(Refused::NotGranted { host: format!("{host}:{port}") });
+        return Err(Refused::NotGranted {
+            host: format!("{host}:{port}"),
+        });
     }
     policy.check_url(url)
 }
@@ -74,7 +86,10 @@ fn error_of(refused: &Refused) -> Error {
         Refused::Private { .. } => Error::DestinationIpProhibited,
         Refused::NotGranted { .. } => Error::HttpRequestDenied,
         Refused::NotHttp(_) => Error::HttpRequestUriInvalid,
-        Refused::Unresolved { .. } => Error::DnsError { rcode: None, info_code: None },
+        Refused::Unresolved { .. } => Error::DnsError {
+            rcode: None,
+            info_code: None,
+        },
     }
 }
 
@@ -115,7 +130,10 @@ impl http_body::Body for Patient {
             Poll::Pending => {
                 let between = this.between;
                 let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(between)));
-                timer.as_mut().poll(cx).map(|()| Some(Err(Error::ConnectionReadTimeout)))
+                timer
+                    .as_mut()
+                    .poll(cx)
+                    .map(|()| Some(Err(Error::ConnectionReadTimeout)))
             }
         }
     }

@@ -35,7 +35,12 @@ pub struct Tables {
 
 impl Tables {
     pub fn messages(&self) -> Vec<String> {
-        self.log.lock().unwrap().iter().map(|line| line.message.clone()).collect()
+        self.log
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|line| line.message.clone())
+            .collect()
     }
 }
 
@@ -84,7 +89,10 @@ pub fn config(cache: &std::path::Path) -> SandboxConfig {
         args: vec!["compile-wasm".into()],
         env: Vec::new(),
     };
-    SandboxConfig { compile_timeout: Duration::from_secs(20), ..SandboxConfig::new(cache.to_owned(), compiler) }
+    SandboxConfig {
+        compile_timeout: Duration::from_secs(20),
+        ..SandboxConfig::new(cache.to_owned(), compiler)
+    }
 }
 
 impl Bench {
@@ -99,7 +107,10 @@ impl Bench {
         Self {
             sandbox: Sandbox::new(config, Arc::new(RealClock)).unwrap(),
             cache,
-            limits: Limits { timeout: Some(Duration::from_secs(20)), ..Limits::default() },
+            limits: Limits {
+                timeout: Some(Duration::from_secs(20)),
+                ..Limits::default()
+            },
             grants: Grants::default(),
             params: "{}".into(),
         }
@@ -107,9 +118,16 @@ impl Bench {
 
     /// A script that must be accepted.
     pub async fn script(&self, wasm: impl Into<Bytes>) -> Script {
-        let compiled = self.sandbox.compile(wasm.into()).await.unwrap_or_else(|error| panic!("{error}"));
+        let compiled = self
+            .sandbox
+            .compile(wasm.into())
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
         assert!(self.sandbox.is_ready(&compiled.digest));
-        self.sandbox.load(&compiled.digest, async { unreachable!() as Result<Bytes, Infallible> }).await.unwrap()
+        self.sandbox
+            .load(&compiled.digest, async { unreachable!() as Result<Bytes, Infallible> })
+            .await
+            .unwrap()
     }
 
     pub fn start(
@@ -232,9 +250,9 @@ pub fn component(imports: &str, lower: &str, with: &str, fields: &str, run: &str
       (i32.const 512)))
   (core instance $i (instantiate $main (with "libc" (instance $libc)) {with}))
   (func (export "run") (param "params" string) (result (result string (error $failure)))
-    (canon lift (core func $i "run") (memory $libc "memory") (realloc (func $libc "realloc"))))
+    (canon lift (core func $i "run") (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
   (func (export "describe") (result string)
-    (canon lift (core func $i "describe") (memory $libc "memory") (realloc (func $libc "realloc")))))"#
+    (canon lift (core func $i "describe") (memory (core memory $libc "memory")) (realloc (core func $libc "realloc")))))"#
     )
 }
 

@@ -16,14 +16,19 @@ pub async fn endless_loop(mut bench: Bench) {
     let result = bench.run(&script).await;
     let took = began.elapsed();
     assert_eq!(failure(&result).0, ErrorKind::Timeout);
-    assert!(took >= Duration::from_millis(200) && took < Duration::from_millis(500), "{took:?}");
+    assert!(
+        took >= Duration::from_millis(200) && took < Duration::from_millis(500),
+        "{took:?}"
+    );
     assert!(result.cpu > Duration::from_millis(50), "{:?}", result.cpu);
     assert!(result.duration >= Duration::from_millis(200));
 }
 
 pub async fn loop_in_start(mut bench: Bench) {
     bench.limits.timeout = Some(Duration::from_millis(100));
-    let script = bench.script(command_with("(func $begin (loop (br 0))) (start $begin)", "")).await;
+    let script = bench
+        .script(command_with("(func $begin (loop (br 0))) (start $begin)", ""))
+        .await;
     assert_eq!(failure(&bench.run(&script).await).0, ErrorKind::Timeout);
 }
 
@@ -51,7 +56,10 @@ pub async fn memory_bomb(mut bench: Bench) {
     assert!(result.memory_bytes <= 16 << 20 && result.memory_bytes > 14 << 20);
     // One that is refused and can live with it succeeds.
     let modest = "(drop (memory.grow (i32.const 10000)))";
-    assert_eq!(bench.run_command(modest).await.outcome, Outcome::Succeeded("null".into()));
+    assert_eq!(
+        bench.run_command(modest).await.outcome,
+        Outcome::Succeeded("null".into())
+    );
 }
 
 pub async fn initial_memory(mut bench: Bench) {
@@ -61,10 +69,19 @@ pub async fn initial_memory(mut bench: Bench) {
 }
 
 pub async fn recursion(bench: Bench) {
-    let script = bench.script(command_with("(func $f (call $f) (call $f))", "(call $f)")).await;
+    let script = bench
+        .script(command_with("(func $f (call $f) (call $f))", "(call $f)"))
+        .await;
     let result = bench.run(&script).await;
     assert_eq!(failure(&result).0, ErrorKind::Trap);
-    let Outcome::Failed { trace: Some(trace), message, .. } = result.outcome else { panic!() };
+    let Outcome::Failed {
+        trace: Some(trace),
+        message,
+        ..
+    } = result.outcome
+    else {
+        panic!()
+    };
     assert!(message.contains("stack"), "{message}");
     assert!(trace.contains("f"), "{trace}");
 }
@@ -73,13 +90,16 @@ pub async fn much_output(mut bench: Bench) {
     bench.limits.output_bytes = 100_000;
     let flood = "(loop (call $write (i32.const 1) (i32.const 1024) (i32.const 60000)) (br 0))";
     assert_eq!(failure(&bench.run_command(flood).await).0, ErrorKind::Output);
-    let script = bench.script(plain_component("(call $ok (i32.const 2048) (i32.const 110000))")).await;
+    let script = bench
+        .script(plain_component("(call $ok (i32.const 2048) (i32.const 110000))"))
+        .await;
     assert_eq!(failure(&bench.run(&script).await).0, ErrorKind::Output);
 }
 
 pub async fn log_flood(mut bench: Bench) {
     bench.limits.timeout = Some(Duration::from_millis(500));
-    let flood = "(loop (call $write (i32.const 2) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)) (br 0)) unreachable";
+    let flood =
+        "(loop (call $write (i32.const 2) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)) (br 0)) unreachable";
     let script = bench.script(with_host(flood)).await;
     let tables = Arc::new(Tables::default());
     let result = bench.run_with(&script, &tables).await;
@@ -92,7 +112,9 @@ pub async fn nothing_leaks_into_the_next(bench: Bench) {
     // Succeeds if its memory and its global are fresh, then spoils both.
     let body = "(if (i32.or (i32.load (i32.const 100000)) (global.get $g)) (then unreachable))
         (i32.store (i32.const 100000) (i32.const 1)) (global.set $g (i32.const 1))";
-    let script = bench.script(command_with("(global $g (mut i32) (i32.const 0))", body)).await;
+    let script = bench
+        .script(command_with("(global $g (mut i32) (i32.const 0))", body))
+        .await;
     for _ in 0..50 {
         assert_eq!(bench.run(&script).await.outcome, Outcome::Succeeded("null".into()));
     }
@@ -123,7 +145,10 @@ pub async fn spinners_do_not_hold_up_others(mut bench: Bench) {
         handle.cancel();
     }
     println!("    a light attempt alone: {alone:?}, among 16 spinning ones: {among:?}");
-    assert!(among < alone * 10 + Duration::from_millis(5), "{among:?} against {alone:?}");
+    assert!(
+        among < alone * 10 + Duration::from_millis(5),
+        "{among:?} against {alone:?}"
+    );
 }
 
 pub async fn more_than_there_are_slots(_: Bench) {
@@ -139,7 +164,16 @@ pub async fn more_than_there_are_slots(_: Bench) {
         if index == 19 {
             assert_eq!(outcome, Outcome::Cancelled);
         } else {
-            assert!(matches!(outcome, Outcome::Failed { kind: ErrorKind::Timeout, .. }), "{outcome:?}");
+            assert!(
+                matches!(
+                    outcome,
+                    Outcome::Failed {
+                        kind: ErrorKind::Timeout,
+                        ..
+                    }
+                ),
+                "{outcome:?}"
+            );
         }
     }
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -37,7 +37,9 @@ fn as_postgres(program: PathBuf) -> Command {
     // SAFETY: no preconditions.
     if unsafe { libc::geteuid() } == 0 {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
+        command
+            .args(["--reuid=postgres", "--regid=postgres", "--clear-groups"])
+            .arg(program);
         command
     } else {
         Command::new(program)
@@ -48,7 +50,11 @@ fn server() -> Option<Server> {
     let bin = binaries()?;
     let directory = tempfile::Builder::new().prefix("heddle-sql").tempdir_in("/tmp").ok()?;
     if unsafe { libc::geteuid() } == 0 {
-        let status = Command::new("chown").arg("postgres").arg(directory.path()).status().ok()?;
+        let status = Command::new("chown")
+            .arg("postgres")
+            .arg(directory.path())
+            .status()
+            .ok()?;
         status.success().then_some(())?;
     }
     let data = directory.path().join("data");
@@ -87,7 +93,10 @@ impl Server {
 
     async fn ready(&self) {
         for _ in 0..200 {
-            if tokio::net::UnixStream::connect(self.directory.path().join(".s.PGSQL.5432")).await.is_ok() {
+            if tokio::net::UnixStream::connect(self.directory.path().join(".s.PGSQL.5432"))
+                .await
+                .is_ok()
+            {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 return;
             }
@@ -104,8 +113,8 @@ fn querying(statement: &str) -> String {
     component(
         r#"(import "heddle:task/sql@1.0.0" (instance $sql (export "query" (func (param "connection" string)
             (param "statement" string) (param "params" string) (result (result string (error string)))))))"#,
-        r#"(core func $query (canon lower (func $sql "query") (memory $libc "memory")
-            (realloc (func $libc "realloc"))))"#,
+        r#"(core func $query (canon lower (func $sql "query") (memory (core memory $libc "memory"))
+            (realloc (core func $libc "realloc"))))"#,
         r#"(with "h" (instance (export "query" (func $query))))"#,
         &format!(
             r#"(import "h" "query" (func $query (param i32 i32 i32 i32 i32 i32 i32)))
@@ -131,11 +140,19 @@ async fn setting(timeout: Duration, max_rows: u32) -> Option<(Server, Arc<Tables
     };
     server.ready().await;
     let connections = [("db".to_owned(), server.target(timeout, max_rows))].into();
-    Some((server, Arc::new(Tables { connections, ..Tables::default() })))
+    Some((
+        server,
+        Arc::new(Tables {
+            connections,
+            ..Tables::default()
+        }),
+    ))
 }
 
 pub async fn typed_rows(mut bench: Bench) {
-    let Some((_server, tables)) = setting(Duration::from_secs(10), 10_000).await else { return };
+    let Some((_server, tables)) = setting(Duration::from_secs(10), 10_000).await else {
+        return;
+    };
     bench.grants.sql = vec!["db".into()];
     bench.limits.output_bytes = 1 << 20;
     let mut check = async |statement: &str, params: &str, expected: serde_json::Value| {
@@ -167,11 +184,17 @@ pub async fn typed_rows(mut bench: Bench) {
         ("'a\"b'::text", "a\"b".into()),
         ("'{\"a\":[1]}'::jsonb", serde_json::json!({"a": [1]})),
         ("'[1]'::json", serde_json::json!([1])),
-        ("'00000000-0000-0000-0000-000000000001'::uuid", "00000000-0000-0000-0000-000000000001".into()),
+        (
+            "'00000000-0000-0000-0000-000000000001'::uuid",
+            "00000000-0000-0000-0000-000000000001".into(),
+        ),
         ("'2013-07-01'::date", "2013-07-01".into()),
         ("'12:34:56.5'::time", "12:34:56.500000".into()),
         ("'2013-07-01 12:00'::timestamp", "2013-07-01T12:00:00.000000".into()),
-        ("'1950-07-01 12:00+02'::timestamptz", "1950-07-01T10:00:00.000000Z".into()),
+        (
+            "'1950-07-01 12:00+02'::timestamptz",
+            "1950-07-01T10:00:00.000000Z".into(),
+        ),
         ("'infinity'::timestamptz", "infinity".into()),
         ("'\\x00ff'::bytea", "\\x00ff".into()),
         ("'1 year 2 days 03:04:05.5'::interval", "P1Y2DT3H4M5.5S".into()),
@@ -185,35 +208,78 @@ pub async fn typed_rows(mut bench: Bench) {
     }
     check("select $1::int + 1 as v", "[41]", one(42.into())).await;
     check("select $1::text as v", "[\"x\"]", one("x".into())).await;
-    check("select $1::jsonb as v", "[{\"a\": null}]", one(serde_json::json!({"a": null}))).await;
+    check(
+        "select $1::jsonb as v",
+        "[{\"a\": null}]",
+        one(serde_json::json!({"a": null})),
+    )
+    .await;
     check("select $1::int[] as v", "[[1, 2]]", one(serde_json::json!([1, 2]))).await;
-    check("select sum(x) as v from unnest($1::text[]) with ordinality t(y, x)", "[[\"a\", \"b\"]]", one(3.into())).await;
-    check("select $1::timestamptz as v", "[\"2013-07-01T00:00:00Z\"]", one("2013-07-01T00:00:00.000000Z".into())).await;
+    check(
+        "select sum(x) as v from unnest($1::text[]) with ordinality t(y, x)",
+        "[[\"a\", \"b\"]]",
+        one(3.into()),
+    )
+    .await;
+    check(
+        "select $1::timestamptz as v",
+        "[\"2013-07-01T00:00:00Z\"]",
+        one("2013-07-01T00:00:00.000000Z".into()),
+    )
+    .await;
     check("select $1::bool is null as v", "[null]", one(true.into())).await;
-    check("select current_setting('statement_timeout') as v", "", one("10s".into())).await;
-    check("select x from generate_series(1, 2) x", "[]", serde_json::json!([{"x": 1}, {"x": 2}])).await;
+    check(
+        "select current_setting('statement_timeout') as v",
+        "",
+        one("10s".into()),
+    )
+    .await;
+    check(
+        "select x from generate_series(1, 2) x",
+        "[]",
+        serde_json::json!([{"x": 1}, {"x": 2}]),
+    )
+    .await;
     // What a statement leaves behind in its session is gone.
-    check("select set_config('statement_timeout', '0', false) as v", "[]", one("0".into())).await;
+    check(
+        "select set_config('statement_timeout', '0', false) as v",
+        "[]",
+        one("0".into()),
+    )
+    .await;
     check("begin", "[]", serde_json::json!([])).await;
-    check("select current_setting('statement_timeout') as v, pg_current_xact_id_if_assigned() is null as n", "[]",
-        serde_json::json!([{"v": "10s", "n": true}])).await;
+    check(
+        "select current_setting('statement_timeout') as v, pg_current_xact_id_if_assigned() is null as n",
+        "[]",
+        serde_json::json!([{"v": "10s", "n": true}]),
+    )
+    .await;
 }
 
 pub async fn bounds_and_errors(mut bench: Bench) {
-    let Some((_server, tables)) = setting(Duration::from_millis(300), 100).await else { return };
+    let Some((_server, tables)) = setting(Duration::from_millis(300), 100).await else {
+        return;
+    };
     bench.grants.sql = vec!["db".into()];
     let fails = async |bench: &Bench, statement: &str| {
         let script = bench.script(querying(statement)).await;
         let result = bench.run_with(&script, &tables).await;
         let (kind, message) = failure(&result);
         assert_eq!(kind, ErrorKind::Fatal);
-        assert!(!message.contains("topsecret") && !message.contains("postgres://"), "{message}");
+        assert!(
+            !message.contains("topsecret") && !message.contains("postgres://"),
+            "{message}"
+        );
         message.to_owned()
     };
     bench.params = "[]".into();
     assert!(fails(&bench, "select * from nowhere").await.contains("SQLSTATE 42P01"));
     assert!(fails(&bench, "select 1; select 2").await.contains("SQLSTATE 42601"));
-    assert!(fails(&bench, "select generate_series(1, 101)").await.contains("100 rows"));
+    assert!(
+        fails(&bench, "select generate_series(1, 101)")
+            .await
+            .contains("100 rows")
+    );
     assert!(fails(&bench, "select pg_sleep(2)").await.contains("SQLSTATE 57014"));
     assert!(fails(&bench, "select repeat('x', 9000000)").await.contains("bytes"));
     assert!(fails(&bench, "select 1 as a, 2 as a").await.contains("called `a`"));
@@ -230,15 +296,23 @@ pub async fn bounds_and_errors(mut bench: Bench) {
         statement_timeout: Duration::from_secs(1),
         max_rows: 1,
     };
-    let tables = Arc::new(Tables { connections: [("db".to_owned(), unreachable)].into(), ..Tables::default() });
+    let tables = Arc::new(Tables {
+        connections: [("db".to_owned(), unreachable)].into(),
+        ..Tables::default()
+    });
     let script = bench.script(querying("select 1")).await;
     let result = bench.run_with(&script, &tables).await;
     let (_, message) = failure(&result);
-    assert!(message.contains("cannot connect") && !message.contains("topsecret"), "{message}");
+    assert!(
+        message.contains("cannot connect") && !message.contains("topsecret"),
+        "{message}"
+    );
 }
 
 pub async fn a_timeout_cancels_the_statement(mut bench: Bench) {
-    let Some((_server, tables)) = setting(Duration::from_secs(30), 100).await else { return };
+    let Some((_server, tables)) = setting(Duration::from_secs(30), 100).await else {
+        return;
+    };
     bench.grants.sql = vec!["db".into()];
     bench.params = "[]".into();
     let look = bench

@@ -27,14 +27,29 @@ pub async fn policy(_: Bench) {
     let get = async |url: String| client.get(url).send().await.unwrap();
     let body = read_bounded(get(format!("http://{address}/")).await, 5).await.unwrap();
     assert_eq!(body.as_deref(), Some(&b"hello"[..]));
-    assert_eq!(read_bounded(get(format!("http://{address}/")).await, 4).await.unwrap(), None);
+    assert_eq!(
+        read_bounded(get(format!("http://{address}/")).await, 4).await.unwrap(),
+        None
+    );
     // By name it is the address that counts.
     let by_name = format!("http://localhost:{}/", address.port());
-    let error = OutboundPolicy::default().client().unwrap().get(&by_name).send().await.unwrap_err();
+    let error = OutboundPolicy::default()
+        .client()
+        .unwrap()
+        .get(&by_name)
+        .send()
+        .await
+        .unwrap_err();
     assert!(matches!(refusal(&error), Some(Refused::Private { .. })));
     // A redirect to where the request may not go.
     let redirect = serve("HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n").await;
-    let error = listed.redirecting_client().unwrap().get(format!("http://{redirect}/")).send().await.unwrap_err();
+    let error = listed
+        .redirecting_client()
+        .unwrap()
+        .get(format!("http://{redirect}/"))
+        .send()
+        .await
+        .unwrap_err();
     assert!(matches!(refusal(&error), Some(Refused::Private { .. })), "{error:?}");
     assert_eq!(get(format!("http://{redirect}/")).await.status(), 302);
 }

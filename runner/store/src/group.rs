@@ -340,6 +340,16 @@ impl Store {
         current(&mut connection, name).await
     }
 
+    /// Which of these groups exist.
+    pub async fn existing_groups(&self, names: &[String]) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT name FROM heddle.groups WHERE name = ANY($1) AND deleted_at IS NULL",
+            names,
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
     /// A group by its id, deleted or not.
     pub async fn group_by_id(&self, id: i64) -> Result<Option<GroupRow>, StoreError> {
         Ok(sqlx::query_as!(

@@ -6,13 +6,32 @@ use heddle_domain::run::{AttemptKey, TaskKey};
 use crate::live::LogRow;
 use crate::{Store, StoreError};
 
-/// Where a reader stands in a task run's log.
+/// Where a reader stands in a run's log: lines are in the order of their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogPosition {
+    /// Microseconds since 1970.
+    pub at_micros: i64,
+    /// The task's number.
+    pub task: i16,
+    /// The item; -1 for none.
+    pub item: i32,
     /// The attempt.
-    pub attempt: u16,
-    /// The line last read; -1 before the first.
+    pub attempt: i16,
+    /// The line within the attempt.
     pub line: i32,
+}
+
+/// Which lines.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogFilter {
+    /// Of this task.
+    pub task: Option<i16>,
+    /// Of this item.
+    pub item: Option<i32>,
+    /// Of this attempt.
+    pub attempt: Option<i16>,
+    /// Behind this one.
+    pub after: Option<LogPosition>,
 }
 
 impl Store {
@@ -25,22 +44,25 @@ impl Store {
         crate::live::insert_logs_in(&mut connection, rows).await
     }
 
-    /// Lines of a task run after a position, in order.
-    pub async fn logs(
-        &self,
-        run: RunId,
-        key: TaskKey,
-        after: LogPosition,
-        limit: i64,
-    ) -> Result<Vec<LogRow>, StoreError> {
+    /// Lines of a run, in the order of their time.
+    pub async fn logs(&self, run: RunId, filter: &LogFilter, limit: i64) -> Result<Vec<LogRow>, StoreError> {
+        let after = filter.after.unwrap_or_default();
+        let at = chrono::DateTime::from_timestamp_micros(after.at_micros).unwrap_or_default();
         let rows = sqlx::query!(
-            "SELECT attempt, line, at, level, message, fields FROM heddle.logs
-              WHERE run = $1 AND task = $2 AND item = $3 AND (attempt, line) > ($4, $5)
-              ORDER BY attempt, line LIMIT $6",
+            "SELECT task, item, attempt, line, at, level, message, fields FROM heddle.logs
+              WHERE run = $1 AND ($2::smallint IS NULL OR task = $2) AND ($3::integer IS NULL OR item = $3)
+                AND ($4::smallint IS NULL OR attempt = $4)
+                AND ($5::boolean OR (at, task, item, attempt, line) > ($6, $7, $8, $9, $10))
+              ORDER BY at, task, item, attempt, line LIMIT $11",
             run.0,
-            key.task as i16,
-            key.item_number(),
-            after.attempt as i16,
+            filter.task,
+            filter.item,
+            filter.attempt,
+            filter.after.is_none(),
+            at,
+            after.task,
+            after.item,
+            after.attempt,
             after.line,
             limit
         )
@@ -50,7 +72,7 @@ impl Store {
             .into_iter()
             .map(|row| LogRow {
                 run,
-                at: AttemptKey { key, attempt: row.attempt as u16 },
+                at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
                 line: row.line,
                 time: row.at,
                 level: row.level,

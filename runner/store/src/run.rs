@@ -110,6 +110,8 @@ pub struct OverrideView {
     pub reason: String,
     /// Who.
     pub actor: String,
+    /// What it stands for instead of an attempt's output.
+    pub output: Option<String>,
 }
 
 /// A run with what belongs to it, of one moment.
@@ -233,7 +235,7 @@ impl Store {
             })
             .collect();
         let overrides = sqlx::query!(
-            "SELECT task, item, at, state, reason, actor FROM heddle.overrides WHERE run = $1 ORDER BY at",
+            "SELECT task, item, at, state, reason, actor, output FROM heddle.overrides WHERE run = $1 ORDER BY at",
             id.0
         )
         .fetch_all(&mut *tx)
@@ -245,6 +247,7 @@ impl Store {
             state: row.state,
             reason: row.reason,
             actor: row.actor,
+            output: row.output,
         })
         .collect();
         tx.commit().await?;
@@ -335,9 +338,13 @@ impl Store {
     /// Outputs of succeeded attempts of tasks of a run: per task run the last one's. Ordered by task and item.
     pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Option<String>)>, StoreError> {
         let rows = sqlx::query!(
-            "SELECT DISTINCT ON (task, item) task, item, output FROM heddle.attempts
-              WHERE run = $1 AND task = ANY ($2) AND state = 1
-              ORDER BY task, item, attempt DESC",
+            r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", output
+                 FROM (SELECT task, item, finished_at AS at, output FROM heddle.attempts
+                        WHERE run = $1 AND task = ANY ($2) AND state = 1
+                       UNION ALL
+                       SELECT task, item, at, output FROM heddle.overrides
+                        WHERE run = $1 AND task = ANY ($2) AND state = 5) AS outputs
+                ORDER BY task, item, at DESC"#,
             run.0,
             tasks
         )
@@ -408,4 +415,35 @@ impl Store {
         .await?;
         Ok(row.map(|row| (row.value, row.version as u64)))
     }
+
+    /// How much waits, and how much is under way.
+    pub async fn depths(&self) -> Result<Depths, StoreError> {
+        Ok(sqlx::query_as!(
+            Depths,
+            r#"SELECT (SELECT count(*) FROM heddle.ready) AS "ready!",
+                      (SELECT count(*) FROM heddle.running) AS "running!",
+                      (SELECT count(*) FROM heddle.timers WHERE kind = 0) AS "timers!""#
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// A group's runs that have not ended.
+    pub async fn live_runs_of(&self, group_id: i64) -> Result<Vec<RunId>, StoreError> {
+        let ids = sqlx::query_scalar!("SELECT id FROM heddle.runs_live WHERE group_id = $1 ORDER BY id", group_id)
+            .fetch_all(&self.pool)
+            .await?;
+        Ok(ids.into_iter().map(RunId).collect())
+    }
+}
+
+/// How many rows the small tables have.
+#[derive(Clone, Copy, Debug)]
+pub struct Depths {
+    /// Task runs that may be claimed.
+    pub ready: i64,
+    /// Attempts under way.
+    pub running: i64,
+    /// Retries due later.
+    pub timers: i64,
 }

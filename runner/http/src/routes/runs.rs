@@ -228,9 +228,9 @@ async fn batch(mut request: Request) -> Outcome {
         .map(|item| match item {
             Some(item) => item,
             None => match results.next() {
-                Some((Ok(run), key)) => {
+                Some((Ok(id), key)) => {
                     let status = StatusCode::ACCEPTED.as_u16();
-                    BatchItem { status, id: Some(run.id), key, existing: None, problem: None }
+                    BatchItem { status, id: Some(id), key, existing: None, problem: None }
                 }
                 Some((Err(refusal), key)) => BatchItem::refused(&refusal.into(), key),
                 None => BatchItem::refused(&Problem::unavailable("there was no answer for this run", 1), None),

@@ -54,7 +54,11 @@ pub(super) fn write_row(out: &mut String, row: &Row) -> Result<(), String> {
         let value: Option<Raw<'_>> = row.try_get(index).map_err(|error| error.to_string())?;
         match value {
             Some(Raw(raw)) => write_value(out, column.type_(), raw).ok_or_else(|| {
-                format!("column `{}` has type {}: cast it to text", column.name(), column.type_().name())
+                format!(
+                    "column `{}` has type {}: cast it to text",
+                    column.name(),
+                    column.type_().name()
+                )
             })?,
             None => out.push_str("null"),
         }
@@ -104,7 +108,9 @@ fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
             let text = match int4(raw)? {
                 i32::MAX => "infinity".to_owned(),
                 i32::MIN => "-infinity".to_owned(),
-                days => moment(i64::from(days).checked_mul(DAY_MICROS)?)?.format("%Y-%m-%d").to_string(),
+                days => moment(i64::from(days).checked_mul(DAY_MICROS)?)?
+                    .format("%Y-%m-%d")
+                    .to_string(),
             };
             string(out, &text);
         }
@@ -114,7 +120,10 @@ fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
             let east = -int4(west)?;
             let sign = if east < 0 { '-' } else { '+' };
             let (hours, minutes) = (east.abs() / 3_600, east.abs() / 60 % 60);
-            string(out, &format!("{}{sign}{hours:02}:{minutes:02}", time_of_day(int8(time)?)));
+            string(
+                out,
+                &format!("{}{sign}{hours:02}:{minutes:02}", time_of_day(int8(time)?)),
+            );
         }
         Type::TIMESTAMP | Type::TIMESTAMPTZ => {
             let text = match int8(raw)? {
@@ -135,7 +144,11 @@ fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
         }
         _ if matches!(ty.name(), "citext" | "ltree" | "lquery" | "ltxtquery") => {
             // ltree puts a version before its text.
-            let text = if ty.name() == "citext" { raw } else { raw.strip_prefix(&[1]).unwrap_or(raw) };
+            let text = if ty.name() == "citext" {
+                raw
+            } else {
+                raw.strip_prefix(&[1]).unwrap_or(raw)
+            };
             string(out, std::str::from_utf8(text).ok()?);
         }
         _ => return None,
@@ -172,7 +185,13 @@ fn moment(micros: i64) -> Option<chrono::NaiveDateTime> {
 
 fn time_of_day(micros: i64) -> String {
     let seconds = micros / 1_000_000;
-    format!("{:02}:{:02}:{:02}.{:06}", seconds / 3_600, seconds / 60 % 60, seconds % 60, micros % 1_000_000)
+    format!(
+        "{:02}:{:02}:{:02}.{:06}",
+        seconds / 3_600,
+        seconds / 60 % 60,
+        seconds % 60,
+        micros % 1_000_000
+    )
 }
 
 /// Base-10,000 digits with a weight, a sign and the number of decimals to show.
@@ -257,7 +276,12 @@ fn interval(out: &mut String, raw: &[u8]) -> Option<()> {
         } else {
             let sign = if micros < 0 { "-" } else { "" };
             let decimals = format!("{:06}", fraction.abs());
-            let _ = write!(text, "{sign}{}.{}S", (seconds % 60).abs(), decimals.trim_end_matches('0'));
+            let _ = write!(
+                text,
+                "{sign}{}.{}S",
+                (seconds % 60).abs(),
+                decimals.trim_end_matches('0')
+            );
         }
     }
     if text == "P" {
@@ -275,13 +299,22 @@ fn network(out: &mut String, raw: &[u8]) -> Option<()> {
         (3, 16) => (Ipv6Addr::from(<[u8; 16]>::try_from(address).ok()?).to_string(), 128),
         _ => return None,
     };
-    string(out, &if cidr != 0 || bits != full { format!("{text}/{bits}") } else { text });
+    string(
+        out,
+        &if cidr != 0 || bits != full {
+            format!("{text}/{bits}")
+        } else {
+            text
+        },
+    );
     Some(())
 }
 
 fn array(out: &mut String, element: &Type, raw: &[u8]) -> Option<()> {
     let (dimensions, mut rest) = raw.split_at_checked(4)?;
-    let dimensions = usize::try_from(int4(dimensions)?).ok().filter(|count| *count <= MAX_DIMENSIONS)?;
+    let dimensions = usize::try_from(int4(dimensions)?)
+        .ok()
+        .filter(|count| *count <= MAX_DIMENSIONS)?;
     rest = rest.get(8..)?;
     if dimensions == 0 {
         out.push_str("[]");

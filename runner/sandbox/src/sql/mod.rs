@@ -18,7 +18,8 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::time::Duration;
 use tls::Tls;
-use tokio_postgres::{CancelToken, Statement};
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{CancelToken, NoTls, Statement};
 
 /// Connections to one database, per node.
 const POOL_SIZE: usize = 8;
@@ -52,7 +53,7 @@ pub(crate) struct Databases {
 struct Database {
     id: String,
     pool: Pool,
-    tls: Tls,
+    tls: Option<Tls>,
 }
 
 impl Databases {
@@ -65,7 +66,9 @@ impl Databases {
         params: &str,
     ) -> Result<String, String> {
         let mut session = self.session(name, target, statement).await?;
-        let result = session.query(statement, params, target.max_rows.clamp(1, MAX_ROWS)).await;
+        let result = session
+            .query(statement, params, target.max_rows.clamp(1, MAX_ROWS))
+            .await;
         session.end(result).await
     }
 
@@ -90,13 +93,23 @@ impl Databases {
         let connection = database.pool.get().await.map_err(|error| match error {
             PoolError::Timeout(_) => format!("connection `{name}`: no free connection in time"),
             PoolError::Backend(error) => match error.code() {
-                Some(code) => format!("connection `{name}`: the database refused to connect (SQLSTATE {})", code.code()),
-                None => format!("connection `{name}`: cannot connect to the database"),
+                Some(code) => format!(
+                    "connection `{name}`: the database refused to connect (SQLSTATE {})",
+                    code.code()
+                ),
+                None => {
+                    tracing::warn!(connection = name, %error, "cannot connect to a script's database");
+                    format!("connection `{name}`: cannot connect to the database")
+                }
             },
             _ => format!("connection `{name}`: cannot connect to the database"),
         })?;
         let cancel = connection.cancel_token();
-        Ok(Session { connection: Some(connection), cancel, tls: database.tls })
+        Ok(Session {
+            connection: Some(connection),
+            cancel,
+            tls: database.tls,
+        })
     }
 
     fn database(&self, name: &str, target: &ConnectionTarget) -> Result<Database, String> {
@@ -110,14 +123,29 @@ impl Databases {
         let mut config: tokio_postgres::Config = target.url.parse().map_err(|_| wrong())?;
         // As an option of the start-up it is what RESET ALL goes back to.
         let timeout = format!("-c statement_timeout={}", target.statement_timeout.as_millis().max(1));
-        let options = config.get_options().map_or(timeout.clone(), |options| format!("{options} {timeout}"));
+        let options = config
+            .get_options()
+            .map_or(timeout.clone(), |options| format!("{options} {timeout}"));
         config.options(options).connect_timeout(CONNECT_TIMEOUT);
         if config.get_application_name().is_none() {
             config.application_name("heddle");
         }
-        let tls = tls::connector(config.get_ssl_mode())?;
-        let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let pool = Pool::builder(Manager::from_config(config, tls.clone(), manager))
+        // Sockets have no TLS, and no name to ask it for.
+        let sockets = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
+        let encrypted = !sockets && config.get_ssl_mode() != SslMode::Disable;
+        let tls = if encrypted {
+            Some(tls::connector(config.get_ssl_mode())?)
+        } else {
+            None
+        };
+        let recycling = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let manager = match &tls {
+            Some(tls) => Manager::from_config(config, tls.clone(), recycling),
+            None => Manager::from_config(config, NoTls, recycling),
+        };
+        let pool = Pool::builder(manager)
             .max_size(POOL_SIZE)
             .runtime(Runtime::Tokio1)
             .timeouts(Timeouts {
@@ -128,10 +156,17 @@ impl Databases {
             .build()
             .map_err(|_| wrong())?;
         if pools.len() >= MAX_POOLS && !pools.contains_key(name) {
-            let idle = pools.iter().min_by_key(|(_, database)| database.pool.status().size).map(|(name, _)| name.clone());
+            let idle = pools
+                .iter()
+                .min_by_key(|(_, database)| database.pool.status().size)
+                .map(|(name, _)| name.clone());
             idle.and_then(|name| pools.remove(&name));
         }
-        let database = Database { id: target.id.clone(), pool, tls };
+        let database = Database {
+            id: target.id.clone(),
+            pool,
+            tls,
+        };
         pools.insert(name.to_owned(), database.clone());
         Ok(database)
     }
@@ -154,7 +189,11 @@ impl From<tokio_postgres::Error> for Broken {
                     text.push_str("; ");
                     text.push_str(more);
                 }
-                if error.is_closed() { Self::Connection(text) } else { Self::Statement(text) }
+                if error.is_closed() {
+                    Self::Connection(text)
+                } else {
+                    Self::Statement(text)
+                }
             }
             None => Self::Connection(format!("the connection to the database failed: {error}")),
         }
@@ -165,12 +204,14 @@ impl From<tokio_postgres::Error> for Broken {
 struct Session {
     connection: Option<Object>,
     cancel: CancelToken,
-    tls: Tls,
+    tls: Option<Tls>,
 }
 
 impl Session {
     fn connection(&self) -> Result<&Object, Broken> {
-        self.connection.as_ref().ok_or_else(|| Broken::Connection("the connection is gone".into()))
+        self.connection
+            .as_ref()
+            .ok_or_else(|| Broken::Connection("the connection is gone".into()))
     }
 
     async fn prepare(&self, statement: &str, params: &str) -> Result<(Statement, Vec<encode::Text>), Broken> {
@@ -179,7 +220,9 @@ impl Session {
             connection.statement_cache.clear();
         }
         if params.len() > MAX_PARAMS_BYTES {
-            return Err(Broken::Statement(format!("params have at most {MAX_PARAMS_BYTES} bytes")));
+            return Err(Broken::Statement(format!(
+                "params have at most {MAX_PARAMS_BYTES} bytes"
+            )));
         }
         let params = encode::parse(params).map_err(Broken::Statement)?;
         let prepared = connection.prepare_cached(statement).await?;
@@ -198,7 +241,10 @@ impl Session {
         let columns = prepared.columns();
         for (index, column) in columns.iter().enumerate() {
             if columns[..index].iter().any(|other| other.name() == column.name()) {
-                return Err(Broken::Statement(format!("two columns are called `{}`: name them apart", column.name())));
+                return Err(Broken::Statement(format!(
+                    "two columns are called `{}`: name them apart",
+                    column.name()
+                )));
             }
         }
         let mut rows = pin!(self.connection()?.query_raw(&prepared, params).await?);
@@ -214,7 +260,9 @@ impl Session {
             }
             json::write_row(&mut out, &row).map_err(Broken::Connection)?;
             if out.len() > MAX_RESULT_BYTES {
-                return Err(Broken::Connection(format!("more than {MAX_RESULT_BYTES} bytes: ask for less")));
+                return Err(Broken::Connection(format!(
+                    "more than {MAX_RESULT_BYTES} bytes: ask for less"
+                )));
             }
         }
         out.push(']');
@@ -245,12 +293,20 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Some(connection) = self.connection.take() else { return };
+        let Some(connection) = self.connection.take() else {
+            return;
+        };
         let connection = Object::take(connection);
         let (cancel, tls) = (self.cancel.clone(), self.tls.clone());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                let cancelled = tokio::time::timeout(CLEAN_TIMEOUT, cancel.cancel_query(tls)).await;
+                let cancelling = async {
+                    match tls {
+                        Some(tls) => cancel.cancel_query(tls).await,
+                        None => cancel.cancel_query(NoTls).await,
+                    }
+                };
+                let cancelled = tokio::time::timeout(CLEAN_TIMEOUT, cancelling).await;
                 if !matches!(cancelled, Ok(Ok(()))) {
                     tracing::debug!("could not cancel a statement; its connection is closed all the same");
                 }

@@ -111,24 +111,28 @@ impl Completion {
     }
 
     /// Records what an operator set by hand.
+    #[allow(clippy::too_many_arguments, reason = "a row, told apart by name at its only callers")]
     pub async fn insert_override(
         &mut self,
         run: RunId,
         key: TaskKey,
         state: TaskState,
+        output: Option<&str>,
         reason: &str,
         actor: &str,
         at: Time,
     ) -> Result<(), StoreError> {
         sqlx::query!(
-            "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
             run.0,
             key.task as i16,
             key.item_number(),
             at,
             state.number(),
             reason,
-            actor
+            actor,
+            output
         )
         .execute(self.connection())
         .await?;

@@ -1,0 +1,343 @@
+//! `apply`, `diff` and `export`: the cluster as files.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use heddle_domain::spec::{GroupSpec, ScheduleSpec, TaskSpec};
+use serde_json::{Map, Value, json};
+use similar::TextDiff;
+
+use super::done;
+use crate::document::{self, Document, Kind};
+use crate::exit::NO;
+use crate::output::{self, yaml};
+use crate::session::{MAX_LISTED, Session};
+use crate::terminal;
+
+const FILES_HELP: &str = "Files hold YAML (or JSON) documents, divided by `---`, of the form
+
+  kind: group      # or category, template, secret, connection, pool, channel, topic, offer; default group
+  name: nightly
+  spec: { ... }    # or the spec's fields right beside kind and name
+
+A channel's or an offer's own kind (email, webhook, ...; once, interval, daily) may stand as `kind`. A secret may say
+`from_env: NAME` instead of `value`. Things are put in an order in which each comes after what it refers to.";
+
+/// `heddle apply`
+#[derive(Args, Debug)]
+#[command(after_help = FILES_HELP)]
+pub struct Apply {
+    /// A file, a directory (all YAML and JSON below it), or `-` for stdin; may be given several times
+    #[arg(short, long = "file", required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Check groups on the server, change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `heddle diff`
+#[derive(Args, Debug)]
+#[command(after_help = FILES_HELP)]
+pub struct Diff {
+    /// A file, a directory (all YAML and JSON below it), or `-` for stdin; may be given several times
+    #[arg(short, long = "file", required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// `heddle export`
+#[derive(Args, Debug)]
+pub struct Export {
+    /// Only these groups
+    pub groups: Vec<String>,
+    /// Only groups of this category
+    #[arg(long)]
+    pub category: Option<String>,
+    /// Channels, topics, offers, categories, templates and pools as well; what is write only cannot be exported
+    #[arg(long)]
+    pub all: bool,
+}
+
+pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> {
+    let documents = document::read_all(&apply.files)?;
+    let mut results = Vec::new();
+    let mut refused = false;
+    for document in &documents {
+        let result = if apply.dry_run { check(session, document).await } else { put(session, document).await };
+        match result {
+            Ok(what) => results.push(json!({ "kind": document.kind.as_str(), "name": document.name, "result": what })),
+            Err(error) if error.status().is_some_and(|status| status < 500 && status != 401) => {
+                // The others may be good, and who fixes one error wants to see all of them.
+                refused = true;
+                eprintln!("error: {document}: {error}");
+                let refusal = error.problem().map(|problem| json!(problem)).unwrap_or_default();
+                results.push(json!({
+                    "kind": document.kind.as_str(), "name": document.name, "result": "refused", "problem": refusal
+                }));
+            }
+            Err(error) => return Err(error).with_context(|| document.to_string()),
+        }
+    }
+    session.output.print(&json!({ "items": results }), |list| {
+        let lines = output::items(list).map(|item| {
+            format!("{} {} {}", output::plain(&item["kind"]), output::plain(&item["name"]), output::plain(&item["result"]))
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    })?;
+    if refused { Ok(ExitCode::from(NO)) } else { done() }
+}
+
+async fn put(session: &Session, document: &Document) -> heddle_client::Result<&'static str> {
+    let path = ["v1", document.kind.path(), &document.name];
+    let before = match document.kind {
+        Kind::Secret => None,
+        _ => existing(session, document).await?,
+    };
+    let after: Option<Value> = session.client.put(&path).json(&document.spec).send_for_option().await?;
+    Ok(match (before, after) {
+        (None, _) if document.kind == Kind::Secret => "set",
+        (None, _) => "created",
+        (Some(before), Some(after)) if same(&before, &after) => "unchanged",
+        (Some(_), _) => "changed",
+    })
+}
+
+/// Whether nothing but the time of the change differs.
+fn same(before: &Value, after: &Value) -> bool {
+    if let (Some(before), Some(after)) = (before.get("revision"), after.get("revision")) {
+        return before == after;
+    }
+    let without_time = |value: &Value| {
+        let mut value = value.clone();
+        if let Value::Object(fields) = &mut value {
+            fields.remove("updated_at");
+        }
+        value
+    };
+    without_time(before) == without_time(after)
+}
+
+async fn check(session: &Session, document: &Document) -> heddle_client::Result<&'static str> {
+    if document.kind != Kind::Group {
+        return Ok("not checked (dry run)");
+    }
+    session.client.validate_group(&document.name, &document.spec).await?;
+    Ok("valid (dry run)")
+}
+
+async fn existing(session: &Session, document: &Document) -> heddle_client::Result<Option<Value>> {
+    match session.client.get_named(document.kind.path(), &document.name).await {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.status() == Some(404) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) async fn diff(session: &Session, diff: &Diff) -> Result<ExitCode> {
+    let documents = document::read_all(&diff.files)?;
+    let mut differences = Vec::new();
+    for document in documents.iter().filter(|document| document.kind != Kind::Secret) {
+        let found = existing(session, document).await.with_context(|| document.to_string())?;
+        let ours = normal(document.kind, &document.spec);
+        let theirs = found.map(|found| normal(document.kind, &strip(document.kind, found)));
+        if theirs.as_ref() == Some(&ours) {
+            continue;
+        }
+        let text = unified(document, theirs.as_ref(), &ours)?;
+        differences.push(json!({ "kind": document.kind.as_str(), "name": document.name, "diff": text }));
+    }
+    let any = !differences.is_empty();
+    let colours = terminal::has_colours();
+    session.output.print(&json!({ "items": differences }), |list| {
+        let lines = output::items(list).filter_map(|item| item["diff"].as_str()).flat_map(str::lines);
+        lines.map(|line| painted(line, colours) + "\n").collect()
+    })?;
+    if any { Ok(ExitCode::from(NO)) } else { done() }
+}
+
+fn unified(document: &Document, theirs: Option<&Value>, ours: &Value) -> Result<String> {
+    let (old, new) = (theirs.map(yaml).transpose()?.unwrap_or_default(), yaml(ours)?);
+    let what = format!("{} {}", document.kind.as_str(), document.name);
+    let (from, to) = (format!("server: {what}"), format!("{}: {what}", document.source));
+    Ok(TextDiff::from_lines(&old, &new).unified_diff().header(&from, &to).to_string())
+}
+
+fn painted(line: &str, colours: bool) -> String {
+    let colour = match line.as_bytes().first() {
+        Some(b'+') => "32",
+        Some(b'-') => "31",
+        Some(b'@') => "36",
+        _ => return line.to_owned(),
+    };
+    terminal::coloured(line, colour, colours)
+}
+
+pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCode> {
+    let mut things: Vec<(Kind, Value)> = Vec::new();
+    if export.all {
+        for kind in [Kind::Category, Kind::Template, Kind::Pool, Kind::Channel, Kind::Topic, Kind::Offer] {
+            let request = session.client.get(&["v1", kind.path()]);
+            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+            for item in items {
+                // A template's list may leave its schema out.
+                let Some(name) = name_of(&item) else { continue };
+                things.push((kind, session.client.get_named(kind.path(), &name).await.unwrap_or(item)));
+            }
+        }
+    }
+    if export.groups.is_empty() {
+        let request = session.client.get(&["v1", "groups"]).query_if("category", export.category.as_deref());
+        let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+        for group in groups {
+            let Some(name) = name_of(&group) else { continue };
+            things.push((Kind::Group, session.client.get_named("groups", &name).await?));
+        }
+    }
+    for name in &export.groups {
+        let group = session.client.get_named("groups", name).await.with_context(|| format!("group {name}"))?;
+        things.push((Kind::Group, group));
+    }
+    things.sort_by_key(|(kind, _)| *kind);
+    let mut documents = Vec::new();
+    for (kind, thing) in things {
+        let Some(name) = name_of(&thing) else { continue };
+        let spec = normal(kind, &strip(kind, thing));
+        documents.push(json!({ "kind": kind.as_str(), "name": name, "spec": spec }));
+    }
+    if session.output == output::Format::Json {
+        output::print(&serde_json::to_string_pretty(&json!({ "items": documents }))?)?;
+    } else {
+        let texts = documents.iter().map(yaml).collect::<Result<Vec<_>>>()?;
+        output::print(&texts.join("---\n"))?;
+    }
+    done()
+}
+
+fn name_of(thing: &Value) -> Option<String> {
+    ["name", "id"].iter().find_map(|field| thing[*field].as_str()).map(str::to_owned)
+}
+
+/// What of a thing's answer is its spec.
+fn strip(kind: Kind, thing: Value) -> Value {
+    let Value::Object(mut fields) = thing else { return thing };
+    match kind {
+        Kind::Group => {
+            let known = group_fields();
+            fields.retain(|field, _| known.contains(field));
+            for schedule in fields.get_mut("schedules").and_then(Value::as_object_mut).into_iter().flatten() {
+                if let Some(schedule) = schedule.1.as_object_mut() {
+                    schedule.remove("next");
+                }
+            }
+        }
+        Kind::Template => {
+            if let Some(schema) = fields.remove("schema") {
+                return schema;
+            }
+            fields.retain(|field, _| !matches!(field.as_str(), "name" | "created_at" | "updated_at" | "revision"));
+        }
+        _ => {
+            let servers = ["name", "id", "created_at", "updated_at", "revision", "next", "used", "taken", "waiting", "counts"];
+            fields.retain(|field, value| !servers.contains(&field.as_str()) && !value.is_null());
+        }
+    }
+    Value::Object(fields)
+}
+
+/// The names of a group spec's fields, also of those that are left out while empty.
+fn group_fields() -> Vec<String> {
+    const OPTIONAL: [&str; 8] =
+        ["description", "category", "timezone", "max_active_runs", "deadline", "priority", "template", "notify"];
+    let written = fields_of(&GroupSpec::default());
+    written.keys().cloned().chain(OPTIONAL.map(String::from)).collect()
+}
+
+/// A spec as the server would write it, without what is at its default, so that two can be compared.
+fn normal(kind: Kind, spec: &Value) -> Value {
+    if kind != Kind::Group {
+        return spec.clone();
+    }
+    let mut spec = match serde_json::from_value::<GroupSpec>(without_nulls(spec)) {
+        Ok(known) => serde_json::to_value(known).unwrap_or_else(|_| spec.clone()),
+        // A newer server's, or a wrong one: compared as it stands.
+        Err(_) => without_nulls(spec),
+    };
+    if let Value::Object(fields) = &mut spec {
+        drop_defaults(fields, &fields_of(&GroupSpec::default()));
+        for (section, defaults) in
+            [("tasks", fields_of(&TaskSpec::default())), ("schedules", fields_of(&ScheduleSpec::default()))]
+        {
+            for thing in fields.get_mut(section).and_then(Value::as_object_mut).into_iter().flatten() {
+                if let Some(thing) = thing.1.as_object_mut() {
+                    drop_defaults(thing, &defaults);
+                }
+            }
+        }
+    }
+    spec
+}
+
+fn fields_of(value: &impl serde::Serialize) -> Map<String, Value> {
+    match serde_json::to_value(value) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn drop_defaults(fields: &mut Map<String, Value>, defaults: &Map<String, Value>) {
+    fields.retain(|name, value| !value.is_null() && defaults.get(name) != Some(value));
+}
+
+/// Fields that are null at the places where that means *not set*: params and request bodies keep theirs.
+fn without_nulls(spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    if let Value::Object(fields) = &mut spec {
+        fields.retain(|_, value| !value.is_null());
+        for section in ["tasks", "schedules"] {
+            for thing in fields.get_mut(section).and_then(Value::as_object_mut).into_iter().flatten() {
+                if let Some(thing) = thing.1.as_object_mut() {
+                    thing.retain(|_, value| !value.is_null());
+                }
+            }
+        }
+    }
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_and_the_file_it_came_from_do_not_differ() {
+        let file = json!({"schedules": {"n": {"cron": "0 2 * * *"}}, "params": {"a": null},
+                          "tasks": {"t": {"script": "x", "timeout": "90s"}}});
+        let mut answer = serde_json::to_value(serde_json::from_value::<GroupSpec>(file.clone()).unwrap()).unwrap();
+        for (field, value) in [("name", json!("g")), ("revision", json!(3)), ("enabled", json!(true)), ("deadline", json!(null))] {
+            answer[field] = value;
+        }
+        answer["schedules"]["n"]["next"] = json!("2026-11-21T02:00:00.000000Z");
+        let theirs = normal(Kind::Group, &strip(Kind::Group, answer));
+        assert_eq!(theirs, normal(Kind::Group, &file));
+        assert_eq!(theirs["params"], json!({"a": null}), "a null param is a param");
+        assert!(theirs.get("history").is_none(), "defaults are left out: {theirs}");
+    }
+
+    #[test]
+    fn all_fields_of_a_group_are_known() {
+        let all = json!({"description": "d", "category": "c", "timezone": "UTC", "max_active_runs": 1, "deadline": "1h",
+                         "priority": 1, "template": "t", "notify": {"on": ["failed"]}, "labels": {"a": "b"}, "tasks": {}});
+        let written = fields_of(&serde_json::from_value::<GroupSpec>(all).unwrap());
+        let known = group_fields();
+        assert!(written.keys().all(|field| known.contains(field)), "{written:?}");
+    }
+
+    #[test]
+    fn diffs_are_unified() {
+        let document = Document { kind: Kind::Pool, name: "db".into(), spec: json!({"slots": 3}), source: "f.yaml".into() };
+        let text = unified(&document, Some(&json!({"slots": 2})), &document.spec).unwrap();
+        assert!(text.contains("--- server: pool db\n+++ f.yaml: pool db\n"), "{text}");
+        assert!(text.contains("-slots: 2\n+slots: 3\n"), "{text}");
+    }
+}

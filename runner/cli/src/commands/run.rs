@@ -1,0 +1,506 @@
+//! Runs: start, look, steer.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use heddle_client::{RunFilter, RunState, Submission, TaskState};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::{done, watch};
+use crate::exit::{NO, usage};
+use crate::output::{self, Rows, cell, items};
+use crate::session::{MAX_LISTED, Session};
+use crate::{document, terminal};
+
+/// What can be done with runs.
+#[derive(Subcommand, Debug)]
+pub enum RunCommand {
+    /// Start a run of a group
+    Start(Start),
+    /// Follow a run to its end as a live tree; exits with 1 unless it succeeds
+    Watch {
+        /// The run
+        id: Uuid,
+    },
+    /// List runs, newest first
+    #[command(alias = "ls")]
+    List {
+        /// Which
+        #[command(flatten)]
+        filter: Filter,
+        /// How many
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+        /// Where the last page ended
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Show a run with its task runs
+    Show {
+        /// The run
+        id: Uuid,
+    },
+    /// Show the attempts of a task run
+    Task {
+        /// The run
+        id: Uuid,
+        /// The task
+        task: String,
+        /// An item of a mapped task
+        #[arg(long)]
+        item: Option<i64>,
+    },
+    /// Print what tasks logged
+    Logs {
+        /// The run
+        id: Uuid,
+        /// The task; default all of them in turn
+        task: Option<String>,
+        /// An item of a mapped task
+        #[arg(long)]
+        item: Option<i64>,
+        /// Go on until the task run is settled
+        #[arg(short, long, requires = "task")]
+        follow: bool,
+    },
+    /// Cancel a run: interrupts what is running
+    Cancel {
+        /// The run
+        id: Uuid,
+    },
+    /// Start nothing new in a run
+    Pause {
+        /// The run
+        id: Uuid,
+    },
+    /// Let a paused run go on
+    Resume {
+        /// The run
+        id: Uuid,
+    },
+    /// Do again what did not succeed in a failed or cancelled run
+    Restart {
+        /// The run
+        id: Uuid,
+        /// Which versions of scripts
+        #[arg(long, value_parser = ["pinned", "active"])]
+        scripts: Option<String>,
+        /// Follow it to its end
+        #[arg(short, long)]
+        watch: bool,
+    },
+    /// Make a new run like this one
+    Rerun {
+        /// The run
+        id: Uuid,
+        /// Which versions of scripts
+        #[arg(long, value_parser = ["pinned", "active"])]
+        scripts: Option<String>,
+        /// Follow it to its end
+        #[arg(short, long)]
+        watch: bool,
+    },
+    /// Set the state of a task run
+    Override {
+        /// The run
+        id: Uuid,
+        /// The task
+        task: String,
+        /// The state
+        #[arg(value_parser = ["succeeded", "failed", "skipped"])]
+        state: String,
+        /// Why
+        #[arg(long)]
+        reason: String,
+        /// An item of a mapped task
+        #[arg(long)]
+        item: Option<i64>,
+    },
+    /// Try a task run again at once
+    Retry {
+        /// The run
+        id: Uuid,
+        /// The task
+        task: String,
+        /// An item of a mapped task
+        #[arg(long)]
+        item: Option<i64>,
+    },
+    /// Do something to all runs that a filter finds
+    Bulk {
+        /// What
+        #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun"])]
+        action: String,
+        /// Which
+        #[command(flatten)]
+        filter: Filter,
+        /// Only count them
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Remove a run that has ended
+    Rm {
+        /// The run
+        id: Uuid,
+    },
+}
+
+/// `heddle run start`
+#[derive(Args, Debug)]
+pub struct Start {
+    /// The group
+    pub group: String,
+    /// Its params
+    #[command(flatten)]
+    pub params: Params,
+    /// Params of one task: TASK=JSON
+    #[arg(long = "task-params", value_name = "TASK=JSON")]
+    pub task_params: Vec<String>,
+    /// Unique per group for as long as the run is kept
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Refuse if the same params are under way, or kept
+    #[arg(long, value_parser = ["params", "params_kept"])]
+    pub dedupe: Option<String>,
+    /// What the run can be found by: NAME=VALUE
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub labels: Vec<String>,
+    /// The instant that the run is for, RFC 3339; default now
+    #[arg(long, value_name = "TIME")]
+    pub logical_time: Option<String>,
+    /// Higher goes first
+    #[arg(long, allow_hyphen_values = true)]
+    pub priority: Option<i16>,
+    /// A channel or a URL that is told of the end
+    #[arg(long)]
+    pub callback: Option<String>,
+    /// Although the group is disabled
+    #[arg(long)]
+    pub force: bool,
+    /// Follow it to its end
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+/// Params on the command line.
+#[derive(Args, Debug, Default)]
+pub struct Params {
+    /// Params as a JSON object, or @FILE with JSON or YAML (@- is stdin)
+    #[arg(short, long, value_name = "JSON")]
+    pub params: Option<String>,
+    /// One of the params: NAME=VALUE; a value that is JSON is taken as that, anything else as a string
+    #[arg(long = "param", value_name = "NAME=VALUE")]
+    pub param: Vec<String>,
+}
+
+impl Params {
+    /// All of them, single ones over the object.
+    pub(crate) fn read(&self) -> Result<Map<String, Value>> {
+        let mut all = match &self.params {
+            Some(text) => object(text, "--params")?,
+            None => Map::new(),
+        };
+        for pair in &self.param {
+            let (name, value) = pair_of(pair, "--param")?;
+            all.insert(name.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into())));
+        }
+        Ok(all)
+    }
+}
+
+fn object(text: &str, option: &str) -> Result<Map<String, Value>> {
+    let value = match text.strip_prefix('@') {
+        Some(file) => document::read_value(Path::new(file))?,
+        None => serde_json::from_str(text).map_err(|error| usage(format!("{option}: {error}")))?,
+    };
+    match value {
+        Value::Object(map) => Ok(map),
+        _ => Err(usage(format!("{option}: a JSON object is needed, such as '{{\"table\": \"orders\"}}'"))),
+    }
+}
+
+fn pair_of<'a>(text: &'a str, option: &str) -> Result<(&'a str, &'a str)> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name, value)),
+        _ => Err(usage(format!("{option} {text}: write NAME=VALUE"))),
+    }
+}
+
+/// Which runs.
+#[derive(Args, Debug)]
+pub struct Filter {
+    /// Of this group
+    #[arg(short, long)]
+    pub group: Option<String>,
+    /// In this state
+    #[arg(short, long, value_parser = ["waiting", "running", "paused", "succeeded", "failed", "cancelled"])]
+    pub state: Option<String>,
+    /// Made for this reason
+    #[arg(long, value_parser = ["manual", "schedule", "backfill", "upstream", "task", "rerun"])]
+    pub trigger: Option<String>,
+    /// With this label: NAME=VALUE
+    #[arg(long)]
+    pub label: Option<String>,
+    /// From this instant, RFC 3339
+    #[arg(long)]
+    pub from: Option<String>,
+    /// To this instant, RFC 3339
+    #[arg(long)]
+    pub to: Option<String>,
+}
+
+impl From<Filter> for RunFilter {
+    fn from(filter: Filter) -> Self {
+        let Filter { group, state, trigger, label, from, to } = filter;
+        Self { group, state, trigger, label, from, to }
+    }
+}
+
+pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCode> {
+    match command {
+        RunCommand::Start(options) => start(session, options).await,
+        RunCommand::Watch { id } => watch::run(session, id).await,
+        RunCommand::List { filter, limit, cursor } => list(session, filter.into(), limit, cursor).await,
+        RunCommand::Show { id } => show(session, id).await,
+        RunCommand::Task { id, task, item } => {
+            let path = ["v1", "runs", &id.to_string(), "tasks", &task];
+            let answer: Value = session.client.get(&path).query_if("item", item).send().await?;
+            session.output.print_thing(&answer)?;
+            done()
+        }
+        RunCommand::Logs { id, task, item, follow } => logs(session, id, task, item, follow).await,
+        RunCommand::Cancel { id } => control(session, id, "cancel").await,
+        RunCommand::Pause { id } => control(session, id, "pause").await,
+        RunCommand::Resume { id } => control(session, id, "resume").await,
+        RunCommand::Restart { id, scripts, watch } => again(session, id, "restart", scripts, watch).await,
+        RunCommand::Rerun { id, scripts, watch } => again(session, id, "rerun", scripts, watch).await,
+        RunCommand::Override { id, task, state, reason, item } => {
+            let state: TaskState = state.parse().map_err(usage)?;
+            let answer = session.client.override_task(id, &task, item, state, &reason).await?;
+            session.output.print(&answer, |_| format!("task {task} of run {id} is {state}"))?;
+            done()
+        }
+        RunCommand::Retry { id, task, item } => {
+            let answer = session.client.retry_task(id, &task, item).await?;
+            session.output.print(&answer, |_| format!("task {task} of run {id} is tried again"))?;
+            done()
+        }
+        RunCommand::Bulk { action, filter, dry_run } => {
+            let filter = RunFilter::from(filter);
+            if filter == RunFilter::default() {
+                return Err(usage("which runs? Give at least one filter, such as --group or --state"));
+            }
+            let answer = session.client.control_runs(&filter, &action, dry_run).await?;
+            session.output.print_thing(&answer)?;
+            done()
+        }
+        RunCommand::Rm { id } => {
+            let text = id.to_string();
+            session.remove("run", &text, &["v1", "runs", &text], false).await?;
+            done()
+        }
+    }
+}
+
+async fn start(session: &Session, options: Start) -> Result<ExitCode> {
+    let mut task_params = BTreeMap::new();
+    for pair in &options.task_params {
+        let (task, params) = pair_of(pair, "--task-params")?;
+        task_params.insert(task.to_owned(), object(params, "--task-params")?);
+    }
+    let mut labels = BTreeMap::new();
+    for pair in &options.labels {
+        let (name, value) = pair_of(pair, "--label")?;
+        labels.insert(name.to_owned(), value.to_owned());
+    }
+    let logical_time = options.logical_time.as_deref().map(|text| {
+        chrono::DateTime::parse_from_rfc3339(text)
+            .map(|at| at.to_utc())
+            .map_err(|error| usage(format!("--logical-time: `{text}` is not an RFC 3339 time: {error}")))
+    });
+    let submission = Submission {
+        params: options.params.read()?,
+        task_params,
+        logical_time: logical_time.transpose()?,
+        key: options.key,
+        dedupe: options.dedupe,
+        priority: options.priority,
+        labels,
+        callback: options.callback,
+        force: options.force,
+    };
+    let path = ["v1", "groups", &options.group, "runs"];
+    let answer: Value = session.client.post(&path).json(&submission).send().await?;
+    announce(session, &answer, "started", options.watch).await
+}
+
+/// Says which run there is now, or follows it.
+async fn announce(session: &Session, answer: &Value, what: &str, follow: bool) -> Result<ExitCode> {
+    let id = answer["id"].as_str().and_then(|id| id.parse().ok()).context("the server names no run")?;
+    if follow {
+        return watch::run(session, id).await;
+    }
+    session.output.print(answer, |run| format!("run {id} {what} ({})", cell(run, "/state")))?;
+    done()
+}
+
+async fn again(session: &Session, id: Uuid, action: &str, scripts: Option<String>, follow: bool) -> Result<ExitCode> {
+    let body = match scripts {
+        Some(scripts) => json!({ "scripts": scripts }),
+        None => json!({}),
+    };
+    let answer: Value = session.client.post(&["v1", "runs", &id.to_string(), action]).json(&body).send().await?;
+    announce(session, &answer, if action == "rerun" { "started" } else { "restarted" }, follow).await
+}
+
+async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> {
+    let answer: Value = session.client.post(&["v1", "runs", &id.to_string(), action]).json(&json!({})).send().await?;
+    session.output.print(&answer, |run| format!("run {id} is {}", cell(run, "/state")))?;
+    done()
+}
+
+async fn list(session: &Session, filter: RunFilter, limit: usize, cursor: Option<String>) -> Result<ExitCode> {
+    /// The most that the server gives at once.
+    const PAGE: usize = 500;
+    let columns = [
+        ("ID", "/id"),
+        ("GROUP", "/group"),
+        ("STATE", "/state"),
+        ("TRIGGER", "/trigger"),
+        ("LOGICAL TIME", "/logical_time"),
+        ("CREATED", "/created_at"),
+        ("FINISHED", "/finished_at"),
+        ("KEY", "/key"),
+    ];
+    let request = filter.apply(session.client.get(&["v1", "runs"])).query("limit", limit.clamp(1, PAGE));
+    if limit <= PAGE {
+        let page: Value = request.query_if("cursor", cursor).send().await?;
+        session.output.print_list(&page, &columns)?;
+    } else {
+        let runs: Vec<Value> = request.send_for_all(&session.client, limit.min(MAX_LISTED)).await?;
+        session.output.print_list(&json!({ "items": runs }), &columns)?;
+    }
+    done()
+}
+
+async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
+    let run: Value = session.client.get(&["v1", "runs", &id.to_string()]).send().await?;
+    session.output.print(&run, |run| {
+        let mut text = String::new();
+        for (title, pointer) in [
+            ("run", "/id"),
+            ("group", "/group"),
+            ("revision", "/revision"),
+            ("state", "/state"),
+            ("waiting for", "/waiting_for"),
+            ("trigger", "/trigger"),
+            ("logical time", "/logical_time"),
+            ("key", "/key"),
+            ("params", "/params"),
+            ("created", "/created_at"),
+            ("started", "/started_at"),
+            ("finished", "/finished_at"),
+            ("error", "/error/message|/error"),
+        ] {
+            let value = cell(run, pointer);
+            if value != "-" {
+                text.push_str(&format!("{:<14}{value}\n", format!("{title}:")));
+            }
+        }
+        let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "FINISHED", "RESULT"]);
+        for task in items(&run["tasks"]) {
+            let result = cell(task, "/error/message|/output");
+            rows.add([
+                cell(task, "/task"),
+                cell(task, "/item"),
+                cell(task, "/state"),
+                cell(task, "/attempt"),
+                cell(task, "/started_at"),
+                cell(task, "/finished_at"),
+                terminal::cut(result.lines().next().unwrap_or_default(), 60),
+            ]);
+        }
+        format!("{text}\n{rows}")
+    })?;
+    done()
+}
+
+async fn logs(session: &Session, id: Uuid, task: Option<String>, item: Option<i64>, follow: bool) -> Result<ExitCode> {
+    if follow && let Some(task) = &task {
+        let mut events = session.client.follow_logs(id, task, item).await?;
+        while let Some(event) = events.next().await? {
+            match serde_json::from_str::<Value>(&event.data) {
+                Ok(line) if line.get("message").is_some() => print_log(session, None, &line)?,
+                Ok(Value::String(line)) => output::print(&line)?,
+                _ => {} // the end, or a kind of event that this version does not know
+            }
+        }
+        return done();
+    }
+    let tasks = match task {
+        Some(task) => vec![(task, item)],
+        None => {
+            let run = session.client.run(id).await?;
+            run.tasks.into_iter().map(|task| (task.task, task.item)).collect()
+        }
+    };
+    let several = tasks.len() > 1;
+    for (task, item) in tasks {
+        let path = ["v1", "runs", &id.to_string(), "tasks", &task, "logs"];
+        let request = session.client.get(&path).query_if("item", item).query("limit", 500);
+        let lines: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+        let label = match item {
+            Some(item) => format!("{task}[{item}]"),
+            None => task,
+        };
+        for line in &lines {
+            print_log(session, several.then_some(label.as_str()), line)?;
+        }
+    }
+    done()
+}
+
+fn print_log(session: &Session, label: Option<&str>, line: &Value) -> Result<()> {
+    if session.output != output::Format::Table {
+        return output::print(&line.to_string());
+    }
+    let level = cell(line, "/level");
+    let fields = line["fields"].as_object().filter(|fields| !fields.is_empty());
+    let fields = fields.map(|fields| format!(" {}", Value::Object(fields.clone()))).unwrap_or_default();
+    let label = label.map(|label| format!("{label} ")).unwrap_or_default();
+    // What a script wrote must not steer the terminal.
+    let message = cell(line, "/message").replace(|c: char| c.is_control() && c != '\t' && c != '\n', "\u{fffd}");
+    output::print(&format!("{} {label}{level:<5} {message}{fields}", cell(line, "/at|/time|/ts")))
+}
+
+/// The exit code for a run that has ended.
+pub(super) fn code_of(state: RunState) -> ExitCode {
+    if state == RunState::Succeeded { ExitCode::SUCCESS } else { ExitCode::from(NO) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_params_win_and_keep_their_type() {
+        let params = Params {
+            params: Some("{\"a\": 1, \"b\": 2}".into()),
+            param: ["a=x y", "c=3", "d={\"e\":null}", "f=", "g=a=b"].map(String::from).into(),
+        };
+        let wanted = json!({"a": "x y", "b": 2, "c": 3, "d": {"e": null}, "f": "", "g": "a=b"});
+        assert_eq!(Value::Object(params.read().unwrap()), wanted);
+    }
+
+    #[test]
+    fn params_that_are_no_object_are_refused_with_an_example() {
+        for bad in ["[1]", "{", "@/no/such/file"] {
+            let said = Params { params: Some(bad.into()), param: vec![] }.read().unwrap_err();
+            assert_eq!(crate::exit::code(&said), crate::exit::USAGE, "{said}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Scripts: write, upload, try, activate.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use heddle_client::Invocation;
+use serde_json::{Value, json};
+
+use super::run::Params;
+use super::{build, done};
+use crate::document;
+use crate::exit::{NO, usage};
+use crate::output::{self, Rows, cell, items};
+use crate::session::Session;
+
+/// What can be done with scripts.
+#[derive(Subcommand, Debug)]
+pub enum ScriptCommand {
+    /// Write a new script's sources from a template
+    New(New),
+    /// Build the script in a directory to wasm
+    Build(build::Build),
+    /// Upload wasm (or build a directory and upload that) as a script's next version
+    Push(Push),
+    /// List scripts
+    #[command(alias = "ls")]
+    List,
+    /// Show a script and its versions
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Run a script without making a run; exits with 1 unless it succeeds
+    Test(Invoke),
+    /// Make a version the active one
+    Activate {
+        /// The script
+        name: String,
+        /// Its version
+        version: i64,
+    },
+    /// Save a version's wasm
+    Download {
+        /// `name` or `name@version`
+        name: String,
+        /// Where to; default NAME.wasm
+        file: Option<PathBuf>,
+    },
+    /// Delete a script that nothing uses
+    Rm {
+        /// Its name
+        name: String,
+    },
+}
+
+/// `heddle script new`
+#[derive(Args, Debug)]
+pub struct New {
+    /// The script's name
+    pub name: String,
+    /// Its language
+    #[arg(short, long, default_value = "rust", value_parser = ["rust", "python", "javascript", "c"])]
+    pub lang: String,
+    /// Where to; default a directory of that name
+    pub dir: Option<PathBuf>,
+    /// Rust: use the SDK in this directory instead of the one in the repository
+    #[arg(long, value_name = "DIR")]
+    pub sdk: Option<PathBuf>,
+}
+
+/// `heddle script push`
+#[derive(Args, Debug)]
+pub struct Push {
+    /// The script's name
+    pub name: String,
+    /// Wasm (binary or text), or a directory to be built
+    #[arg(default_value = ".")]
+    pub path: PathBuf,
+    /// Keep the version that is active now
+    #[arg(long)]
+    pub no_activate: bool,
+}
+
+/// `heddle script test` and `heddle invoke`
+#[derive(Args, Debug)]
+pub struct Invoke {
+    /// `name` or `name@version`
+    pub name: String,
+    /// Its params
+    #[command(flatten)]
+    pub params: Params,
+    /// Such as 10s
+    #[arg(long)]
+    pub timeout: Option<String>,
+}
+
+/// Writes a template's files. Nothing that exists is overwritten.
+pub(crate) fn write_new(new: &New) -> Result<ExitCode> {
+    let name: heddle_domain::Name = new.name.parse().map_err(|error| usage(format!("`{}`: {error}", new.name)))?;
+    let name = name.to_string();
+    let dir = new.dir.clone().unwrap_or_else(|| PathBuf::from(&name));
+    let sdk = match &new.sdk {
+        Some(dir) => {
+            let dir = dir.canonicalize().map_err(|error| usage(format!("--sdk {}: {error}", dir.display())))?;
+            format!("path = {}", Value::String(dir.display().to_string()))
+        }
+        None => heddle_scripts::SDK_FROM_GIT.to_owned(),
+    };
+    let fill = |text: &str| text.replace("{{name}}", &name).replace("{{crate}}", &crate_name(&name)).replace("{{sdk}}", &sdk);
+    let files: Vec<(PathBuf, String)> = heddle_scripts::TEMPLATES
+        .iter()
+        .filter(|(lang, _, _)| *lang == new.lang)
+        .map(|(_, path, contents)| (dir.join(fill(path)), fill(contents)))
+        .collect();
+    if let Some((there, _)) = files.iter().find(|(path, _)| path.exists()) {
+        return Err(usage(format!("{} exists already: choose another directory", there.display())));
+    }
+    for (path, contents) in &files {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+        }
+        std::fs::write(path, contents).with_context(|| format!("cannot write {}", path.display()))?;
+        output::print(&format!("wrote {}", path.display()))?;
+    }
+    output::print(&format!("next: heddle script build {0} && heddle script push {name} {0}", dir.display()))?;
+    done()
+}
+
+/// What Cargo takes for a name: ASCII letters, digits, `-` and `_`, no digit first.
+fn crate_name(name: &str) -> String {
+    let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c.to_ascii_lowercase() } else { '-' }).collect();
+    if !out.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        out.insert_str(0, "script-");
+    }
+    out
+}
+
+pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<ExitCode> {
+    match command {
+        ScriptCommand::New(new) => write_new(&new),
+        ScriptCommand::Build(build) => build::run(&build),
+        ScriptCommand::Push(push) => self::push(session, &push).await,
+        ScriptCommand::List => {
+            let columns = [
+                ("NAME", "/name"),
+                ("ACTIVE", "/active|/active_version|/version"),
+                ("WORLD", "/world"),
+                ("UPDATED", "/updated_at|/created_at"),
+                ("DESCRIPTION", "/description"),
+            ];
+            session.list(&["v1", "scripts"], &columns).await?;
+            done()
+        }
+        ScriptCommand::Show { name } => show(session, &name).await,
+        ScriptCommand::Test(test) => invoke(session, &test).await,
+        ScriptCommand::Activate { name, version } => {
+            let answer = session.client.activate_script(&name, version).await?;
+            session.output.print(&answer, |_| format!("{name}@{version} is active"))?;
+            done()
+        }
+        ScriptCommand::Download { name, file } => {
+            let (script, version) = split_version(&name)?;
+            let version = match version {
+                Some(version) => version,
+                None => {
+                    let versions = session.client.script_versions(script, None).await?;
+                    versions.items.iter().map(|found| found.version).max().context("the script has no version")?
+                }
+            };
+            let wasm = session.client.script_wasm(script, version).await?;
+            let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.wasm")));
+            std::fs::write(&file, &wasm).with_context(|| format!("cannot write {}", file.display()))?;
+            output::print(&format!("wrote {script}@{version} to {} ({} bytes)", file.display(), wasm.len()))?;
+            done()
+        }
+        ScriptCommand::Rm { name } => {
+            session.remove("script", &name, &["v1", "scripts", &name], false).await?;
+            done()
+        }
+    }
+}
+
+async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
+    let file = if push.path.is_dir() { build::build(&push.path, None)? } else { push.path.clone() };
+    let wasm = document::read_bytes(&file)?;
+    let version = session
+        .client
+        .put_script(&push.name, wasm, !push.no_activate)
+        .await
+        .with_context(|| format!("{} was not accepted", file.display()))?;
+    session.output.print(&serde_json::to_value(&version)?, |_| {
+        format!("{}@{} ({}, {})", push.name, version.version, version.world, version.digest)
+    })?;
+    done()
+}
+
+async fn show(session: &Session, name: &str) -> Result<ExitCode> {
+    let mut script: Value = session.client.get(&["v1", "scripts", name]).send().await?;
+    let request = session.client.get(&["v1", "scripts", name, "versions"]);
+    let versions: Vec<Value> = request.send_for_all(&session.client, crate::session::MAX_LISTED).await?;
+    if script.get("versions").is_none() {
+        script["versions"] = json!(versions);
+    }
+    session.output.print(&script, |script| {
+        let mut rows = Rows::new(["VERSION", "WORLD", "DIGEST", "BYTES", "CREATED"]);
+        for version in items(&script["versions"]) {
+            let digest: String = cell(version, "/digest").chars().take(19).collect();
+            let columns = ["/world", "/bytes|/size|/size_bytes", "/created_at"].map(|pointer| cell(version, pointer));
+            let [world, bytes, created] = columns;
+            rows.add([cell(version, "/version"), world, digest, bytes, created]);
+        }
+        let active = cell(script, "/active|/active_version|/version");
+        let described = match cell(script, "/description") {
+            text if text == "-" => String::new(),
+            text => format!("{text}\n"),
+        };
+        let schema = output::yaml(script.get("params_schema").unwrap_or(&Value::Null)).unwrap_or_default();
+        format!("script {name}, active version {active}\n{described}\n{rows}\n\nparams schema:\n{schema}")
+    })?;
+    done()
+}
+
+/// Runs a script on the server without making a run.
+pub(crate) async fn invoke(session: &Session, invoke: &Invoke) -> Result<ExitCode> {
+    let (name, version) = split_version(&invoke.name)?;
+    let params = Value::Object(invoke.params.read()?);
+    let invocation = Invocation { params, version, timeout: invoke.timeout.clone() };
+    let result = session.client.invoke(name, &invocation).await?;
+    let good = result.state == "succeeded";
+    session.output.print(&serde_json::to_value(&result)?, |_| {
+        let mut text = String::new();
+        for line in result.logs.as_array().into_iter().flatten() {
+            match line.as_str() {
+                Some(line) => text.push_str(&format!("{line}\n")),
+                None => text.push_str(&format!("{:<5} {}\n", cell(line, "/level"), cell(line, "/message"))),
+            }
+        }
+        if let Some(log) = result.logs.as_str() {
+            text.push_str(log);
+        }
+        let outcome = if good { &result.output } else { &result.error };
+        let shown = serde_json::to_string_pretty(outcome).unwrap_or_default();
+        let kib = result.memory_bytes / 1024;
+        format!("{text}{shown}\n{} in {:.1} ms, {kib} KiB", result.state, result.duration_ms)
+    })?;
+    if good { done() } else { Ok(ExitCode::from(NO)) }
+}
+
+fn split_version(text: &str) -> Result<(&str, Option<i64>)> {
+    if Path::new(text).extension().is_some_and(|ext| ext == "wasm" || ext == "wat") {
+        return Err(usage(format!("`{text}` is a file: upload it first (heddle script push NAME {text} --no-activate)")));
+    }
+    match text.split_once('@') {
+        None => Ok((text, None)),
+        Some((name, version)) => match version.parse() {
+            Ok(version) => Ok((name, Some(version))),
+            Err(_) => Err(usage(format!("`{text}`: a version is a number, as in {name}@3"))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers() {
+        assert_eq!(split_version("a@3").unwrap(), ("a", Some(3)));
+        assert_eq!(split_version("a.b-c").unwrap(), ("a.b-c", None));
+        assert!(split_version("a@x").is_err() && split_version("x.wasm").is_err());
+    }
+
+    #[test]
+    fn names_become_names_of_crates() {
+        assert_eq!([crate_name("Hello.World"), crate_name("7days"), crate_name("\u{5668}_x")], ["hello-world", "script-7days", "script--_x"]);
+    }
+
+    #[test]
+    fn a_new_script_overwrites_nothing_and_leaves_no_placeholder() {
+        let dir = tempfile::tempdir().unwrap();
+        for lang in ["rust", "python", "javascript", "c"] {
+            let new = New { name: "greet".into(), lang: lang.into(), dir: Some(dir.path().join(lang)), sdk: None };
+            write_new(&new).unwrap();
+            let written = std::fs::read_dir(dir.path().join(lang)).unwrap().flatten().filter(|entry| entry.path().is_file());
+            for file in written {
+                let text = std::fs::read_to_string(file.path()).unwrap();
+                assert!(!text.contains("{{name}}") && !text.contains("{{crate}}"), "{:?}", file.path());
+            }
+            assert!(write_new(&new).is_err());
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! `heddle run watch`: a run as a live tree on a terminal, as plain lines elsewhere.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use heddle_client::{Run, RunState, ServerEvents, TaskRun, TaskState};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::group::{MAX_INDENT, task_order};
+use super::run::code_of;
+use crate::output::{self, Format};
+use crate::session::Session;
+use crate::terminal::{self, Canvas, coloured, cut};
+
+/// A look without an event: what events miss shows within this, and clocks of running tasks go on.
+const STEP: Duration = Duration::from_secs(1);
+/// Between two looks at least, however many events come.
+const CALM: Duration = Duration::from_millis(100);
+
+/// Follows a run to its end.
+pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
+    let mut run = session.client.run(id).await?;
+    let order = match session.client.group(&run.group).await {
+        Ok(group) => task_order(&Value::Object(group.spec)),
+        Err(_) => Vec::new(), // the group may be gone; its run is not
+    };
+    let live = session.output == Format::Table && terminal::is_interactive();
+    let mut events = session.client.run_events(id).await.ok();
+    let mut canvas = Canvas::default();
+    let mut told = Told::default();
+    let mut seconds = 0;
+    loop {
+        if live {
+            canvas.draw(&tree(&run, &order, seconds))?;
+        } else if session.output == Format::Table {
+            told.tell(&run)?;
+        }
+        if run.state.is_final() {
+            break;
+        }
+        if let Some(failed) = wait(&mut events).await {
+            seconds += u64::from(failed);
+        }
+        run = session.client.run(id).await?;
+    }
+    if session.output != Format::Table {
+        let run: Value = session.client.get(&["v1", "runs", &id.to_string()]).send().await?;
+        session.output.print_thing(&run)?;
+    }
+    Ok(code_of(run.state))
+}
+
+/// Waits for an event or a step; tells whether a whole step went by.
+async fn wait(events: &mut Option<ServerEvents>) -> Option<bool> {
+    let Some(stream) = events else {
+        tokio::time::sleep(STEP).await;
+        return Some(true);
+    };
+    match tokio::time::timeout(STEP, stream.next()).await {
+        Err(_) => Some(true),
+        Ok(Ok(Some(_))) => {
+            // Swallow what else has come meanwhile, so that a thousand tasks are not a thousand looks.
+            let _ = tokio::time::timeout(CALM, async {
+                while let Ok(Some(_)) = stream.next().await {}
+            })
+            .await;
+            Some(false)
+        }
+        Ok(Ok(None) | Err(_)) => {
+            *events = None;
+            None
+        }
+    }
+}
+
+/// One line of the tree: a task, with all of its items if it is mapped.
+#[derive(Debug)]
+struct Line<'a> {
+    task: &'a str,
+    whole: Option<&'a TaskRun>,
+    items: BTreeMap<TaskState, usize>,
+}
+
+impl Line<'_> {
+    fn state(&self) -> TaskState {
+        if let Some(whole) = self.whole {
+            return whole.state;
+        }
+        // Without a task run for the whole: what matters most among the items.
+        [TaskState::Running, TaskState::Retrying, TaskState::Ready, TaskState::Pending, TaskState::Paused, TaskState::Failed]
+            .into_iter()
+            .find(|state| self.items.contains_key(state))
+            .or_else(|| self.items.keys().next().copied())
+            .unwrap_or(TaskState::Pending)
+    }
+}
+
+fn lines(run: &Run) -> BTreeMap<&str, Line<'_>> {
+    let mut lines: BTreeMap<&str, Line<'_>> = BTreeMap::new();
+    for task in &run.tasks {
+        let line = lines.entry(&task.task).or_insert(Line { task: &task.task, whole: None, items: BTreeMap::new() });
+        match task.item {
+            None => line.whole = Some(task),
+            Some(_) => *line.items.entry(task.state).or_default() += 1,
+        }
+    }
+    lines
+}
+
+/// The tree, cut to the terminal.
+fn tree(run: &Run, order: &[(String, usize)], tick: u64) -> Vec<String> {
+    let (columns, rows) = terminal::size();
+    let colours = terminal::has_colours();
+    let lines = lines(run);
+    let depth: BTreeMap<&str, usize> = order.iter().map(|(task, depth)| (task.as_str(), *depth)).collect();
+    let mut sorted: Vec<&Line<'_>> = lines.values().collect();
+    sorted.sort_by_key(|line| (depth.get(line.task).copied().unwrap_or(0), line.task));
+    // Title, a line for what is left out, and the cursor's own.
+    let room = rows.saturating_sub(4).max(3);
+    let left_out = sorted.len().saturating_sub(room);
+    if left_out > 0 {
+        // Those under way and those that failed are what one watches for.
+        sorted.sort_by_key(|line| (rank(line.state()), depth.get(line.task).copied().unwrap_or(0), line.task));
+        sorted.truncate(room);
+        sorted.sort_by_key(|line| (depth.get(line.task).copied().unwrap_or(0), line.task));
+    }
+    let mut text = vec![title(run, colours, tick)];
+    for line in sorted {
+        let indent = depth.get(line.task).copied().unwrap_or(0).min(MAX_INDENT);
+        text.push(draw(line, indent, columns, colours));
+    }
+    if left_out > 0 {
+        text.push(format!("  \u{2026} and {left_out} more"));
+    }
+    text
+}
+
+fn rank(state: TaskState) -> u8 {
+    match state {
+        TaskState::Running | TaskState::Retrying => 0,
+        TaskState::Failed => 1,
+        TaskState::Ready | TaskState::Paused => 2,
+        TaskState::Pending => 3,
+        TaskState::UpstreamFailed | TaskState::Cancelled => 4,
+        TaskState::Succeeded | TaskState::Skipped => 5,
+    }
+}
+
+fn title(run: &Run, colours: bool, tick: u64) -> String {
+    let colour = match run.state {
+        RunState::Succeeded => "32",
+        RunState::Failed => "31",
+        RunState::Cancelled => "35",
+        RunState::Waiting | RunState::Paused => "33",
+        RunState::Running => "36",
+    };
+    let settled = run.tasks.iter().filter(|task| task.state.is_settled()).count();
+    let took = match (run.started_at, run.finished_at) {
+        (Some(from), Some(to)) => format!("  {}", span(to - from)),
+        (Some(_), None) => format!("  {tick} s watched"),
+        _ => String::new(),
+    };
+    let waits = match (&run.state, &run.waiting_for) {
+        (RunState::Waiting, waits) if !waits.is_null() => format!("  for {}", output::plain(waits)),
+        _ => String::new(),
+    };
+    let state = coloured(run.state.as_str(), colour, colours);
+    format!("{} {}  {state}{waits}  {settled}/{}{took}", run.group, run.id, run.tasks.len())
+}
+
+fn draw(line: &Line<'_>, indent: usize, columns: usize, colours: bool) -> String {
+    let state = line.state();
+    let (glyph, colour) = glyph(state);
+    let mut rest = format!("{}  {state}", line.task);
+    if let Some(task) = line.whole {
+        if let (Some(from), Some(to)) = (task.started_at, task.finished_at) {
+            rest.push_str(&format!("  {}", span(to - from)));
+        }
+        if let Some(attempt) = task.attempt.filter(|attempt| *attempt > 1) {
+            rest.push_str(&format!("  attempt {attempt}"));
+        }
+        if let Some(progress) = progress(task) {
+            rest.push_str(&format!("  {progress}"));
+        }
+        if let Some(error) = task.error.as_ref().filter(|_| state != TaskState::Succeeded) {
+            rest.push_str(&format!("  {}", error.message.lines().next().unwrap_or_default()));
+        }
+    }
+    if !line.items.is_empty() {
+        let settled: usize = line.items.iter().filter(|(state, _)| state.is_settled()).map(|(_, count)| count).sum();
+        rest.push_str(&format!("  [{settled}/{}]", line.items.values().sum::<usize>()));
+    }
+    let rest = rest.replace(char::is_control, "\u{fffd}");
+    let indent = "  ".repeat(indent);
+    let room = columns.saturating_sub(indent.len() + 3);
+    format!("{indent}{} {}", coloured(glyph, colour, colours), cut(&rest, room))
+}
+
+fn glyph(state: TaskState) -> (&'static str, &'static str) {
+    match state {
+        TaskState::Pending => ("\u{b7}", "90"),
+        TaskState::Ready => ("\u{25cb}", "90"),
+        TaskState::Running => ("\u{25b6}", "36"),
+        TaskState::Retrying => ("\u{21bb}", "33"),
+        TaskState::Paused => ("=", "33"),
+        TaskState::Succeeded => ("\u{2714}", "32"),
+        TaskState::Failed => ("\u{2718}", "31"),
+        TaskState::Skipped => ("\u{21b7}", "90"),
+        TaskState::UpstreamFailed => ("\u{2191}", "31"),
+        TaskState::Cancelled => ("\u{25a0}", "35"),
+    }
+}
+
+/// A script's own word on how far it is.
+fn progress(task: &TaskRun) -> Option<String> {
+    let progress = task.more.get("progress")?;
+    let fraction = progress.as_f64().or_else(|| progress.get("fraction")?.as_f64())?;
+    let note = progress.get("note").and_then(Value::as_str).unwrap_or_default();
+    Some(format!("{:.0} % {note}", fraction.clamp(0.0, 1.0) * 100.0).trim_end().to_owned())
+}
+
+fn span(took: chrono::TimeDelta) -> String {
+    let millis = took.num_milliseconds().max(0);
+    match millis {
+        ..1_000 => format!("{millis} ms"),
+        ..60_000 => format!("{:.1} s", millis as f64 / 1000.0),
+        ..3_600_000 => format!("{} min {} s", millis / 60_000, millis % 60_000 / 1000),
+        _ => format!("{} h {} min", millis / 3_600_000, millis % 3_600_000 / 60_000),
+    }
+}
+
+/// What has been said already, where nothing can be drawn over.
+#[derive(Debug, Default)]
+struct Told {
+    run: Option<RunState>,
+    tasks: BTreeMap<(String, Option<i64>), TaskState>,
+}
+
+impl Told {
+    fn tell(&mut self, run: &Run) -> Result<()> {
+        for line in self.news(run) {
+            output::print(&line)?;
+        }
+        Ok(())
+    }
+
+    fn news(&mut self, run: &Run) -> Vec<String> {
+        let mut news = Vec::new();
+        if self.run.is_none() {
+            news.push(format!("run {} of {}: {}", run.id, run.group, run.state));
+        }
+        for task in &run.tasks {
+            let before = self.tasks.insert((task.task.clone(), task.item), task.state);
+            if before == Some(task.state) || (before.is_none() && task.state == TaskState::Pending) {
+                continue;
+            }
+            let item = task.item.map(|item| format!("[{item}]")).unwrap_or_default();
+            let error = match &task.error {
+                Some(error) if task.state != TaskState::Succeeded => format!(": {}", error.message),
+                _ => String::new(),
+            };
+            news.push(format!("task {}{item}: {}{error}", task.task, task.state));
+        }
+        if self.run.is_some_and(|before| before != run.state) || (self.run.is_none() && run.state.is_final()) {
+            news.push(format!("run {}: {}", run.id, run.state));
+        }
+        self.run = Some(run.state);
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(state: &str, tasks: Value) -> Run {
+        let value = json!({"id": "0199f5a0-0000-7000-8000-000000000000", "group": "g", "trigger": "manual",
+                           "state": state, "tasks": tasks});
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn plain_lines_say_each_thing_once() {
+        let mut told = Told::default();
+        let first = of("running", json!([{"task": "a", "state": "running"}, {"task": "b", "state": "pending"}]));
+        assert_eq!(told.news(&first).len(), 2);
+        assert!(told.news(&first).is_empty());
+        let error = json!({"kind": "fatal", "message": "no"});
+        let last = of("failed", json!([{"task": "a", "state": "failed", "error": error}, {"task": "b", "state": "upstream_failed"}]));
+        let wanted = ["task a: failed: no", "task b: upstream_failed", "run 0199f5a0-0000-7000-8000-000000000000: failed"];
+        assert_eq!(told.news(&last), wanted);
+    }
+
+    #[test]
+    fn trees_are_indented_by_dependencies_and_count_items() {
+        let run = of("running", json!([
+            {"task": "b", "state": "running"}, {"task": "a", "state": "succeeded"},
+            {"task": "b", "item": 0, "state": "succeeded"}, {"task": "b", "item": 1, "state": "running"},
+        ]));
+        let tree = tree(&run, &[("a".into(), 0), ("b".into(), 1)], 0);
+        assert!(tree[1].contains("\u{2714} a"), "{tree:?}");
+        assert!(tree[2].starts_with("  \u{25b6} b") && tree[2].contains("[1/2]"), "{tree:?}");
+    }
+
+    #[test]
+    fn spans_are_short() {
+        let of = |millis| span(chrono::TimeDelta::milliseconds(millis));
+        assert_eq!([of(7), of(1_500), of(61_000), of(3_660_000)], ["7 ms", "1.5 s", "1 min 1 s", "1 h 1 min"]);
+    }
+}

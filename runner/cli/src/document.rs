@@ -1,0 +1,313 @@
+//! The files of `apply`, `diff` and `export`: YAML with one thing per document.
+//!
+//! ```yaml
+//! kind: group            # the default; see Kind for the others
+//! name: nightly
+//! schedules: { ... }     # the spec's fields right here, or below `spec:`
+//! tasks: { ... }
+//! ---
+//! kind: email            # a channel's or an offer's own kind names the kind of document as well
+//! name: ops-mail
+//! smtp: { ... }
+//! ```
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value};
+
+use crate::exit::usage;
+
+/// The longest file that is read.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+/// How deep directories are searched.
+const MAX_DEPTH: usize = 16;
+/// How many files are read at most.
+const MAX_FILES: usize = 10_000;
+
+/// What a document describes, in the order in which things are put: each may refer to those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Category,
+    Template,
+    Secret,
+    Connection,
+    Pool,
+    Channel,
+    Group,
+    Topic,
+    Offer,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Category,
+        Self::Template,
+        Self::Secret,
+        Self::Connection,
+        Self::Pool,
+        Self::Channel,
+        Self::Group,
+        Self::Topic,
+        Self::Offer,
+    ];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Category => "category",
+            Self::Template => "template",
+            Self::Secret => "secret",
+            Self::Connection => "connection",
+            Self::Pool => "pool",
+            Self::Channel => "channel",
+            Self::Group => "group",
+            Self::Topic => "topic",
+            Self::Offer => "offer",
+        }
+    }
+
+    /// Where the API keeps them.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::Category => "categories",
+            Self::Template => "templates",
+            Self::Secret => "secrets",
+            Self::Connection => "connections",
+            Self::Pool => "pools",
+            Self::Channel => "channels",
+            Self::Group => "groups",
+            Self::Topic => "topics",
+            Self::Offer => "offers",
+        }
+    }
+
+    /// The kind of document that a word stands for, and whether the word belongs to the spec as well.
+    fn of_word(word: &str) -> Option<(Self, bool)> {
+        match word {
+            "email" | "webhook" | "slack" | "feishu" | "dingtalk" | "wecom" => Some((Self::Channel, true)),
+            "once" | "interval" | "daily" => Some((Self::Offer, true)),
+            _ => Self::ALL.into_iter().find(|kind| kind.as_str() == word).map(|kind| (kind, false)),
+        }
+    }
+}
+
+/// One thing to put.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Document {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) spec: Value,
+    /// File and number of the document, for errors.
+    pub(crate) source: String,
+}
+
+impl std::fmt::Display for Document {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {} {}", self.source, self.kind.as_str(), self.name)
+    }
+}
+
+/// Reads files, all YAML and JSON below directories, and stdin for `-`; in the order in which things are to be put.
+pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() { collect(path, 0, &mut files)? } else { files.push(path.clone()) }
+    }
+    let mut documents = Vec::new();
+    for file in &files {
+        let text = String::from_utf8(read_bytes(file)?).map_err(|_| usage(format!("{} is not UTF-8", shown(file))))?;
+        documents.extend(parse(&text, &shown(file))?);
+    }
+    for (index, document) in documents.iter().enumerate() {
+        if let Some(twin) = documents[..index].iter().find(|d| (d.kind, &d.name) == (document.kind, &document.name)) {
+            return Err(usage(format!("{document} is in {} as well", twin.source)));
+        }
+    }
+    if documents.is_empty() {
+        return Err(usage("nothing to do: the files hold no document"));
+    }
+    Ok(in_order(documents))
+}
+
+fn collect(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
+    if depth > MAX_DEPTH {
+        return Err(usage(format!("{} is nested deeper than {MAX_DEPTH} directories", dir.display())));
+    }
+    let mut entries = std::fs::read_dir(dir)
+        .and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>())
+        .map_err(|error| usage(format!("cannot read the directory {}: {error}", dir.display())))?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        if path.is_dir() {
+            collect(&path, depth + 1, files)?;
+        } else if path.extension().is_some_and(|ext| ext == "yaml" || ext == "yml" || ext == "json") {
+            if files.len() == MAX_FILES {
+                return Err(usage(format!("more than {MAX_FILES} files")));
+            }
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn shown(path: &Path) -> String {
+    if path == Path::new("-") { "stdin".into() } else { path.display().to_string() }
+}
+
+/// A file's bytes, or stdin's for `-`.
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| usage(format!("cannot read {}: {error}", shown(path))))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(usage(format!("{} is longer than {MAX_FILE_BYTES} bytes", shown(path))));
+    }
+    Ok(bytes)
+}
+
+/// One YAML or JSON value.
+pub(crate) fn read_value(path: &Path) -> Result<Value> {
+    let bytes = read_bytes(path)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| usage(format!("{} is not UTF-8", shown(path))))?;
+    serde_saphyr::from_str(text).map_err(|error| usage(format!("{}: {error}", shown(path))))
+}
+
+/// The documents of a text.
+pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
+    let values: Vec<Value> =
+        serde_saphyr::from_multiple(text).map_err(|error| usage(format!("{source} is not YAML: {error}")))?;
+    let several = values.len() > 1;
+    let mut documents = Vec::with_capacity(values.len());
+    for (index, value) in values.into_iter().enumerate() {
+        let source = if several { format!("{source} (document {})", index + 1) } else { source.to_owned() };
+        if value.is_null() {
+            continue;
+        }
+        documents.push(of_value(value, &source).with_context(|| source.clone())?);
+    }
+    Ok(documents)
+}
+
+fn of_value(value: Value, source: &str) -> Result<Document> {
+    let Value::Object(mut fields) = value else { return Err(usage("it is not a mapping")) };
+    let word = match fields.remove("kind") {
+        None => "group".to_owned(),
+        Some(Value::String(word)) => word,
+        Some(_) => return Err(usage("/kind: it is not a string")),
+    };
+    let Some((kind, in_spec)) = Kind::of_word(&word) else {
+        let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+        return Err(usage(format!("/kind: `{word}` is none of {}", known.join(", "))));
+    };
+    let name = match fields.remove("name") {
+        Some(Value::String(name)) if !name.is_empty() => name,
+        Some(Value::Number(number)) => number.to_string(),
+        Some(_) => return Err(usage("/name: it is not a string")),
+        None => return Err(usage(format!("/name: the {} has no name", kind.as_str()))),
+    };
+    let mut spec = match fields.remove("spec") {
+        Some(spec) if fields.is_empty() => spec,
+        Some(_) => {
+            let others: Vec<&str> = fields.keys().map(String::as_str).collect();
+            return Err(usage(format!("/spec: besides it there are {}: put them below it", others.join(", "))));
+        }
+        None => Value::Object(fields),
+    };
+    if in_spec && let Value::Object(spec) = &mut spec {
+        spec.insert("kind".into(), Value::String(word));
+    }
+    if kind == Kind::Secret {
+        fill_from_env(&mut spec)?;
+    }
+    Ok(Document { kind, name, spec, source: source.to_owned() })
+}
+
+/// `from_env: NAME` instead of `value`, so that secrets need not stand in files.
+fn fill_from_env(spec: &mut Value) -> Result<()> {
+    let Some(variable) = spec.as_object_mut().and_then(|spec| spec.remove("from_env")) else { return Ok(()) };
+    let name = variable.as_str().unwrap_or_default();
+    let value = std::env::var(name).map_err(|_| usage(format!("/from_env: the variable `{name}` is not set")))?;
+    spec["value"] = Value::String(value);
+    Ok(())
+}
+
+/// By kind, and groups after those that they refer to; else as written.
+fn in_order(mut documents: Vec<Document>) -> Vec<Document> {
+    documents.sort_by_key(|document| document.kind);
+    let first = documents.iter().position(|document| document.kind == Kind::Group).unwrap_or(documents.len());
+    let end = documents.iter().rposition(|document| document.kind == Kind::Group).map_or(first, |last| last + 1);
+    let mut waiting: Vec<Document> = documents.drain(first..end).collect();
+    let mut sorted = Vec::with_capacity(waiting.len());
+    while !waiting.is_empty() {
+        let names: Vec<String> = waiting.iter().map(|document| document.name.clone()).collect();
+        let ready = waiting.iter().position(|document| {
+            group_references(&document.spec).iter().all(|name| *name == document.name || !names.iter().any(|n| n == name))
+        });
+        // In a cycle the first goes first; the server names the cycle.
+        sorted.push(waiting.remove(ready.unwrap_or(0)));
+    }
+    documents.splice(first..first, sorted);
+    documents
+}
+
+/// The groups that a group's spec names.
+fn group_references(spec: &Value) -> Vec<&str> {
+    let upstreams = spec["depends_on"].as_array().into_iter().flatten();
+    let upstreams = upstreams.filter_map(|up| up.as_str().or_else(|| up["group"].as_str()));
+    let tasks = spec["tasks"].as_object().into_iter().flat_map(Map::values).filter_map(|task| task["group"].as_str());
+    upstreams.chain(tasks).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn said(text: &str) -> String {
+        format!("{:#}", parse(text, "f.yaml").unwrap_err())
+    }
+
+    #[test]
+    fn specs_stand_at_the_top_or_below_spec() {
+        let text = "name: a\ntasks: {t: {script: x}}\n---\nkind: group\nname: b\nspec: {tasks: {}}\n---\n---\nkind: email\nname: ops\nfrom: x@y\n---\n{\"kind\": \"pool\", \"name\": \"db\", \"slots\": 2}\n";
+        let found = parse(text, "f.yaml").unwrap();
+        let kinds: Vec<_> = found.iter().map(|d| (d.kind, d.name.as_str())).collect();
+        assert_eq!(kinds, [(Kind::Group, "a"), (Kind::Group, "b"), (Kind::Channel, "ops"), (Kind::Pool, "db")]);
+        assert_eq!(found[0].spec, json!({"tasks": {"t": {"script": "x"}}}));
+        assert_eq!(found[1].spec, json!({"tasks": {}}));
+        assert_eq!(found[2].spec, json!({"kind": "email", "from": "x@y"}));
+        assert_eq!(found[3].spec, json!({"slots": 2}));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        assert!(said("tasks: {}").contains("f.yaml: /name"), "{}", said("tasks: {}"));
+        assert!(said("name: a\n---\nkind: groop\nname: b").contains("f.yaml (document 2): /kind"));
+        assert!(said("name: a\nspec: {}\ntasks: {}").contains("/spec"));
+        assert!(said("- a").contains("mapping"));
+        assert!(said("name: [").contains("not YAML"));
+    }
+
+    #[test]
+    fn things_come_after_what_they_refer_to() {
+        let text = "kind: offer\nname: o\n---\nname: c\ndepends_on: [{group: b}]\n---\nname: b\ntasks: {t: {group: a}}\n---\nname: a\n---\nkind: template\nname: t\n";
+        let names: Vec<String> = in_order(parse(text, "f").unwrap()).into_iter().map(|d| d.name).collect();
+        assert_eq!(names, ["t", "a", "b", "c", "o"]);
+    }
+
+    #[test]
+    fn a_cycle_is_left_to_the_server() {
+        let text = "name: a\ndepends_on: [b]\n---\nname: b\ndepends_on: [a]\n---\nname: c\ndepends_on: [c]";
+        assert_eq!(in_order(parse(text, "f").unwrap()).len(), 3);
+    }
+}

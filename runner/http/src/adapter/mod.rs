@@ -1,0 +1,247 @@
+//! The engine's handle behind the routes: [`EngineApi`] for [`Engine`].
+
+mod runs;
+mod scripts;
+mod streams;
+mod views;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use heddle_domain::Name;
+use heddle_domain::id::RunId;
+use heddle_domain::spec::GroupSpec;
+use heddle_domain::state::TaskState;
+use heddle_engine::{ControlError, Engine, EngineError, SubmitError};
+use heddle_store::group::GroupRow;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::engine_api::{
+    Answer, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery, NextInstants, Refusal, RunFilter, Submission,
+    TaskRef,
+};
+use crate::shapes::{BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+
+impl From<EngineError> for Refusal {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Store(error) => Self::Store(error),
+            EngineError::Unreadable(detail) => Self::Internal(detail.into()),
+            EngineError::Stopping => {
+                Self::Unavailable { detail: "this node is shutting down".into(), retry_after_seconds: 1 }
+            }
+            EngineError::Overloaded => {
+                Self::Overloaded { detail: "this node has as many submissions as it takes".into(), retry_after_seconds: 1 }
+            }
+        }
+    }
+}
+
+impl From<SubmitError> for Refusal {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::UnknownGroup(name) => Self::NotFound { what: "group", name },
+            SubmitError::Disabled(_) | SubmitError::Fenced => Self::Conflict { detail: error.to_string(), existing: None },
+            SubmitError::Invalid(faults) => Self::Invalid(faults),
+            SubmitError::Exists(run) => {
+                Self::Conflict { detail: error.to_string(), existing: Some(run.to_string()) }
+            }
+            SubmitError::Engine(error) => error.into(),
+        }
+    }
+}
+
+impl From<ControlError> for Refusal {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::NotFound(what) => Self::NotFound { what, name: String::new() },
+            ControlError::Refused(detail) => Self::Conflict { detail, existing: None },
+            ControlError::Invalid(faults) => Self::Invalid(faults),
+            ControlError::Engine(error) => error.into(),
+        }
+    }
+}
+
+impl EngineApi for Engine {
+    fn compile_script(&self, bytes: Bytes) -> Answer<'_, CompiledScript> {
+        Box::pin(scripts::compile(self, bytes))
+    }
+
+    fn fetch_script(&self, url: String, sha256: String) -> Answer<'_, Bytes> {
+        Box::pin(scripts::fetch(self, url, sha256))
+    }
+
+    fn invoke(&self, spec: InvokeSpec) -> Answer<'_, Invocation> {
+        Box::pin(scripts::invoke(self, spec))
+    }
+
+    fn next(&self, group: GroupRow, count: usize) -> Answer<'_, NextInstants> {
+        Box::pin(async move { next(self, group, count) })
+    }
+
+    fn submit(&self, group: Name, submission: Submission, _actor: String) -> Answer<'_, Run> {
+        Box::pin(runs::submit(self, group, submission))
+    }
+
+    fn submit_batch(
+        &self,
+        group: Name,
+        submissions: Vec<Submission>,
+        _actor: String,
+    ) -> Answer<'_, Vec<Result<Uuid, Refusal>>> {
+        Box::pin(runs::submit_batch(self, group, submissions))
+    }
+
+    fn run(&self, id: Uuid, wait: Duration) -> Answer<'_, Run> {
+        Box::pin(runs::get(self, RunId(id), wait))
+    }
+
+    fn runs(&self, filter: RunFilter, cursor: Option<String>, limit: i64) -> Answer<'_, List<Run>> {
+        Box::pin(runs::list(self, filter, cursor, limit))
+    }
+
+    fn control(&self, id: Uuid, control: Control, actor: String) -> Answer<'_, Run> {
+        Box::pin(runs::control(self, RunId(id), control, actor))
+    }
+
+    fn bulk(&self, filter: RunFilter, control: Control, dry_run: bool, actor: String) -> Answer<'_, BulkReport> {
+        Box::pin(runs::bulk(self, filter, control, dry_run, actor))
+    }
+
+    fn cancel_group(&self, group_id: i64, actor: String) -> Answer<'_, u64> {
+        Box::pin(runs::cancel_group(self, group_id, actor))
+    }
+
+    fn task(&self, task: TaskRef) -> Answer<'_, TaskDetail> {
+        Box::pin(runs::task(self, task))
+    }
+
+    fn set_task_state(
+        &self,
+        task: TaskRef,
+        state: TaskState,
+        output: Option<Value>,
+        reason: String,
+        actor: String,
+    ) -> Answer<'_, TaskDetail> {
+        Box::pin(runs::set_task_state(self, task, state, output, reason, actor))
+    }
+
+    fn retry_task(&self, task: TaskRef, _actor: String) -> Answer<'_, TaskDetail> {
+        Box::pin(runs::retry_task(self, task))
+    }
+
+    fn logs(&self, run: Uuid, query: LogQuery) -> Answer<'_, List<LogLine>> {
+        Box::pin(streams::logs(self, RunId(run), query))
+    }
+
+    fn follow_logs(&self, run: Uuid, query: LogQuery) -> Answer<'_, BoxStream<'static, LogLine>> {
+        Box::pin(streams::follow_logs(self.clone(), RunId(run), query))
+    }
+
+    fn events(&self, run: Uuid, cursor: Option<String>) -> Answer<'_, BoxStream<'static, RunEvent>> {
+        Box::pin(streams::events(self.clone(), RunId(run), cursor))
+    }
+
+    fn nodes(&self) -> Answer<'_, Vec<Node>> {
+        Box::pin(nodes(self))
+    }
+
+    fn stats(&self) -> Answer<'_, Value> {
+        Box::pin(stats(self))
+    }
+
+    fn ready(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            if !self.is_healthy() {
+                return Err("this node has lost its lease".into());
+            }
+            self.store().now().await.map(drop).map_err(|error| error.to_string())
+        })
+    }
+}
+
+/// The next instants of a group's enabled schedules.
+fn next(engine: &Engine, group: GroupRow, count: usize) -> Result<NextInstants, Refusal> {
+    use heddle_domain::Clock;
+    use heddle_domain::schedule::{Schedule, local};
+    let internal = |error: String| Refusal::Internal(error.into());
+    let spec: GroupSpec = serde_json::from_value(group.spec).map_err(|error| internal(error.to_string()))?;
+    let zone = spec.timezone.as_deref().unwrap_or("UTC");
+    let zone = local::parse_zone(zone).map_err(|error| internal(error.to_string()))?;
+    let now = engine.clock().now();
+    let mut next = NextInstants::default();
+    let mut instants: std::collections::BTreeMap<heddle_domain::Time, Vec<String>> = Default::default();
+    for (name, schedule) in &spec.schedules {
+        let anchor = group.schedule_anchors[name.as_str()].as_str();
+        let created = anchor.and_then(|text| text.parse().ok()).unwrap_or(group.created_at);
+        let schedule = Schedule::compile(schedule, zone, created).map_err(|fault| internal(fault.to_string()))?;
+        let mut at = now;
+        let mut first = None;
+        for _ in 0..count {
+            let Some(due) = schedule.next_after(at).filter(|_| schedule.enabled()) else { break };
+            first.get_or_insert(due);
+            instants.entry(due).or_default().push(name.to_string());
+            at = due;
+        }
+        next.by_schedule.insert(name.to_string(), first);
+    }
+    next.instants = instants.into_iter().take(count).collect();
+    Ok(next)
+}
+
+async fn nodes(engine: &Engine) -> Result<Vec<Node>, Refusal> {
+    let newest = engine.store().changes_position().await?;
+    let rows = engine.store().nodes().await?;
+    let nodes = rows.into_iter().map(|row| Node {
+        id: row.id.to_string(),
+        name: row.name,
+        address: Some(row.address),
+        state: match (row.state, row.alive) {
+            (2, _) => "stopped",
+            (_, false) => "lost",
+            (1, true) => "draining",
+            (_, true) => "active",
+        }
+        .to_owned(),
+        version: row.version,
+        started_at: row.started_at.into(),
+        heartbeat_at: row.heartbeat_at.into(),
+        position: row.position,
+        position_newest: newest,
+        slots: row.slots,
+        running: row.in_hand,
+    });
+    Ok(nodes.collect())
+}
+
+async fn stats(engine: &Engine) -> Result<Value, Refusal> {
+    let mut runs = serde_json::Map::new();
+    for (state, count) in engine.store().live_counts().await? {
+        if let Some(state) = heddle_domain::state::RunState::from_number(state) {
+            runs.insert(state.as_str().to_owned(), json!(count));
+        }
+    }
+    let depths = engine.store().depths().await?;
+    let counters = engine.counters();
+    Ok(json!({
+        "runs": runs,
+        "ready": depths.ready,
+        "running": depths.running,
+        "retrying": depths.timers,
+        "node": {
+            "id": engine.node(),
+            "in_hand": counters.in_hand,
+            "runs_ended": counters.runs_ended,
+            "attempts_ended": counters.attempts_ended,
+        },
+    }))
+}
+
+/// What is gone is not found; everything else of the store is the store's.
+pub(crate) fn not_found(what: &'static str, name: impl ToString) -> Refusal {
+    Refusal::NotFound { what, name: name.to_string() }
+}

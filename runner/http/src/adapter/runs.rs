@@ -1,0 +1,213 @@
+//! Runs: submitting, reading, controlling.
+
+use std::time::Duration;
+
+use heddle_domain::Name;
+use heddle_domain::id::RunId;
+use heddle_domain::run::TaskKey;
+use heddle_domain::state::TaskState;
+use heddle_engine::{BulkAction, Engine, Submission as EngineSubmission};
+use heddle_store::run::{RunDetail, RunFilter as StoreFilter};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{not_found, views};
+use crate::engine_api::{Control, Refusal, RunFilter, Scripts, Submission, TaskRef};
+use crate::shapes::{BulkRefusal, BulkReport, List, Run, TaskDetail};
+
+/// How many runs one bulk control touches at most; more are left for the next call, and the report says so.
+const BULK_MAX: i64 = 100_000;
+
+fn submission(group: &Name, submission: Submission) -> EngineSubmission {
+    EngineSubmission {
+        trigger: submission.trigger,
+        ..EngineSubmission::manual(group.as_str(), submission.spec)
+    }
+}
+
+pub(super) async fn submit(engine: &Engine, group: Name, given: Submission) -> Result<Run, Refusal> {
+    let id = engine.submit(submission(&group, given)).await?;
+    get(engine, id, Duration::ZERO).await
+}
+
+pub(super) async fn submit_batch(
+    engine: &Engine,
+    group: Name,
+    given: Vec<Submission>,
+) -> Result<Vec<Result<Uuid, Refusal>>, Refusal> {
+    let submissions = given.into_iter().map(|given| submission(&group, given)).collect();
+    let answers = engine.submit_all(submissions).await;
+    Ok(answers.into_iter().map(|answer| answer.map(|id| id.0).map_err(Refusal::from)).collect())
+}
+
+async fn detail(engine: &Engine, id: RunId) -> Result<RunDetail, Refusal> {
+    engine.store().run_detail(id).await?.ok_or_else(|| not_found("run", id))
+}
+
+pub(super) async fn get(engine: &Engine, id: RunId, wait: Duration) -> Result<Run, Refusal> {
+    if !wait.is_zero() && engine.wait(id, wait).await?.is_none() {
+        return Err(not_found("run", id));
+    }
+    let detail = detail(engine, id).await?;
+    views::full(engine, detail).await
+}
+
+pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<StoreFilter, Refusal> {
+    let before = match cursor {
+        Some(cursor) => Some(RunId(cursor.parse().map_err(|_| {
+            Refusal::Invalid(heddle_domain::Fault::at("/cursor", "a cursor is what `next_cursor` gave").into())
+        })?)),
+        None => None,
+    };
+    Ok(StoreFilter {
+        groups: filter.groups,
+        states: filter.states.iter().map(|state| state.number()).collect(),
+        triggers: filter.triggers.iter().map(|trigger| trigger.number()).collect(),
+        labels: filter.labels.into_iter().collect(),
+        from: filter.from,
+        to: filter.to,
+        logical_from: filter.logical_from,
+        logical_to: filter.logical_to,
+        before,
+        ids: filter.ids,
+        source: None,
+        parent: None,
+        key: filter.key,
+    })
+}
+
+pub(super) async fn list(
+    engine: &Engine,
+    filter: RunFilter,
+    cursor: Option<String>,
+    limit: i64,
+) -> Result<List<Run>, Refusal> {
+    let filter = store_filter(filter, cursor.as_deref())?;
+    let mut rows = engine.store().runs(&filter, limit + 1).await?;
+    let more = rows.len() as i64 > limit;
+    rows.truncate(limit.max(0) as usize);
+    let next_cursor = if more { rows.last().map(|row| row.id.to_string()) } else { None };
+    let mut items = Vec::with_capacity(rows.len());
+    for row in rows {
+        let (revision, resolution) = views::plan_of(engine, &row).await?;
+        items.push(views::run_of(row, resolution.as_deref(), Some(&revision)));
+    }
+    Ok(List { items, next_cursor })
+}
+
+/// The engine's word for a control; `None` for those that are no change of a run.
+fn action(control: &Control) -> Option<BulkAction> {
+    Some(match control {
+        Control::Cancel => BulkAction::Cancel,
+        Control::Pause => BulkAction::Pause,
+        Control::Resume => BulkAction::Resume,
+        Control::Restart(scripts) => BulkAction::Restart(*scripts == Scripts::Active),
+        Control::Override { state, reason } => BulkAction::Override(*state, reason.clone()),
+        Control::Rerun(_) | Control::Delete => return None,
+    })
+}
+
+pub(super) async fn control(engine: &Engine, id: RunId, control: Control, actor: String) -> Result<Run, Refusal> {
+    if let Some(action) = action(&control) {
+        engine.control(id, &action, &actor).await.map_err(|error| named(error, id))?;
+        return get(engine, id, Duration::ZERO).await;
+    }
+    let before = detail(engine, id).await?;
+    if let Control::Rerun(scripts) = control {
+        let new = engine.rerun(&before.run, scripts == Scripts::Active).await?;
+        return get(engine, new, Duration::ZERO).await;
+    }
+    let run = views::full(engine, before).await?;
+    if !run.state.is_final() || !engine.store().delete_run(id).await? {
+        let detail = format!("the run is {}; only ended runs can be deleted", run.state);
+        return Err(Refusal::Conflict { detail, existing: None });
+    }
+    Ok(run)
+}
+
+fn named(error: heddle_engine::ControlError, id: RunId) -> Refusal {
+    match error.into() {
+        Refusal::NotFound { what, .. } => not_found(what, id),
+        other => other,
+    }
+}
+
+pub(super) async fn bulk(
+    engine: &Engine,
+    filter: RunFilter,
+    control: Control,
+    dry_run: bool,
+    actor: String,
+) -> Result<BulkReport, Refusal> {
+    let filter = store_filter(filter, None)?;
+    let ids = engine.store().run_ids(&filter, BULK_MAX).await?;
+    let named = ids.iter().take(BulkReport::IDS_MAX).map(|id| id.0).collect();
+    let mut report =
+        BulkReport { matched: ids.len() as u64, changed: 0, ids: named, refused: Vec::new(), dry_run };
+    if dry_run {
+        return Ok(report);
+    }
+    for id in ids {
+        match self::control(engine, id, control.clone(), actor.clone()).await {
+            Ok(_) => report.changed += 1,
+            Err(Refusal::Conflict { detail, .. }) => {
+                if report.refused.len() < BulkReport::IDS_MAX {
+                    report.refused.push(BulkRefusal { id: id.0, detail });
+                }
+            }
+            Err(Refusal::NotFound { .. }) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(report)
+}
+
+pub(super) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) -> Result<u64, Refusal> {
+    let mut cancelled = 0;
+    for id in engine.store().live_runs_of(group_id).await? {
+        match engine.control(id, &BulkAction::Cancel, &actor).await.map_err(|error| named(error, id)) {
+            Ok(()) => cancelled += 1,
+            Err(Refusal::Conflict { .. } | Refusal::NotFound { .. }) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(cancelled)
+}
+
+/// The run with the number of a task in its plan.
+async fn located(engine: &Engine, task: &TaskRef) -> Result<(RunDetail, TaskKey), Refusal> {
+    let detail = detail(engine, RunId(task.run)).await?;
+    let (revision, _) = views::plan_of(engine, &detail.run).await?;
+    let index = revision.plan.index(task.task.as_str()).ok_or_else(|| not_found("task", &task.task))?;
+    Ok((detail, TaskKey { task: index, item: task.item }))
+}
+
+pub(super) async fn task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, Refusal> {
+    let (detail, key) = located(engine, &task).await?;
+    let (revision, _) = views::plan_of(engine, &detail.run).await?;
+    views::task_detail(engine, &revision.plan, &detail, key.task, key.item)?
+        .ok_or_else(|| not_found("item", task.item.map_or_else(String::new, |item| item.to_string())))
+}
+
+pub(super) async fn set_task_state(
+    engine: &Engine,
+    task: TaskRef,
+    state: TaskState,
+    output: Option<Value>,
+    reason: String,
+    actor: String,
+) -> Result<TaskDetail, Refusal> {
+    let (_, key) = located(engine, &task).await?;
+    let output = output.map(|output| output.to_string());
+    engine
+        .set_task_state(RunId(task.run), key, state, output, &reason, &actor)
+        .await
+        .map_err(|error| named(error, RunId(task.run)))?;
+    self::task(engine, task).await
+}
+
+pub(super) async fn retry_task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, Refusal> {
+    let (_, key) = located(engine, &task).await?;
+    engine.retry_task(RunId(task.run), key).await.map_err(|error| named(error, RunId(task.run)))?;
+    self::task(engine, task).await
+}

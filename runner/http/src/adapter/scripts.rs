@@ -1,0 +1,203 @@
+//! Scripts: compiling, fetching, trying out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::{AttemptState, ErrorKind};
+use heddle_domain::{Clock, Fault};
+use heddle_engine::Engine;
+use heddle_engine::heddle_sandbox::{
+    AttemptRequest, BoxFuture, CompileError, ConnectionTarget, Context, Grants, HostServices, Interval, Limits,
+    LogLine, Outcome, digest_of, outbound,
+};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::not_found;
+use crate::engine_api::{CompiledScript, InvokeSpec, Refusal};
+use crate::shapes::{Failure, Invocation, InvocationLog};
+
+/// How long an address may take to give a script.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
+
+fn invalid(pointer: &str, detail: impl Into<String>) -> Refusal {
+    Refusal::Invalid(Fault::at(pointer, detail).into())
+}
+
+pub(super) async fn compile(engine: &Engine, bytes: Bytes) -> Result<CompiledScript, Refusal> {
+    match engine.sandbox().compile(bytes).await {
+        Ok(compiled) => Ok(CompiledScript {
+            digest: compiled.digest.trim_start_matches("sha256:").to_owned(),
+            world: compiled.world.as_str().to_owned(),
+            params_schema: compiled.params_schema,
+            defaults: Value::Object(compiled.defaults),
+            description: compiled.description.unwrap_or_default(),
+        }),
+        Err(CompileError::TooLarge(bytes_max)) => Err(Refusal::TooLarge { bytes_max }),
+        Err(CompileError::Internal(detail)) => Err(Refusal::Internal(detail.into())),
+        Err(error) => Err(invalid("", error.to_string())),
+    }
+}
+
+pub(super) async fn fetch(engine: &Engine, url: String, sha256: String) -> Result<Bytes, Refusal> {
+    let parsed = url.parse().map_err(|error| invalid("/url", format!("{url}: {error}")))?;
+    let policy = engine.sandbox().outbound();
+    policy.check_url(&parsed).map_err(|refused| Refusal::Forbidden(refused.to_string()))?;
+    let client = policy.redirecting_client().map_err(|error| Refusal::Internal(error.into()))?;
+    let response = client.get(parsed).timeout(FETCH_TIMEOUT).send().await.map_err(|error| {
+        match outbound::refusal(&error) {
+            Some(refused) => Refusal::Forbidden(refused.to_string()),
+            None => invalid("/url", format!("{url} could not be fetched: {error}")),
+        }
+    })?;
+    if !response.status().is_success() {
+        return Err(invalid("/url", format!("{url} answered {}", response.status())));
+    }
+    let bytes_max = heddle_store::blob::BLOB_BYTES_MAX;
+    let bytes = outbound::read_bounded(response, bytes_max)
+        .await
+        .map_err(|error| invalid("/url", format!("{url} could not be read: {error}")))?
+        .ok_or(Refusal::TooLarge { bytes_max })?;
+    let found = digest_of(&bytes);
+    let wanted = format!("sha256:{}", sha256.trim_start_matches("sha256:").to_ascii_lowercase());
+    if found != wanted {
+        return Err(invalid("/sha256", format!("the address gave bytes with digest {found}")));
+    }
+    Ok(bytes)
+}
+
+/// The services of an attempt without a run: it can log, everything else is refused.
+struct Console {
+    lines: Mutex<Vec<LogLine>>,
+}
+
+fn refused<T: Send + 'static>(what: &str) -> BoxFuture<'static, Result<T, String>> {
+    let why = format!("{what}: an invocation without a run has none");
+    Box::pin(async move { Err(why) })
+}
+
+impl HostServices for Console {
+    fn upstream(&self, _task: &str) -> BoxFuture<'_, Result<String, String>> {
+        refused("upstream")
+    }
+
+    fn state_get(&self, _key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn secret(&self, _name: &str) -> BoxFuture<'_, Result<String, String>> {
+        refused("secret")
+    }
+
+    fn connection(&self, _name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
+        refused("sql connection")
+    }
+
+    fn log(&self, line: LogLine) {
+        self.lines.lock().push(line);
+    }
+
+    fn progress(&self, _fraction: f64, _note: String) {}
+}
+
+pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocation, Refusal> {
+    let facts = engine
+        .catalog()
+        .script(&spec.script, Some(spec.version))
+        .await?
+        .ok_or_else(|| not_found("script", &spec.script))?;
+    let params = match spec.params {
+        Value::Object(given) => {
+            let mut merged = facts.defaults.clone();
+            merged.extend(given);
+            Value::Object(merged)
+        }
+        _ => return Err(invalid("/params", "params are a JSON object")),
+    };
+    if let Some(schema) = &facts.schema {
+        let faults = schema.check(&params);
+        if !faults.is_empty() {
+            let faults = faults.0.into_iter().map(|fault| fault.below("/params")).collect();
+            return Err(Refusal::Invalid(heddle_domain::Faults(faults)));
+        }
+    }
+    let script = engine.load_script(&facts).await?.map_err(|why| invalid("", why))?;
+    let console = Arc::new(Console { lines: Mutex::default() });
+    let now = engine.clock().now();
+    let at = AttemptKey { key: TaskKey::whole(0), attempt: 1 };
+    let id = heddle_domain::id::uuid_v7(now, engine.chance().bits());
+    let request = AttemptRequest {
+        context: Context {
+            run: id,
+            group: spec.script.clone(),
+            task: spec.script.clone(),
+            attempt: u32::from(at.attempt),
+            trigger: heddle_domain::state::Trigger::Manual,
+            logical_time: now,
+            data_interval: Interval { start: now, end: now },
+            deadline: chrono::TimeDelta::from_std(spec.timeout).ok().map(|timeout| now + timeout),
+            item: None,
+            idempotency_key: format!("{id}/{}", spec.script),
+        },
+        params: params.to_string(),
+        limits: Limits { timeout: Some(spec.timeout), ..Limits::default() },
+        grants: Grants::default(),
+        host: console.clone(),
+    };
+    let (done, ended) = tokio::sync::oneshot::channel();
+    let handle = engine.sandbox().start(
+        &script,
+        request,
+        Box::new(move |result| {
+            let _ = done.send(result);
+        }),
+    );
+    // A caller that goes away takes its invocation along.
+    let guard = Guard(Some(handle));
+    let result = ended.await.map_err(|error| Refusal::Internal(error.into()))?;
+    drop(guard);
+    let (state, output, error) = match result.outcome {
+        Outcome::Succeeded(output) => {
+            let output = serde_json::from_str(&output).unwrap_or(Value::String(output));
+            (AttemptState::Succeeded, Some(output), None)
+        }
+        Outcome::Skipped(why) => {
+            let error = Failure { kind: ErrorKind::Failed, message: format!("skipped: {why}"), trace: None };
+            (AttemptState::Succeeded, None, Some(error))
+        }
+        Outcome::Failed { kind, message, trace, .. } => {
+            let state = if kind == ErrorKind::Timeout { AttemptState::TimedOut } else { AttemptState::Failed };
+            (state, None, Some(Failure { kind, message, trace }))
+        }
+        Outcome::Cancelled => (AttemptState::Cancelled, None, None),
+    };
+    let lines = std::mem::take(&mut *console.lines.lock());
+    Ok(Invocation {
+        state,
+        output,
+        error,
+        logs: lines
+            .into_iter()
+            .map(|line| InvocationLog {
+                level: line.level.as_str().to_owned(),
+                message: line.message,
+                fields: line.fields.and_then(|fields| serde_json::from_str(&fields).ok()),
+            })
+            .collect(),
+        duration_ms: result.duration.as_secs_f64() * 1_000.0,
+        memory_bytes: result.memory_bytes,
+    })
+}
+
+/// Cancels what it holds when it is dropped; an attempt that has ended does not mind.
+struct Guard(Option<heddle_engine::heddle_sandbox::AttemptHandle>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(handle) = self.0.take() {
+            handle.cancel();
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! From rows to what the API shows of runs.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::plan::{Plan, TaskIndex};
+use heddle_domain::run::{Progress, TaskKey};
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
+use heddle_engine::{Engine, Resolution, Revision};
+use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow};
+use serde_json::Value;
+
+use crate::engine_api::Refusal;
+use crate::shapes::{Attempt, DataInterval, Failure, Run, TaskDetail, TaskRun};
+
+/// JSON text that Heddle itself wrote; what cannot be read shows as text.
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// A run without its tasks.
+pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Option<&Revision>) -> Run {
+    let state = RunState::from_number(row.state).unwrap_or(RunState::Running);
+    let labels = match row.labels {
+        Some(Value::Object(labels)) => labels
+            .into_iter()
+            .map(|(key, value)| (key, value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
+            .collect(),
+        _ => BTreeMap::new(),
+    };
+    let mut scripts = BTreeMap::new();
+    if let (Some(resolution), Some(revision)) = (resolution, revision) {
+        for (task, script) in revision.plan.tasks.iter().zip(&resolution.scripts) {
+            if let Some(script) = script {
+                scripts.insert(task.name.to_string(), format!("{}@{}", script.name, script.version));
+            }
+        }
+    }
+    Run {
+        id: row.id,
+        group: row.group_name,
+        revision: row.revision,
+        logical_time: row.logical_time.into(),
+        data_interval: DataInterval { start: row.interval_start.into(), end: row.interval_end.into() },
+        trigger: Trigger::from_number(row.trigger).unwrap_or(Trigger::Manual),
+        state,
+        params: json_of(&row.params),
+        task_params: row.task_params.as_deref().map_or_else(|| Value::Object(Default::default()), json_of),
+        key: row.key,
+        priority: row.priority,
+        created_at: row.created_at.into(),
+        started_at: row.started_at.map(Into::into),
+        finished_at: row.finished_at.map(Into::into),
+        error: row.error.map(run_failure),
+        labels,
+        waiting_for: match row.waiting_for {
+            Some(Value::Array(items)) => items,
+            Some(Value::Null) | None => Vec::new(),
+            Some(one) => vec![one],
+        },
+        source: row.source.map(|source| source.to_string()),
+        scripts,
+        tasks: None,
+    }
+}
+
+/// A run's error is kept as one text: `task extract: trap: …`.
+fn run_failure(text: String) -> Failure {
+    let kind = text
+        .split(": ")
+        .nth(1)
+        .and_then(|word| word.parse::<ErrorKind>().ok())
+        .filter(|_| text.starts_with("task "))
+        .unwrap_or(ErrorKind::Failed);
+    Failure { kind, message: text, trace: None }
+}
+
+/// What the engine knows of a run's revision and scripts.
+pub(crate) async fn plan_of(
+    engine: &Engine,
+    row: &RunRow,
+) -> Result<(std::sync::Arc<Revision>, Option<std::sync::Arc<Resolution>>), Refusal> {
+    let revision = engine.catalog().revision(row.revision_id).await?;
+    let resolution = match row.resolution_id {
+        Some(id) => Some(engine.catalog().resolution(id, &revision).await?),
+        None => None,
+    };
+    Ok((revision, resolution))
+}
+
+/// A run with its tasks.
+pub(crate) async fn full(engine: &Engine, detail: RunDetail) -> Result<Run, Refusal> {
+    let (revision, resolution) = plan_of(engine, &detail.run).await?;
+    let tasks = task_runs(engine, &revision.plan, &detail)?;
+    let mut run = run_of(detail.run, resolution.as_deref(), Some(&revision));
+    run.tasks = Some(tasks);
+    Ok(run)
+}
+
+/// All task runs, in the order of the DAG; a mapped task as a whole before its items.
+fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<TaskRun>, Refusal> {
+    let progress = Progress::from_bytes(&detail.run.progress).map_err(|error| Refusal::Internal(error.into()))?;
+    let mut attempts: BTreeMap<TaskKey, Vec<&AttemptView>> = BTreeMap::new();
+    for attempt in &detail.attempts {
+        attempts.entry(attempt.key).or_default().push(attempt);
+    }
+    let mut overrides: BTreeMap<TaskKey, &OverrideView> = BTreeMap::new();
+    for by_hand in &detail.overrides {
+        overrides.insert(by_hand.key, by_hand);
+    }
+    let run = RunId(detail.run.id);
+    let mut tasks = Vec::with_capacity(plan.tasks.len());
+    for index in plan.topological() {
+        let key = TaskKey::whole(index);
+        let none = Vec::new();
+        let own = attempts.get(&key).unwrap_or(&none);
+        let whole = task_run(engine, plan, run, &progress, key, own, overrides.get(&key).copied());
+        match progress.items(index) {
+            None => tasks.push(whole),
+            Some(count) => {
+                let mut items = Vec::with_capacity(count as usize);
+                for item in 0..count {
+                    let key = TaskKey { task: index, item: Some(item) };
+                    let own = attempts.get(&key).unwrap_or(&none);
+                    items.push(task_run(engine, plan, run, &progress, key, own, overrides.get(&key).copied()));
+                }
+                tasks.push(mapped(whole, &items));
+                tasks.extend(items);
+            }
+        }
+    }
+    Ok(tasks)
+}
+
+fn task_run(
+    engine: &Engine,
+    plan: &Plan,
+    run: RunId,
+    progress: &Progress,
+    key: TaskKey,
+    attempts: &[&AttemptView],
+    by_hand: Option<&OverrideView>,
+) -> TaskRun {
+    let mut state = progress.state(key).unwrap_or(TaskState::Pending);
+    let last = attempts.last().copied();
+    let running = last.is_some_and(|attempt| attempt.finished_at.is_none());
+    if state == TaskState::Ready && (running || (key.item.is_none() && progress.items(key.task).is_some())) {
+        state = TaskState::Running;
+    }
+    let told = if running { engine.progress_of(run, key) } else { None };
+    let finished: Option<Time> = if state.is_settled() {
+        by_hand.map(|by_hand| by_hand.at).into_iter().chain(last.and_then(|attempt| attempt.finished_at)).max()
+    } else {
+        None
+    };
+    TaskRun {
+        task: plan.tasks[key.task as usize].name.to_string(),
+        item: key.item,
+        state,
+        attempt: last.map_or(0, |attempt| u32::from(attempt.attempt)),
+        started_at: attempts.first().map(|attempt| attempt.started_at.into()),
+        finished_at: finished.map(Into::into),
+        output: output_of(state, last, by_hand).map(json_of),
+        error: last.filter(|_| state != TaskState::Succeeded).and_then(failure_of),
+        node: last.and_then(|last| last.node).map(|node| node.to_string()),
+        progress: told.as_ref().map(|told| told.0),
+        note: told.map(|told| told.1).filter(|note| !note.is_empty()),
+        items: None,
+    }
+}
+
+/// The latest of what an attempt returned and what an operator said in its place.
+fn output_of<'a>(
+    state: TaskState,
+    last: Option<&'a AttemptView>,
+    by_hand: Option<&'a OverrideView>,
+) -> Option<&'a str> {
+    if state != TaskState::Succeeded {
+        return None;
+    }
+    match by_hand {
+        Some(by_hand) if last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at) => {
+            by_hand.output.as_deref()
+        }
+        _ => last.and_then(|last| last.output.as_deref()),
+    }
+}
+
+/// A mapped task as a whole: from when to when its items ran, their outputs joined.
+fn mapped(mut whole: TaskRun, items: &[TaskRun]) -> TaskRun {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    for item in items {
+        *counts.entry(item.state.to_string()).or_default() += 1;
+    }
+    whole.started_at = items.iter().filter_map(|item| item.started_at).min().or(whole.started_at);
+    whole.attempt = items.iter().map(|item| item.attempt).max().unwrap_or(whole.attempt);
+    if whole.state.is_settled() {
+        whole.finished_at = items.iter().filter_map(|item| item.finished_at).max().or(whole.finished_at);
+    }
+    if matches!(whole.state, TaskState::Succeeded | TaskState::Failed) {
+        whole.output = Some(Value::Array(items.iter().map(|item| item.output.clone().unwrap_or(Value::Null)).collect()));
+    }
+    if whole.state == TaskState::Failed {
+        let failed = items.iter().filter(|item| item.state == TaskState::Failed).count();
+        let kind = items
+            .iter()
+            .find_map(|item| item.error.as_ref().map(|error| error.kind))
+            .unwrap_or(if failed == 0 { ErrorKind::Output } else { ErrorKind::Failed });
+        let message = match failed {
+            0 => "the items' outputs joined are more than a mapped task may give".to_owned(),
+            failed => format!("{failed} of {} items failed", items.len()),
+        };
+        whole.error = Some(Failure { kind, message, trace: None });
+    }
+    whole.items = Some(counts);
+    whole
+}
+
+fn failure_of(attempt: &AttemptView) -> Option<Failure> {
+    Some(Failure {
+        kind: ErrorKind::from_number(attempt.error_kind?).unwrap_or(ErrorKind::Failed),
+        message: attempt.error_message.clone().unwrap_or_default(),
+        trace: attempt.error_trace.clone(),
+    })
+}
+
+/// One task run with its attempts.
+pub(crate) fn task_detail(
+    engine: &Engine,
+    plan: &Plan,
+    detail: &RunDetail,
+    index: TaskIndex,
+    item: Option<u32>,
+) -> Result<Option<TaskDetail>, Refusal> {
+    let tasks = task_runs(engine, plan, detail)?;
+    let name = plan.tasks[index as usize].name.as_str();
+    let Some(task) = tasks.into_iter().find(|task| task.task == name && task.item == item) else { return Ok(None) };
+    let attempts = detail
+        .attempts
+        .iter()
+        .filter(|attempt| attempt.key == TaskKey { task: index, item })
+        .map(|attempt| Attempt {
+            attempt: u32::from(attempt.attempt),
+            state: AttemptState::from_number(attempt.state).unwrap_or(AttemptState::Running),
+            node: attempt.node.map(|node| node.to_string()),
+            started_at: attempt.started_at.into(),
+            finished_at: attempt.finished_at.map(Into::into),
+            error: failure_of(attempt),
+            memory_bytes: attempt.memory_bytes.map(|bytes| bytes as u64),
+            cpu_ms: attempt.cpu_micros.map(|micros| (micros as u64).div_ceil(1_000)),
+        })
+        .collect();
+    Ok(Some(TaskDetail { task, attempts }))
+}

@@ -1,0 +1,127 @@
+//! The description of the API as a page: one HTML document that needs nothing else, with the same content as the
+//! OpenAPI description.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::schemas;
+use crate::table::{Media, Route, Table};
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--line:#8884;--dim:#777}\
+body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:60rem;padding:1rem}\
+nav a{margin-right:.8rem}h2{border-bottom:1px solid var(--line);margin-top:2.5rem}\
+details{border:1px solid var(--line);border-radius:6px;margin:.4rem 0;padding:.4rem .7rem}\
+summary{cursor:pointer}code,pre{font:13px/1.45 ui-monospace,monospace}\
+pre{overflow-x:auto;padding:.6rem;background:#8881;border-radius:6px}\
+.method{display:inline-block;min-width:4.2rem;font-weight:600}.dim{color:var(--dim)}\
+table{border-collapse:collapse;width:100%}td{border-top:1px solid var(--line);padding:.2rem .6rem .2rem 0;vertical-align:top}\
+.path{overflow-wrap:anywhere}";
+
+/// The page.
+pub fn page(table: &Table) -> String {
+    let mut html = String::with_capacity(256 * 1024);
+    html.push_str("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
+    html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+    html.push_str("<link rel=\"icon\" href=\"data:,\"><title>Heddle API</title><style>");
+    html.push_str(STYLE);
+    html.push_str("</style></head><body><h1>Heddle API</h1><p>JSON under <code>/v1</code>. Every error is a problem body (RFC 9457). As OpenAPI 3.1: <a href=\"/v1/openapi.json\">/v1/openapi.json</a>.</p><nav>");
+    let mut tags: Vec<&str> = Vec::new();
+    for route in table.routes() {
+        if !tags.contains(&route.tag) {
+            tags.push(route.tag);
+        }
+    }
+    for tag in tags.iter().chain(&["schemas"]) {
+        let _ = write!(html, "<a href=\"#{tag}\">{tag}</a>");
+    }
+    html.push_str("</nav><main>");
+    for tag in tags {
+        let _ = write!(html, "<h2 id=\"{tag}\">{tag}</h2>");
+        for route in table.routes().iter().filter(|route| route.tag == tag) {
+            operation(&mut html, route);
+        }
+    }
+    html.push_str("<h2 id=\"schemas\">schemas</h2>");
+    for (name, schema) in schemas::all() {
+        let _ = write!(html, "<details id=\"schema-{name}\"><summary><code>{name}</code></summary><pre>");
+        escape(&mut html, &pretty(&schema));
+        html.push_str("</pre></details>");
+    }
+    html.push_str("</main></body></html>");
+    html
+}
+
+fn operation(html: &mut String, route: &Route) {
+    let _ = write!(html, "<details><summary><span class=\"method\">{}</span><code class=\"path\">", route.method.as_str());
+    escape(html, route.path);
+    html.push_str("</code> <span class=\"dim\">");
+    escape(html, route.summary);
+    html.push_str("</span></summary>");
+    for text in [route.detail, route.access.described()].into_iter().filter(|text| !text.is_empty()) {
+        html.push_str("<p>");
+        escape(html, text);
+        html.push_str("</p>");
+    }
+    html.push_str("<table>");
+    for param in &route.query {
+        let _ = write!(html, "<tr><td><code>?{}</code></td><td>", param.name);
+        escape(html, param.detail);
+        html.push_str("</td></tr>");
+    }
+    for media in &route.takes {
+        html.push_str("<tr><td>body</td><td>");
+        link(html, media);
+        html.push_str("</td></tr>");
+    }
+    for (status, media, _) in &route.answers {
+        let _ = write!(html, "<tr><td>{status}</td><td>");
+        if let Some(media) = media {
+            link(html, media);
+        }
+        html.push_str("</td></tr>");
+    }
+    for (status, when) in &route.problems {
+        let _ = write!(html, "<tr><td>{status}</td><td>");
+        escape(html, when);
+        html.push_str("</td></tr>");
+    }
+    html.push_str("</table></details>");
+}
+
+fn link(html: &mut String, media: &Media) {
+    let _ = write!(
+        html,
+        "<a href=\"#schema-{0}\">{0}</a> <span class=\"dim\">{1}</span>",
+        media.schema, media.media_type
+    );
+}
+
+fn pretty(schema: &Value) -> String {
+    serde_json::to_string_pretty(schema).unwrap_or_default()
+}
+
+fn escape(html: &mut String, text: &str) {
+    for character in text.chars() {
+        match character {
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '&' => html.push_str("&amp;"),
+            '"' => html.push_str("&quot;"),
+            _ => html.push(character),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_needs_nothing_else() {
+        let page = super::page(&crate::routes::table());
+        assert!(page.contains("/v1/groups/{name}"));
+        for outside in ["<script", "src=", "https://", "http://", "@import"] {
+            assert!(!page.split("<h2 id=\"schemas\"").next().unwrap().contains(outside), "{outside}");
+        }
+    }
+}

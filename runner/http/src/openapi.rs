@@ -1,0 +1,179 @@
+//! The OpenAPI 3.1 description, made of the table of routes and the schemas of what goes in and comes out.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::problem::PROBLEM_JSON;
+use crate::schemas;
+use crate::table::{Media, Route, Table};
+
+/// The whole description.
+pub fn document(table: &Table) -> Value {
+    let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    let mut tags = Vec::new();
+    for route in table.routes() {
+        if !tags.contains(&route.tag) {
+            tags.push(route.tag);
+        }
+        paths.entry(route.path).or_default().insert(route.method.as_str().to_lowercase(), operation(route));
+    }
+    let tags: Vec<Value> = tags.into_iter().map(|name| json!({"name": name})).collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Heddle",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Workflows whose tasks are WebAssembly scripts. Every error is a problem body (RFC 9457).",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"token": []}],
+        "tags": tags,
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {
+                "type": "http", "scheme": "bearer",
+                "description": "`heddle serve` wants a token; `heddle dev` does not.",
+            }},
+            "schemas": schemas::all(),
+        },
+    })
+}
+
+/// The parts of a path: `/v1/groups/{name}` has `name`.
+fn path_params(path: &str) -> Vec<&str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect()
+}
+
+fn operation(route: &Route) -> Value {
+    let mut parameters: Vec<Value> = path_params(route.path)
+        .into_iter()
+        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
+        .collect();
+    parameters.extend(route.query.iter().map(|param| {
+        json!({"name": param.name, "in": "query", "description": param.detail, "schema": query_schema(param.name)})
+    }));
+    let mut responses = Map::new();
+    for (status, media, _) in &route.answers {
+        let response = responses
+            .entry(status.to_string())
+            .or_insert_with(|| json!({"description": described_status(*status)}));
+        if let Some(media) = media {
+            response["content"][media.media_type] = content(media);
+        }
+    }
+    for (status, when) in &route.problems {
+        responses.insert(status.to_string(), problem(when));
+    }
+    responses.insert("default".into(), problem("any other problem"));
+    let detail = [route.detail, route.access.described()].into_iter().filter(|text| !text.is_empty());
+    let mut operation = json!({
+        "operationId": operation_id(route),
+        "tags": [route.tag],
+        "summary": route.summary,
+        "description": detail.collect::<Vec<_>>().join("\n\n"),
+        "parameters": parameters,
+        "responses": responses,
+    });
+    if !route.takes.is_empty() {
+        let content: BTreeMap<&str, Value> =
+            route.takes.iter().map(|media| (media.media_type, content(media))).collect();
+        operation["requestBody"] = json!({"content": content});
+    }
+    if route.access == crate::access::Access::Open {
+        operation["security"] = json!([]);
+    }
+    operation
+}
+
+fn query_schema(name: &str) -> Value {
+    match name {
+        "limit" => json!({"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
+        "count" => json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 5}),
+        "item" | "attempt" => json!({"type": "integer", "minimum": 0}),
+        "from" | "to" | "logical_from" | "logical_to" => json!({"type": "string", "format": "date-time"}),
+        "force" | "follow" | "activate" => json!({"type": "boolean"}),
+        _ => json!({"type": "string"}),
+    }
+}
+
+fn content(media: &Media) -> Value {
+    json!({"schema": {"$ref": format!("#/components/schemas/{}", media.schema)}})
+}
+
+fn problem(when: &str) -> Value {
+    json!({
+        "description": when,
+        "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    })
+}
+
+fn described_status(status: u16) -> &'static str {
+    match status {
+        201 => "Created.",
+        202 => "Accepted: it is committed, and goes on by itself.",
+        204 => "Done; there is nothing to say.",
+        _ => "Done.",
+    }
+}
+
+/// `GET /v1/groups/{name}/next` is `get_groups_name_next`: unique because method and path are.
+fn operation_id(route: &Route) -> String {
+    let mut id = route.method.as_str().to_lowercase();
+    for part in route.path.trim_start_matches("/v1").split(['/', '{', '}', '.']).filter(|part| !part.is_empty()) {
+        id.push('_');
+        id.push_str(part);
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn references(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(entries) => {
+                for (key, value) in entries {
+                    match value {
+                        Value::String(target) if key == "$ref" => found.push(target.clone()),
+                        _ => references(value, found),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere_and_every_schema_is_used() {
+        let document = document(&crate::routes::table());
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        for target in &found {
+            let pointer = target.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{target} leads nowhere");
+        }
+        for name in document["components"]["schemas"].as_object().unwrap().keys() {
+            let used = format!("#/components/schemas/{name}");
+            assert!(found.contains(&used), "{name} is not used");
+        }
+    }
+
+    #[test]
+    fn every_operation_has_an_id_of_its_own_and_its_path_params() {
+        let document = document(&crate::routes::table());
+        let mut ids = std::collections::BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for operation in methods.as_object().unwrap().values() {
+                assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{path}");
+                let declared = operation["parameters"].as_array().unwrap();
+                let in_path = declared.iter().filter(|param| param["in"] == "path").count();
+                assert_eq!(in_path, path.matches('{').count(), "{path}");
+            }
+        }
+        assert_eq!(document["openapi"], "3.1.0");
+    }
+}

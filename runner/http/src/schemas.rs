@@ -1,0 +1,588 @@
+//! The schemas of what goes in and comes out (JSON Schema 2020-12, as OpenAPI 3.1 has it).
+
+use std::collections::BTreeMap;
+
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
+use serde_json::{Map, Value, json};
+
+/// All of them, by name.
+pub fn all() -> BTreeMap<&'static str, Value> {
+    let mut all = BTreeMap::new();
+    common(&mut all);
+    scripts(&mut all);
+    groups(&mut all);
+    tasks(&mut all);
+    runs(&mut all);
+    control(&mut all);
+    admin(&mut all);
+    all
+}
+
+type Schemas = BTreeMap<&'static str, Value>;
+
+/// An object; a field whose name ends with `?` may be left out.
+fn object(fields: &[(&str, Value)]) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for (name, schema) in fields {
+        match name.strip_suffix('?') {
+            Some(name) => properties.insert(name.into(), schema.clone()),
+            None => {
+                required.push(*name);
+                properties.insert((*name).into(), schema.clone())
+            }
+        };
+    }
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+fn to(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+fn list_of(item: Value) -> Value {
+    let mut list = object(&[("items", array(item)), ("next_cursor", nullable(text()))]);
+    list["description"] = json!("`cursor` of the next page is this one's `next_cursor`; null on the last.");
+    list
+}
+
+fn array(items: Value) -> Value {
+    json!({"type": "array", "items": items})
+}
+
+fn map(values: Value) -> Value {
+    json!({"type": "object", "additionalProperties": values})
+}
+
+fn nullable(schema: Value) -> Value {
+    match schema.get("type").and_then(Value::as_str) {
+        Some(kind) => {
+            let mut schema = schema.clone();
+            schema["type"] = json!([kind, "null"]);
+            schema
+        }
+        None => json!({"anyOf": [schema, {"type": "null"}]}),
+    }
+}
+
+fn text() -> Value {
+    json!({"type": "string"})
+}
+
+fn name() -> Value {
+    to("Name")
+}
+
+fn number() -> Value {
+    json!({"type": "number"})
+}
+
+fn integer() -> Value {
+    json!({"type": "integer"})
+}
+
+fn flag() -> Value {
+    json!({"type": "boolean"})
+}
+
+fn any() -> Value {
+    json!({})
+}
+
+fn some_object() -> Value {
+    json!({"type": "object"})
+}
+
+fn time() -> Value {
+    to("Time")
+}
+
+fn duration() -> Value {
+    to("Duration")
+}
+
+fn uuid() -> Value {
+    json!({"type": "string", "format": "uuid"})
+}
+
+fn one_of(words: &[&str]) -> Value {
+    json!({"enum": words})
+}
+
+fn common(all: &mut Schemas) {
+    all.insert("Any", any());
+    all.insert("Text", text());
+    all.insert(
+        "Name",
+        json!({
+            "type": "string", "minLength": 1, "maxLength": 63,
+            "description": "1 to 63 letters and digits of any writing system (NFC), `_`, `.`, `-`, beginning with a letter, digit or `_`.",
+        }),
+    );
+    all.insert(
+        "Time",
+        json!({"type": "string", "format": "date-time", "description": "RFC 3339; answers are in UTC with `Z` and microseconds."}),
+    );
+    all.insert(
+        "Duration",
+        json!({"type": "string", "examples": ["100ms", "90s", "5m", "1h30m", "1d"]}),
+    );
+    let fault = object(&[("pointer", json!({"type": "string", "format": "json-pointer"})), ("detail", text())]);
+    all.insert(
+        "Problem",
+        object(&[
+            ("type", text()),
+            ("title", text()),
+            ("status", integer()),
+            ("detail", text()),
+            ("errors?", array(fault)),
+            ("existing?", json!({"type": "string", "description": "The id of what is there already."})),
+        ]),
+    );
+    all.insert("Health", object(&[("status", text())]));
+}
+
+fn scripts(all: &mut Schemas) {
+    all.insert("Wasm", json!({"description": "Wasm, or WebAssembly text; at most 64 MiB."}));
+    let version = [
+        ("name", name()),
+        ("version", integer()),
+        ("digest", json!({"type": "string", "description": "SHA-256 of the bytes as they were uploaded, in hexadecimal."})),
+        ("world", one_of(&["task", "consumer", "command"])),
+        ("params_schema", any()),
+        ("defaults", some_object()),
+        ("description", text()),
+        ("size", integer()),
+        ("active", flag()),
+        ("created_at", time()),
+    ];
+    all.insert("ScriptVersion", object(&version));
+    let mut script = vec![("active_version", nullable(integer())), ("latest_version", integer()), ("updated_at", time())];
+    script.extend(version);
+    all.insert("Script", object(&script));
+    all.insert("ScriptList", list_of(to("Script")));
+    all.insert("ScriptVersionList", list_of(to("ScriptVersion")));
+    all.insert(
+        "InvokeRequest",
+        object(&[("params?", some_object()), ("version?", integer()), ("timeout?", duration())]),
+    );
+    all.insert(
+        "Invocation",
+        object(&[
+            ("state", attempt_state()),
+            ("output", any()),
+            ("error", nullable(to("Failure"))),
+            ("logs", array(object(&[("level", text()), ("message", text()), ("fields?", any())]))),
+            ("duration_ms", number()),
+            ("memory_bytes", integer()),
+        ]),
+    );
+    all.insert("ActivateRequest", object(&[("version", integer())]));
+    all.insert("FetchRequest", object(&[("url", text()), ("sha256", text())]));
+}
+
+fn groups(all: &mut Schemas) {
+    let schedule = object(&[
+        ("cron?", text()),
+        ("every?", duration()),
+        ("anchor?", text()),
+        ("after?", duration()),
+        ("once?", object(&[("at?", text()), ("delay?", duration())])),
+        ("daily?", object(&[("every_days?", integer()), ("at", text())])),
+        ("timezone?", text()),
+        ("initial_delay?", duration()),
+        ("starts_at?", text()),
+        ("ends_at?", text()),
+        ("misfire?", one_of(&["once", "skip", "all"])),
+        ("grace?", duration()),
+        ("enabled?", flag()),
+        ("next?", nullable(time())),
+    ]);
+    all.insert("Schedule", schedule);
+    let need = one_of(&["latest", "interval"]);
+    let dependency = json!({"anyOf": [name(), object(&[("group", name()), ("need?", need.clone())])]});
+    let spec = [
+        ("description?", text()),
+        ("category?", nullable(name())),
+        ("timezone?", text()),
+        ("history?", flag()),
+        ("depends_on?", array(dependency)),
+        ("overlap?", one_of(&["queue", "skip", "allow", "cancel_previous"])),
+        ("max_active_runs?", nullable(integer())),
+        ("on_failure?", one_of(&["continue", "stop"])),
+        ("deadline?", duration()),
+        ("deadline_action?", one_of(&["alert", "cancel"])),
+        ("priority?", integer()),
+        ("schedules?", map(to("Schedule"))),
+        ("params?", some_object()),
+        ("template?", name()),
+        ("labels?", map(text())),
+        ("notify?", to("NotifyRules")),
+        ("tasks", map(to("Task"))),
+    ];
+    all.insert("GroupSpec", object(&spec));
+    let mut group = vec![
+        ("name", name()),
+        ("revision", integer()),
+        ("enabled", flag()),
+        ("created_at", time()),
+        ("updated_at", time()),
+    ];
+    group.extend(spec);
+    all.insert("Group", object(&group));
+    all.insert("GroupList", list_of(to("Group")));
+    all.insert("Detached", object(&[("detached", array(name()))]));
+    all.insert(
+        "Validation",
+        object(&[("valid", flag()), ("errors", array(any())), ("changed", flag()), ("spec", to("GroupSpec"))]),
+    );
+    all.insert(
+        "Revision",
+        object(&[
+            ("group", name()),
+            ("revision", integer()),
+            ("spec", to("GroupSpec")),
+            ("created_at", time()),
+            ("created_by", text()),
+        ]),
+    );
+    all.insert("RevisionList", list_of(to("Revision")));
+    let link = object(&[("group", name()), ("kind", one_of(&["depends_on", "sub_run"])), ("need", need)]);
+    let node = object(&[("task", name()), ("executor", text()), ("trigger_rule", text()), ("mapped", flag())]);
+    all.insert(
+        "Graph",
+        object(&[
+            ("group", name()),
+            ("revision", integer()),
+            ("nodes", array(node)),
+            ("edges", array(object(&[("from", name()), ("to", name())]))),
+            ("upstream", array(link.clone())),
+            ("downstream", array(link)),
+        ]),
+    );
+    all.insert("DisableRequest", object(&[("mode?", one_of(&["drain", "stop"]))]));
+    all.insert(
+        "NextInstants",
+        object(&[
+            ("instants", array(time())),
+            ("items", array(object(&[("at", time()), ("schedules", array(name()))]))),
+            ("schedules", map(nullable(time()))),
+        ]),
+    );
+}
+
+fn tasks(all: &mut Schemas) {
+    all.insert(
+        "NotifyRules",
+        object(&[("on", array(text())), ("channels?", array(name())), ("to?", array(text()))]),
+    );
+    all.insert(
+        "Retry",
+        object(&[
+            ("strategy", one_of(&["fixed", "exponential", "fixed_then_exponential", "forever", "daily"])),
+            ("retries?", integer()),
+            ("interval?", duration()),
+            ("max_interval?", duration()),
+            ("fixed?", integer()),
+            ("per_day?", integer()),
+            ("days?", integer()),
+            ("next_day_at?", text()),
+            ("jitter?", any()),
+        ]),
+    );
+    let http = object(&[("method?", text()), ("url", text()), ("headers?", map(text())), ("body?", any())]);
+    let audience = object(&[
+        ("audience", text()),
+        ("dispatch_times?", any()),
+        ("mode?", one_of(&["single", "repeat"])),
+        ("template?", name()),
+        ("max_hold?", duration()),
+    ]);
+    let size = json!({"type": ["integer", "string"], "examples": ["128MiB"]});
+    let mut task = object(&[
+        ("description?", text()),
+        ("script?", json!({"type": "string", "examples": ["extract@1", "aggregate"]})),
+        ("queue?", name()),
+        ("tags?", array(text())),
+        ("http?", http),
+        ("audience?", audience),
+        ("group?", name()),
+        ("depends_on?", array(name())),
+        ("trigger_rule?", one_of(&["all_success", "all_done", "any_success", "any_failed"])),
+        ("when?", text()),
+        ("params?", some_object()),
+        ("retry?", to("Retry")),
+        ("max_lost?", integer()),
+        ("timeout?", json!({"type": "string", "description": "A duration, or `never`."})),
+        ("queue_timeout?", duration()),
+        ("allow_failure?", flag()),
+        ("for_each?", json!({"type": ["array", "string"]})),
+        ("shards?", json!({"type": ["integer", "string"], "description": "A number, or `workers`."})),
+        ("concurrency?", integer()),
+        ("fail_fast?", flag()),
+        ("pools?", map(integer())),
+        ("memory?", size.clone()),
+        ("max_output?", size.clone()),
+        ("max_log?", size),
+        ("allow_hosts?", array(text())),
+        ("sql?", array(name())),
+        ("secrets?", array(name())),
+        ("notify?", to("NotifyRules")),
+    ]);
+    task["description"] = json!("Exactly one executor: `script`, `queue`, `http`, `audience` or `group`.");
+    all.insert("Task", task);
+}
+
+fn words<T: Copy>(all: &[T], word: impl Fn(T) -> &'static str) -> Value {
+    json!({"enum": all.iter().map(|one| word(*one)).collect::<Vec<_>>()})
+}
+
+fn attempt_state() -> Value {
+    words(AttemptState::ALL, AttemptState::as_str)
+}
+
+fn runs(all: &mut Schemas) {
+    let run_state = words(RunState::ALL, RunState::as_str);
+    let task_state = words(TaskState::ALL, TaskState::as_str);
+    let trigger = words(Trigger::ALL, Trigger::as_str);
+    all.insert(
+        "Failure",
+        object(&[("kind", words(ErrorKind::ALL, ErrorKind::as_str)), ("message", text()), ("trace?", text())]),
+    );
+    let task_run = [
+        ("task", name()),
+        ("item", nullable(integer())),
+        ("state", task_state),
+        ("attempt", integer()),
+        ("started_at", nullable(time())),
+        ("finished_at", nullable(time())),
+        ("output", any()),
+        ("error", nullable(to("Failure"))),
+        ("node", nullable(text())),
+        ("progress?", number()),
+        ("note?", text()),
+        ("items?", map(integer())),
+    ];
+    all.insert("TaskRun", object(&task_run));
+    all.insert(
+        "Attempt",
+        object(&[
+            ("attempt", integer()),
+            ("state", attempt_state()),
+            ("node", nullable(text())),
+            ("started_at", time()),
+            ("finished_at", nullable(time())),
+            ("error", nullable(to("Failure"))),
+            ("memory_bytes", nullable(integer())),
+            ("cpu_ms", nullable(integer())),
+        ]),
+    );
+    let mut detail = task_run.to_vec();
+    detail.push(("attempts", array(to("Attempt"))));
+    all.insert("TaskDetail", object(&detail));
+    all.insert(
+        "Run",
+        object(&[
+            ("id", uuid()),
+            ("group", name()),
+            ("revision", integer()),
+            ("logical_time", time()),
+            ("data_interval", object(&[("start", time()), ("end", time())])),
+            ("trigger", trigger.clone()),
+            ("state", run_state.clone()),
+            ("params", some_object()),
+            ("task_params", some_object()),
+            ("key", nullable(text())),
+            ("priority", integer()),
+            ("created_at", time()),
+            ("started_at", nullable(time())),
+            ("finished_at", nullable(time())),
+            ("error", nullable(to("Failure"))),
+            ("labels", map(text())),
+            ("waiting_for", array(any())),
+            ("source?", text()),
+            ("scripts?", map(text())),
+            ("tasks?", array(to("TaskRun"))),
+        ]),
+    );
+    all.insert("RunList", list_of(to("Run")));
+    all.insert(
+        "Submission",
+        object(&[
+            ("params?", some_object()),
+            ("task_params?", map(some_object())),
+            ("logical_time?", time()),
+            ("key?", text()),
+            ("dedupe?", one_of(&["params", "params_kept"])),
+            ("priority?", integer()),
+            ("labels?", map(text())),
+            ("callback?", text()),
+            ("force?", flag()),
+        ]),
+    );
+    all.insert("Batch", object(&[("runs", json!({"type": "array", "maxItems": 10_000, "items": to("Submission")}))]));
+    let result = object(&[
+        ("status", integer()),
+        ("id?", uuid()),
+        ("key?", text()),
+        ("existing?", text()),
+        ("problem?", to("Problem")),
+    ]);
+    all.insert("BatchResults", object(&[("accepted", integer()), ("items", array(result))]));
+    let line = object(&[
+        ("cursor", text()),
+        ("at", time()),
+        ("task", name()),
+        ("item", nullable(integer())),
+        ("attempt", integer()),
+        ("level", text()),
+        ("message", text()),
+        ("fields", any()),
+    ]);
+    all.insert("LogList", list_of(line));
+    all.insert("ScriptsChoice", object(&[("scripts?", one_of(&["pinned", "active"]))]));
+    all.insert(
+        "StateOverride",
+        object(&[("state", one_of(&["succeeded", "failed"])), ("reason", text())]),
+    );
+    all.insert(
+        "TaskOverride",
+        object(&[("state", one_of(&["succeeded", "failed", "skipped"])), ("reason", text()), ("output?", any())]),
+    );
+    let some = |one: Value| json!({"anyOf": [one.clone(), array(one)]});
+    let filter = object(&[
+        ("group?", some(name())),
+        ("state?", some(run_state.clone())),
+        ("trigger?", some(trigger)),
+        ("label?", some(text())),
+        ("labels?", map(text())),
+        ("key?", text()),
+        ("from?", time()),
+        ("to?", time()),
+        ("logical_from?", time()),
+        ("logical_to?", time()),
+        ("ids?", array(uuid())),
+    ]);
+    all.insert(
+        "Bulk",
+        object(&[
+            ("filter", filter),
+            ("action", one_of(&["cancel", "pause", "resume", "restart", "rerun", "state", "delete"])),
+            ("dry_run?", flag()),
+            ("scripts?", one_of(&["pinned", "active"])),
+            ("state?", run_state),
+            ("reason?", text()),
+        ]),
+    );
+    all.insert(
+        "BulkReport",
+        object(&[
+            ("matched", integer()),
+            ("changed", integer()),
+            ("ids", array(uuid())),
+            ("refused", array(object(&[("id", uuid()), ("detail", text())]))),
+            ("dry_run", flag()),
+        ]),
+    );
+}
+
+/// Adds the times that all named things have.
+fn named(mut fields: Vec<(&'static str, Value)>) -> Value {
+    fields.insert(0, ("name", name()));
+    fields.push(("created_at", time()));
+    fields.push(("updated_at", time()));
+    object(&fields)
+}
+
+fn control(all: &mut Schemas) {
+    all.insert("CategorySpec", object(&[("name?", name()), ("description?", text())]));
+    all.insert("Category", named(vec![("description", text())]));
+    all.insert("CategoryList", list_of(to("Category")));
+    all.insert("JsonSchema", json!({"type": ["object", "boolean"], "description": "A JSON Schema."}));
+    all.insert("Template", named(vec![("schema", to("JsonSchema"))]));
+    all.insert("TemplateList", list_of(to("Template")));
+    all.insert(
+        "SecretSpec",
+        object(&[("value", text()), ("groups?", array(text())), ("categories?", array(text()))]),
+    );
+    all.insert("Secret", named(vec![("groups", array(text())), ("categories", array(text()))]));
+    all.insert("SecretList", list_of(to("Secret")));
+    all.insert(
+        "ConnectionSpec",
+        object(&[
+            ("url?", text()),
+            ("groups?", array(text())),
+            ("categories?", array(text())),
+            ("max_connections?", integer()),
+            ("read_only?", flag()),
+        ]),
+    );
+    let connection = vec![
+        ("groups", array(text())),
+        ("categories", array(text())),
+        ("max_connections", integer()),
+        ("read_only", flag()),
+    ];
+    all.insert("Connection", named(connection));
+    all.insert("ConnectionList", list_of(to("Connection")));
+    let role = one_of(&["viewer", "operator", "author", "worker", "admin"]);
+    all.insert(
+        "TokenSpec",
+        object(&[
+            ("name", name()),
+            ("role", role.clone()),
+            ("queues?", array(name())),
+            ("uids?", array(text())),
+            ("expires_at?", time()),
+        ]),
+    );
+    let token = [
+        ("id", uuid()),
+        ("name", name()),
+        ("role", role),
+        ("queues", array(name())),
+        ("uids", array(text())),
+        ("expires_at", nullable(time())),
+        ("created_at", time()),
+        ("last_used_at", nullable(time())),
+    ];
+    all.insert("Token", object(&token));
+    let mut new_token = token.to_vec();
+    new_token.push(("token", json!({"type": "string", "description": "Shown this once."})));
+    all.insert("NewToken", object(&new_token));
+    all.insert("TokenList", list_of(to("Token")));
+    all.insert("PoolSpec", object(&[("name?", name()), ("slots", integer())]));
+    all.insert("Pool", named(vec![("slots", integer())]));
+    all.insert("PoolList", list_of(to("Pool")));
+}
+
+fn admin(all: &mut Schemas) {
+    let node = object(&[
+        ("id", text()),
+        ("name", text()),
+        ("address", nullable(text())),
+        ("state", one_of(&["active", "draining", "stopped", "lost"])),
+        ("version", text()),
+        ("started_at", time()),
+        ("heartbeat_at", time()),
+        ("position", integer()),
+        ("position_newest", integer()),
+        ("slots", integer()),
+        ("running", integer()),
+    ]);
+    all.insert("NodeList", list_of(node));
+    all.insert("Stats", some_object());
+    let audit = object(&[
+        ("id", integer()),
+        ("at", time()),
+        ("actor", text()),
+        ("action", text()),
+        ("kind", text()),
+        ("name", text()),
+        ("before", any()),
+        ("after", any()),
+    ]);
+    all.insert("AuditList", list_of(audit));
+    let kept = ["runs?", "audit?", "events?", "assignments?", "notifications?"].map(|name| (name, duration()));
+    all.insert("Retention", object(&kept));
+}

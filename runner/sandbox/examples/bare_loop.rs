@@ -1,0 +1,232 @@
+//! How fast the sandbox is, against the bare wasm loop of the same engine.
+//!
+//! `cargo run --release -p heddle-sandbox --example bare_loop [component.wasm] [params]`: runs a second of instantiate +
+//! call + drop with nothing around it, on one thread and on two, then the same script through `Sandbox::start`. The
+//! component must be for the world `heddle:task/task` and do without host functions other than WASI's.
+
+use bytes::Bytes;
+use heddle_domain::state::Trigger;
+use heddle_domain::{Clock, Time};
+use heddle_sandbox::{
+    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Limits,
+    LogLine, Outcome, Sandbox, SandboxConfig, bare_engine,
+};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use wasmtime::component::{Component, Linker};
+use wasmtime::{Engine, Store, UpdateDeadline};
+use wasmtime_wasi::p1::WasiP1Ctx;
+use wasmtime_wasi::{WasiCtxBuilder, WasiCtxView, WasiView};
+
+/// How long each figure is measured.
+const MEASURED: Duration = Duration::from_secs(2);
+/// Attempts under way at once in the sandbox.
+const IN_FLIGHT: usize = 64;
+
+/// Gives back its params.
+const ECHO: &str = r#"(component
+  (import "heddle:task/types@1.0.0" (instance $types
+    (type $f (variant (case "retryable" string) (case "retry-after" (tuple u64 string))
+                      (case "fatal" string) (case "skip" string)))
+    (export "failure" (type (eq $f)))))
+  (alias export $types "failure" (type $failure))
+  (core module $main
+    (memory (export "memory") 17)
+    (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 65536))
+    (data (i32.const 1024) "{}")
+    (func (export "run") (param i32 i32) (result i32)
+      (i32.store (i32.const 520) (local.get 0))
+      (i32.store (i32.const 524) (local.get 1))
+      (i32.const 512))
+    (func (export "describe") (result i32)
+      (i32.store (i32.const 512) (i32.const 1024))
+      (i32.store (i32.const 516) (i32.const 2))
+      (i32.const 512)))
+  (core instance $i (instantiate $main))
+  (func (export "run") (param "params" string) (result (result string (error $failure)))
+    (canon lift (core func $i "run") (memory (core memory $i "memory")) (realloc (core func $i "realloc"))))
+  (func (export "describe") (result string)
+    (canon lift (core func $i "describe") (memory (core memory $i "memory")) (realloc (core func $i "realloc")))))"#;
+
+struct State(WasiP1Ctx);
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        self.0.ctx()
+    }
+}
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("compile-wasm") {
+        return heddle_sandbox::compile_child_main();
+    }
+    let wasm = std::env::args()
+        .nth(1)
+        .map_or(ECHO.as_bytes().to_vec(), |path| std::fs::read(path).expect("the file"));
+    let params = std::env::args()
+        .nth(2)
+        .unwrap_or_else(|| r#"{"rows": [1, 2, 3], "day": "2013-07-01"}"#.into());
+    for threads in [1, 2] {
+        println!(
+            "bare loop, {threads} threads: {:.0} runs/s",
+            bare(&wasm, &params, threads)
+        );
+    }
+    tokio::runtime::Runtime::new()
+        .expect("a runtime")
+        .block_on(sandboxed(wasm.into(), params));
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn bare(wasm: &[u8], params: &str, threads: usize) -> f64 {
+    let engine = bare_engine().expect("the engine");
+    let component = Component::new(&engine, wasm).expect("the component");
+    let mut linker = Linker::<State>::new(&engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker).expect("WASI");
+    linker.define_unknown_imports_as_traps(&component).expect("the rest");
+    let pre = linker.instantiate_pre(&component).expect("the imports");
+    let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    let began = now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                futures::executor::block_on(async {
+                    while !stop.load(Ordering::Relaxed) {
+                        bare_run(&engine, &pre, params).await.expect("a run");
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            });
+        }
+        while began.elapsed() < MEASURED {
+            std::thread::sleep(Duration::from_millis(1));
+            engine.increment_epoch();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    count.into_inner() as f64 / began.elapsed().as_secs_f64()
+}
+
+async fn bare_run(
+    engine: &Engine,
+    pre: &wasmtime::component::InstancePre<State>,
+    params: &str,
+) -> wasmtime::Result<()> {
+    let mut store = Store::new(engine, State(WasiCtxBuilder::new().build_p1()));
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
+    let instance = pre.instantiate_async(&mut store).await?;
+    let run = instance.get_func(&mut store, "run").expect("run");
+    // Its failure type is not spelt out here: any result is taken.
+    let mut results = [wasmtime::component::Val::Bool(false)];
+    run.call_async(
+        &mut store,
+        &[wasmtime::component::Val::String(params.to_owned())],
+        &mut results,
+    )
+    .await?;
+    Ok(())
+}
+
+#[derive(Debug)]
+struct RealClock;
+
+impl Clock for RealClock {
+    #[expect(clippy::disallowed_methods, reason = "the benchmark's one door to the time")]
+    fn now(&self) -> Time {
+        chrono::Utc::now()
+    }
+}
+
+struct Nothing;
+
+fn nothing<T: Send + 'static>() -> BoxFuture<'static, Result<T, String>> {
+    Box::pin(async { Err("there is none".to_owned()) })
+}
+
+impl HostServices for Nothing {
+    fn upstream(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
+        nothing()
+    }
+
+    fn state_get(&self, _: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
+        nothing()
+    }
+
+    fn secret(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
+        nothing()
+    }
+
+    fn connection(&self, _: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
+        nothing()
+    }
+
+    fn log(&self, _: LogLine) {}
+
+    fn progress(&self, _: f64, _: String) {}
+}
+
+async fn sandboxed(wasm: Bytes, params: String) {
+    let cache = tempfile::tempdir().expect("a directory");
+    let compiler = CompilerCommand {
+        program: std::env::current_exe().expect("this program"),
+        args: vec!["compile-wasm".into()],
+        env: Vec::new(),
+    };
+    let config = SandboxConfig::new(cache.path().to_owned(), compiler);
+    let threads = config.threads;
+    let sandbox = Sandbox::new(config, Arc::new(RealClock)).expect("the sandbox");
+    let digest = sandbox.compile(wasm).await.expect("the script").digest;
+    let script = sandbox
+        .load(&digest, async { Err::<Bytes, _>(()) })
+        .await
+        .expect("the script");
+    let at = RealClock.now();
+    let host: Arc<dyn HostServices> = Arc::new(Nothing);
+    let request = || AttemptRequest {
+        context: Context {
+            run: uuid::Uuid::nil(),
+            group: "group".into(),
+            task: "task".into(),
+            attempt: 1,
+            trigger: Trigger::Manual,
+            logical_time: at,
+            data_interval: Interval { start: at, end: at },
+            deadline: None,
+            item: None,
+            idempotency_key: "key".into(),
+        },
+        params: params.clone(),
+        limits: Limits::default(),
+        grants: Grants::default(),
+        host: Arc::clone(&host),
+    };
+    for in_flight in [1, IN_FLIGHT] {
+        let (send, mut ended) = tokio::sync::mpsc::unbounded_channel();
+        let start = || {
+            let send = send.clone();
+            let done = Box::new(move |result| drop(send.send(result)));
+            sandbox.start(&script, request(), done);
+        };
+        let (began, mut count) = (now(), 0_u64);
+        (0..in_flight).for_each(|_| start());
+        while began.elapsed() < MEASURED {
+            let result: heddle_sandbox::AttemptResult = ended.recv().await.expect("a result");
+            assert!(matches!(result.outcome, Outcome::Succeeded(_)), "{result:?}");
+            count += 1;
+            start();
+        }
+        let rate = count as f64 / began.elapsed().as_secs_f64();
+        println!("Sandbox::start, {threads} guest threads, {in_flight} in flight: {rate:.0} runs/s");
+        for _ in 0..in_flight {
+            ended.recv().await;
+        }
+    }
+}
