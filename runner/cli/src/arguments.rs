@@ -10,7 +10,7 @@ use crate::session::Connection;
 
 /// Workflows of WebAssembly scripts on one binary and one Postgres.
 #[derive(Parser, Debug)]
-#[command(name = "heddle", version, after_help = crate::exit::HELP, propagate_version = true)]
+#[command(name = "heddle", version, after_help = crate::exit::HELP)]
 pub struct Cli {
     /// The server and the output.
     #[command(flatten)]
@@ -203,7 +203,12 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for line in ["heddle", "heddle run watch x", "heddle group disable g --mode perhaps", "heddle nodes -o xml"] {
+        for line in [
+            "heddle",
+            "heddle run watch x",
+            "heddle group disable g --mode perhaps",
+            "heddle nodes -o xml",
+        ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

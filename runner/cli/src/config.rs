@@ -92,8 +92,11 @@ struct ConfigFile {
 
 /// Reads a file for `serve` or `dev`: the keys are the options' names with `_`.
 pub(crate) fn read_file(path: Option<&Path>) -> Result<(NodeOptions, ServeOptions)> {
-    let Some(path) = path else { return Ok(Default::default()) };
-    let text = std::fs::read_to_string(path).map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
+    let Some(path) = path else {
+        return Ok(Default::default());
+    };
+    let text =
+        std::fs::read_to_string(path).map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
     parse(&text).map_err(|error| usage(format!("{}: {error:#}", path.display())))
 }
 
@@ -102,22 +105,41 @@ fn parse(text: &str) -> Result<(NodeOptions, ServeOptions)> {
     let mut serve = toml::Table::new();
     let mut node = toml::Table::new();
     for (key, value) in file.entries {
-        let place = if matches!(key.as_str(), "database_url" | "node_id") { &mut serve } else { &mut node };
+        let place = if matches!(key.as_str(), "database_url" | "node_id") {
+            &mut serve
+        } else {
+            &mut node
+        };
         place.insert(key, value);
     }
-    Ok((node.try_into().context("cannot be understood")?, serve.try_into().context("cannot be understood")?))
+    Ok((
+        node.try_into().context("cannot be understood")?,
+        serve.try_into().context("cannot be understood")?,
+    ))
 }
 
 impl NodeOptions {
     /// The address to listen on.
     pub(crate) fn listen_address(&self) -> Result<SocketAddr> {
         let text = self.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
-        let with_host = if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() };
+        let with_host = if text.starts_with(':') {
+            format!("127.0.0.1{text}")
+        } else {
+            text.to_owned()
+        };
         if let Ok(address) = with_host.parse() {
             return Ok(address);
         }
-        let wrong = || usage(format!("`{text}` is no address to listen on: write host:port, such as {DEFAULT_LISTEN}"));
-        with_host.to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(wrong)
+        let wrong = || {
+            usage(format!(
+                "`{text}` is no address to listen on: write host:port, such as {DEFAULT_LISTEN}"
+            ))
+        };
+        with_host
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut found| found.next())
+            .ok_or_else(wrong)
     }
 
     /// The data directory.
@@ -145,12 +167,19 @@ mod tests {
     use super::*;
 
     fn listen(text: &str) -> Result<SocketAddr> {
-        NodeOptions { listen: Some(text.into()), ..Default::default() }.listen_address()
+        NodeOptions {
+            listen: Some(text.into()),
+            ..Default::default()
+        }
+        .listen_address()
     }
 
     #[test]
     fn addresses_have_a_host_and_a_port() {
-        assert_eq!(NodeOptions::default().listen_address().unwrap().to_string(), DEFAULT_LISTEN);
+        assert_eq!(
+            NodeOptions::default().listen_address().unwrap().to_string(),
+            DEFAULT_LISTEN
+        );
         assert_eq!(listen(":9000").unwrap().to_string(), "127.0.0.1:9000");
         assert!(listen("localhost:80").unwrap().ip().is_loopback());
         for bad in ["8080", "127.0.0.1", "127.0.0.1:99999", ""] {
@@ -172,9 +201,15 @@ mod tests {
     #[test]
     fn a_flag_wins_over_the_file() {
         let (file, serve) = parse("listen = \"127.0.0.1:1\"\nmax_offers = 5\ndatabase_url = \"postgres://x\"").unwrap();
-        let flags = NodeOptions { listen: Some("127.0.0.1:2".into()), ..Default::default() };
+        let flags = NodeOptions {
+            listen: Some("127.0.0.1:2".into()),
+            ..Default::default()
+        };
         let merged = flags.or(file);
-        assert_eq!((merged.listen.as_deref(), merged.max_offers), (Some("127.0.0.1:2"), Some(5)));
+        assert_eq!(
+            (merged.listen.as_deref(), merged.max_offers),
+            (Some("127.0.0.1:2"), Some(5))
+        );
         assert_eq!(serve.database_url.as_deref(), Some("postgres://x"));
     }
 

@@ -87,7 +87,10 @@ impl Kind {
         match word {
             "email" | "webhook" | "slack" | "feishu" | "dingtalk" | "wecom" => Some((Self::Channel, true)),
             "once" | "interval" | "daily" => Some((Self::Offer, true)),
-            _ => Self::ALL.into_iter().find(|kind| kind.as_str() == word).map(|kind| (kind, false)),
+            _ => Self::ALL
+                .into_iter()
+                .find(|kind| kind.as_str() == word)
+                .map(|kind| (kind, false)),
         }
     }
 }
@@ -112,7 +115,11 @@ impl std::fmt::Display for Document {
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>> {
     let mut files = Vec::new();
     for path in paths {
-        if path.is_dir() { collect(path, 0, &mut files)? } else { files.push(path.clone()) }
+        if path.is_dir() {
+            collect(path, 0, &mut files)?
+        } else {
+            files.push(path.clone())
+        }
     }
     let mut documents = Vec::new();
     for file in &files {
@@ -120,7 +127,10 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>> {
         documents.extend(parse(&text, &shown(file))?);
     }
     for (index, document) in documents.iter().enumerate() {
-        if let Some(twin) = documents[..index].iter().find(|d| (d.kind, &d.name) == (document.kind, &document.name)) {
+        if let Some(twin) = documents[..index]
+            .iter()
+            .find(|d| (d.kind, &d.name) == (document.kind, &document.name))
+        {
             return Err(usage(format!("{document} is in {} as well", twin.source)));
         }
     }
@@ -132,7 +142,10 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>> {
 
 fn collect(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     if depth > MAX_DEPTH {
-        return Err(usage(format!("{} is nested deeper than {MAX_DEPTH} directories", dir.display())));
+        return Err(usage(format!(
+            "{} is nested deeper than {MAX_DEPTH} directories",
+            dir.display()
+        )));
     }
     let mut entries = std::fs::read_dir(dir)
         .and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>())
@@ -145,7 +158,10 @@ fn collect(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
         }
         if path.is_dir() {
             collect(&path, depth + 1, files)?;
-        } else if path.extension().is_some_and(|ext| ext == "yaml" || ext == "yml" || ext == "json") {
+        } else if path
+            .extension()
+            .is_some_and(|ext| ext == "yaml" || ext == "yml" || ext == "json")
+        {
             if files.len() == MAX_FILES {
                 return Err(usage(format!("more than {MAX_FILES} files")));
             }
@@ -156,7 +172,11 @@ fn collect(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 fn shown(path: &Path) -> String {
-    if path == Path::new("-") { "stdin".into() } else { path.display().to_string() }
+    if path == Path::new("-") {
+        "stdin".into()
+    } else {
+        path.display().to_string()
+    }
 }
 
 /// A file's bytes, or stdin's for `-`.
@@ -188,7 +208,11 @@ pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
     let several = values.len() > 1;
     let mut documents = Vec::with_capacity(values.len());
     for (index, value) in values.into_iter().enumerate() {
-        let source = if several { format!("{source} (document {})", index + 1) } else { source.to_owned() };
+        let source = if several {
+            format!("{source} (document {})", index + 1)
+        } else {
+            source.to_owned()
+        };
         if value.is_null() {
             continue;
         }
@@ -198,7 +222,9 @@ pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
 }
 
 fn of_value(value: Value, source: &str) -> Result<Document> {
-    let Value::Object(mut fields) = value else { return Err(usage("it is not a mapping")) };
+    let Value::Object(mut fields) = value else {
+        return Err(usage("it is not a mapping"));
+    };
     let word = match fields.remove("kind") {
         None => "group".to_owned(),
         Some(Value::String(word)) => word,
@@ -218,7 +244,10 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
         Some(spec) if fields.is_empty() => spec,
         Some(_) => {
             let others: Vec<&str> = fields.keys().map(String::as_str).collect();
-            return Err(usage(format!("/spec: besides it there are {}: put them below it", others.join(", "))));
+            return Err(usage(format!(
+                "/spec: besides it there are {}: put them below it",
+                others.join(", ")
+            )));
         }
         None => Value::Object(fields),
     };
@@ -228,12 +257,19 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
     if kind == Kind::Secret {
         fill_from_env(&mut spec)?;
     }
-    Ok(Document { kind, name, spec, source: source.to_owned() })
+    Ok(Document {
+        kind,
+        name,
+        spec,
+        source: source.to_owned(),
+    })
 }
 
 /// `from_env: NAME` instead of `value`, so that secrets need not stand in files.
 fn fill_from_env(spec: &mut Value) -> Result<()> {
-    let Some(variable) = spec.as_object_mut().and_then(|spec| spec.remove("from_env")) else { return Ok(()) };
+    let Some(variable) = spec.as_object_mut().and_then(|spec| spec.remove("from_env")) else {
+        return Ok(());
+    };
     let name = variable.as_str().unwrap_or_default();
     let value = std::env::var(name).map_err(|_| usage(format!("/from_env: the variable `{name}` is not set")))?;
     spec["value"] = Value::String(value);
@@ -243,14 +279,22 @@ fn fill_from_env(spec: &mut Value) -> Result<()> {
 /// By kind, and groups after those that they refer to; else as written.
 fn in_order(mut documents: Vec<Document>) -> Vec<Document> {
     documents.sort_by_key(|document| document.kind);
-    let first = documents.iter().position(|document| document.kind == Kind::Group).unwrap_or(documents.len());
-    let end = documents.iter().rposition(|document| document.kind == Kind::Group).map_or(first, |last| last + 1);
+    let first = documents
+        .iter()
+        .position(|document| document.kind == Kind::Group)
+        .unwrap_or(documents.len());
+    let end = documents
+        .iter()
+        .rposition(|document| document.kind == Kind::Group)
+        .map_or(first, |last| last + 1);
     let mut waiting: Vec<Document> = documents.drain(first..end).collect();
     let mut sorted = Vec::with_capacity(waiting.len());
     while !waiting.is_empty() {
         let names: Vec<String> = waiting.iter().map(|document| document.name.clone()).collect();
         let ready = waiting.iter().position(|document| {
-            group_references(&document.spec).iter().all(|name| *name == document.name || !names.iter().any(|n| n == name))
+            group_references(&document.spec)
+                .iter()
+                .all(|name| *name == document.name || !names.iter().any(|n| n == name))
         });
         // In a cycle the first goes first; the server names the cycle.
         sorted.push(waiting.remove(ready.unwrap_or(0)));
@@ -263,7 +307,11 @@ fn in_order(mut documents: Vec<Document>) -> Vec<Document> {
 fn group_references(spec: &Value) -> Vec<&str> {
     let upstreams = spec["depends_on"].as_array().into_iter().flatten();
     let upstreams = upstreams.filter_map(|up| up.as_str().or_else(|| up["group"].as_str()));
-    let tasks = spec["tasks"].as_object().into_iter().flat_map(Map::values).filter_map(|task| task["group"].as_str());
+    let tasks = spec["tasks"]
+        .as_object()
+        .into_iter()
+        .flat_map(Map::values)
+        .filter_map(|task| task["group"].as_str());
     upstreams.chain(tasks).collect()
 }
 
@@ -282,7 +330,15 @@ mod tests {
         let text = "name: a\ntasks: {t: {script: x}}\n---\nkind: group\nname: b\nspec: {tasks: {}}\n---\n---\nkind: email\nname: ops\nfrom: x@y\n---\n{\"kind\": \"pool\", \"name\": \"db\", \"slots\": 2}\n";
         let found = parse(text, "f.yaml").unwrap();
         let kinds: Vec<_> = found.iter().map(|d| (d.kind, d.name.as_str())).collect();
-        assert_eq!(kinds, [(Kind::Group, "a"), (Kind::Group, "b"), (Kind::Channel, "ops"), (Kind::Pool, "db")]);
+        assert_eq!(
+            kinds,
+            [
+                (Kind::Group, "a"),
+                (Kind::Group, "b"),
+                (Kind::Channel, "ops"),
+                (Kind::Pool, "db")
+            ]
+        );
         assert_eq!(found[0].spec, json!({"tasks": {"t": {"script": "x"}}}));
         assert_eq!(found[1].spec, json!({"tasks": {}}));
         assert_eq!(found[2].spec, json!({"kind": "email", "from": "x@y"}));
@@ -301,7 +357,10 @@ mod tests {
     #[test]
     fn things_come_after_what_they_refer_to() {
         let text = "kind: offer\nname: o\n---\nname: c\ndepends_on: [{group: b}]\n---\nname: b\ntasks: {t: {group: a}}\n---\nname: a\n---\nkind: template\nname: t\n";
-        let names: Vec<String> = in_order(parse(text, "f").unwrap()).into_iter().map(|d| d.name).collect();
+        let names: Vec<String> = in_order(parse(text, "f").unwrap())
+            .into_iter()
+            .map(|d| d.name)
+            .collect();
         assert_eq!(names, ["t", "a", "b", "c", "o"]);
     }
 

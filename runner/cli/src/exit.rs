@@ -9,7 +9,7 @@ pub(crate) const HELP: &str = "Exit codes:
   0    done; for a watched run: it succeeded
   1    refused by the server, the run failed or was cancelled, or the diff is not empty
   2    wrong usage, or a file that cannot be read or understood
-  3    the server, or the database, cannot be reached
+  3    the server cannot be reached
   130  interrupted
 
 Environment: HEDDLE_URL and HEDDLE_TOKEN for all commands that talk to a server, and HEDDLE_<OPTION> for each option of
@@ -71,15 +71,18 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
 
 fn hint(error: &anyhow::Error) -> Option<String> {
     match error.chain().find_map(|cause| cause.downcast_ref::<Error>())? {
-        Error::Unreachable { .. } => Some(
-            "is the server running? `heddle dev` starts one here; --url or HEDDLE_URL names another".into(),
-        ),
+        Error::Unreachable { .. } => {
+            Some("is the server running? `heddle dev` starts one here; --url or HEDDLE_URL names another".into())
+        }
         Error::Unexpected { .. } => Some("does --url (or HEDDLE_URL) name a Heddle server?".into()),
         Error::Refused(problem) => match problem.status {
             401 => Some("pass a token with --token or HEDDLE_TOKEN; `heddle token create` makes the first one".into()),
             403 => Some("this token's role does not allow it".into()),
             412 => Some("somebody has changed it in the meantime: look at `heddle diff` and try again".into()),
-            409 => problem.existing.as_ref().map(|id| format!("the one that is there already is {id}")),
+            409 => problem
+                .existing
+                .as_ref()
+                .map(|id| format!("the one that is there already is {id}")),
             429 | 503 => problem.retry_after.map(|seconds| format!("try again in {seconds} s")),
             _ => None,
         },

@@ -3,6 +3,7 @@
 mod arguments;
 mod commands;
 mod config;
+mod demo;
 mod document;
 mod exit;
 mod logging;

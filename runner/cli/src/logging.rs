@@ -18,11 +18,16 @@ pub enum LogFormat {
 
 /// Starts logging. `level` is a level or a list of directives (`info,heddle_engine=debug`); RUST_LOG wins over it.
 pub(crate) fn start(format: Option<LogFormat>, level: Option<&str>) -> anyhow::Result<()> {
-    let directives = std::env::var("RUST_LOG").ok().or_else(|| level.map(str::to_owned)).unwrap_or_else(|| "info".into());
+    let directives = std::env::var("RUST_LOG")
+        .ok()
+        .or_else(|| level.map(str::to_owned))
+        .unwrap_or_else(|| "info".into());
     let filter = EnvFilter::try_new(&directives)
         .map_err(|error| crate::exit::usage(format!("`{directives}` is no log level: {error}")))?;
     let on_terminal = std::io::stderr().is_terminal();
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     let started = match format.unwrap_or(LogFormat::Text) {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
         LogFormat::Text => builder.with_ansi(on_terminal).with_target(!on_terminal).try_init(),

@@ -58,7 +58,11 @@ pub(crate) fn items(page: &Value) -> impl Iterator<Item = &Value> {
 /// Writes text and a line's end to stdout; a closed pipe is an error, not a panic.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    if text.ends_with('\n') || text.is_empty() { write!(out, "{text}")? } else { writeln!(out, "{text}")? }
+    if text.ends_with('\n') || text.is_empty() {
+        write!(out, "{text}")?
+    } else {
+        writeln!(out, "{text}")?
+    }
     Ok(out.flush()?)
 }
 
@@ -83,7 +87,11 @@ pub(crate) fn plain(value: &Value) -> String {
         Value::Null => "-".into(),
         Value::String(text) => moment(text).unwrap_or_else(|| text.clone()),
         Value::Array(list) if list.iter().all(|item| !item.is_object() && !item.is_array()) => {
-            if list.is_empty() { "-".into() } else { list.iter().map(plain).collect::<Vec<_>>().join(", ") }
+            if list.is_empty() {
+                "-".into()
+            } else {
+                list.iter().map(plain).collect::<Vec<_>>().join(", ")
+            }
         }
         other => other.to_string(),
     }
@@ -91,7 +99,9 @@ pub(crate) fn plain(value: &Value) -> String {
 
 /// An instant of the API, cut to seconds.
 fn moment(text: &str) -> Option<String> {
-    let at = chrono::DateTime::parse_from_rfc3339(text).ok().filter(|_| text.ends_with('Z'))?;
+    let at = chrono::DateTime::parse_from_rfc3339(text)
+        .ok()
+        .filter(|_| text.ends_with('Z'))?;
     Some(at.format("%Y-%m-%d %H:%M:%SZ").to_string())
 }
 
@@ -135,7 +145,11 @@ impl Rows {
     pub(crate) fn add(&mut self, cells: impl IntoIterator<Item = String>) {
         self.empty = false;
         // A control character in a name must not reach the terminal.
-        self.table.add_row(cells.into_iter().map(|cell| cell.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")));
+        self.table.add_row(
+            cells
+                .into_iter()
+                .map(|cell| cell.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")),
+        );
     }
 }
 

@@ -11,10 +11,22 @@ use crate::output::Format;
 #[derive(Args, Clone, Debug)]
 pub struct Connection {
     /// The server's address.
-    #[arg(long, global = true, env = "HEDDLE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
+    #[arg(
+        long,
+        global = true,
+        env = "HEDDLE_URL",
+        default_value = "http://127.0.0.1:8080",
+        value_name = "URL"
+    )]
     pub url: String,
     /// A token; `heddle dev` needs none.
-    #[arg(long, global = true, env = "HEDDLE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    #[arg(
+        long,
+        global = true,
+        env = "HEDDLE_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
     pub token: Option<String>,
     /// How to print.
     #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
@@ -32,7 +44,10 @@ impl Session {
     pub(crate) fn open(connection: &Connection) -> Result<Self> {
         let token = connection.token.as_deref().filter(|token| !token.is_empty());
         let client = Client::new(&connection.url, token)?;
-        Ok(Self { client, output: connection.output })
+        Ok(Self {
+            client,
+            output: connection.output,
+        })
     }
 
     /// Gets and prints one thing.
@@ -60,11 +75,15 @@ impl Session {
     pub(crate) async fn remove(&self, kind: &str, name: &str, path: &[&str], force: bool) -> Result<()> {
         let request = self.client.delete(path);
         let request = if force { request.query("force", true) } else { request };
-        let answer: Option<Value> = request.send_for_option().await.with_context(|| format!("{kind} {name}"))?;
-        self.output.print(&answer.clone().unwrap_or(Value::Null), |_| match &answer {
-            Some(answer) => format!("{kind} {name} deleted ({})", crate::output::plain(answer)),
-            None => format!("{kind} {name} deleted"),
-        })
+        let answer: Option<Value> = request
+            .send_for_option()
+            .await
+            .with_context(|| format!("{kind} {name}"))?;
+        self.output
+            .print(&answer.clone().unwrap_or(Value::Null), |_| match &answer {
+                Some(answer) => format!("{kind} {name} deleted ({})", crate::output::plain(answer)),
+                None => format!("{kind} {name} deleted"),
+            })
     }
 }
 

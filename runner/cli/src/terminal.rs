@@ -54,7 +54,11 @@ impl Canvas {
 
 /// Text in an ANSI colour, if there are any.
 pub(crate) fn coloured(text: &str, colour: &str, on: bool) -> String {
-    if on { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
+    if on {
+        format!("\x1b[{colour}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
 }
 
 /// Cuts text to a number of characters.

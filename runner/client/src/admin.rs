@@ -81,7 +81,9 @@ impl Client {
 
     /// Sets how many slots a pool has.
     pub async fn put_pool(&self, name: &str, slots: u32) -> Result<()> {
-        self.put_named("pools", name, &json!({ "slots": slots })).await.map(drop)
+        self.put_named("pools", name, &json!({ "slots": slots }))
+            .await
+            .map(drop)
     }
 
     /// Whether migrations (and the demo, if there is one) are in and requests are served.
@@ -91,7 +93,12 @@ impl Client {
 
     /// Puts a thing of a kind that is known by name: `categories`, `templates`, `channels`, `topics`, `pools`, ...
     pub async fn put_named(&self, kind: &str, name: &str, body: &Value) -> Result<Value> {
-        Ok(self.put(&["v1", kind, name]).json(body).send_for_option().await?.unwrap_or(Value::Null))
+        Ok(self
+            .put(&["v1", kind, name])
+            .json(body)
+            .send_for_option()
+            .await?
+            .unwrap_or(Value::Null))
     }
 
     /// One thing of a kind.

@@ -74,14 +74,20 @@ impl Backfill {
 
     /// How many of its runs have ended.
     pub fn done(&self) -> i64 {
-        ["succeeded", "failed", "cancelled", "skipped"].iter().filter_map(|state| self.counts.get(*state)).sum()
+        ["succeeded", "failed", "cancelled", "skipped"]
+            .iter()
+            .filter_map(|state| self.counts.get(*state))
+            .sum()
     }
 }
 
 impl Client {
     /// Starts a backfill; with `dry_run` the answer holds `instants` and nothing is made.
     pub async fn backfill_group(&self, group: &str, request: &BackfillRequest) -> Result<Value> {
-        self.post(&["v1", "groups", group, "backfills"]).json(request).send().await
+        self.post(&["v1", "groups", group, "backfills"])
+            .json(request)
+            .send()
+            .await
     }
 
     /// A backfill.
@@ -91,6 +97,9 @@ impl Client {
 
     /// `cancel`, `pause` or `resume`.
     pub async fn control_backfill(&self, id: Uuid, action: &str) -> Result<Backfill> {
-        self.post(&["v1", "backfills", &id.to_string(), action]).json(&json!({})).send().await
+        self.post(&["v1", "backfills", &id.to_string(), action])
+            .json(&json!({}))
+            .send()
+            .await
     }
 }

@@ -69,12 +69,17 @@ impl Client {
 
     /// Reports what became of an assignment.
     pub async fn complete_assignment(&self, uid: &str, completion: &Completion) -> Result<Assignment> {
-        self.post(&["v1", "dispatch", uid, "complete"]).json(completion).send().await
+        self.post(&["v1", "dispatch", uid, "complete"])
+            .json(completion)
+            .send()
+            .await
     }
 
     /// Takes an assignment back.
     pub async fn revoke_assignment(&self, assignment_id: &str) -> Result<Value> {
-        let request = self.post(&["v1", "assignments", assignment_id, "revoke"]).json(&json!({}));
+        let request = self
+            .post(&["v1", "assignments", assignment_id, "revoke"])
+            .json(&json!({}));
         Ok(request.send_for_option().await?.unwrap_or(Value::Null))
     }
 
@@ -90,7 +95,9 @@ impl Client {
 
     /// Replaces an audience's members (`gid_team`).
     pub async fn put_members(&self, audience: &str, members: &[&str]) -> Result<Value> {
-        let request = self.put(&["v1", "audiences", audience, "members"]).json(&json!({ "members": members }));
+        let request = self
+            .put(&["v1", "audiences", audience, "members"])
+            .json(&json!({ "members": members }));
         Ok(request.send_for_option().await?.unwrap_or(Value::Null))
     }
 
@@ -104,7 +111,10 @@ impl Client {
     /// Events after a cursor, of the kinds named (none: all); ends at the newest unless `follow`.
     pub async fn events(&self, after: Option<&str>, kinds: &[&str], follow: bool) -> Result<Lines> {
         let kinds = (!kinds.is_empty()).then(|| kinds.join(","));
-        let request = self.get(&["v1", "events"]).query_if("after", after).query_if("kinds", kinds);
+        let request = self
+            .get(&["v1", "events"])
+            .query_if("after", after)
+            .query_if("kinds", kinds);
         request.query("follow", follow).send_for_lines().await
     }
 }

@@ -61,7 +61,11 @@ impl Client {
 
     /// One page of groups.
     pub async fn groups(&self, category: Option<&str>, cursor: Option<&str>) -> Result<Page<Group>> {
-        self.get(&["v1", "groups"]).query_if("category", category).query_if("cursor", cursor).send().await
+        self.get(&["v1", "groups"])
+            .query_if("category", category)
+            .query_if("cursor", cursor)
+            .send()
+            .await
     }
 
     /// Deletes a group that has no upstreams; answers which groups no longer have it as theirs.
@@ -73,12 +77,20 @@ impl Client {
 
     /// Checks a spec without keeping it.
     pub async fn validate_group(&self, name: &str, spec: &Value) -> Result<Value> {
-        Ok(self.post(&["v1", "groups", name, "validate"]).json(spec).send_for_option().await?.unwrap_or(Value::Null))
+        Ok(self
+            .post(&["v1", "groups", name, "validate"])
+            .json(spec)
+            .send_for_option()
+            .await?
+            .unwrap_or(Value::Null))
     }
 
     /// A group's revisions, newest first, one page.
     pub async fn revisions(&self, name: &str, cursor: Option<&str>) -> Result<Page<Revision>> {
-        self.get(&["v1", "groups", name, "revisions"]).query_if("cursor", cursor).send().await
+        self.get(&["v1", "groups", name, "revisions"])
+            .query_if("cursor", cursor)
+            .send()
+            .await
     }
 
     /// A group's graph.
@@ -88,16 +100,25 @@ impl Client {
 
     /// Lets schedules and upstreams start runs again.
     pub async fn enable_group(&self, name: &str) -> Result<Group> {
-        self.post(&["v1", "groups", name, "enable"]).json(&json!({})).send().await
+        self.post(&["v1", "groups", name, "enable"])
+            .json(&json!({}))
+            .send()
+            .await
     }
 
     /// Stops schedules and upstreams; `mode` is `drain` or `stop`.
     pub async fn disable_group(&self, name: &str, mode: &str) -> Result<Group> {
-        self.post(&["v1", "groups", name, "disable"]).json(&json!({ "mode": mode })).send().await
+        self.post(&["v1", "groups", name, "disable"])
+            .json(&json!({ "mode": mode }))
+            .send()
+            .await
     }
 
     /// The next instants of a group's schedules.
     pub async fn next_instants(&self, name: &str, count: u32) -> Result<Value> {
-        self.get(&["v1", "groups", name, "next"]).query("count", count).send().await
+        self.get(&["v1", "groups", name, "next"])
+            .query("count", count)
+            .send()
+            .await
     }
 }

@@ -43,7 +43,9 @@ impl Client {
 
     /// Schedules messages that are lines of JSON already.
     pub async fn send_message_lines(&self, topic: &str, lines: impl Into<bytes::Bytes>) -> Result<Accepted> {
-        let request = self.post(&["v1", "topics", topic, "messages"]).bytes("application/x-ndjson", lines);
+        let request = self
+            .post(&["v1", "topics", topic, "messages"])
+            .bytes("application/x-ndjson", lines);
         request.timeout(INGEST_TIMEOUT).send().await
     }
 

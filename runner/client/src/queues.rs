@@ -100,7 +100,8 @@ impl Client {
 
     /// Reports a failure: `error` is a message, or an object with one. A fatal one is not tried again.
     pub async fn fail(&self, claim: &Claim, error: &Value, fatal: bool) -> Result<Value> {
-        self.on_claim(claim, "fail", json!({ "error": error, "fatal": fatal })).await
+        self.on_claim(claim, "fail", json!({ "error": error, "fatal": fatal }))
+            .await
     }
 
     /// Gives a claim back undone.

@@ -32,7 +32,10 @@ pub struct Client {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("base", &self.base.as_str()).field("token", &self.token.is_some()).finish()
+        f.debug_struct("Client")
+            .field("base", &self.base.as_str())
+            .field("token", &self.token.is_some())
+            .finish()
     }
 }
 
@@ -53,13 +56,20 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| Error::Invalid(format!("no HTTP client can be made: {error}")))?;
-        Ok(Self { http, base: Arc::new(url), token: token.map(Arc::from) })
+        Ok(Self {
+            http,
+            base: Arc::new(url),
+            token: token.map(Arc::from),
+        })
     }
 
     /// A client of the server that `HEDDLE_URL` and `HEDDLE_TOKEN` name; default `http://127.0.0.1:8080` without one.
     pub fn from_env() -> Result<Self> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Self::new(set("HEDDLE_URL").as_deref().unwrap_or(DEFAULT_URL), set("HEDDLE_TOKEN").as_deref())
+        Self::new(
+            set("HEDDLE_URL").as_deref().unwrap_or(DEFAULT_URL),
+            set("HEDDLE_TOKEN").as_deref(),
+        )
     }
 
     /// The server's address.
@@ -80,7 +90,14 @@ impl Client {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
-        Request { http: self.http.clone(), method, url, headers, body: Ok(None), timeout: Some(DEFAULT_TIMEOUT) }
+        Request {
+            http: self.http.clone(),
+            method,
+            url,
+            headers,
+            body: Ok(None),
+            timeout: Some(DEFAULT_TIMEOUT),
+        }
     }
 
     /// A GET.
@@ -156,7 +173,11 @@ impl Request {
             Ok(value) => {
                 self.headers.insert(name, value);
             }
-            Err(_) => self.body = Err(Error::Invalid(format!("`{value}` cannot be sent in the header `{name}`"))),
+            Err(_) => {
+                self.body = Err(Error::Invalid(format!(
+                    "`{value}` cannot be sent in the header `{name}`"
+                )))
+            }
         }
         self
     }
@@ -169,16 +190,24 @@ impl Request {
 
     /// Lets the server hold the call for `wait` (a long poll).
     pub fn wait(self, wait: Duration) -> Self {
-        self.query("wait", format_args!("{}ms", wait.as_millis())).timeout(DEFAULT_TIMEOUT + wait)
+        self.query("wait", format_args!("{}ms", wait.as_millis()))
+            .timeout(DEFAULT_TIMEOUT + wait)
     }
 
     /// The same GET for another page.
     pub(crate) fn page(&self, client: &Client, cursor: Option<&str>) -> Self {
         let mut url = self.url.clone();
-        let others: Vec<(String, String)> =
-            url.query_pairs().filter(|(name, _)| name != "cursor").map(|(n, v)| (n.into(), v.into())).collect();
+        let others: Vec<(String, String)> = url
+            .query_pairs()
+            .filter(|(name, _)| name != "cursor")
+            .map(|(n, v)| (n.into(), v.into()))
+            .collect();
         url.set_query(None);
-        for (name, value) in others.iter().map(|(n, v)| (n.as_str(), v.as_str())).chain(cursor.map(|c| ("cursor", c))) {
+        for (name, value) in others
+            .iter()
+            .map(|(n, v)| (n.as_str(), v.as_str()))
+            .chain(cursor.map(|c| ("cursor", c)))
+        {
             url.query_pairs_mut().append_pair(name, value);
         }
         Self {
@@ -196,7 +225,10 @@ impl Request {
         let url = self.url.to_string();
         match self.send_for_option().await? {
             Some(answer) => Ok(answer),
-            None => Err(Error::Unexpected { url, detail: "it is empty".into() }),
+            None => Err(Error::Unexpected {
+                url,
+                detail: "it is empty".into(),
+            }),
         }
     }
 
@@ -210,7 +242,10 @@ impl Request {
         let body = read(response, &url).await?;
         serde_json::from_slice(&body)
             .map(Some)
-            .map_err(|error| Error::Unexpected { url, detail: format!("{error} in: {}", excerpt(&body)) })
+            .map_err(|error| Error::Unexpected {
+                url,
+                detail: format!("{error} in: {}", excerpt(&body)),
+            })
     }
 
     /// Sends it; whatever the answer says beyond success is not read.
@@ -232,7 +267,14 @@ impl Request {
 
     /// Sends it; anything but success is an error.
     async fn send_for_response(self) -> Result<Response> {
-        let Self { http, method, url, headers, body, timeout } = self;
+        let Self {
+            http,
+            method,
+            url,
+            headers,
+            body,
+            timeout,
+        } = self;
         let body = body?;
         // Only what changes nothing may be repeated without knowing whether it has arrived.
         let tries = if method == Method::GET { MAX_TRIES } else { 1 };
@@ -262,7 +304,10 @@ impl Request {
 pub(crate) fn unreachable(url: &Url, source: reqwest::Error) -> Error {
     let mut origin = url.clone();
     origin.set_query(None);
-    Error::Unreachable { url: origin.to_string(), source: source.without_url() }
+    Error::Unreachable {
+        url: origin.to_string(),
+        source: source.without_url(),
+    }
 }
 
 async fn read(mut response: Response, url: &str) -> Result<Bytes> {
@@ -272,19 +317,33 @@ async fn read(mut response: Response, url: &str) -> Result<Bytes> {
             Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_BODY_BYTES => body.extend_from_slice(&chunk),
             Ok(Some(_)) => {
                 let detail = format!("it is longer than {MAX_BODY_BYTES} bytes");
-                return Err(Error::Unexpected { url: url.into(), detail });
+                return Err(Error::Unexpected {
+                    url: url.into(),
+                    detail,
+                });
             }
             Ok(None) => return Ok(body.into()),
-            Err(source) => return Err(Error::Unreachable { url: url.into(), source: source.without_url() }),
+            Err(source) => {
+                return Err(Error::Unreachable {
+                    url: url.into(),
+                    source: source.without_url(),
+                });
+            }
         }
     }
 }
 
 async fn refusal(response: Response, url: &Url) -> Error {
     let status = response.status();
-    let retry_after =
-        response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let retry_after = response
+        .headers()
+        .get(header::RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let location = response
+        .headers()
+        .get(header::LOCATION)
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned);
     let body = match read(response, url.as_str()).await {
         Ok(body) => body,
         Err(error) => return error,
@@ -317,8 +376,14 @@ mod tests {
     #[test]
     fn paths_and_queries_are_escaped() {
         let client = Client::new("https://example.com/heddle/", None).unwrap();
-        let request = client.get(&["v1", "groups", "a/b \u{5668}"]).query("label", "a=b&c").query_if("x", None::<u8>);
-        assert_eq!(request.url.as_str(), "https://example.com/heddle/v1/groups/a%2Fb%20%E5%99%A8?label=a%3Db%26c");
+        let request = client
+            .get(&["v1", "groups", "a/b \u{5668}"])
+            .query("label", "a=b&c")
+            .query_if("x", None::<u8>);
+        assert_eq!(
+            request.url.as_str(),
+            "https://example.com/heddle/v1/groups/a%2Fb%20%E5%99%A8?label=a%3Db%26c"
+        );
     }
 
     #[test]
@@ -332,7 +397,11 @@ mod tests {
     #[tokio::test]
     async fn a_dead_server_is_told_from_a_refusal() {
         let client = Client::new("http://127.0.0.1:1", None).unwrap();
-        let error = client.get(&["v1", "groups"]).send::<serde_json::Value>().await.unwrap_err();
+        let error = client
+            .get(&["v1", "groups"])
+            .send::<serde_json::Value>()
+            .await
+            .unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     }
 }

@@ -218,20 +218,29 @@ pub struct BatchItem(pub Value);
 impl BatchItem {
     /// The id of the run that was made, or that was there before.
     pub fn run_id(&self) -> Option<Uuid> {
-        ["/id", "/run/id", "/existing", "/error/existing"].iter().find_map(|at| self.0.pointer(at)?.as_str()?.parse().ok())
+        ["/id", "/run/id", "/existing", "/error/existing"]
+            .iter()
+            .find_map(|at| self.0.pointer(at)?.as_str()?.parse().ok())
     }
 }
 
 impl Client {
     /// Starts a run of a group.
     pub async fn start_run(&self, group: &str, submission: &Submission) -> Result<Run> {
-        self.post(&["v1", "groups", group, "runs"]).json(submission).send().await
+        self.post(&["v1", "groups", group, "runs"])
+            .json(submission)
+            .send()
+            .await
     }
 
     /// Starts up to 10,000 runs of a group; results are in the order of the submissions.
     pub async fn start_runs(&self, group: &str, submissions: &[Submission]) -> Result<Vec<BatchItem>> {
         let body = json!({ "runs": submissions });
-        let page: Page<BatchItem> = self.post(&["v1", "groups", group, "runs", "batch"]).json(&body).send().await?;
+        let page: Page<BatchItem> = self
+            .post(&["v1", "groups", group, "runs", "batch"])
+            .json(&body)
+            .send()
+            .await?;
         Ok(page.items)
     }
 
@@ -257,7 +266,12 @@ impl Client {
 
     /// One page of runs, newest first.
     pub async fn runs(&self, filter: &RunFilter, limit: Option<u32>, cursor: Option<&str>) -> Result<Page<Run>> {
-        filter.apply(self.get(&["v1", "runs"])).query_if("limit", limit).query_if("cursor", cursor).send().await
+        filter
+            .apply(self.get(&["v1", "runs"]))
+            .query_if("limit", limit)
+            .query_if("cursor", cursor)
+            .send()
+            .await
     }
 
     /// `cancel`, `pause`, `resume`, `restart` or `rerun`; the last gives a new run. `scripts` (`pinned` or `active`) is
@@ -290,14 +304,32 @@ impl Client {
     pub async fn attempts(&self, id: Uuid, task: &str, item: Option<i64>) -> Result<Vec<Attempt>> {
         let path = ["v1", "runs", &id.to_string(), "tasks", task];
         let answer: Value = self.get(&path).query_if("item", item).send().await?;
-        let list = ["attempts", "items"].iter().find_map(|name| answer.get(name)).cloned().unwrap_or(answer);
-        serde_json::from_value(list).map_err(|error| Error::Unexpected { url: path.join("/"), detail: error.to_string() })
+        let list = ["attempts", "items"]
+            .iter()
+            .find_map(|name| answer.get(name))
+            .cloned()
+            .unwrap_or(answer);
+        serde_json::from_value(list).map_err(|error| Error::Unexpected {
+            url: path.join("/"),
+            detail: error.to_string(),
+        })
     }
 
     /// Sets a task run's state: `succeeded`, `failed` or `skipped`.
-    pub async fn override_task(&self, id: Uuid, task: &str, item: Option<i64>, state: TaskState, reason: &str) -> Result<Value> {
+    pub async fn override_task(
+        &self,
+        id: Uuid,
+        task: &str,
+        item: Option<i64>,
+        state: TaskState,
+        reason: &str,
+    ) -> Result<Value> {
         let path = ["v1", "runs", &id.to_string(), "tasks", task, "state"];
-        self.put(&path).query_if("item", item).json(&json!({ "state": state, "reason": reason })).send().await
+        self.put(&path)
+            .query_if("item", item)
+            .json(&json!({ "state": state, "reason": reason }))
+            .send()
+            .await
     }
 
     /// Tries a task run again at once.
@@ -308,19 +340,30 @@ impl Client {
 
     /// What happens in a run, until it has ended.
     pub async fn run_events(&self, id: Uuid) -> Result<ServerEvents> {
-        self.get(&["v1", "runs", &id.to_string(), "events"]).send_for_events().await
+        self.get(&["v1", "runs", &id.to_string(), "events"])
+            .send_for_events()
+            .await
     }
 
     /// A task's log from its beginning, one page.
     pub async fn logs(&self, id: Uuid, task: &str, item: Option<i64>, cursor: Option<&str>) -> Result<Page<Value>> {
         let path = ["v1", "runs", &id.to_string(), "tasks", task, "logs"];
-        self.get(&path).query_if("item", item).query_if("cursor", cursor).query("limit", 500).send().await
+        self.get(&path)
+            .query_if("item", item)
+            .query_if("cursor", cursor)
+            .query("limit", 500)
+            .send()
+            .await
     }
 
     /// A task's log as it is written, until the task run is settled.
     pub async fn follow_logs(&self, id: Uuid, task: &str, item: Option<i64>) -> Result<ServerEvents> {
         let path = ["v1", "runs", &id.to_string(), "tasks", task, "logs"];
-        self.get(&path).query_if("item", item).query("follow", true).send_for_events().await
+        self.get(&path)
+            .query_if("item", item)
+            .query("follow", true)
+            .send_for_events()
+            .await
     }
 }
 

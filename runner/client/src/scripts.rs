@@ -84,8 +84,15 @@ pub struct InvocationResult {
 impl Client {
     /// Uploads wasm as a script's next version, and activates it unless told not to.
     pub async fn put_script(&self, name: &str, wasm: impl Into<Bytes>, activate: bool) -> Result<ScriptVersion> {
-        let request = self.put(&["v1", "scripts", name]).bytes("application/wasm", wasm).timeout(UPLOAD_TIMEOUT);
-        let request = if activate { request } else { request.query("activate", false) };
+        let request = self
+            .put(&["v1", "scripts", name])
+            .bytes("application/wasm", wasm)
+            .timeout(UPLOAD_TIMEOUT);
+        let request = if activate {
+            request
+        } else {
+            request.query("activate", false)
+        };
         request.send().await
     }
 
@@ -101,28 +108,44 @@ impl Client {
 
     /// A script's versions, one page.
     pub async fn script_versions(&self, name: &str, cursor: Option<&str>) -> Result<Page<ScriptVersion>> {
-        self.get(&["v1", "scripts", name, "versions"]).query_if("cursor", cursor).send().await
+        self.get(&["v1", "scripts", name, "versions"])
+            .query_if("cursor", cursor)
+            .send()
+            .await
     }
 
     /// A version's wasm.
     pub async fn script_wasm(&self, name: &str, version: i64) -> Result<Bytes> {
-        self.get(&["v1", "scripts", name, "versions", &version.to_string(), "wasm"]).send_for_bytes().await
+        self.get(&["v1", "scripts", name, "versions", &version.to_string(), "wasm"])
+            .send_for_bytes()
+            .await
     }
 
     /// Runs a script without making a run.
     pub async fn invoke(&self, name: &str, invocation: &Invocation) -> Result<InvocationResult> {
-        self.post(&["v1", "scripts", name, "invoke"]).json(invocation).timeout(UPLOAD_TIMEOUT).send().await
+        self.post(&["v1", "scripts", name, "invoke"])
+            .json(invocation)
+            .timeout(UPLOAD_TIMEOUT)
+            .send()
+            .await
     }
 
     /// Makes a version the active one.
     pub async fn activate_script(&self, name: &str, version: i64) -> Result<Value> {
-        self.put(&["v1", "scripts", name, "active"]).json(&json!({ "version": version })).send().await
+        self.put(&["v1", "scripts", name, "active"])
+            .json(&json!({ "version": version }))
+            .send()
+            .await
     }
 
     /// Has the server upload wasm from an address.
     pub async fn fetch_script(&self, name: &str, url: &str, sha256: &str) -> Result<ScriptVersion> {
         let body = json!({ "url": url, "sha256": sha256 });
-        self.post(&["v1", "scripts", name, "fetch"]).json(&body).timeout(UPLOAD_TIMEOUT).send().await
+        self.post(&["v1", "scripts", name, "fetch"])
+            .json(&body)
+            .timeout(UPLOAD_TIMEOUT)
+            .send()
+            .await
     }
 
     /// Deletes a script that nothing uses.

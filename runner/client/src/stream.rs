@@ -22,7 +22,9 @@ pub struct Lines {
 
 impl std::fmt::Debug for Lines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lines").field("url", &self.url.as_str()).finish_non_exhaustive()
+        f.debug_struct("Lines")
+            .field("url", &self.url.as_str())
+            .finish_non_exhaustive()
     }
 }
 
@@ -41,10 +43,15 @@ impl Lines {
                 return Ok((!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned()));
             }
             match self.chunks.next().await {
-                Some(Ok(chunk)) if self.rest.len() + chunk.len() <= MAX_LINE_BYTES => self.rest.extend_from_slice(&chunk),
+                Some(Ok(chunk)) if self.rest.len() + chunk.len() <= MAX_LINE_BYTES => {
+                    self.rest.extend_from_slice(&chunk)
+                }
                 Some(Ok(_)) => {
                     let detail = format!("a line is longer than {MAX_LINE_BYTES} bytes");
-                    return Err(Error::Unexpected { url: self.url.to_string(), detail });
+                    return Err(Error::Unexpected {
+                        url: self.url.to_string(),
+                        detail,
+                    });
                 }
                 Some(Err(source)) => return Err(unreachable(&self.url, source)),
                 None => self.ended = true,
@@ -60,7 +67,10 @@ impl Lines {
             }
             return serde_json::from_str(&line)
                 .map(Some)
-                .map_err(|error| Error::Unexpected { url: self.url.to_string(), detail: error.to_string() });
+                .map_err(|error| Error::Unexpected {
+                    url: self.url.to_string(),
+                    detail: error.to_string(),
+                });
         }
         Ok(None)
     }
@@ -118,12 +128,20 @@ impl Request {
     pub async fn send_for_lines(self) -> Result<Lines> {
         let response = self.send_for_stream().await?;
         let url = response.url().clone();
-        Ok(Lines { url, chunks: response.bytes_stream().boxed(), rest: BytesMut::new(), ended: false })
+        Ok(Lines {
+            url,
+            chunks: response.bytes_stream().boxed(),
+            rest: BytesMut::new(),
+            ended: false,
+        })
     }
 
     /// Sends it and follows the server-sent events.
     pub async fn send_for_events(self) -> Result<ServerEvents> {
-        let lines = self.header(reqwest::header::ACCEPT, "text/event-stream").send_for_lines().await?;
+        let lines = self
+            .header(reqwest::header::ACCEPT, "text/event-stream")
+            .send_for_lines()
+            .await?;
         Ok(ServerEvents { lines })
     }
 }
@@ -134,15 +152,30 @@ mod tests {
 
     fn lines(chunks: &'static [&'static str]) -> Lines {
         let chunks = futures::stream::iter(chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes())))).boxed();
-        Lines { url: Url::parse("http://x/").unwrap(), chunks, rest: BytesMut::new(), ended: false }
+        Lines {
+            url: Url::parse("http://x/").unwrap(),
+            chunks,
+            rest: BytesMut::new(),
+            ended: false,
+        }
     }
 
     #[tokio::test]
     async fn events_are_put_together_from_any_chunks() {
-        let chunks = &["eve", "nt: task\nda", "ta: {\"a\":\ndata: 1}\nid: 7\n", "\n: alive\n\n", "data: end\r\n\r\nda"];
+        let chunks = &[
+            "eve",
+            "nt: task\nda",
+            "ta: {\"a\":\ndata: 1}\nid: 7\n",
+            "\n: alive\n\n",
+            "data: end\r\n\r\nda",
+        ];
         let mut events = ServerEvents { lines: lines(chunks) };
         let first = events.next().await.unwrap().unwrap();
-        let wanted = ServerEvent { event: "task".into(), data: "{\"a\":\n1}".into(), id: Some("7".into()) };
+        let wanted = ServerEvent {
+            event: "task".into(),
+            data: "{\"a\":\n1}".into(),
+            id: Some("7".into()),
+        };
         assert_eq!(first, wanted);
         assert_eq!(events.next().await.unwrap().unwrap().data, "end");
         assert_eq!(events.next().await.unwrap(), None, "an event that was cut off is none");

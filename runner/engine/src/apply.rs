@@ -45,12 +45,6 @@ pub(crate) struct After {
     pub(crate) recorded: u64,
 }
 
-/// A decision, put into rows.
-pub(crate) struct Decided {
-    pub(crate) write: RunWrite,
-    pub(crate) finished: bool,
-}
-
 impl Inner {
     /// Applies outcomes to locked runs. `contexts` has those of all runs that are live.
     pub(crate) async fn apply(
@@ -99,8 +93,8 @@ impl Inner {
                     End::Dropped => {}
                 }
             }
-            let decided = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
-            writes.push(RunWrite { maps, ..decided.write });
+            let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+            writes.push(RunWrite { maps, ..write });
         }
         after.recorded = rows.len() as u64;
         completion.insert_attempts(&rows).await?;
@@ -145,7 +139,7 @@ impl Inner {
         actions: Actions,
         room: &mut usize,
         after: &mut After,
-    ) -> Decided {
+    ) -> RunWrite {
         let run = context.facts.id;
         let plan = &context.revision.plan;
         let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
@@ -170,7 +164,7 @@ impl Inner {
         after.moved.push(run);
         let gated = context.revision.is_gated(context.facts.trigger);
         after.inbox |= finished && (gated || context.facts.has_parent);
-        let write = RunWrite {
+        RunWrite {
             run,
             state,
             progress: progress.to_bytes(),
@@ -183,8 +177,7 @@ impl Inner {
             error: if state == RunState::Failed { progress.error().map(str::to_owned) } else { None },
             gated,
             timed: context.facts.deadline_at.is_some() || plan.tasks.iter().any(|task| task.retry.is_some()),
-        };
-        Decided { write, finished }
+        }
     }
 
     /// Writes decisions and notes what follows from it.

@@ -215,8 +215,8 @@ impl Inner {
         let (actions, state, progress) = self.decide_control(&mut completion, live, context, &event).await?;
         let mut after = After::default();
         let mut room = if self.backlog.load(std::sync::atomic::Ordering::Relaxed) { 0 } else { self.room() };
-        let decided = self.write_of(context, state, &progress, actions, &mut room, &mut after);
-        self.write(&mut completion, std::slice::from_ref(&decided.write), &mut after).await?;
+        let write = self.write_of(context, state, &progress, actions, &mut room, &mut after);
+        self.write(&mut completion, std::slice::from_ref(&write), &mut after).await?;
         completion.commit().await?;
         // What restarts may take other scripts: the facts are read anew.
         self.contexts.remove(&run);
@@ -303,9 +303,9 @@ impl Inner {
         let (actions, _, progress) = self.decide_control(&mut completion, live, &context, &event).await?;
         let mut after = After::default();
         let mut room = 0;
-        let decided = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+        let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
         let error = (state == RunState::Failed).then(|| format!("set by {actor}: {reason}"));
-        let write = RunWrite { error, ..decided.write };
+        let write = RunWrite { error, ..write };
         self.write(&mut completion, &[write], &mut after).await?;
         completion.commit().await?;
         self.contexts.remove(&run);

@@ -151,7 +151,7 @@ impl Inner {
             let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else { continue };
             let (actions, state, progress) =
                 self.decide(&context, found, &events[&run], completion, now).await?;
-            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after).write);
+            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
         }
         self.write(completion, &writes, &mut after).await?;
         Ok(after)
@@ -204,7 +204,7 @@ impl Inner {
             found.progress = Progress::new(&context.revision.plan).to_bytes();
             let (actions, state, progress) =
                 self.decide(&context, &found, &[Event::Start], &mut completion, now).await?;
-            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after).write);
+            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
         }
         for (run, group_id) in gated {
             completion.wait_for_turn(run, group_id, &json!({"turn": true})).await?;
@@ -266,7 +266,7 @@ impl Inner {
             found.progress = Progress::new(&context.revision.plan).to_bytes();
             let (actions, state, progress) =
                 self.decide(&context, &found, &[Event::Start], &mut completion, now).await?;
-            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after).write);
+            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
         }
         completion.unwait(&admitted).await?;
         self.write(&mut completion, &writes, &mut after).await?;

@@ -140,10 +140,13 @@ pub(crate) struct Inner {
     pub(crate) position: AtomicI64,
     pub(crate) work: Notify,
     pub(crate) inbox: Notify,
+    pub(crate) warm_up: Notify,
     pub(crate) next_due: Mutex<Option<Time>>,
     pub(crate) ended: mpsc::UnboundedSender<work::Report>,
     pub(crate) submissions: mpsc::Sender<submit::Request>,
     pub(crate) wakes: wake::Wakes,
+    pub(crate) ready: AtomicBool,
+    pub(crate) on_change: Mutex<Vec<ChangeListener>>,
     pub(crate) stop: CancellationToken,
     pub(crate) tracker: TaskTracker,
     pub(crate) runs_ended: AtomicU64,
@@ -171,6 +174,9 @@ impl Inner {
         self.hands.room(load.parked as usize, self.config.threads, self.config.slots)
     }
 }
+
+/// Hears of changes.
+type ChangeListener = Box<dyn Fn(&str, &str) + Send + Sync>;
 
 /// What a node counts, for metrics.
 #[derive(Clone, Copy, Debug)]
@@ -212,10 +218,13 @@ impl Engine {
             position: AtomicI64::new(0),
             work: Notify::new(),
             inbox: Notify::new(),
+            warm_up: Notify::new(),
             next_due: Mutex::new(None),
             ended,
             submissions,
             wakes,
+            ready: AtomicBool::new(false),
+            on_change: Mutex::default(),
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
             runs_ended: AtomicU64::new(0),
@@ -240,6 +249,7 @@ impl Engine {
         inner.tracker.spawn(wake::follow(inner.clone()));
         inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));
         inner.tracker.spawn(logs::write(inner.clone()));
+        inner.tracker.spawn(wake::warm(inner.clone()));
         Ok(engine)
     }
 
@@ -288,10 +298,33 @@ impl Engine {
         self.inner.config.node
     }
 
-    /// A change was committed on this node: it is followed at once.
-    pub fn changed(&self, kind: &str, name: &str) {
-        self.inner.catalog.forget(kind, name);
-        self.inner.inbox.notify_one();
+    /// Follows what has been committed so far: after a change on this node, before its answer.
+    pub async fn follow_changes(&self) -> Result<(), EngineError> {
+        self.inner.follow_changes().await
+    }
+
+    /// Calls `listener` with kind and name of each change, whichever node took it.
+    pub fn on_change(&self, listener: impl Fn(&str, &str) + Send + Sync + 'static) {
+        self.inner.on_change.lock().push(Box::new(listener));
+    }
+
+    /// Whether the node takes requests; see [`Engine::set_ready`].
+    pub fn is_ready(&self) -> bool {
+        self.inner.ready.load(Ordering::Acquire) && self.is_healthy()
+    }
+
+    /// Says that everything is in that the node needs, or that it takes nothing more.
+    pub fn set_ready(&self, ready: bool) {
+        self.inner.ready.store(ready, Ordering::Release);
+    }
+
+    /// Loads the scripts that enabled groups use, so that no run waits for a compiler here.
+    pub async fn warm(&self) {
+        match self.inner.warm().await {
+            Ok(0) => {}
+            Ok(scripts) => tracing::info!(scripts, "scripts are loaded"),
+            Err(error) => tracing::warn!(%error, "scripts could not be loaded in advance"),
+        }
     }
 
     /// How far an attempt that this node has in hand has come: a fraction and a note.

@@ -258,7 +258,7 @@ impl Inner {
     }
 
     /// Drops from the caches what was changed elsewhere.
-    async fn follow_changes(&self) -> Result<(), EngineError> {
+    pub(crate) async fn follow_changes(&self) -> Result<(), EngineError> {
         /// How many changes one statement reads.
         const PAGE: i64 = 500;
         loop {
@@ -266,11 +266,48 @@ impl Inner {
             let changes = self.store.changes_since(position, PAGE).await?;
             for change in &changes {
                 self.catalog.forget(&change.kind, &change.name);
+                for listener in self.on_change.lock().iter() {
+                    listener(&change.kind, &change.name);
+                }
+                if change.kind == "script" {
+                    self.warm_up.notify_one();
+                }
                 self.position.store(change.id, Ordering::Release);
             }
             if (changes.len() as i64) < PAGE {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Loads scripts that were uploaded on other nodes before a run asks for them.
+pub(crate) async fn warm(inner: Arc<Inner>) {
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = inner.warm_up.notified() => {}
+        }
+        if let Err(error) = inner.warm().await {
+            tracing::warn!(%error, "scripts could not be loaded in advance");
+        }
+    }
+}
+
+impl Inner {
+    /// Loads the active versions of scripts; answers how many there are.
+    pub(crate) async fn warm(&self) -> Result<usize, EngineError> {
+        /// How many scripts are loaded in advance; the rest is loaded when it is needed.
+        const SCRIPTS_MAX: i64 = 1_000;
+        let names = self.store.active_scripts(SCRIPTS_MAX).await?;
+        let mut loaded = 0;
+        for name in names {
+            let Some(facts) = self.catalog.script(&name, None).await? else { continue };
+            match self.load_script(&facts).await? {
+                Ok(_) => loaded += 1,
+                Err(_) => tracing::warn!(script = name, "a script cannot be loaded"),
+            }
+        }
+        Ok(loaded)
     }
 }

@@ -50,7 +50,9 @@ impl Role {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        [Self::Viewer, Self::Operator, Self::Author, Self::Worker, Self::Admin].into_iter().find(|r| r.as_str() == text)
+        [Self::Viewer, Self::Operator, Self::Author, Self::Worker, Self::Admin]
+            .into_iter()
+            .find(|r| r.as_str() == text)
     }
 }
 
@@ -117,12 +119,20 @@ pub struct Caller {
 impl Caller {
     /// Whether it may claim from a queue: not if it is bound to others, nor if it is bound to users.
     pub fn may_claim(&self, queue: &str) -> bool {
-        if self.queues.is_empty() { self.uids.is_empty() } else { self.queues.iter().any(|own| own == queue) }
+        if self.queues.is_empty() {
+            self.uids.is_empty()
+        } else {
+            self.queues.iter().any(|own| own == queue)
+        }
     }
 
     /// Whether it may poll for a user: not if it is bound to others, nor if it is bound to queues.
     pub fn may_poll(&self, uid: &str) -> bool {
-        if self.uids.is_empty() { self.queues.is_empty() } else { self.uids.iter().any(|own| own == uid) }
+        if self.uids.is_empty() {
+            self.queues.is_empty()
+        } else {
+            self.uids.iter().any(|own| own == uid)
+        }
     }
 
     fn of(row: &TokenRow) -> Option<Self> {
@@ -184,10 +194,17 @@ impl TokenCache {
 /// Who asks, by the headers of the request.
 pub async fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
     if app.config.dev {
-        return Ok(Caller { actor: "dev".into(), role: Role::Admin, queues: Vec::new(), uids: Vec::new() });
+        return Ok(Caller {
+            actor: "dev".into(),
+            role: Role::Admin,
+            queues: Vec::new(),
+            uids: Vec::new(),
+        });
     }
     let Some(given) = headers.get(header::AUTHORIZATION) else {
-        return Err(Problem::unauthenticated("a bearer token is needed: `Authorization: Bearer hdl_...`"));
+        return Err(Problem::unauthenticated(
+            "a bearer token is needed: `Authorization: Bearer hdl_...`",
+        ));
     };
     let token = given
         .to_str()
@@ -201,7 +218,12 @@ pub async fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Prob
         && let Some(signer) = &app.signer
     {
         let uid = signer.verify(token, now).ok_or_else(refused)?;
-        return Ok(Caller { actor: format!("uid:{uid}"), role: Role::Worker, queues: Vec::new(), uids: vec![uid] });
+        return Ok(Caller {
+            actor: format!("uid:{uid}"),
+            role: Role::Worker,
+            queues: Vec::new(),
+            uids: vec![uid],
+        });
     }
     let row = look_up(app, token_hash(token), now).await?.ok_or_else(refused)?;
     let caller = Caller::of(&row).ok_or_else(refused)?;
@@ -225,7 +247,13 @@ async fn look_up(app: &App, hash: [u8; 32], now: Time) -> Result<Option<TokenRow
     if known.len() >= TOKENS_MAX {
         known.clear();
     }
-    known.insert(hash, Known { token: token.clone(), until: now + TOKEN_TTL });
+    known.insert(
+        hash,
+        Known {
+            token: token.clone(),
+            until: now + TOKEN_TTL,
+        },
+    );
     Ok(token)
 }
 
@@ -283,7 +311,11 @@ impl Signer {
 
     /// A token for one uid.
     pub fn sign(&self, uid: &str, expires_at: Time) -> String {
-        let claims = JwtClaims { sub: uid.into(), exp: expires_at.timestamp(), nbf: None };
+        let claims = JwtClaims {
+            sub: uid.into(),
+            exp: expires_at.timestamp(),
+            nbf: None,
+        };
         let header = URL_SAFE_NO_PAD.encode(br#"{"alg":"HS256","typ":"JWT"}"#);
         let claims = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&claims).unwrap_or_default());
         let signed = format!("{header}.{claims}");
@@ -300,7 +332,11 @@ impl Signer {
         let (header, claims) = signed.split_once('.')?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
         // The comparison takes the same time wherever the two differ.
-        self.key.clone().chain_update(signed.as_bytes()).verify_slice(&signature).ok()?;
+        self.key
+            .clone()
+            .chain_update(signed.as_bytes())
+            .verify_slice(&signature)
+            .ok()?;
         let header: JwtHeader = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
         let claims: JwtClaims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
         let now = now.timestamp();
@@ -315,19 +351,29 @@ pub fn check_local(headers: &HeaderMap, authority: Option<&str>, more_hosts: &[S
         Some(host) => host.to_str().ok(),
         None => authority,
     };
-    let Some(host) = host else { return Err(Problem::malformed("the header `Host` is missing or unreadable")) };
+    let Some(host) = host else {
+        return Err(Problem::malformed("the header `Host` is missing or unreadable"));
+    };
     if !is_local(host, more_hosts) {
-        return Err(Problem::forbidden(format!("`heddle dev` answers on loopback names only, not on `{host}`")));
+        return Err(Problem::forbidden(format!(
+            "`heddle dev` answers on loopback names only, not on `{host}`"
+        )));
     }
     if let Some(origin) = headers.get(header::ORIGIN) {
         let origin = origin.to_str().unwrap_or("");
-        let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        let host = origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"));
         if !host.is_some_and(|host| is_local(host, more_hosts)) {
-            return Err(Problem::forbidden(format!("`heddle dev` takes no requests from pages of `{origin}`")));
+            return Err(Problem::forbidden(format!(
+                "`heddle dev` takes no requests from pages of `{origin}`"
+            )));
         }
     }
     if headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site") {
-        return Err(Problem::forbidden("`heddle dev` takes no requests from pages of other sites"));
+        return Err(Problem::forbidden(
+            "`heddle dev` takes no requests from pages of other sites",
+        ));
     }
     Ok(())
 }
@@ -349,14 +395,18 @@ fn is_local(host: &str, more_hosts: &[String]) -> bool {
     if name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost") {
         return true;
     }
-    if name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback()) {
+    if name
+        .parse::<std::net::IpAddr>()
+        .is_ok_and(|address| address.is_loopback())
+    {
         return true;
     }
     more_hosts.iter().any(|more| more.eq_ignore_ascii_case(name))
 }
 
 fn is_port(text: &str) -> bool {
-    text.strip_prefix(':').is_some_and(|digits| digits.parse::<u16>().is_ok())
+    text.strip_prefix(':')
+        .is_some_and(|digits| digits.parse::<u16>().is_ok())
 }
 
 #[cfg(test)]
@@ -364,15 +414,31 @@ mod tests {
     use super::*;
 
     fn headers(of: &[(&'static str, &str)]) -> HeaderMap {
-        of.iter().map(|(name, value)| (header::HeaderName::from_static(name), value.parse().unwrap())).collect()
+        of.iter()
+            .map(|(name, value)| (header::HeaderName::from_static(name), value.parse().unwrap()))
+            .collect()
     }
 
     #[test]
     fn dev_answers_this_machine_only() {
-        for host in ["localhost:8080", "127.0.0.1", "[::1]:8080", "LOCALHOST", "app.localhost", "127.8.8.8:1"] {
+        for host in [
+            "localhost:8080",
+            "127.0.0.1",
+            "[::1]:8080",
+            "LOCALHOST",
+            "app.localhost",
+            "127.8.8.8:1",
+        ] {
             assert!(check_local(&headers(&[("host", host)]), None, &[]).is_ok(), "{host}");
         }
-        for host in ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "[::1", "10.0.0.1", "a:b"] {
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "[::1",
+            "10.0.0.1",
+            "a:b",
+        ] {
             assert!(check_local(&headers(&[("host", host)]), None, &[]).is_err(), "{host}");
         }
         for (origin, fine) in [
@@ -402,7 +468,10 @@ mod tests {
         let (signed, _) = token.rsplit_once('.').unwrap();
         assert_eq!(signer.verify(&format!("{signed}."), now), None);
         let none = URL_SAFE_NO_PAD.encode(br#"{"alg":"none"}"#);
-        assert_eq!(signer.verify(&format!("{none}.{}.", signed.split_once('.').unwrap().1), now), None);
+        assert_eq!(
+            signer.verify(&format!("{none}.{}.", signed.split_once('.').unwrap().1), now),
+            None
+        );
         assert_eq!(signer.verify("x.y.z", now), None);
     }
 

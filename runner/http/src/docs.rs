@@ -45,7 +45,10 @@ pub fn page(table: &Table) -> String {
     }
     html.push_str("<h2 id=\"schemas\">schemas</h2>");
     for (name, schema) in schemas::all() {
-        let _ = write!(html, "<details id=\"schema-{name}\"><summary><code>{name}</code></summary><pre>");
+        let _ = write!(
+            html,
+            "<details id=\"schema-{name}\"><summary><code>{name}</code></summary><pre>"
+        );
         escape(&mut html, &pretty(&schema));
         html.push_str("</pre></details>");
     }
@@ -54,12 +57,19 @@ pub fn page(table: &Table) -> String {
 }
 
 fn operation(html: &mut String, route: &Route) {
-    let _ = write!(html, "<details><summary><span class=\"method\">{}</span><code class=\"path\">", route.method.as_str());
+    let _ = write!(
+        html,
+        "<details><summary><span class=\"method\">{}</span><code class=\"path\">",
+        route.method.as_str()
+    );
     escape(html, route.path);
     html.push_str("</code> <span class=\"dim\">");
     escape(html, route.summary);
     html.push_str("</span></summary>");
-    for text in [route.detail, route.access.described()].into_iter().filter(|text| !text.is_empty()) {
+    for text in [route.detail, route.access.described()]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+    {
         html.push_str("<p>");
         escape(html, text);
         html.push_str("</p>");
@@ -121,7 +131,10 @@ mod tests {
         let page = super::page(&crate::routes::table());
         assert!(page.contains("/v1/groups/{name}"));
         for outside in ["<script", "src=", "https://", "http://", "@import"] {
-            assert!(!page.split("<h2 id=\"schemas\"").next().unwrap().contains(outside), "{outside}");
+            assert!(
+                !page.split("<h2 id=\"schemas\"").next().unwrap().contains(outside),
+                "{outside}"
+            );
         }
     }
 }

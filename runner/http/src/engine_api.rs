@@ -257,6 +257,8 @@ pub trait EngineApi: Send + Sync + 'static {
     fn nodes(&self) -> Answer<'_, Vec<Node>>;
     /// Counts for the overview: runs by state, attempts under way, depth of what is ready.
     fn stats(&self) -> Answer<'_, Value>;
+    /// Follows what has been changed so far: called after each change, so that the next request on this node sees it.
+    fn follow(&self) -> BoxFuture<'_, ()>;
     /// Whether this node takes work: `Err` says what is missing.
     fn ready(&self) -> BoxFuture<'_, Result<(), String>>;
 }

@@ -35,12 +35,17 @@ pub fn check(value: &Value) -> Result<(), Problem> {
     fn find(value: &Value, pointer: &str) -> Option<String> {
         match value {
             Value::String(text) => text.contains('\0').then(|| pointer.to_owned()),
-            Value::Array(items) => {
-                items.iter().enumerate().find_map(|(index, item)| find(item, &format!("{pointer}/{index}")))
-            }
+            Value::Array(items) => items
+                .iter()
+                .enumerate()
+                .find_map(|(index, item)| find(item, &format!("{pointer}/{index}"))),
             Value::Object(entries) => entries.iter().find_map(|(key, item)| {
                 let pointer = format!("{pointer}/{}", pointer_token(key));
-                if key.contains('\0') { Some(pointer) } else { find(item, &pointer) }
+                if key.contains('\0') {
+                    Some(pointer)
+                } else {
+                    find(item, &pointer)
+                }
             }),
             _ => None,
         }
@@ -49,7 +54,10 @@ pub fn check(value: &Value) -> Result<(), Problem> {
         return Ok(());
     }
     let pointer = find(value, "").unwrap_or_default();
-    Err(Problem::invalid(Fault::at(pointer, "the character U+0000 cannot be kept")))
+    Err(Problem::invalid(Fault::at(
+        pointer,
+        "the character U+0000 cannot be kept",
+    )))
 }
 
 #[cfg(test)]
@@ -62,7 +70,11 @@ mod tests {
             (Ok(value), Ok(expect)) => assert_eq!(value, expect),
             (Err(problem), Err((status, pointer))) => {
                 assert_eq!(problem.status.as_u16(), status, "{input}: {}", problem.detail);
-                assert_eq!(problem.errors.first().map_or("", |fault| &fault.pointer), pointer, "{input}");
+                assert_eq!(
+                    problem.errors.first().map_or("", |fault| &fault.pointer),
+                    pointer,
+                    "{input}"
+                );
             }
             (got, expect) => panic!("{input}: {got:?} instead of {expect:?}"),
         }
@@ -70,7 +82,10 @@ mod tests {
 
     #[test]
     fn keys_stand_once_and_places_are_named() {
-        check_parse(r#"{"a": [1, -2, 0.5, "x", null, true]}"#, Ok(json!({"a": [1, -2, 0.5, "x", null, true]})));
+        check_parse(
+            r#"{"a": [1, -2, 0.5, "x", null, true]}"#,
+            Ok(json!({"a": [1, -2, 0.5, "x", null, true]})),
+        );
         check_parse(r#"{"a": {"b/c": 1, "b/c": 2}}"#, Err((422, "/a/b~1c")));
         check_parse(r#"{"a": "x\u0000"}"#, Err((422, "/a")));
         check_parse(r#"{"a": [{"b\u0000": 1}]}"#, Err((422, "/a/0/b\0")));

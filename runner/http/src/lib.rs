@@ -56,10 +56,20 @@ async fn guard(State(app): State<App>, request: axum::extract::Request, next: Ne
             return problem.into_response();
         }
     }
+    let is_change = is_change(&request);
     let mut response = next.run(request).await;
+    if is_change && response.status().is_success() {
+        app.engine.follow().await;
+    }
     let headers = response.headers_mut();
     let fixed = axum::http::HeaderValue::from_static;
     headers.insert(axum::http::header::X_CONTENT_TYPE_OPTIONS, fixed("nosniff"));
     headers.insert(axum::http::header::X_FRAME_OPTIONS, fixed("DENY"));
     response
+}
+
+/// Whether a request may change what nodes cache: everything that writes, but for the data plane.
+fn is_change(request: &axum::extract::Request) -> bool {
+    let path = request.uri().path();
+    !request.method().is_safe() && !path.contains("/runs") && !path.starts_with("/v1/claims")
 }

@@ -16,7 +16,10 @@ pub fn document(table: &Table) -> Value {
         if !tags.contains(&route.tag) {
             tags.push(route.tag);
         }
-        paths.entry(route.path).or_default().insert(route.method.as_str().to_lowercase(), operation(route));
+        paths
+            .entry(route.path)
+            .or_default()
+            .insert(route.method.as_str().to_lowercase(), operation(route));
     }
     let tags: Vec<Value> = tags.into_iter().map(|name| json!({"name": name})).collect();
     json!({
@@ -43,7 +46,9 @@ pub fn document(table: &Table) -> Value {
 
 /// The parts of a path: `/v1/groups/{name}` has `name`.
 fn path_params(path: &str) -> Vec<&str> {
-    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect()
+    path.split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+        .collect()
 }
 
 fn operation(route: &Route) -> Value {
@@ -67,7 +72,9 @@ fn operation(route: &Route) -> Value {
         responses.insert(status.to_string(), problem(when));
     }
     responses.insert("default".into(), problem("any other problem"));
-    let detail = [route.detail, route.access.described()].into_iter().filter(|text| !text.is_empty());
+    let detail = [route.detail, route.access.described()]
+        .into_iter()
+        .filter(|text| !text.is_empty());
     let mut operation = json!({
         "operationId": operation_id(route),
         "tags": [route.tag],
@@ -77,8 +84,11 @@ fn operation(route: &Route) -> Value {
         "responses": responses,
     });
     if !route.takes.is_empty() {
-        let content: BTreeMap<&str, Value> =
-            route.takes.iter().map(|media| (media.media_type, content(media))).collect();
+        let content: BTreeMap<&str, Value> = route
+            .takes
+            .iter()
+            .map(|media| (media.media_type, content(media)))
+            .collect();
         operation["requestBody"] = json!({"content": content});
     }
     if route.access == crate::access::Access::Open {
@@ -121,7 +131,12 @@ fn described_status(status: u16) -> &'static str {
 /// `GET /v1/groups/{name}/next` is `get_groups_name_next`: unique because method and path are.
 fn operation_id(route: &Route) -> String {
     let mut id = route.method.as_str().to_lowercase();
-    for part in route.path.trim_start_matches("/v1").split(['/', '{', '}', '.']).filter(|part| !part.is_empty()) {
+    for part in route
+        .path
+        .trim_start_matches("/v1")
+        .split(['/', '{', '}', '.'])
+        .filter(|part| !part.is_empty())
+    {
         id.push('_');
         id.push_str(part);
     }
@@ -168,7 +183,10 @@ mod tests {
         let mut ids = std::collections::BTreeSet::new();
         for (path, methods) in document["paths"].as_object().unwrap() {
             for operation in methods.as_object().unwrap().values() {
-                assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{path}");
+                assert!(
+                    ids.insert(operation["operationId"].as_str().unwrap().to_owned()),
+                    "{path}"
+                );
                 let declared = operation["parameters"].as_array().unwrap();
                 let in_path = declared.iter().filter(|param| param["in"] == "path").count();
                 assert_eq!(in_path, path.matches('{').count(), "{path}");

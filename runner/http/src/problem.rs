@@ -22,7 +22,7 @@ pub struct Problem {
     /// Seconds, for the header `Retry-After`.
     pub retry_after: Option<u64>,
     /// The value of `Allow` (405) or `WWW-Authenticate` (401).
-    pub header: Option<(header::HeaderName, HeaderValue)>,
+    pub header: Option<Box<(header::HeaderName, HeaderValue)>>,
 }
 
 #[derive(Serialize)]
@@ -43,7 +43,14 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 impl Problem {
     /// A problem of a status.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), errors: Vec::new(), existing: None, retry_after: None, header: None }
+        Self {
+            status,
+            detail: detail.into(),
+            errors: Vec::new(),
+            existing: None,
+            retry_after: None,
+            header: None,
+        }
     }
 
     /// 400: what was sent cannot be read.
@@ -54,7 +61,10 @@ impl Problem {
     /// 401: no token, or none that is in force.
     pub fn unauthenticated(detail: impl Into<String>) -> Self {
         let mut problem = Self::new(StatusCode::UNAUTHORIZED, detail);
-        problem.header = Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"heddle\"")));
+        problem.header = Some(Box::new((
+            header::WWW_AUTHENTICATE,
+            HeaderValue::from_static("Bearer realm=\"heddle\""),
+        )));
         problem
     }
 
@@ -80,7 +90,10 @@ impl Problem {
 
     /// 413: more bytes than are taken.
     pub fn too_large(bytes_max: usize) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have at most {bytes_max} bytes"))
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the body may have at most {bytes_max} bytes"),
+        )
     }
 
     /// 422: readable, but wrong at these places.
@@ -91,7 +104,10 @@ impl Problem {
             [one] => one.to_string(),
             [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
         };
-        Self { errors, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail) }
+        Self {
+            errors,
+            ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+        }
     }
 
     /// 422 at one place.
@@ -123,7 +139,10 @@ impl Problem {
             source = cause.source();
         }
         tracing::error!(error = %text, "a request failed");
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "something went wrong inside Heddle; its log says what")
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "something went wrong inside Heddle; its log says what",
+        )
     }
 
     /// The same problem with the id of what is there already.
@@ -154,9 +173,12 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self.body()).unwrap_or_default();
         let mut response = (self.status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
         if let Some(seconds) = self.retry_after {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some((name, value)) = self.header {
+        if let Some(header) = self.header {
+            let (name, value) = *header;
             response.headers_mut().insert(name, value);
         }
         response
@@ -191,12 +213,21 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::NotFound { what, name } => Self::not_found(what, &name),
-            Refusal::Conflict { detail, existing } => Self { existing, ..Self::conflict(detail) },
+            Refusal::Conflict { detail, existing } => Self {
+                existing,
+                ..Self::conflict(detail)
+            },
             Refusal::Invalid(faults) => Self::invalid(faults),
             Refusal::Forbidden(detail) => Self::forbidden(detail),
             Refusal::TooLarge { bytes_max } => Self::too_large(bytes_max),
-            Refusal::Overloaded { detail, retry_after_seconds } => Self::overloaded(detail, retry_after_seconds),
-            Refusal::Unavailable { detail, retry_after_seconds } => Self::unavailable(detail, retry_after_seconds),
+            Refusal::Overloaded {
+                detail,
+                retry_after_seconds,
+            } => Self::overloaded(detail, retry_after_seconds),
+            Refusal::Unavailable {
+                detail,
+                retry_after_seconds,
+            } => Self::unavailable(detail, retry_after_seconds),
             Refusal::Store(error) => error.into(),
             Refusal::Internal(error) => Self::internal(&*error),
         }
@@ -231,6 +262,11 @@ mod tests {
             assert_eq!(response.headers()[header::RETRY_AFTER], "3");
             assert_eq!(response.headers()[header::CONTENT_TYPE], PROBLEM_JSON);
         }
-        assert!(Problem::unauthenticated("who?").into_response().headers().contains_key(header::WWW_AUTHENTICATE));
+        assert!(
+            Problem::unauthenticated("who?")
+                .into_response()
+                .headers()
+                .contains_key(header::WWW_AUTHENTICATE)
+        );
     }
 }

@@ -53,12 +53,18 @@ pub struct Request {
 impl Request {
     /// For the audit.
     pub fn by(&self) -> By<'_> {
-        By { actor: &self.caller.actor, at: self.now }
+        By {
+            actor: &self.caller.actor,
+            at: self.now,
+        }
     }
 
     /// A part of the path, decoded.
     pub fn part(&self, key: &str) -> &str {
-        self.path.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
+        self.path
+            .iter()
+            .find(|(name, _)| name == key)
+            .map_or("", |(_, value)| value)
     }
 
     /// A name in the path of something that has to be there: what can be no name is not there.
@@ -80,7 +86,10 @@ impl Request {
 
     /// The first value of a query parameter; an empty one counts as missing.
     pub fn query(&self, key: &str) -> Option<&str> {
-        self.query.iter().find(|(name, value)| name == key && !value.is_empty()).map(|(_, value)| value.as_str())
+        self.query
+            .iter()
+            .find(|(name, value)| name == key && !value.is_empty())
+            .map(|(_, value)| value.as_str())
     }
 
     /// All values of a query parameter, given several times or with commas.
@@ -96,18 +105,28 @@ impl Request {
 
     /// A flag: `?key`, `?key=true`, `?key=1`, or their opposites.
     pub fn flag(&self, key: &str, default: bool) -> Result<bool, Problem> {
-        match self.query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str()) {
+        match self
+            .query
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
+        {
             None => Ok(default),
             Some("" | "true" | "1") => Ok(true),
             Some("false" | "0") => Ok(false),
-            Some(other) => Err(Problem::malformed(format!("`{key}` is `true` or `false`, not `{other}`"))),
+            Some(other) => Err(Problem::malformed(format!(
+                "`{key}` is `true` or `false`, not `{other}`"
+            ))),
         }
     }
 
     /// A query parameter that can be read as something: 400 if it cannot.
     pub fn query_as<T: FromStr>(&self, key: &str, expected: &str) -> Result<Option<T>, Problem> {
         self.query(key)
-            .map(|text| text.parse().map_err(|_| Problem::malformed(format!("`{key}` is {expected}, not `{text}`"))))
+            .map(|text| {
+                text.parse()
+                    .map_err(|_| Problem::malformed(format!("`{key}` is {expected}, not `{text}`")))
+            })
             .transpose()
     }
 
@@ -150,7 +169,9 @@ impl Request {
 
     /// `If-Match`: `*`, or a revision with or without quotes.
     pub fn if_match(&self) -> Result<Option<IfMatch>, Problem> {
-        let Some(value) = self.headers.get(header::IF_MATCH) else { return Ok(None) };
+        let Some(value) = self.headers.get(header::IF_MATCH) else {
+            return Ok(None);
+        };
         let text = value.to_str().unwrap_or("").trim();
         if text == "*" {
             return Ok(Some(IfMatch::Exists));
@@ -200,17 +221,25 @@ impl Request {
                 }
             }
         };
-        tokio::time::timeout(self.app.config.body_timeout, read).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(self.app.config.body_timeout, read)
+            .await
+            .unwrap_or_else(|_| Err(late()))
     }
 
     fn media_type(&self) -> Result<MediaType, Problem> {
-        let Some(value) = self.headers.get(header::CONTENT_TYPE) else { return Ok(MediaType::Json) };
+        let Some(value) = self.headers.get(header::CONTENT_TYPE) else {
+            return Ok(MediaType::Json);
+        };
         let text = value.to_str().unwrap_or("");
         let essence = text.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
         match essence.as_str() {
             "application/yaml" | "text/yaml" | "application/x-yaml" | "text/x-yaml" => Ok(MediaType::Yaml),
             // What curl says when it is told nothing, and what a browser's form or fetch says of a string.
-            "" | "application/json" | "text/json" | "text/plain" | "application/x-www-form-urlencoded"
+            ""
+            | "application/json"
+            | "text/json"
+            | "text/plain"
+            | "application/x-www-form-urlencoded"
             | "application/octet-stream" => Ok(MediaType::Json),
             other if other.ends_with("+json") => Ok(MediaType::Json),
             other if other.ends_with("+yaml") => Ok(MediaType::Yaml),
@@ -230,7 +259,10 @@ impl Request {
     /// The body as JSON of up to so many bytes.
     pub async fn json_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
         if self.media_type()? == MediaType::Yaml {
-            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "this takes application/json only"));
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "this takes application/json only",
+            ));
         }
         json::parse(&self.bytes(bytes_max).await?)
     }
@@ -281,9 +313,8 @@ pub fn typed<T: DeserializeOwned>(value: Value, below: &str) -> Result<T, Proble
     if !value.is_object() {
         return Err(Problem::invalid_at(below, "an object was expected"));
     }
-    heddle_domain::spec::read(&value).map_err(|faults| {
-        Problem::invalid(Faults(faults.0.into_iter().map(|fault| fault.below(below)).collect()))
-    })
+    heddle_domain::spec::read(&value)
+        .map_err(|faults| Problem::invalid(Faults(faults.0.into_iter().map(|fault| fault.below(below)).collect())))
 }
 
 /// Splits a query string into decoded pairs.
@@ -291,7 +322,9 @@ pub(crate) fn parse_query(query: Option<&str>) -> Result<Vec<(String, String)>, 
     let mut pairs = Vec::new();
     for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
         if pairs.len() == QUERY_PARAMS_MAX {
-            return Err(Problem::malformed(format!("a query may have at most {QUERY_PARAMS_MAX} parameters")));
+            return Err(Problem::malformed(format!(
+                "a query may have at most {QUERY_PARAMS_MAX} parameters"
+            )));
         }
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         pairs.push((decode(key)?, decode(value)?));
@@ -302,7 +335,11 @@ pub(crate) fn parse_query(query: Option<&str>) -> Result<Vec<(String, String)>, 
 fn decode(text: &str) -> Result<String, Problem> {
     // In a query `+` has long stood for a space, but an offset such as +08:00 is written with it far more often here;
     // a `+` before two digits and a colon, or four digits, at the end is one.
-    let text = if is_offset_time(text) { text.replace('+', "%2B") } else { text.replace('+', " ") };
+    let text = if is_offset_time(text) {
+        text.replace('+', "%2B")
+    } else {
+        text.replace('+', " ")
+    };
     let decoded = percent_encoding::percent_decode_str(&text)
         .decode_utf8()
         .map_err(|_| Problem::malformed("the query is not UTF-8"))?;
@@ -313,7 +350,9 @@ fn decode(text: &str) -> Result<String, Problem> {
 }
 
 fn is_offset_time(text: &str) -> bool {
-    let Some((time, offset)) = text.rsplit_once('+') else { return false };
+    let Some((time, offset)) = text.rsplit_once('+') else {
+        return false;
+    };
     let digits = offset.replace(':', "").replace("%3A", "").replace("%3a", "");
     time.contains('T') && digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -346,8 +385,17 @@ mod tests {
     #[test]
     fn queries_are_decoded() {
         let pairs = parse_query(Some("a=1&b=x%20y+z&c&from=2026-01-01T00:00:00+08:00&d=%E6%97%A5")).unwrap();
-        let expect = [("a", "1"), ("b", "x y z"), ("c", ""), ("from", "2026-01-01T00:00:00+08:00"), ("d", "日")];
-        assert_eq!(pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>(), expect);
+        let expect = [
+            ("a", "1"),
+            ("b", "x y z"),
+            ("c", ""),
+            ("from", "2026-01-01T00:00:00+08:00"),
+            ("d", "日"),
+        ];
+        assert_eq!(
+            pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>(),
+            expect
+        );
         assert_eq!(parse_query(Some("a=%ff")).unwrap_err().status.as_u16(), 400);
         assert_eq!(parse_query(Some(&"a&".repeat(101))).unwrap_err().status.as_u16(), 400);
     }
@@ -367,7 +415,10 @@ mod tests {
         }
         let check = |value: Value, pointer: &str| {
             let problem = typed::<Outer>(value, "").unwrap_err();
-            assert_eq!((problem.status.as_u16(), problem.errors[0].pointer.as_str()), (422, pointer));
+            assert_eq!(
+                (problem.status.as_u16(), problem.errors[0].pointer.as_str()),
+                (422, pointer)
+            );
         };
         check(serde_json::json!({"list": [{"n": 1}, {"n": "x"}]}), "/list/1/n");
         check(serde_json::json!({"list": [], "more": 1}), "/more");

@@ -127,7 +127,10 @@ fn common(all: &mut Schemas) {
         "Duration",
         json!({"type": "string", "examples": ["100ms", "90s", "5m", "1h30m", "1d"]}),
     );
-    let fault = object(&[("pointer", json!({"type": "string", "format": "json-pointer"})), ("detail", text())]);
+    let fault = object(&[
+        ("pointer", json!({"type": "string", "format": "json-pointer"})),
+        ("detail", text()),
+    ]);
     all.insert(
         "Problem",
         object(&[
@@ -136,18 +139,27 @@ fn common(all: &mut Schemas) {
             ("status", integer()),
             ("detail", text()),
             ("errors?", array(fault)),
-            ("existing?", json!({"type": "string", "description": "The id of what is there already."})),
+            (
+                "existing?",
+                json!({"type": "string", "description": "The id of what is there already."}),
+            ),
         ]),
     );
     all.insert("Health", object(&[("status", text())]));
 }
 
 fn scripts(all: &mut Schemas) {
-    all.insert("Wasm", json!({"description": "Wasm, or WebAssembly text; at most 64 MiB."}));
+    all.insert(
+        "Wasm",
+        json!({"description": "Wasm, or WebAssembly text; at most 64 MiB."}),
+    );
     let version = [
         ("name", name()),
         ("version", integer()),
-        ("digest", json!({"type": "string", "description": "SHA-256 of the bytes as they were uploaded, in hexadecimal."})),
+        (
+            "digest",
+            json!({"type": "string", "description": "SHA-256 of the bytes as they were uploaded, in hexadecimal."}),
+        ),
         ("world", one_of(&["task", "consumer", "command"])),
         ("params_schema", any()),
         ("defaults", some_object()),
@@ -157,14 +169,22 @@ fn scripts(all: &mut Schemas) {
         ("created_at", time()),
     ];
     all.insert("ScriptVersion", object(&version));
-    let mut script = vec![("active_version", nullable(integer())), ("latest_version", integer()), ("updated_at", time())];
+    let mut script = vec![
+        ("active_version", nullable(integer())),
+        ("latest_version", integer()),
+        ("updated_at", time()),
+    ];
     script.extend(version);
     all.insert("Script", object(&script));
     all.insert("ScriptList", list_of(to("Script")));
     all.insert("ScriptVersionList", list_of(to("ScriptVersion")));
     all.insert(
         "InvokeRequest",
-        object(&[("params?", some_object()), ("version?", integer()), ("timeout?", duration())]),
+        object(&[
+            ("params?", some_object()),
+            ("version?", integer()),
+            ("timeout?", duration()),
+        ]),
     );
     all.insert(
         "Invocation",
@@ -172,7 +192,10 @@ fn scripts(all: &mut Schemas) {
             ("state", attempt_state()),
             ("output", any()),
             ("error", nullable(to("Failure"))),
-            ("logs", array(object(&[("level", text()), ("message", text()), ("fields?", any())]))),
+            (
+                "logs",
+                array(object(&[("level", text()), ("message", text()), ("fields?", any())])),
+            ),
             ("duration_ms", number()),
             ("memory_bytes", integer()),
         ]),
@@ -234,7 +257,12 @@ fn groups(all: &mut Schemas) {
     all.insert("Detached", object(&[("detached", array(name()))]));
     all.insert(
         "Validation",
-        object(&[("valid", flag()), ("errors", array(any())), ("changed", flag()), ("spec", to("GroupSpec"))]),
+        object(&[
+            ("valid", flag()),
+            ("errors", array(any())),
+            ("changed", flag()),
+            ("spec", to("GroupSpec")),
+        ]),
     );
     all.insert(
         "Revision",
@@ -247,8 +275,17 @@ fn groups(all: &mut Schemas) {
         ]),
     );
     all.insert("RevisionList", list_of(to("Revision")));
-    let link = object(&[("group", name()), ("kind", one_of(&["depends_on", "sub_run"])), ("need", need)]);
-    let node = object(&[("task", name()), ("executor", text()), ("trigger_rule", text()), ("mapped", flag())]);
+    let link = object(&[
+        ("group", name()),
+        ("kind", one_of(&["depends_on", "sub_run"])),
+        ("need", need),
+    ]);
+    let node = object(&[
+        ("task", name()),
+        ("executor", text()),
+        ("trigger_rule", text()),
+        ("mapped", flag()),
+    ]);
     all.insert(
         "Graph",
         object(&[
@@ -274,12 +311,19 @@ fn groups(all: &mut Schemas) {
 fn tasks(all: &mut Schemas) {
     all.insert(
         "NotifyRules",
-        object(&[("on", array(text())), ("channels?", array(name())), ("to?", array(text()))]),
+        object(&[
+            ("on", array(text())),
+            ("channels?", array(name())),
+            ("to?", array(text())),
+        ]),
     );
     all.insert(
         "Retry",
         object(&[
-            ("strategy", one_of(&["fixed", "exponential", "fixed_then_exponential", "forever", "daily"])),
+            (
+                "strategy",
+                one_of(&["fixed", "exponential", "fixed_then_exponential", "forever", "daily"]),
+            ),
             ("retries?", integer()),
             ("interval?", duration()),
             ("max_interval?", duration()),
@@ -290,7 +334,12 @@ fn tasks(all: &mut Schemas) {
             ("jitter?", any()),
         ]),
     );
-    let http = object(&[("method?", text()), ("url", text()), ("headers?", map(text())), ("body?", any())]);
+    let http = object(&[
+        ("method?", text()),
+        ("url", text()),
+        ("headers?", map(text())),
+        ("body?", any()),
+    ]);
     let audience = object(&[
         ("audience", text()),
         ("dispatch_times?", any()),
@@ -301,23 +350,35 @@ fn tasks(all: &mut Schemas) {
     let size = json!({"type": ["integer", "string"], "examples": ["128MiB"]});
     let mut task = object(&[
         ("description?", text()),
-        ("script?", json!({"type": "string", "examples": ["extract@1", "aggregate"]})),
+        (
+            "script?",
+            json!({"type": "string", "examples": ["extract@1", "aggregate"]}),
+        ),
         ("queue?", name()),
         ("tags?", array(text())),
         ("http?", http),
         ("audience?", audience),
         ("group?", name()),
         ("depends_on?", array(name())),
-        ("trigger_rule?", one_of(&["all_success", "all_done", "any_success", "any_failed"])),
+        (
+            "trigger_rule?",
+            one_of(&["all_success", "all_done", "any_success", "any_failed"]),
+        ),
         ("when?", text()),
         ("params?", some_object()),
         ("retry?", to("Retry")),
         ("max_lost?", integer()),
-        ("timeout?", json!({"type": "string", "description": "A duration, or `never`."})),
+        (
+            "timeout?",
+            json!({"type": "string", "description": "A duration, or `never`."}),
+        ),
         ("queue_timeout?", duration()),
         ("allow_failure?", flag()),
         ("for_each?", json!({"type": ["array", "string"]})),
-        ("shards?", json!({"type": ["integer", "string"], "description": "A number, or `workers`."})),
+        (
+            "shards?",
+            json!({"type": ["integer", "string"], "description": "A number, or `workers`."}),
+        ),
         ("concurrency?", integer()),
         ("fail_fast?", flag()),
         ("pools?", map(integer())),
@@ -347,7 +408,11 @@ fn runs(all: &mut Schemas) {
     let trigger = words(Trigger::ALL, Trigger::as_str);
     all.insert(
         "Failure",
-        object(&[("kind", words(ErrorKind::ALL, ErrorKind::as_str)), ("message", text()), ("trace?", text())]),
+        object(&[
+            ("kind", words(ErrorKind::ALL, ErrorKind::as_str)),
+            ("message", text()),
+            ("trace?", text()),
+        ]),
     );
     let task_run = [
         ("task", name()),
@@ -420,7 +485,13 @@ fn runs(all: &mut Schemas) {
             ("force?", flag()),
         ]),
     );
-    all.insert("Batch", object(&[("runs", json!({"type": "array", "maxItems": 10_000, "items": to("Submission")}))]));
+    all.insert(
+        "Batch",
+        object(&[(
+            "runs",
+            json!({"type": "array", "maxItems": 10_000, "items": to("Submission")}),
+        )]),
+    );
     let result = object(&[
         ("status", integer()),
         ("id?", uuid()),
@@ -428,7 +499,10 @@ fn runs(all: &mut Schemas) {
         ("existing?", text()),
         ("problem?", to("Problem")),
     ]);
-    all.insert("BatchResults", object(&[("accepted", integer()), ("items", array(result))]));
+    all.insert(
+        "BatchResults",
+        object(&[("accepted", integer()), ("items", array(result))]),
+    );
     let line = object(&[
         ("cursor", text()),
         ("at", time()),
@@ -447,7 +521,11 @@ fn runs(all: &mut Schemas) {
     );
     all.insert(
         "TaskOverride",
-        object(&[("state", one_of(&["succeeded", "failed", "skipped"])), ("reason", text()), ("output?", any())]),
+        object(&[
+            ("state", one_of(&["succeeded", "failed", "skipped"])),
+            ("reason", text()),
+            ("output?", any()),
+        ]),
     );
     let some = |one: Value| json!({"anyOf": [one.clone(), array(one)]});
     let filter = object(&[
@@ -467,7 +545,10 @@ fn runs(all: &mut Schemas) {
         "Bulk",
         object(&[
             ("filter", filter),
-            ("action", one_of(&["cancel", "pause", "resume", "restart", "rerun", "state", "delete"])),
+            (
+                "action",
+                one_of(&["cancel", "pause", "resume", "restart", "rerun", "state", "delete"]),
+            ),
             ("dry_run?", flag()),
             ("scripts?", one_of(&["pinned", "active"])),
             ("state?", run_state),
@@ -498,14 +579,24 @@ fn control(all: &mut Schemas) {
     all.insert("CategorySpec", object(&[("name?", name()), ("description?", text())]));
     all.insert("Category", named(vec![("description", text())]));
     all.insert("CategoryList", list_of(to("Category")));
-    all.insert("JsonSchema", json!({"type": ["object", "boolean"], "description": "A JSON Schema."}));
+    all.insert(
+        "JsonSchema",
+        json!({"type": ["object", "boolean"], "description": "A JSON Schema."}),
+    );
     all.insert("Template", named(vec![("schema", to("JsonSchema"))]));
     all.insert("TemplateList", list_of(to("Template")));
     all.insert(
         "SecretSpec",
-        object(&[("value", text()), ("groups?", array(text())), ("categories?", array(text()))]),
+        object(&[
+            ("value", text()),
+            ("groups?", array(text())),
+            ("categories?", array(text())),
+        ]),
     );
-    all.insert("Secret", named(vec![("groups", array(text())), ("categories", array(text()))]));
+    all.insert(
+        "Secret",
+        named(vec![("groups", array(text())), ("categories", array(text()))]),
+    );
     all.insert("SecretList", list_of(to("Secret")));
     all.insert(
         "ConnectionSpec",

@@ -29,8 +29,6 @@ pub enum Method {
     Post,
     /// Replaces.
     Put,
-    /// Changes a part.
-    Patch,
     /// Removes.
     Delete,
 }
@@ -42,7 +40,6 @@ impl Method {
             Self::Get => "GET",
             Self::Post => "POST",
             Self::Put => "PUT",
-            Self::Patch => "PATCH",
             Self::Delete => "DELETE",
         }
     }
@@ -52,7 +49,6 @@ impl Method {
             Self::Get => MethodFilter::GET,
             Self::Post => MethodFilter::POST,
             Self::Put => MethodFilter::PUT,
-            Self::Patch => MethodFilter::PATCH,
             Self::Delete => MethodFilter::DELETE,
         }
     }
@@ -167,7 +163,8 @@ impl Route {
 
     /// A spec: JSON or YAML.
     pub fn takes_spec(self, schema: &'static str) -> Self {
-        self.takes_as("application/json", schema).takes_as("application/yaml", schema)
+        self.takes_as("application/json", schema)
+            .takes_as("application/yaml", schema)
     }
 
     /// A body of another media type.
@@ -250,7 +247,9 @@ impl Table {
                 let route = route.clone();
                 methods = methods.on(
                     route.method.filter(),
-                    move |State(app): State<App>, path: Result<RawPathParams, RawPathParamsRejection>, request: axum::extract::Request| {
+                    move |State(app): State<App>,
+                          path: Result<RawPathParams, RawPathParamsRejection>,
+                          request: axum::extract::Request| {
                         serve(app, route.clone(), path.ok(), request)
                     },
                 );
@@ -258,10 +257,12 @@ impl Table {
             methods = methods.fallback(move || {
                 let allowed = allowed.clone();
                 async move {
-                    let mut problem =
-                        Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("this path takes {allowed} only"));
+                    let mut problem = Problem::new(
+                        StatusCode::METHOD_NOT_ALLOWED,
+                        format!("this path takes {allowed} only"),
+                    );
                     if let Ok(value) = HeaderValue::from_str(&allowed) {
-                        problem.header = Some((header::ALLOW, value));
+                        problem.header = Some(Box::new((header::ALLOW, value)));
                     }
                     problem
                 }
@@ -291,7 +292,10 @@ async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: ax
     };
     let permit = match bound {
         Some(bound) => Some(bound.clone().try_acquire_owned().map_err(|_| {
-            Problem::overloaded("this node has as many requests under way as it takes", SHED_RETRY_SECONDS)
+            Problem::overloaded(
+                "this node has as many requests under way as it takes",
+                SHED_RETRY_SECONDS,
+            )
         })?),
         None => None,
     };
@@ -317,13 +321,24 @@ async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: ax
     };
     // Without params there is nothing to extract; with params, none means that they are not UTF-8.
     let path: Vec<(String, String)> = match &path {
-        Some(params) => params.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        Some(params) => params
+            .iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
         None if route.path.contains('{') => return Err(Problem::malformed("the path is not UTF-8")),
         None => Vec::new(),
     };
     let now = app.clock.now();
     let query = parse_query(parts.uri.query())?;
-    let request = Request { app, caller, now, headers: parts.headers, path, query, body: Mutex::new(body) };
+    let request = Request {
+        app,
+        caller,
+        now,
+        headers: parts.headers,
+        path,
+        query,
+        body: Mutex::new(body),
+    };
     let response = (route.handler)(request).await?;
     // A stream counts for as long as it is read.
     Ok(match permit {
@@ -353,9 +368,19 @@ mod tests {
         let table = crate::routes::table();
         let mut seen = std::collections::BTreeSet::new();
         for route in table.routes() {
-            assert!(seen.insert((route.path, route.method)), "{} {} twice", route.method.as_str(), route.path);
+            assert!(
+                seen.insert((route.path, route.method)),
+                "{} {} twice",
+                route.method.as_str(),
+                route.path
+            );
             assert!(!route.summary.is_empty() && !route.tag.is_empty());
-            assert!(!route.answers.is_empty(), "{} {} answers nothing", route.method.as_str(), route.path);
+            assert!(
+                !route.answers.is_empty(),
+                "{} {} answers nothing",
+                route.method.as_str(),
+                route.path
+            );
         }
     }
 }

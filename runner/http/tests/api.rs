@@ -59,7 +59,12 @@ impl EngineApi for Small {
             let fault = heddle_domain::Fault::at("", "this is text; wasm was expected");
             return later(Err(Refusal::Invalid(fault.into())));
         }
-        let digest: String = bytes.iter().cycle().take(32).map(|byte| format!("{byte:02x}")).collect();
+        let digest: String = bytes
+            .iter()
+            .cycle()
+            .take(32)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         let params_schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
         later(Ok(CompiledScript {
             digest,
@@ -89,15 +94,23 @@ impl EngineApi for Small {
         _group: Name,
         submissions: Vec<Submission>,
         _actor: String,
-    ) -> Answer<'_, Vec<Result<Run, Refusal>>> {
-        let refuse = |s: Submission| Err(Refusal::Conflict { detail: "there".into(), existing: s.spec.key });
+    ) -> Answer<'_, Vec<Result<Uuid, Refusal>>> {
+        let refuse = |s: Submission| {
+            Err(Refusal::Conflict {
+                detail: "there".into(),
+                existing: s.spec.key,
+            })
+        };
         later(Ok(submissions.into_iter().map(refuse).collect()))
     }
     fn run(&self, _id: Uuid, _wait: Duration) -> Answer<'_, Run> {
         gone("run")
     }
     fn runs(&self, _filter: RunFilter, _cursor: Option<String>, _limit: i64) -> Answer<'_, List<Run>> {
-        later(Ok(List { items: Vec::new(), next_cursor: None }))
+        later(Ok(List {
+            items: Vec::new(),
+            next_cursor: None,
+        }))
     }
     fn control(&self, _id: Uuid, _control: Control, _actor: String) -> Answer<'_, Run> {
         gone("run")
@@ -139,6 +152,9 @@ impl EngineApi for Small {
     fn stats(&self) -> Answer<'_, Value> {
         later(Ok(json!({})))
     }
+    fn follow(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
     fn ready(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Err("migrating".into()) })
     }
@@ -157,10 +173,19 @@ impl Fixture {
         let url = std::env::var("DATABASE_URL").ok()?;
         let (admin, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
-        let name = format!("heddle_http_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await.unwrap();
+        let name = format!(
+            "heddle_http_{}_{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        admin
+            .batch_execute(&format!("DROP DATABASE IF EXISTS {name}"))
+            .await
+            .unwrap();
         admin.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
-        let (base, query) = url.split_once('?').map_or((url.as_str(), ""), |(base, query)| (base, query));
+        let (base, query) = url
+            .split_once('?')
+            .map_or((url.as_str(), ""), |(base, query)| (base, query));
         let base = &base[..base.rfind('/').unwrap()];
         let store = Store::connect(&format!("{base}/{name}?{query}"), 12).await.unwrap();
         store.migrate().await.unwrap();
@@ -171,15 +196,27 @@ impl Fixture {
             chance: Arc::new(Counting(AtomicU64::new(0))),
             secret_keys: SecretKeys::new(SecretKey::new([7; 32]), Vec::new()),
             metrics: Arc::new(String::new),
-            config: HttpConfig { dev, script_bytes_max: 1_000, ..HttpConfig::default() },
+            config: HttpConfig {
+                dev,
+                script_bytes_max: 1_000,
+                ..HttpConfig::default()
+            },
         });
-        Some(Self { router: router(app), store, admin, name })
+        Some(Self {
+            router: router(app),
+            store,
+            admin,
+            name,
+        })
     }
 
     async fn end(self) {
         drop(self.router);
         self.store.close().await;
-        self.admin.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await.unwrap();
+        self.admin
+            .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name))
+            .await
+            .unwrap();
     }
 
     async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Reply {
@@ -190,15 +227,26 @@ impl Fixture {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = self.router.clone().oneshot(request.body(body.into()).unwrap()).await.unwrap();
+        let response = self
+            .router
+            .clone()
+            .oneshot(request.body(body.into()).unwrap())
+            .await
+            .unwrap();
         let (status, headers) = (response.status(), response.headers().clone());
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let json = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        Reply { status, headers, json, bytes }
+        Reply {
+            status,
+            headers,
+            json,
+            bytes,
+        }
     }
 
     async fn json(&self, method: &str, path: &str, body: Value) -> Reply {
-        self.send(method, path, &[("content-type", "application/json")], body.to_string()).await
+        self.send(method, path, &[("content-type", "application/json")], body.to_string())
+            .await
     }
 
     async fn get(&self, path: &str) -> Reply {
@@ -238,24 +286,53 @@ fn group(script: &str) -> Value {
 }
 
 async fn upload(fixture: &Fixture, name: &str, bytes: &'static [u8]) -> Reply {
-    fixture.send("PUT", &format!("/v1/scripts/{name}"), &[("content-type", "application/wasm")], bytes).await
+    fixture
+        .send(
+            "PUT",
+            &format!("/v1/scripts/{name}"),
+            &[("content-type", "application/wasm")],
+            bytes,
+        )
+        .await
 }
 
 #[tokio::test]
 async fn scripts_have_immutable_versions() {
-    let Some(fixture) = Fixture::new(true).await else { return };
+    let Some(fixture) = Fixture::new(true).await else {
+        return;
+    };
     let first = upload(&fixture, "s", b"\0asm1").await.is(201).json;
-    assert_eq!((&first["version"], &first["active"], &first["world"]), (&json!(1), &json!(true), &json!("task")));
+    assert_eq!(
+        (&first["version"], &first["active"], &first["world"]),
+        (&json!(1), &json!(true), &json!("task"))
+    );
     assert_eq!(upload(&fixture, "s", b"\0asm1").await.is(200).json["version"], 1);
     let path = "/v1/scripts/s?activate=false";
     let second = fixture.send("PUT", path, &[], &b"\0asm2"[..]).await.is(201).json;
     assert_eq!((&second["version"], &second["active"]), (&json!(2), &json!(false)));
     assert_eq!(fixture.get("/v1/scripts/s").await.is(200).json["version"], 1);
-    let active = fixture.json("PUT", "/v1/scripts/s/active", json!({"version": 2})).await.is(200).json;
+    let active = fixture
+        .json("PUT", "/v1/scripts/s/active", json!({"version": 2}))
+        .await
+        .is(200)
+        .json;
     assert_eq!(active["active_version"], 2);
-    fixture.json("PUT", "/v1/scripts/s/active", json!({"version": 9})).await.is(422).at("/version");
-    assert_eq!(fixture.get("/v1/scripts/s/versions").await.is(200).json["items"].as_array().unwrap().len(), 2);
-    assert_eq!(&fixture.get("/v1/scripts/s/versions/1/wasm").await.is(200).bytes[..], b"\0asm1");
+    fixture
+        .json("PUT", "/v1/scripts/s/active", json!({"version": 9}))
+        .await
+        .is(422)
+        .at("/version");
+    assert_eq!(
+        fixture.get("/v1/scripts/s/versions").await.is(200).json["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    assert_eq!(
+        &fixture.get("/v1/scripts/s/versions/1/wasm").await.is(200).bytes[..],
+        b"\0asm1"
+    );
     fixture.get("/v1/scripts/s/versions/3").await.is(404);
     fixture.get("/v1/scripts/s/versions/x").await.is(404);
     upload(&fixture, "s", b"hello").await.is(422);
@@ -274,31 +351,67 @@ async fn scripts_have_immutable_versions() {
 
 #[tokio::test]
 async fn groups_have_revisions_and_links() {
-    let Some(fixture) = Fixture::new(true).await else { return };
+    let Some(fixture) = Fixture::new(true).await else {
+        return;
+    };
     upload(&fixture, "s", b"\0asm1").await.is(201);
     let made = fixture.json("PUT", "/v1/groups/a", group("s")).await.is(201);
     assert_eq!(made.headers[header::ETAG], "\"1\"");
-    assert_eq!((&made.json["revision"], &made.json["enabled"], &made.json["timezone"]), (&json!(1), &json!(true), &json!("UTC")));
+    assert_eq!(
+        (&made.json["revision"], &made.json["enabled"], &made.json["timezone"]),
+        (&json!(1), &json!(true), &json!("UTC"))
+    );
     assert_eq!(made.json["created_at"], "2026-11-20T08:00:00.000000Z");
-    assert_eq!(fixture.json("PUT", "/v1/groups/a", group("s")).await.is(200).json["revision"], 1);
+    assert_eq!(
+        fixture.json("PUT", "/v1/groups/a", group("s")).await.is(200).json["revision"],
+        1
+    );
     // What was read can be put again, and changes nothing.
     let read = fixture.get("/v1/groups/a").await.is(200).json;
-    assert_eq!(fixture.json("PUT", "/v1/groups/a", read).await.is(200).json["revision"], 1);
+    assert_eq!(
+        fixture.json("PUT", "/v1/groups/a", read).await.is(200).json["revision"],
+        1
+    );
     fixture.get("/v1/categories/bi").await.is(200);
-    assert_eq!(fixture.get("/v1/groups?category=bi").await.is(200).json["items"].as_array().unwrap().len(), 1);
-    assert_eq!(fixture.get("/v1/groups?category=x").await.is(200).json["items"], json!([]));
+    assert_eq!(
+        fixture.get("/v1/groups?category=bi").await.is(200).json["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(
+        fixture.get("/v1/groups?category=x").await.is(200).json["items"],
+        json!([])
+    );
 
     let headers = [("content-type", "application/yaml"), ("if-match", "\"1\"")];
     let yaml = "tasks:\n  a: {script: s@1}\n";
-    assert_eq!(fixture.send("PUT", "/v1/groups/a", &headers, yaml).await.is(200).json["revision"], 2);
-    fixture.send("PUT", "/v1/groups/a", &headers, "tasks: {a: {script: s}}").await.is(412);
-    fixture.send("PUT", "/v1/groups/new", &[("if-match", "*")], group("s").to_string()).await.is(412);
-    assert_eq!(fixture.get("/v1/groups/a/revisions").await.is(200).json["items"][0]["revision"], 2);
+    assert_eq!(
+        fixture.send("PUT", "/v1/groups/a", &headers, yaml).await.is(200).json["revision"],
+        2
+    );
+    fixture
+        .send("PUT", "/v1/groups/a", &headers, "tasks: {a: {script: s}}")
+        .await
+        .is(412);
+    fixture
+        .send("PUT", "/v1/groups/new", &[("if-match", "*")], group("s").to_string())
+        .await
+        .is(412);
+    assert_eq!(
+        fixture.get("/v1/groups/a/revisions").await.is(200).json["items"][0]["revision"],
+        2
+    );
     fixture.get("/v1/groups/a/revisions/1").await.is(200);
     fixture.get("/v1/groups/a/revisions/3").await.is(404);
 
     let follows = |upstream: &str| json!({"depends_on": [upstream], "tasks": {"a": {"script": "s"}}});
-    fixture.json("PUT", "/v1/groups/b", follows("nobody")).await.is(422).at("/depends_on/0");
+    fixture
+        .json("PUT", "/v1/groups/b", follows("nobody"))
+        .await
+        .is(422)
+        .at("/depends_on/0");
     fixture.json("PUT", "/v1/groups/b", follows("a")).await.is(201);
     let cycle = fixture.json("PUT", "/v1/groups/a", follows("b")).await.is(422).json;
     assert!(cycle["detail"].as_str().unwrap().contains("a -> b -> a"), "{cycle}");
@@ -308,16 +421,43 @@ async fn groups_have_revisions_and_links() {
     let gone = fixture.send("DELETE", "/v1/groups/a", &[], "").await.is(200).json;
     assert_eq!(gone, json!({"detached": ["b"]}));
     let detached = fixture.get("/v1/groups/b").await.is(200).json;
-    assert_eq!((&detached["depends_on"], &detached["revision"]), (&json!([]), &json!(2)));
-    assert_eq!(fixture.json("PUT", "/v1/groups/a", group("s")).await.is(201).json["revision"], 1);
+    assert_eq!(
+        (&detached["depends_on"], &detached["revision"]),
+        (&json!([]), &json!(2))
+    );
+    assert_eq!(
+        fixture.json("PUT", "/v1/groups/a", group("s")).await.is(201).json["revision"],
+        1
+    );
 
-    fixture.json("PUT", "/v1/groups/c", group("nothing")).await.is(422).at("/tasks/a/script");
-    fixture.json("POST", "/v1/groups/c/validate", group("nothing")).await.is(422).at("/tasks/a/script");
+    fixture
+        .json("PUT", "/v1/groups/c", group("nothing"))
+        .await
+        .is(422)
+        .at("/tasks/a/script");
+    fixture
+        .json("POST", "/v1/groups/c/validate", group("nothing"))
+        .await
+        .is(422)
+        .at("/tasks/a/script");
     fixture.json("POST", "/v1/groups/c/validate", group("s")).await.is(200);
     fixture.get("/v1/groups/c").await.is(404);
-    assert_eq!(fixture.json("POST", "/v1/groups/a/disable", json!({"mode": "stop"})).await.is(200).json["enabled"], false);
-    assert_eq!(fixture.send("POST", "/v1/groups/a/enable", &[], "").await.is(200).json["enabled"], true);
-    assert_eq!(fixture.get("/v1/groups/b/graph").await.is(200).json["nodes"][0]["task"], "a");
+    assert_eq!(
+        fixture
+            .json("POST", "/v1/groups/a/disable", json!({"mode": "stop"}))
+            .await
+            .is(200)
+            .json["enabled"],
+        false
+    );
+    assert_eq!(
+        fixture.send("POST", "/v1/groups/a/enable", &[], "").await.is(200).json["enabled"],
+        true
+    );
+    assert_eq!(
+        fixture.get("/v1/groups/b/graph").await.is(200).json["nodes"][0]["task"],
+        "a"
+    );
     fixture.send("DELETE", "/v1/categories/bi", &[], "").await.is(409);
     let audit = fixture.get("/v1/audit?kind=group&name=a").await.is(200).json;
     assert_eq!(audit["items"][0]["action"], "enable");
@@ -327,11 +467,16 @@ async fn groups_have_revisions_and_links() {
 
 #[tokio::test]
 async fn ten_clients_that_put_one_group_make_one_revision() {
-    let Some(fixture) = Fixture::new(true).await else { return };
+    let Some(fixture) = Fixture::new(true).await else {
+        return;
+    };
     upload(&fixture, "s", b"\0asm1").await.is(201);
     let puts = (0..10).map(|_| fixture.json("PUT", "/v1/groups/g", group("s")));
-    let mut statuses: Vec<u16> =
-        futures::future::join_all(puts).await.into_iter().map(|reply| reply.status.as_u16()).collect();
+    let mut statuses: Vec<u16> = futures::future::join_all(puts)
+        .await
+        .into_iter()
+        .map(|reply| reply.status.as_u16())
+        .collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 200, 200, 200, 200, 200, 200, 200, 200, 201]);
     let revisions = fixture.get("/v1/groups/g/revisions").await.is(200).json;
@@ -344,58 +489,127 @@ async fn ten_clients_that_put_one_group_make_one_revision() {
 
 #[tokio::test]
 async fn what_is_wrong_is_a_problem() {
-    let Some(fixture) = Fixture::new(true).await else { return };
+    let Some(fixture) = Fixture::new(true).await else {
+        return;
+    };
     fixture.get("/nowhere").await.is(404);
     fixture.get("/v1/groups/%ff").await.is(400);
     fixture.get("/v1/groups/no%2Fname").await.is(404);
     fixture.json("PUT", "/v1/groups/no%20name", group("s")).await.is(422);
-    fixture.json("PUT", &format!("/v1/groups/{}", "x".repeat(64)), group("s")).await.is(422);
+    fixture
+        .json("PUT", &format!("/v1/groups/{}", "x".repeat(64)), group("s"))
+        .await
+        .is(422);
     fixture.get(&format!("/v1/groups/{}", "x".repeat(64))).await.is(404);
     let refused = fixture.send("PATCH", "/v1/groups/g", &[], "").await.is(405);
     assert_eq!(refused.headers[header::ALLOW], "DELETE, GET, HEAD, PUT");
     fixture.send("PUT", "/v1/groups/g", &[], "{\"tasks\": ").await.is(400);
     fixture.send("PUT", "/v1/groups/g", &[], "[]").await.is(422);
-    fixture.send("PUT", "/v1/groups/g", &[], r#"{"tasks": {"a": {"queue": "q", "queue": "r"}}}"#).await.is(422).at("/tasks/a/queue");
-    fixture.send("PUT", "/v1/groups/g", &[], r#"{"description": "\u0000"}"#).await.is(422).at("/description");
-    fixture.send("PUT", "/v1/groups/g", &[("content-type", "application/yaml")], "a: [").await.is(400);
-    fixture.send("PUT", "/v1/groups/g", &[("content-type", "image/png")], "{}").await.is(415);
-    fixture.json("PUT", "/v1/groups/g", json!({"taskz": {}})).await.is(422).at("/taskz");
-    for (query, status) in [("limit=0", 422), ("limit=501", 422), ("limit=x", 400), ("limit=500", 200)] {
+    fixture
+        .send(
+            "PUT",
+            "/v1/groups/g",
+            &[],
+            r#"{"tasks": {"a": {"queue": "q", "queue": "r"}}}"#,
+        )
+        .await
+        .is(422)
+        .at("/tasks/a/queue");
+    fixture
+        .send("PUT", "/v1/groups/g", &[], r#"{"description": "\u0000"}"#)
+        .await
+        .is(422)
+        .at("/description");
+    fixture
+        .send("PUT", "/v1/groups/g", &[("content-type", "application/yaml")], "a: [")
+        .await
+        .is(400);
+    fixture
+        .send("PUT", "/v1/groups/g", &[("content-type", "image/png")], "{}")
+        .await
+        .is(415);
+    fixture
+        .json("PUT", "/v1/groups/g", json!({"taskz": {}}))
+        .await
+        .is(422)
+        .at("/taskz");
+    for (query, status) in [
+        ("limit=0", 422),
+        ("limit=501", 422),
+        ("limit=x", 400),
+        ("limit=500", 200),
+    ] {
         fixture.get(&format!("/v1/groups?{query}")).await.is(status);
     }
     fixture.get("/v1/runs?state=runing").await.is(422).at("/state");
     fixture.get("/v1/runs?from=yesterday").await.is(400);
     fixture.get("/v1/runs/not-an-id").await.is(404);
-    fixture.json("POST", "/v1/groups/nobody/runs/batch", json!({"runs": []})).await.is(404);
-    fixture.json("POST", "/v1/runs/bulk", json!({"filter": {}, "action": "cancel"})).await.is(422).at("/filter");
-    let taken = fixture.json("POST", "/v1/groups/g/runs", json!({"key": "k"})).await.is(409).json;
+    fixture
+        .json("POST", "/v1/groups/nobody/runs/batch", json!({"runs": []}))
+        .await
+        .is(404);
+    fixture
+        .json("POST", "/v1/runs/bulk", json!({"filter": {}, "action": "cancel"}))
+        .await
+        .is(422)
+        .at("/filter");
+    let taken = fixture
+        .json("POST", "/v1/groups/g/runs", json!({"key": "k"}))
+        .await
+        .is(409)
+        .json;
     assert_eq!(taken["existing"], "k");
     let ready = fixture.get("/readyz").await.is(503);
     assert!(ready.headers.contains_key(header::RETRY_AFTER));
     fixture.get("/healthz").await.is(200);
     assert_eq!(fixture.get("/v1/openapi.json").await.is(200).json["openapi"], "3.1.0");
     fixture.get("/docs").await.is(200);
-    fixture.send("GET", "/healthz", &[("host", "evil.example")], "").await.is(403);
-    fixture.send("GET", "/healthz", &[("origin", "http://evil.example")], "").await.is(403);
+    fixture
+        .send("GET", "/healthz", &[("host", "evil.example")], "")
+        .await
+        .is(403);
+    fixture
+        .send("GET", "/healthz", &[("origin", "http://evil.example")], "")
+        .await
+        .is(403);
     // Names of all writing systems, composed or not, are one name.
-    fixture.json("PUT", "/v1/pools/%C3%A9", json!({"slots": 2})).await.is(201);
-    fixture.json("PUT", "/v1/pools/e%CC%81", json!({"slots": 2})).await.is(200);
+    fixture
+        .json("PUT", "/v1/pools/%C3%A9", json!({"slots": 2}))
+        .await
+        .is(201);
+    fixture
+        .json("PUT", "/v1/pools/e%CC%81", json!({"slots": 2}))
+        .await
+        .is(200);
     assert_eq!(fixture.get("/v1/pools").await.is(200).json["items"][0]["name"], "é");
     fixture.end().await;
 }
 
 #[tokio::test]
 async fn lists_have_cursors() {
-    let Some(fixture) = Fixture::new(true).await else { return };
+    let Some(fixture) = Fixture::new(true).await else {
+        return;
+    };
     for name in ["a", "b", "c", "d", "e"] {
-        fixture.json("PUT", &format!("/v1/pools/{name}"), json!({"slots": 1})).await.is(201);
+        fixture
+            .json("PUT", &format!("/v1/pools/{name}"), json!({"slots": 1}))
+            .await
+            .is(201);
     }
     let mut seen = Vec::new();
     let mut path = "/v1/pools?limit=2".to_owned();
     loop {
         let page = fixture.get(&path).await.is(200).json;
-        seen.extend(page["items"].as_array().unwrap().iter().map(|pool| pool["name"].as_str().unwrap().to_owned()));
-        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        seen.extend(
+            page["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|pool| pool["name"].as_str().unwrap().to_owned()),
+        );
+        let Some(cursor) = page["next_cursor"].as_str() else {
+            break;
+        };
         path = format!("/v1/pools?limit=2&cursor={cursor}");
     }
     assert_eq!(seen, ["a", "b", "c", "d", "e"]);
@@ -404,7 +618,9 @@ async fn lists_have_cursors() {
 
 #[tokio::test]
 async fn secrets_and_connections_are_write_only() {
-    let Some(fixture) = Fixture::new(true).await else { return };
+    let Some(fixture) = Fixture::new(true).await else {
+        return;
+    };
     let secret = json!({"value": "hunter2", "groups": ["g"]});
     let made = fixture.json("PUT", "/v1/secrets/pw", secret.clone()).await.is(201);
     assert!(!made.bytes.windows(7).any(|window| window == b"hunter2"));
@@ -412,12 +628,29 @@ async fn secrets_and_connections_are_write_only() {
     assert!(fixture.get("/v1/secrets/pw").await.is(200).json.get("value").is_none());
     let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
     let (value, grant) = fixture.store.secret_value(&keys, "pw").await.unwrap().unwrap();
-    assert_eq!((value.as_str(), grant.allows("g", None), grant.allows("h", None)), ("hunter2", true, false));
-    fixture.json("PUT", "/v1/connections/w", json!({"groups": ["*"]})).await.is(422).at("/url");
-    fixture.json("PUT", "/v1/connections/w", json!({"url": "mysql://x"})).await.is(422).at("/url");
+    assert_eq!(
+        (value.as_str(), grant.allows("g", None), grant.allows("h", None)),
+        ("hunter2", true, false)
+    );
+    fixture
+        .json("PUT", "/v1/connections/w", json!({"groups": ["*"]}))
+        .await
+        .is(422)
+        .at("/url");
+    fixture
+        .json("PUT", "/v1/connections/w", json!({"url": "mysql://x"}))
+        .await
+        .is(422)
+        .at("/url");
     let url = "postgres://u:secretpw@db/x";
-    fixture.json("PUT", "/v1/connections/w", json!({"url": url, "groups": ["*"]})).await.is(201);
-    let changed = fixture.json("PUT", "/v1/connections/w", json!({"groups": ["g"]})).await.is(200);
+    fixture
+        .json("PUT", "/v1/connections/w", json!({"url": url, "groups": ["*"]}))
+        .await
+        .is(201);
+    let changed = fixture
+        .json("PUT", "/v1/connections/w", json!({"groups": ["g"]}))
+        .await
+        .is(200);
     assert!(!changed.bytes.windows(8).any(|window| window == b"secretpw"));
     assert_eq!(fixture.store.connection_url(&keys, "w").await.unwrap().unwrap().0, url);
     let audit = fixture.get("/v1/audit").await.is(200);
@@ -434,12 +667,23 @@ async fn secrets_and_connections_are_write_only() {
 
 #[tokio::test]
 async fn serving_needs_tokens() {
-    let Some(fixture) = Fixture::new(false).await else { return };
+    let Some(fixture) = Fixture::new(false).await else {
+        return;
+    };
     let refused = fixture.get("/v1/groups").await.is(401);
     assert!(refused.headers.contains_key(header::WWW_AUTHENTICATE));
-    fixture.send("GET", "/v1/groups", &[("authorization", "Bearer hdl_wrong")], "").await.is(401);
-    fixture.send("GET", "/healthz", &[("host", "heddle.example")], "").await.is(200);
-    let by = heddle_store::change::By { actor: "cli", at: Fixed.now() };
+    fixture
+        .send("GET", "/v1/groups", &[("authorization", "Bearer hdl_wrong")], "")
+        .await
+        .is(401);
+    fixture
+        .send("GET", "/healthz", &[("host", "heddle.example")], "")
+        .await
+        .is(200);
+    let by = heddle_store::change::By {
+        actor: "cli",
+        at: Fixed.now(),
+    };
     let write = |name: &'static str, role: &'static str, text: &str| heddle_store::token::TokenWrite {
         id: Uuid::from_u128(heddle_http::access::token_hash(text)[0].into()),
         name,
@@ -449,22 +693,47 @@ async fn serving_needs_tokens() {
         uids: &[],
         expires_at: None,
     };
-    fixture.store.create_token(by, write("root", "admin", "hdl_root")).await.unwrap().unwrap();
-    let as_root = [("authorization", "Bearer hdl_root"), ("content-type", "application/json")];
+    fixture
+        .store
+        .create_token(by, write("root", "admin", "hdl_root"))
+        .await
+        .unwrap()
+        .unwrap();
+    let as_root = [
+        ("authorization", "Bearer hdl_root"),
+        ("content-type", "application/json"),
+    ];
     let body = json!({"name": "v", "role": "viewer"}).to_string();
-    let made = fixture.send("POST", "/v1/tokens", &as_root, body.clone()).await.is(201).json;
+    let made = fixture
+        .send("POST", "/v1/tokens", &as_root, body.clone())
+        .await
+        .is(201)
+        .json;
     let id = made["id"].as_str().unwrap();
-    assert_eq!(fixture.send("POST", "/v1/tokens", &as_root, body).await.is(409).json["existing"], id);
+    assert_eq!(
+        fixture.send("POST", "/v1/tokens", &as_root, body).await.is(409).json["existing"],
+        id
+    );
     let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
     let as_viewer = [("authorization", bearer.as_str()), ("content-type", "application/json")];
     fixture.send("GET", "/v1/groups", &as_viewer, "").await.is(200);
-    fixture.send("PUT", "/v1/pools/p", &as_viewer, "{\"slots\": 1}").await.is(403);
+    fixture
+        .send("PUT", "/v1/pools/p", &as_viewer, "{\"slots\": 1}")
+        .await
+        .is(403);
     fixture.send("GET", "/v1/tokens", &as_viewer, "").await.is(403);
     let listed = fixture.send("GET", "/v1/tokens", &as_root, "").await.is(200);
     assert!(listed.json["items"][0].get("token").is_none());
-    fixture.send("DELETE", &format!("/v1/tokens/{id}"), &as_root, "").await.is(204);
+    fixture
+        .send("DELETE", &format!("/v1/tokens/{id}"), &as_root, "")
+        .await
+        .is(204);
     fixture.send("GET", "/v1/groups", &as_viewer, "").await.is(401);
     let past = json!({"name": "late", "role": "viewer", "expires_at": "2020-01-01T00:00:00Z"}).to_string();
-    fixture.send("POST", "/v1/tokens", &as_root, past).await.is(422).at("/expires_at");
+    fixture
+        .send("POST", "/v1/tokens", &as_root, past)
+        .await
+        .is(422)
+        .at("/expires_at");
     fixture.end().await;
 }

@@ -179,7 +179,7 @@ impl ResourceLimiter for MemoryGuard {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
             // The module's own maximum, or the pool's: of these only the pool's is a limit of ours.
-            self.meter.refused.store(desired as u64 > self.limit_bytes, Relaxed);
+            self.meter.refused.fetch_or(desired as u64 > self.limit_bytes, Relaxed);
             return Ok(false);
         }
         let more = desired.saturating_sub(current) as u64;

@@ -293,9 +293,17 @@ fn outcome(
             let colon = if last.is_empty() { "" } else { ": " };
             Outcome::failed(ErrorKind::Failed, message(&format!("exit code {code}{colon}{last}")))
         }
+        Err(error) if too_much_to_carry(&error) => too_much_output(limits),
         Err(error) => broken(&error),
     };
     (outcome, Vec::new())
+}
+
+/// Whether an export's result had more bytes than one call may carry out of the guest. (In a host call it is a trap,
+/// with a trace.)
+fn too_much_to_carry(error: &wasmtime::Error) -> bool {
+    // Wasmtime keeps the type of this error to itself.
+    !error.is::<WasmBacktrace>() && error.root_cause().to_string().contains("allocated for hostcalls")
 }
 
 fn too_much_output(limits: &Limits) -> Outcome {

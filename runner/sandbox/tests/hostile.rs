@@ -94,6 +94,9 @@ pub async fn much_output(mut bench: Bench) {
         .script(plain_component("(call $ok (i32.const 2048) (i32.const 110000))"))
         .await;
     assert_eq!(failure(&bench.run(&script).await).0, ErrorKind::Output);
+    let huge = "(drop (memory.grow (i32.const 900))) (call $ok (i32.const 2048) (i32.const 50000000))";
+    let script = bench.script(plain_component(huge)).await;
+    assert_eq!(failure(&bench.run(&script).await).0, ErrorKind::Output);
 }
 
 pub async fn log_flood(mut bench: Bench) {

@@ -56,6 +56,7 @@ const TESTS: &[Test] = tests![
     queries::bounds_and_errors,
     queries::a_timeout_cancels_the_statement,
     requests::policy,
+    requests::built_guests,
 ];
 
 fn main() -> ExitCode {

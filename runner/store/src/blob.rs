@@ -9,12 +9,7 @@ use crate::{Store, StoreError};
 pub const BLOB_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Keeps bytes under their digest, unless they are there already.
-pub(crate) async fn put(
-    connection: &mut PgConnection,
-    digest: &str,
-    bytes: &[u8],
-    at: Time,
-) -> Result<(), StoreError> {
+pub(crate) async fn put(connection: &mut PgConnection, digest: &str, bytes: &[u8], at: Time) -> Result<(), StoreError> {
     sqlx::query!(
         "INSERT INTO heddle.blobs (digest, bytes, created_at) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING",
         digest,
@@ -29,8 +24,10 @@ pub(crate) async fn put(
 impl Store {
     /// The bytes of a digest (SHA-256, lower-case hex).
     pub async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT bytes FROM heddle.blobs WHERE digest = $1", digest)
-            .fetch_optional(&self.pool)
-            .await?)
+        Ok(
+            sqlx::query_scalar!("SELECT bytes FROM heddle.blobs WHERE digest = $1", digest)
+                .fetch_optional(&self.pool)
+                .await?,
+        )
     }
 }

@@ -50,7 +50,11 @@ impl Store {
             let after = json!({"description": description});
             change::record(&mut tx, by, "create", Noun::Category, name, None, Some(&after)).await?;
             tx.commit().await?;
-            return Ok(Put { row, created: true, changed: true });
+            return Ok(Put {
+                row,
+                created: true,
+                changed: true,
+            });
         }
         let before = sqlx::query_as!(
             CategoryRow,
@@ -61,7 +65,11 @@ impl Store {
         .await?
         .ok_or_else(|| StoreError::Conflict(sqlx::Error::RowNotFound))?;
         if before.description == description {
-            return Ok(Put { row: before, created: false, changed: false });
+            return Ok(Put {
+                row: before,
+                created: false,
+                changed: false,
+            });
         }
         sqlx::query!(
             "UPDATE heddle.categories SET description = $2, updated_at = $3 WHERE name = $1",
@@ -71,11 +79,22 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        let (was, is) = (json!({"description": before.description}), json!({"description": description}));
+        let (was, is) = (
+            json!({"description": before.description}),
+            json!({"description": description}),
+        );
         change::record(&mut tx, by, "update", Noun::Category, name, Some(&was), Some(&is)).await?;
         tx.commit().await?;
-        let row = CategoryRow { description: description.into(), updated_at: by.at, ..before };
-        Ok(Put { row, created: false, changed: true })
+        let row = CategoryRow {
+            description: description.into(),
+            updated_at: by.at,
+            ..before
+        };
+        Ok(Put {
+            row,
+            created: false,
+            changed: true,
+        })
     }
 
     /// A category.
@@ -107,10 +126,15 @@ impl Store {
     pub async fn delete_category(&self, by: By<'_>, name: &str) -> Result<CategoryDelete, StoreError> {
         let mut tx = self.pool.begin().await?;
         // Against groups that are put meanwhile: their foreign key waits for this lock.
-        let found = sqlx::query_scalar!("SELECT description FROM heddle.categories WHERE name = $1 FOR UPDATE", name)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let Some(description) = found else { return Ok(CategoryDelete::Missing) };
+        let found = sqlx::query_scalar!(
+            "SELECT description FROM heddle.categories WHERE name = $1 FOR UPDATE",
+            name
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(description) = found else {
+            return Ok(CategoryDelete::Missing);
+        };
         let users = sqlx::query_scalar!(
             "SELECT name FROM heddle.groups WHERE category = $1 AND deleted_at IS NULL ORDER BY name LIMIT $2",
             name,
@@ -121,8 +145,12 @@ impl Store {
         if !users.is_empty() {
             return Ok(CategoryDelete::UsedBy(users));
         }
-        sqlx::query!("UPDATE heddle.groups SET category = NULL WHERE category = $1", name).execute(&mut *tx).await?;
-        sqlx::query!("DELETE FROM heddle.categories WHERE name = $1", name).execute(&mut *tx).await?;
+        sqlx::query!("UPDATE heddle.groups SET category = NULL WHERE category = $1", name)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!("DELETE FROM heddle.categories WHERE name = $1", name)
+            .execute(&mut *tx)
+            .await?;
         let before = json!({"description": description});
         change::record(&mut tx, by, "delete", Noun::Category, name, Some(&before), None).await?;
         tx.commit().await?;

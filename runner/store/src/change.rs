@@ -122,7 +122,9 @@ pub(crate) async fn announce(
     noun: Noun,
     name: &str,
 ) -> Result<(), StoreError> {
-    sqlx::query!("SELECT pg_advisory_xact_lock($1)", CHANGES_LOCK).execute(&mut *connection).await?;
+    sqlx::query!("SELECT pg_advisory_xact_lock($1)", CHANGES_LOCK)
+        .execute(&mut *connection)
+        .await?;
     sqlx::query!(
         "INSERT INTO heddle.changes (kind, name, at) VALUES ($1, $2, $3)",
         noun.as_str(),
@@ -131,14 +133,18 @@ pub(crate) async fn announce(
     )
     .execute(&mut *connection)
     .await?;
-    sqlx::query!("SELECT pg_notify($1, '')", CHANGES_CHANNEL).execute(&mut *connection).await?;
+    sqlx::query!("SELECT pg_notify($1, '')", CHANGES_CHANNEL)
+        .execute(&mut *connection)
+        .await?;
     Ok(())
 }
 
 /// Makes writers of one name take turns, also while there is no row to lock yet.
 pub(crate) async fn lock_name(connection: &mut PgConnection, noun: Noun, name: &str) -> Result<(), StoreError> {
     let key = format!("heddle/{}/{name}", noun.as_str());
-    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key).execute(connection).await?;
+    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -157,9 +163,11 @@ impl Store {
 
     /// The newest position of the log; 0 when nothing has changed yet.
     pub async fn changes_position(&self) -> Result<i64, StoreError> {
-        Ok(sqlx::query_scalar!(r#"SELECT COALESCE(max(id), 0) AS "id!" FROM heddle.changes"#)
-            .fetch_one(&self.pool)
-            .await?)
+        Ok(
+            sqlx::query_scalar!(r#"SELECT COALESCE(max(id), 0) AS "id!" FROM heddle.changes"#)
+                .fetch_one(&self.pool)
+                .await?,
+        )
     }
 
     /// Drops at most `limit` rows older than `before`, but never the newest one, which holds the position.

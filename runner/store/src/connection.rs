@@ -69,11 +69,18 @@ impl Store {
         let mut sealed_before = None;
         if let Some(before) = before {
             let was = ConnectionOptions {
-                grant: Grant { groups: before.groups, categories: before.categories },
+                grant: Grant {
+                    groups: before.groups,
+                    categories: before.categories,
+                },
                 max_connections: before.max_connections,
                 read_only: before.read_only,
             };
-            let sealed = Sealed { ciphertext: before.ciphertext, nonce: before.nonce, key_id: before.key_id };
+            let sealed = Sealed {
+                ciphertext: before.ciphertext,
+                nonce: before.nonce,
+                key_id: before.key_id,
+            };
             let same_url = match url {
                 None => true,
                 Some(url) => keys.open(Noun::Connection, name, &sealed).is_ok_and(|kept| kept == url),
@@ -85,7 +92,11 @@ impl Store {
                     created_at: before.created_at,
                     updated_at: before.updated_at,
                 };
-                return Ok(ConnectionPut::Done(Put { row, created: false, changed: false }));
+                return Ok(ConnectionPut::Done(Put {
+                    row,
+                    created: false,
+                    changed: false,
+                }));
             }
             created_at = before.created_at;
             options_before = Some(shown(&was));
@@ -120,10 +131,28 @@ impl Store {
         let created = options_before.is_none();
         let action = if created { "create" } else { "update" };
         let after = shown(options);
-        change::record(&mut tx, by, action, Noun::Connection, name, options_before.as_ref(), Some(&after)).await?;
+        change::record(
+            &mut tx,
+            by,
+            action,
+            Noun::Connection,
+            name,
+            options_before.as_ref(),
+            Some(&after),
+        )
+        .await?;
         tx.commit().await?;
-        let row = ConnectionRow { name: name.into(), options: options.clone(), created_at, updated_at: by.at };
-        Ok(ConnectionPut::Done(Put { row, created, changed: true }))
+        let row = ConnectionRow {
+            name: name.into(),
+            options: options.clone(),
+            created_at,
+            updated_at: by.at,
+        };
+        Ok(ConnectionPut::Done(Put {
+            row,
+            created,
+            changed: true,
+        }))
     }
 
     /// A connection without its URL.
@@ -146,9 +175,16 @@ impl Store {
         .fetch_optional(&self.pool)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let sealed = Sealed { ciphertext: row.ciphertext, nonce: row.nonce, key_id: row.key_id };
+        let sealed = Sealed {
+            ciphertext: row.ciphertext,
+            nonce: row.nonce,
+            key_id: row.key_id,
+        };
         let options = ConnectionOptions {
-            grant: Grant { groups: row.groups, categories: row.categories },
+            grant: Grant {
+                groups: row.groups,
+                categories: row.categories,
+            },
             max_connections: row.max_connections,
             read_only: row.read_only,
         };
@@ -181,7 +217,10 @@ impl Store {
         .map(|row| ConnectionRow {
             name: row.name,
             options: ConnectionOptions {
-                grant: Grant { groups: row.groups, categories: row.categories },
+                grant: Grant {
+                    groups: row.groups,
+                    categories: row.categories,
+                },
                 max_connections: row.max_connections,
                 read_only: row.read_only,
             },
@@ -194,7 +233,9 @@ impl Store {
     /// Deletes a connection; `false` if there was none.
     pub async fn delete_connection(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let gone = sqlx::query!("DELETE FROM heddle.connections WHERE name = $1", name).execute(&mut *tx).await?;
+        let gone = sqlx::query!("DELETE FROM heddle.connections WHERE name = $1", name)
+            .execute(&mut *tx)
+            .await?;
         if gone.rows_affected() == 0 {
             return Ok(false);
         }

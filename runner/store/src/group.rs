@@ -98,11 +98,16 @@ pub enum GroupDelete {
     /// So many of its runs are active.
     Active(i64),
     /// Gone; these groups no longer follow it.
-    Deleted { id: i64, detached: Vec<String> },
+    Deleted {
+        id: i64,
+        detached: Vec<String>,
+    },
 }
 
 async fn lock_groups(connection: &mut PgConnection) -> Result<(), StoreError> {
-    sqlx::query!("SELECT pg_advisory_xact_lock($1)", GROUPS_LOCK).execute(connection).await?;
+    sqlx::query!("SELECT pg_advisory_xact_lock($1)", GROUPS_LOCK)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -125,7 +130,11 @@ fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time) -> Value {
     for (name, schedule) in spec.get("schedules").and_then(Value::as_object).into_iter().flatten() {
         let kept = before.and_then(|before| {
             let same = before.spec.get("schedules").and_then(|all| all.get(name)) == Some(schedule);
-            if same { before.schedule_anchors.get(name).cloned() } else { None }
+            if same {
+                before.schedule_anchors.get(name).cloned()
+            } else {
+                None
+            }
         });
         anchors.insert(name.clone(), kept.unwrap_or_else(|| json!(at)));
     }
@@ -175,11 +184,7 @@ async fn revise(
     })
 }
 
-async fn insert(
-    connection: &mut PgConnection,
-    by: By<'_>,
-    write: &GroupWrite<'_>,
-) -> Result<GroupRow, StoreError> {
+async fn insert(connection: &mut PgConnection, by: By<'_>, write: &GroupWrite<'_>) -> Result<GroupRow, StoreError> {
     let schedule_anchors = anchors(None, write.spec, by.at);
     let id = sqlx::query_scalar!(
         "INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at)
@@ -201,9 +206,13 @@ async fn insert(
     )
     .fetch_one(&mut *connection)
     .await?;
-    sqlx::query!("UPDATE heddle.groups SET revision_id = $2 WHERE id = $1", id, revision_id)
-        .execute(&mut *connection)
-        .await?;
+    sqlx::query!(
+        "UPDATE heddle.groups SET revision_id = $2 WHERE id = $1",
+        id,
+        revision_id
+    )
+    .execute(&mut *connection)
+    .await?;
     Ok(GroupRow {
         id,
         name: write.name.into(),
@@ -237,10 +246,13 @@ async fn resolve_scripts(
     let mut ids = Vec::with_capacity(scripts.len());
     let mut unknown = Vec::new();
     for used in scripts {
-        let row = found.iter().find(|row| row.name == used.script).filter(|row| match used.version {
-            None => row.active_version.is_some(),
-            Some(version) => (row.first_version..=row.last_version).contains(&version),
-        });
+        let row = found
+            .iter()
+            .find(|row| row.name == used.script)
+            .filter(|row| match used.version {
+                None => row.active_version.is_some(),
+                Some(version) => (row.first_version..=row.last_version).contains(&version),
+            });
         match row {
             Some(row) => ids.push(row.id),
             None => unknown.push(used.clone()),
@@ -256,7 +268,9 @@ async fn replace_script_uses(
     used: &[ScriptUse],
     scripts: &[i64],
 ) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", group_id).execute(&mut *connection).await?;
+    sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", group_id)
+        .execute(&mut *connection)
+        .await?;
     let versions: Vec<i32> = used.iter().map(|one| one.version.unwrap_or(0)).collect();
     sqlx::query!(
         "INSERT INTO heddle.script_uses (group_id, script_id, version)
@@ -288,9 +302,18 @@ impl Store {
         if let Some(before) = &before
             && before.spec == *write.spec
         {
-            return Ok(GroupPut::Done(Put { row: before.clone(), created: false, changed: false }));
+            return Ok(GroupPut::Done(Put {
+                row: before.clone(),
+                created: false,
+                changed: false,
+            }));
         }
-        let links: Vec<GroupLink> = write.links.iter().filter(|link| link.upstream != write.name).cloned().collect();
+        let links: Vec<GroupLink> = write
+            .links
+            .iter()
+            .filter(|link| link.upstream != write.name)
+            .cloned()
+            .collect();
         if links.len() < write.links.len() {
             return Ok(GroupPut::Cycle(vec![write.name.into(), write.name.into()]));
         }
@@ -329,9 +352,22 @@ impl Store {
         replace_script_uses(&mut tx, row.id, write.scripts, &scripts).await?;
         let action = if before.is_some() { "update" } else { "create" };
         let spec_before = before.as_ref().map(|before| &before.spec);
-        change::record(&mut tx, by, action, Noun::Group, write.name, spec_before, Some(write.spec)).await?;
+        change::record(
+            &mut tx,
+            by,
+            action,
+            Noun::Group,
+            write.name,
+            spec_before,
+            Some(write.spec),
+        )
+        .await?;
         tx.commit().await?;
-        Ok(GroupPut::Done(Put { row, created: before.is_none(), changed: true }))
+        Ok(GroupPut::Done(Put {
+            row,
+            created: before.is_none(),
+            changed: true,
+        }))
     }
 
     /// A group that is not deleted.
@@ -428,7 +464,9 @@ impl Store {
     ) -> Result<Option<(GroupRow, bool)>, StoreError> {
         let mut tx = self.pool.begin().await?;
         lock_groups(&mut tx).await?;
-        let Some(before) = current(&mut tx, name).await? else { return Ok(None) };
+        let Some(before) = current(&mut tx, name).await? else {
+            return Ok(None);
+        };
         if before.enabled == enabled {
             return Ok(Some((before, false)));
         }
@@ -449,15 +487,26 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         } else {
-            sqlx::query!("INSERT INTO heddle.group_disabled (group_id, since) VALUES ($1, $2)", before.id, by.at)
-                .execute(&mut *tx)
-                .await?;
+            sqlx::query!(
+                "INSERT INTO heddle.group_disabled (group_id, since) VALUES ($1, $2)",
+                before.id,
+                by.at
+            )
+            .execute(&mut *tx)
+            .await?;
         }
         let action = if enabled { "enable" } else { "disable" };
         let (was, is) = (json!({"enabled": before.enabled}), json!({"enabled": enabled}));
         change::record(&mut tx, by, action, Noun::Group, name, Some(&was), Some(&is)).await?;
         tx.commit().await?;
-        Ok(Some((GroupRow { enabled, updated_at: by.at, ..before }, true)))
+        Ok(Some((
+            GroupRow {
+                enabled,
+                updated_at: by.at,
+                ..before
+            },
+            true,
+        )))
     }
 
     /// The times in which a group was disabled that touch [from, to]; an open one has no end.
@@ -486,7 +535,9 @@ impl Store {
     pub async fn delete_group(&self, by: By<'_>, name: &str, force: bool) -> Result<GroupDelete, StoreError> {
         let mut tx = self.pool.begin().await?;
         lock_groups(&mut tx).await?;
-        let Some(row) = current(&mut tx, name).await? else { return Ok(GroupDelete::Missing) };
+        let Some(row) = current(&mut tx, name).await? else {
+            return Ok(GroupDelete::Missing);
+        };
         let upstreams = sqlx::query_scalar!(
             "SELECT u.name FROM heddle.group_links l JOIN heddle.groups u ON u.id = l.upstream_id
              WHERE l.group_id = $1 AND l.kind = 'depends_on' ORDER BY u.name",
@@ -516,19 +567,39 @@ impl Store {
         }
         let mut detached = Vec::with_capacity(follow.len());
         for link in follow {
-            let Some(follower) = current(&mut tx, &link.name).await? else { continue };
+            let Some(follower) = current(&mut tx, &link.name).await? else {
+                continue;
+            };
             let spec = without_upstream(&follower.spec, name);
             revise(&mut tx, by, &follower, &spec, follower.category.as_deref()).await?;
-            change::record(&mut tx, by, "detach", Noun::Group, &link.name, Some(&follower.spec), Some(&spec)).await?;
+            change::record(
+                &mut tx,
+                by,
+                "detach",
+                Noun::Group,
+                &link.name,
+                Some(&follower.spec),
+                Some(&spec),
+            )
+            .await?;
             detached.push(link.name);
         }
-        sqlx::query!("DELETE FROM heddle.group_links WHERE upstream_id = $1 OR group_id = $1", row.id)
+        sqlx::query!(
+            "DELETE FROM heddle.group_links WHERE upstream_id = $1 OR group_id = $1",
+            row.id
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id)
             .execute(&mut *tx)
             .await?;
-        sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id).execute(&mut *tx).await?;
-        sqlx::query!("UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1", row.id, by.at)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query!(
+            "UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1",
+            row.id,
+            by.at
+        )
+        .execute(&mut *tx)
+        .await?;
         change::record(&mut tx, by, "delete", Noun::Group, name, Some(&row.spec), None).await?;
         tx.commit().await?;
         Ok(GroupDelete::Deleted { id: row.id, detached })
@@ -555,7 +626,9 @@ fn without_upstream(spec: &Value, upstream: &str) -> Value {
     let mut spec = spec.clone();
     if let Some(Value::Array(dependencies)) = spec.get_mut("depends_on") {
         dependencies.retain(|dependency| {
-            let group = dependency.as_str().or_else(|| dependency.get("group").and_then(Value::as_str));
+            let group = dependency
+                .as_str()
+                .or_else(|| dependency.get("group").and_then(Value::as_str));
             group != Some(upstream)
         });
     }
@@ -569,7 +642,10 @@ mod tests {
     #[test]
     fn a_detached_group_keeps_its_other_upstreams() {
         let spec = json!({"depends_on": ["a", {"group": "b", "need": "interval"}, "c"], "tasks": {}});
-        assert_eq!(without_upstream(&spec, "b"), json!({"depends_on": ["a", "c"], "tasks": {}}));
+        assert_eq!(
+            without_upstream(&spec, "b"),
+            json!({"depends_on": ["a", "c"], "tasks": {}})
+        );
         assert_eq!(without_upstream(&spec, "x"), spec);
     }
 }

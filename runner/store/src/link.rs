@@ -137,7 +137,9 @@ pub(crate) async fn replace(
     links: &[GroupLink],
     upstreams: &[i64],
 ) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM heddle.group_links WHERE group_id = $1", group_id).execute(&mut *connection).await?;
+    sqlx::query!("DELETE FROM heddle.group_links WHERE group_id = $1", group_id)
+        .execute(&mut *connection)
+        .await?;
     let kinds: Vec<String> = links.iter().map(|link| link.kind.as_str().to_owned()).collect();
     let needs: Vec<String> = links.iter().map(|link| link.need.to_owned()).collect();
     sqlx::query!(

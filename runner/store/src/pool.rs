@@ -34,9 +34,22 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         if let Some(row) = added {
-            change::record(&mut tx, by, "create", Noun::Pool, name, None, Some(&json!({"slots": slots}))).await?;
+            change::record(
+                &mut tx,
+                by,
+                "create",
+                Noun::Pool,
+                name,
+                None,
+                Some(&json!({"slots": slots})),
+            )
+            .await?;
             tx.commit().await?;
-            return Ok(Put { row, created: true, changed: true });
+            return Ok(Put {
+                row,
+                created: true,
+                changed: true,
+            });
         }
         let before = sqlx::query_as!(
             PoolRow,
@@ -47,15 +60,32 @@ impl Store {
         .await?
         .ok_or_else(|| StoreError::Conflict(sqlx::Error::RowNotFound))?;
         if before.slots == slots {
-            return Ok(Put { row: before, created: false, changed: false });
+            return Ok(Put {
+                row: before,
+                created: false,
+                changed: false,
+            });
         }
-        sqlx::query!("UPDATE heddle.pools SET slots = $2, updated_at = $3 WHERE name = $1", name, slots, by.at)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query!(
+            "UPDATE heddle.pools SET slots = $2, updated_at = $3 WHERE name = $1",
+            name,
+            slots,
+            by.at
+        )
+        .execute(&mut *tx)
+        .await?;
         let (was, is) = (json!({"slots": before.slots}), json!({"slots": slots}));
         change::record(&mut tx, by, "update", Noun::Pool, name, Some(&was), Some(&is)).await?;
         tx.commit().await?;
-        Ok(Put { row: PoolRow { slots, updated_at: by.at, ..before }, created: false, changed: true })
+        Ok(Put {
+            row: PoolRow {
+                slots,
+                updated_at: by.at,
+                ..before
+            },
+            created: false,
+            changed: true,
+        })
     }
 
     /// A pool.
@@ -90,7 +120,16 @@ impl Store {
             .fetch_optional(&mut *tx)
             .await?;
         let Some(slots) = slots else { return Ok(false) };
-        change::record(&mut tx, by, "delete", Noun::Pool, name, Some(&json!({"slots": slots})), None).await?;
+        change::record(
+            &mut tx,
+            by,
+            "delete",
+            Noun::Pool,
+            name,
+            Some(&json!({"slots": slots})),
+            None,
+        )
+        .await?;
         tx.commit().await?;
         Ok(true)
     }

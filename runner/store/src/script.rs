@@ -171,7 +171,11 @@ impl Store {
                 version
             }
         };
-        let active_version = if write.activate { Some(version.version) } else { script.active_version };
+        let active_version = if write.activate {
+            Some(version.version)
+        } else {
+            script.active_version
+        };
         let changed = created || active_version != script.active_version;
         let row = ScriptRow {
             id: script.id,
@@ -197,10 +201,23 @@ impl Store {
             let action = if created { "upload" } else { "activate" };
             let before = json!({"active_version": script.active_version});
             let after = json!({"version": version.version, "digest": version.digest, "active_version": active_version});
-            change::record(&mut tx, by, action, Noun::Script, write.name, Some(&before), Some(&after)).await?;
+            change::record(
+                &mut tx,
+                by,
+                action,
+                Noun::Script,
+                write.name,
+                Some(&before),
+                Some(&after),
+            )
+            .await?;
         }
         tx.commit().await?;
-        Ok(Put { row: (row, version), created, changed })
+        Ok(Put {
+            row: (row, version),
+            created,
+            changed,
+        })
     }
 
     /// A script that is not deleted.
@@ -390,5 +407,19 @@ impl Store {
         change::record(&mut tx, by, "delete", Noun::Script, name, Some(&before), None).await?;
         tx.commit().await?;
         Ok(ScriptDelete::Deleted)
+    }
+}
+
+impl Store {
+    /// Names of scripts that have an active version, those that groups use first, up to `limit`.
+    pub async fn active_scripts(&self, limit: i64) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT s.name FROM heddle.scripts s WHERE s.active_version IS NOT NULL
+              ORDER BY EXISTS (SELECT FROM heddle.script_uses u WHERE u.script_id = s.id) DESC, s.updated_at DESC
+              LIMIT $1",
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
     }
 }

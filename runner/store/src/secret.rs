@@ -41,7 +41,9 @@ impl SecretKey {
 
 impl std::fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SecretKey").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("SecretKey")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -72,9 +74,19 @@ impl SecretKeys {
         nonce[16..].copy_from_slice(&chance.bits().to_be_bytes()[..8]);
         let aad = associated(noun, name);
         let ciphertext = XChaCha20Poly1305::new((&self.current.bytes).into())
-            .encrypt(&XNonce::from(nonce), Payload { msg: plain.as_bytes(), aad: aad.as_bytes() })
+            .encrypt(
+                &XNonce::from(nonce),
+                Payload {
+                    msg: plain.as_bytes(),
+                    aad: aad.as_bytes(),
+                },
+            )
             .map_err(|_| unreadable(noun, name, "it cannot be sealed"))?;
-        Ok(Sealed { ciphertext, nonce: nonce.to_vec(), key_id: self.current.id.clone() })
+        Ok(Sealed {
+            ciphertext,
+            nonce: nonce.to_vec(),
+            key_id: self.current.id.clone(),
+        })
     }
 
     pub(crate) fn open(&self, noun: Noun, name: &str, sealed: &Sealed) -> Result<String, StoreError> {
@@ -82,11 +94,20 @@ impl SecretKeys {
             .chain(&self.previous)
             .find(|key| key.id == sealed.key_id)
             .ok_or_else(|| unreadable(noun, name, &format!("it was sealed with key {}", sealed.key_id)))?;
-        let nonce: [u8; 24] =
-            sealed.nonce.as_slice().try_into().map_err(|_| unreadable(noun, name, "its nonce is not 24 bytes"))?;
+        let nonce: [u8; 24] = sealed
+            .nonce
+            .as_slice()
+            .try_into()
+            .map_err(|_| unreadable(noun, name, "its nonce is not 24 bytes"))?;
         let aad = associated(noun, name);
         let plain = XChaCha20Poly1305::new((&key.bytes).into())
-            .decrypt(&XNonce::from(nonce), Payload { msg: &sealed.ciphertext, aad: aad.as_bytes() })
+            .decrypt(
+                &XNonce::from(nonce),
+                Payload {
+                    msg: &sealed.ciphertext,
+                    aad: aad.as_bytes(),
+                },
+            )
             .map_err(|_| unreadable(noun, name, "its ciphertext was altered"))?;
         String::from_utf8(plain).map_err(|_| unreadable(noun, name, "it is not UTF-8"))
     }
@@ -98,7 +119,10 @@ fn associated(noun: Noun, name: &str) -> String {
 
 fn unreadable(noun: Noun, name: &str, why: &str) -> StoreError {
     let table = if noun == Noun::Secret { "secrets" } else { "connections" };
-    StoreError::Unreadable { table, detail: format!("`{name}`: {why}") }
+    StoreError::Unreadable {
+        table,
+        detail: format!("`{name}`: {why}"),
+    }
 }
 
 /// Who may use a secret or a connection: these groups and all groups of these categories; `*` stands for all. Nobody
@@ -113,7 +137,10 @@ impl Grant {
     /// Whether a group may use it.
     pub fn allows(&self, group: &str, category: Option<&str>) -> bool {
         self.groups.iter().any(|granted| granted == "*" || granted == group)
-            || self.categories.iter().any(|granted| granted == "*" || category == Some(granted))
+            || self
+                .categories
+                .iter()
+                .any(|granted| granted == "*" || category == Some(granted))
     }
 
     pub(crate) fn to_json(&self) -> Value {
@@ -153,8 +180,15 @@ impl Store {
         let mut created_at = by.at;
         let mut grant_before = None;
         if let Some(before) = before {
-            let was = Grant { groups: before.groups, categories: before.categories };
-            let sealed = Sealed { ciphertext: before.ciphertext, nonce: before.nonce, key_id: before.key_id };
+            let was = Grant {
+                groups: before.groups,
+                categories: before.categories,
+            };
+            let sealed = Sealed {
+                ciphertext: before.ciphertext,
+                nonce: before.nonce,
+                key_id: before.key_id,
+            };
             let same_key = sealed.key_id == keys.current.id;
             if was == *grant && same_key && keys.open(Noun::Secret, name, &sealed).is_ok_and(|plain| plain == value) {
                 let row = SecretRow {
@@ -163,7 +197,11 @@ impl Store {
                     created_at: before.created_at,
                     updated_at: before.updated_at,
                 };
-                return Ok(Put { row, created: false, changed: false });
+                return Ok(Put {
+                    row,
+                    created: false,
+                    changed: false,
+                });
             }
             created_at = before.created_at;
             grant_before = Some(was.to_json());
@@ -188,23 +226,47 @@ impl Store {
         let created = grant_before.is_none();
         let action = if created { "create" } else { "update" };
         let after = grant.to_json();
-        change::record(&mut tx, by, action, Noun::Secret, name, grant_before.as_ref(), Some(&after)).await?;
+        change::record(
+            &mut tx,
+            by,
+            action,
+            Noun::Secret,
+            name,
+            grant_before.as_ref(),
+            Some(&after),
+        )
+        .await?;
         tx.commit().await?;
-        let row = SecretRow { name: name.into(), grant: grant.clone(), created_at, updated_at: by.at };
-        Ok(Put { row, created, changed: true })
+        let row = SecretRow {
+            name: name.into(),
+            grant: grant.clone(),
+            created_at,
+            updated_at: by.at,
+        };
+        Ok(Put {
+            row,
+            created,
+            changed: true,
+        })
     }
 
     /// A secret without its value.
     pub async fn secret(&self, name: &str) -> Result<Option<SecretRow>, StoreError> {
-        Ok(sqlx::query!("SELECT name, groups, categories, created_at, updated_at FROM heddle.secrets WHERE name = $1", name)
-            .fetch_optional(&self.pool)
-            .await?
-            .map(|row| SecretRow {
-                name: row.name,
-                grant: Grant { groups: row.groups, categories: row.categories },
-                created_at: row.created_at,
-                updated_at: row.updated_at,
-            }))
+        Ok(sqlx::query!(
+            "SELECT name, groups, categories, created_at, updated_at FROM heddle.secrets WHERE name = $1",
+            name
+        )
+        .fetch_optional(&self.pool)
+        .await?
+        .map(|row| SecretRow {
+            name: row.name,
+            grant: Grant {
+                groups: row.groups,
+                categories: row.categories,
+            },
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }))
     }
 
     /// A secret's value and who may use it: for scripts that were granted it, never for the API.
@@ -216,9 +278,19 @@ impl Store {
         .fetch_optional(&self.pool)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let sealed = Sealed { ciphertext: row.ciphertext, nonce: row.nonce, key_id: row.key_id };
+        let sealed = Sealed {
+            ciphertext: row.ciphertext,
+            nonce: row.nonce,
+            key_id: row.key_id,
+        };
         let plain = keys.open(Noun::Secret, name, &sealed)?;
-        Ok(Some((plain, Grant { groups: row.groups, categories: row.categories })))
+        Ok(Some((
+            plain,
+            Grant {
+                groups: row.groups,
+                categories: row.categories,
+            },
+        )))
     }
 
     /// Secrets by name, behind `cursor`, without their values.
@@ -234,7 +306,10 @@ impl Store {
         .into_iter()
         .map(|row| SecretRow {
             name: row.name,
-            grant: Grant { groups: row.groups, categories: row.categories },
+            grant: Grant {
+                groups: row.groups,
+                categories: row.categories,
+            },
             created_at: row.created_at,
             updated_at: row.updated_at,
         })
@@ -245,7 +320,9 @@ impl Store {
     /// Deletes a secret; `false` if there was none.
     pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let gone = sqlx::query!("DELETE FROM heddle.secrets WHERE name = $1", name).execute(&mut *tx).await?;
+        let gone = sqlx::query!("DELETE FROM heddle.secrets WHERE name = $1", name)
+            .execute(&mut *tx)
+            .await?;
         if gone.rows_affected() == 0 {
             return Ok(false);
         }
@@ -278,15 +355,28 @@ mod tests {
         assert!(keys.open(Noun::Connection, "a", &sealed).is_err());
         let rotated = SecretKeys::new(SecretKey::new([2; 32]), vec![old]);
         assert_eq!(rotated.open(Noun::Secret, "a", &sealed).unwrap(), "hunter2");
-        assert!(SecretKeys::new(SecretKey::new([2; 32]), Vec::new()).open(Noun::Secret, "a", &sealed).is_err());
+        assert!(
+            SecretKeys::new(SecretKey::new([2; 32]), Vec::new())
+                .open(Noun::Secret, "a", &sealed)
+                .is_err()
+        );
         assert!(!format!("{keys:?}").contains("1, 1"));
     }
 
     #[test]
     fn nobody_may_use_what_was_granted_to_nobody() {
         assert!(!Grant::default().allows("g", Some("c")));
-        let grant = Grant { groups: vec!["g".into()], categories: vec!["c".into()] };
+        let grant = Grant {
+            groups: vec!["g".into()],
+            categories: vec!["c".into()],
+        };
         assert!(grant.allows("g", None) && grant.allows("x", Some("c")) && !grant.allows("x", None));
-        assert!(Grant { groups: vec!["*".into()], categories: vec![] }.allows("any", None));
+        assert!(
+            Grant {
+                groups: vec!["*".into()],
+                categories: vec![]
+            }
+            .allows("any", None)
+        );
     }
 }

@@ -13,9 +13,11 @@ pub const RETENTION: &str = "retention";
 impl Store {
     /// A setting; `None` while nobody has changed it.
     pub async fn setting(&self, name: &str) -> Result<Option<Value>, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT value FROM heddle.settings WHERE name = $1", name)
-            .fetch_optional(&self.pool)
-            .await?)
+        Ok(
+            sqlx::query_scalar!("SELECT value FROM heddle.settings WHERE name = $1", name)
+                .fetch_optional(&self.pool)
+                .await?,
+        )
     }
 
     /// Changes a setting; `false` if it stood so already.
@@ -64,7 +66,13 @@ const DAY_SECONDS: u64 = 86_400;
 impl Default for Retention {
     fn default() -> Self {
         let days = |days| Span::from_secs(days * DAY_SECONDS);
-        Self { runs: days(30), audit: days(365), events: days(7), assignments: days(30), notifications: days(30) }
+        Self {
+            runs: days(30),
+            audit: days(365),
+            events: days(7),
+            assignments: days(30),
+            notifications: days(30),
+        }
     }
 }
 
@@ -89,8 +97,10 @@ impl Store {
     pub async fn retention(&self) -> Result<Retention, StoreError> {
         match self.setting(RETENTION).await? {
             None => Ok(Retention::default()),
-            Some(value) => serde_json::from_value(value)
-                .map_err(|error| StoreError::Unreadable { table: "settings", detail: error.to_string() }),
+            Some(value) => serde_json::from_value(value).map_err(|error| StoreError::Unreadable {
+                table: "settings",
+                detail: error.to_string(),
+            }),
         }
     }
 }

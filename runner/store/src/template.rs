@@ -29,12 +29,7 @@ const USERS_NAMED_MAX: i64 = 20;
 
 impl Store {
     /// Creates or changes a template. The schema has been checked.
-    pub async fn put_template(
-        &self,
-        by: By<'_>,
-        name: &str,
-        schema: &Value,
-    ) -> Result<Put<TemplateRow>, StoreError> {
+    pub async fn put_template(&self, by: By<'_>, name: &str, schema: &Value) -> Result<Put<TemplateRow>, StoreError> {
         let mut tx = self.pool.begin().await?;
         let added = sqlx::query_as!(
             TemplateRow,
@@ -49,7 +44,11 @@ impl Store {
         if let Some(row) = added {
             change::record(&mut tx, by, "create", Noun::Template, name, None, Some(schema)).await?;
             tx.commit().await?;
-            return Ok(Put { row, created: true, changed: true });
+            return Ok(Put {
+                row,
+                created: true,
+                changed: true,
+            });
         }
         let before = sqlx::query_as!(
             TemplateRow,
@@ -60,7 +59,11 @@ impl Store {
         .await?
         .ok_or_else(|| StoreError::Conflict(sqlx::Error::RowNotFound))?;
         if before.schema == *schema {
-            return Ok(Put { row: before, created: false, changed: false });
+            return Ok(Put {
+                row: before,
+                created: false,
+                changed: false,
+            });
         }
         sqlx::query!(
             "UPDATE heddle.templates SET schema = $2, updated_at = $3 WHERE name = $1",
@@ -70,10 +73,27 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        change::record(&mut tx, by, "update", Noun::Template, name, Some(&before.schema), Some(schema)).await?;
+        change::record(
+            &mut tx,
+            by,
+            "update",
+            Noun::Template,
+            name,
+            Some(&before.schema),
+            Some(schema),
+        )
+        .await?;
         tx.commit().await?;
-        let row = TemplateRow { schema: schema.clone(), updated_at: by.at, ..before };
-        Ok(Put { row, created: false, changed: true })
+        let row = TemplateRow {
+            schema: schema.clone(),
+            updated_at: by.at,
+            ..before
+        };
+        Ok(Put {
+            row,
+            created: false,
+            changed: true,
+        })
     }
 
     /// A template.
@@ -107,7 +127,9 @@ impl Store {
         let found = sqlx::query_scalar!("SELECT schema FROM heddle.templates WHERE name = $1 FOR UPDATE", name)
             .fetch_optional(&mut *tx)
             .await?;
-        let Some(schema) = found else { return Ok(TemplateDelete::Missing) };
+        let Some(schema) = found else {
+            return Ok(TemplateDelete::Missing);
+        };
         let users = sqlx::query_scalar!(
             "SELECT g.name FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
              WHERE g.deleted_at IS NULL
@@ -123,7 +145,9 @@ impl Store {
         if !users.is_empty() {
             return Ok(TemplateDelete::UsedBy(users));
         }
-        sqlx::query!("DELETE FROM heddle.templates WHERE name = $1", name).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM heddle.templates WHERE name = $1", name)
+            .execute(&mut *tx)
+            .await?;
         change::record(&mut tx, by, "delete", Noun::Template, name, Some(&schema), None).await?;
         tx.commit().await?;
         Ok(TemplateDelete::Deleted)

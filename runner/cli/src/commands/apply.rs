@@ -64,7 +64,11 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
     let mut results = Vec::new();
     let mut refused = false;
     for document in &documents {
-        let result = if apply.dry_run { check(session, document).await } else { put(session, document).await };
+        let result = if apply.dry_run {
+            check(session, document).await
+        } else {
+            put(session, document).await
+        };
         match result {
             Ok(what) => results.push(json!({ "kind": document.kind.as_str(), "name": document.name, "result": what })),
             Err(error) if error.status().is_some_and(|status| status < 500 && status != 401) => {
@@ -81,7 +85,12 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
     }
     session.output.print(&json!({ "items": results }), |list| {
         let lines = output::items(list).map(|item| {
-            format!("{} {} {}", output::plain(&item["kind"]), output::plain(&item["name"]), output::plain(&item["result"]))
+            format!(
+                "{} {} {}",
+                output::plain(&item["kind"]),
+                output::plain(&item["name"]),
+                output::plain(&item["result"])
+            )
         });
         lines.collect::<Vec<_>>().join("\n")
     })?;
@@ -138,7 +147,9 @@ pub(crate) async fn diff(session: &Session, diff: &Diff) -> Result<ExitCode> {
     let documents = document::read_all(&diff.files)?;
     let mut differences = Vec::new();
     for document in documents.iter().filter(|document| document.kind != Kind::Secret) {
-        let found = existing(session, document).await.with_context(|| document.to_string())?;
+        let found = existing(session, document)
+            .await
+            .with_context(|| document.to_string())?;
         let ours = normal(document.kind, &document.spec);
         let theirs = found.map(|found| normal(document.kind, &strip(document.kind, found)));
         if theirs.as_ref() == Some(&ours) {
@@ -150,7 +161,9 @@ pub(crate) async fn diff(session: &Session, diff: &Diff) -> Result<ExitCode> {
     let any = !differences.is_empty();
     let colours = terminal::has_colours();
     session.output.print(&json!({ "items": differences }), |list| {
-        let lines = output::items(list).filter_map(|item| item["diff"].as_str()).flat_map(str::lines);
+        let lines = output::items(list)
+            .filter_map(|item| item["diff"].as_str())
+            .flat_map(str::lines);
         lines.map(|line| painted(line, colours) + "\n").collect()
     })?;
     if any { Ok(ExitCode::from(NO)) } else { done() }
@@ -160,7 +173,10 @@ fn unified(document: &Document, theirs: Option<&Value>, ours: &Value) -> Result<
     let (old, new) = (theirs.map(yaml).transpose()?.unwrap_or_default(), yaml(ours)?);
     let what = format!("{} {}", document.kind.as_str(), document.name);
     let (from, to) = (format!("server: {what}"), format!("{}: {what}", document.source));
-    Ok(TextDiff::from_lines(&old, &new).unified_diff().header(&from, &to).to_string())
+    Ok(TextDiff::from_lines(&old, &new)
+        .unified_diff()
+        .header(&from, &to)
+        .to_string())
 }
 
 fn painted(line: &str, colours: bool) -> String {
@@ -176,7 +192,14 @@ fn painted(line: &str, colours: bool) -> String {
 pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCode> {
     let mut things: Vec<(Kind, Value)> = Vec::new();
     if export.all {
-        for kind in [Kind::Category, Kind::Template, Kind::Pool, Kind::Channel, Kind::Topic, Kind::Offer] {
+        for kind in [
+            Kind::Category,
+            Kind::Template,
+            Kind::Pool,
+            Kind::Channel,
+            Kind::Topic,
+            Kind::Offer,
+        ] {
             let request = session.client.get(&["v1", kind.path()]);
             let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
             for item in items {
@@ -187,7 +210,10 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
         }
     }
     if export.groups.is_empty() {
-        let request = session.client.get(&["v1", "groups"]).query_if("category", export.category.as_deref());
+        let request = session
+            .client
+            .get(&["v1", "groups"])
+            .query_if("category", export.category.as_deref());
         let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
         for group in groups {
             let Some(name) = name_of(&group) else { continue };
@@ -195,7 +221,11 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
         }
     }
     for name in &export.groups {
-        let group = session.client.get_named("groups", name).await.with_context(|| format!("group {name}"))?;
+        let group = session
+            .client
+            .get_named("groups", name)
+            .await
+            .with_context(|| format!("group {name}"))?;
         things.push((Kind::Group, group));
     }
     things.sort_by_key(|(kind, _)| *kind);
@@ -215,7 +245,10 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
 }
 
 fn name_of(thing: &Value) -> Option<String> {
-    ["name", "id"].iter().find_map(|field| thing[*field].as_str()).map(str::to_owned)
+    ["name", "id"]
+        .iter()
+        .find_map(|field| thing[*field].as_str())
+        .map(str::to_owned)
 }
 
 /// What of a thing's answer is its spec.
@@ -225,7 +258,12 @@ fn strip(kind: Kind, thing: Value) -> Value {
         Kind::Group => {
             let known = group_fields();
             fields.retain(|field, _| known.contains(field));
-            for schedule in fields.get_mut("schedules").and_then(Value::as_object_mut).into_iter().flatten() {
+            for schedule in fields
+                .get_mut("schedules")
+                .and_then(Value::as_object_mut)
+                .into_iter()
+                .flatten()
+            {
                 if let Some(schedule) = schedule.1.as_object_mut() {
                     schedule.remove("next");
                 }
@@ -238,7 +276,18 @@ fn strip(kind: Kind, thing: Value) -> Value {
             fields.retain(|field, _| !matches!(field.as_str(), "name" | "created_at" | "updated_at" | "revision"));
         }
         _ => {
-            let servers = ["name", "id", "created_at", "updated_at", "revision", "next", "used", "taken", "waiting", "counts"];
+            let servers = [
+                "name",
+                "id",
+                "created_at",
+                "updated_at",
+                "revision",
+                "next",
+                "used",
+                "taken",
+                "waiting",
+                "counts",
+            ];
             fields.retain(|field, value| !servers.contains(&field.as_str()) && !value.is_null());
         }
     }
@@ -247,8 +296,16 @@ fn strip(kind: Kind, thing: Value) -> Value {
 
 /// The names of a group spec's fields, also of those that are left out while empty.
 fn group_fields() -> Vec<String> {
-    const OPTIONAL: [&str; 8] =
-        ["description", "category", "timezone", "max_active_runs", "deadline", "priority", "template", "notify"];
+    const OPTIONAL: [&str; 8] = [
+        "description",
+        "category",
+        "timezone",
+        "max_active_runs",
+        "deadline",
+        "priority",
+        "template",
+        "notify",
+    ];
     let written = fields_of(&GroupSpec::default());
     written.keys().cloned().chain(OPTIONAL.map(String::from)).collect()
 }
@@ -265,10 +322,16 @@ fn normal(kind: Kind, spec: &Value) -> Value {
     };
     if let Value::Object(fields) = &mut spec {
         drop_defaults(fields, &fields_of(&GroupSpec::default()));
-        for (section, defaults) in
-            [("tasks", fields_of(&TaskSpec::default())), ("schedules", fields_of(&ScheduleSpec::default()))]
-        {
-            for thing in fields.get_mut(section).and_then(Value::as_object_mut).into_iter().flatten() {
+        for (section, defaults) in [
+            ("tasks", fields_of(&TaskSpec::default())),
+            ("schedules", fields_of(&ScheduleSpec::default())),
+        ] {
+            for thing in fields
+                .get_mut(section)
+                .and_then(Value::as_object_mut)
+                .into_iter()
+                .flatten()
+            {
                 if let Some(thing) = thing.1.as_object_mut() {
                     drop_defaults(thing, &defaults);
                 }
@@ -295,7 +358,12 @@ fn without_nulls(spec: &Value) -> Value {
     if let Value::Object(fields) = &mut spec {
         fields.retain(|_, value| !value.is_null());
         for section in ["tasks", "schedules"] {
-            for thing in fields.get_mut(section).and_then(Value::as_object_mut).into_iter().flatten() {
+            for thing in fields
+                .get_mut(section)
+                .and_then(Value::as_object_mut)
+                .into_iter()
+                .flatten()
+            {
                 if let Some(thing) = thing.1.as_object_mut() {
                     thing.retain(|_, value| !value.is_null());
                 }
@@ -314,7 +382,12 @@ mod tests {
         let file = json!({"schedules": {"n": {"cron": "0 2 * * *"}}, "params": {"a": null},
                           "tasks": {"t": {"script": "x", "timeout": "90s"}}});
         let mut answer = serde_json::to_value(serde_json::from_value::<GroupSpec>(file.clone()).unwrap()).unwrap();
-        for (field, value) in [("name", json!("g")), ("revision", json!(3)), ("enabled", json!(true)), ("deadline", json!(null))] {
+        for (field, value) in [
+            ("name", json!("g")),
+            ("revision", json!(3)),
+            ("enabled", json!(true)),
+            ("deadline", json!(null)),
+        ] {
             answer[field] = value;
         }
         answer["schedules"]["n"]["next"] = json!("2026-11-21T02:00:00.000000Z");
@@ -335,7 +408,12 @@ mod tests {
 
     #[test]
     fn diffs_are_unified() {
-        let document = Document { kind: Kind::Pool, name: "db".into(), spec: json!({"slots": 3}), source: "f.yaml".into() };
+        let document = Document {
+            kind: Kind::Pool,
+            name: "db".into(),
+            spec: json!({"slots": 3}),
+            source: "f.yaml".into(),
+        };
         let text = unified(&document, Some(&json!({"slots": 2})), &document.spec).unwrap();
         assert!(text.contains("--- server: pool db\n+++ f.yaml: pool db\n"), "{text}");
         assert!(text.contains("-slots: 2\n+slots: 3\n"), "{text}");

@@ -133,15 +133,20 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
         params: (!params.is_empty()).then_some(Value::Object(params)),
         dry_run: start.dry_run,
     };
-    let answer = session.client.backfill_group(&start.group.unwrap_or_default(), &request).await?;
+    let answer = session
+        .client
+        .backfill_group(&start.group.unwrap_or_default(), &request)
+        .await?;
     let id = answer["id"].as_str().and_then(|id| id.parse().ok());
     match id {
         Some(id) if start.watch => watch(session, id).await,
         _ => {
-            session.output.print(&answer, |answer| match answer["instants"].as_array() {
-                Some(instants) => instants.iter().map(output::plain).collect::<Vec<_>>().join("\n"),
-                None => format!("backfill {} started", output::plain(&answer["id"])),
-            })?;
+            session
+                .output
+                .print(&answer, |answer| match answer["instants"].as_array() {
+                    Some(instants) => instants.iter().map(output::plain).collect::<Vec<_>>().join("\n"),
+                    None => format!("backfill {} started", output::plain(&answer["id"])),
+                })?;
             done()
         }
     }
@@ -157,7 +162,9 @@ fn instant(text: &str) -> String {
 
 async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> {
     let backfill = session.client.control_backfill(id, action).await?;
-    session.output.print(&serde_json::to_value(&backfill)?, |_| format!("backfill {id} is {}", backfill.state))?;
+    session.output.print(&serde_json::to_value(&backfill)?, |_| {
+        format!("backfill {id} is {}", backfill.state)
+    })?;
     done()
 }
 
@@ -167,8 +174,12 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
     let mut last = String::new();
     loop {
         let backfill = session.client.backfill(id).await?;
-        let counts: Vec<String> =
-            backfill.counts.iter().filter(|(_, n)| **n > 0).map(|(state, n)| format!("{state} {n}")).collect();
+        let counts: Vec<String> = backfill
+            .counts
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(state, n)| format!("{state} {n}"))
+            .collect();
         let line = format!(
             "{} {}/{} {}  {}",
             bar(backfill.done(), backfill.total, 30),
@@ -187,14 +198,22 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
         }
         if backfill.is_final() {
             let bad = backfill.state != "succeeded" || backfill.counts.get("failed").is_some_and(|failed| *failed > 0);
-            return if bad && backfill.state != "completed" { Ok(ExitCode::from(NO)) } else { done() };
+            return if bad && backfill.state != "completed" {
+                Ok(ExitCode::from(NO))
+            } else {
+                done()
+            };
         }
         tokio::time::sleep(STEP).await;
     }
 }
 
 fn bar(done: i64, total: i64, width: usize) -> String {
-    let share = if total > 0 { (done.clamp(0, total) as f64) / (total as f64) } else { 0.0 };
+    let share = if total > 0 {
+        (done.clamp(0, total) as f64) / (total as f64)
+    } else {
+        0.0
+    };
     let full = (share * width as f64) as usize;
     format!("[{}{}]", "#".repeat(full), "-".repeat(width - full))
 }

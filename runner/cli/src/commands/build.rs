@@ -40,7 +40,9 @@ pub(crate) fn run(options: &Build) -> Result<ExitCode> {
 
 /// Builds a directory; answers where the wasm is.
 pub(crate) fn build(dir: &Path, to: Option<&Path>) -> Result<PathBuf> {
-    let dir = dir.canonicalize().map_err(|error| usage(format!("{}: {error}", dir.display())))?;
+    let dir = dir
+        .canonicalize()
+        .map_err(|error| usage(format!("{}: {error}", dir.display())))?;
     let language = detect(&dir)?;
     let built = match language {
         Language::Rust => rust(&dir)?,
@@ -79,19 +81,33 @@ fn detect(dir: &Path) -> Result<Language> {
 fn rust(dir: &Path) -> Result<PathBuf> {
     const TARGET: &str = "wasm32-wasip2";
     let mut command = Command::new("cargo");
-    command.args(["build", "--release", "--target", TARGET]).current_dir(dir);
-    check(&mut command, "Rust (https://rustup.rs) and `rustup target add wasm32-wasip2`")?;
+    command
+        .args(["build", "--release", "--target", TARGET])
+        .current_dir(dir);
+    check(
+        &mut command,
+        "Rust (https://rustup.rs) and `rustup target add wasm32-wasip2`",
+    )?;
     // Where the target directory is, and what the artefact is called, Cargo knows.
     let mut command = Command::new("cargo");
-    command.args(["metadata", "--format-version", "1", "--no-deps"]).current_dir(dir);
+    command
+        .args(["metadata", "--format-version", "1", "--no-deps"])
+        .current_dir(dir);
     let found = command.output().context("cargo metadata")?;
     let found: Value = serde_json::from_slice(&found.stdout).context("cargo metadata gave no JSON")?;
-    let target_dir = found["target_directory"].as_str().context("cargo metadata names no target directory")?;
+    let target_dir = found["target_directory"]
+        .as_str()
+        .context("cargo metadata names no target directory")?;
     let manifest = dir.join("Cargo.toml");
     let package = found["packages"].as_array().into_iter().flatten().find(|package| {
-        package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest)
+        package["manifest_path"]
+            .as_str()
+            .is_some_and(|path| Path::new(path) == manifest)
     });
-    let targets = package.and_then(|package| package["targets"].as_array()).into_iter().flatten();
+    let targets = package
+        .and_then(|package| package["targets"].as_array())
+        .into_iter()
+        .flatten();
     let release = Path::new(target_dir).join(TARGET).join("release");
     for target in targets {
         let name = target["name"].as_str().unwrap_or_default();
@@ -102,15 +118,30 @@ fn rust(dir: &Path) -> Result<PathBuf> {
             }
         }
     }
-    bail!("cargo built no wasm in {}: is the crate's type `cdylib`, or a binary?", release.display())
+    bail!(
+        "cargo built no wasm in {}: is the crate's type `cdylib`, or a binary?",
+        release.display()
+    )
 }
 
 fn python(dir: &Path) -> Result<PathBuf> {
     let (wit, wasm) = (write_wit(dir)?, output_file(dir));
     let own = dir.join(".venv/bin/componentize-py");
-    let mut command = Command::new(if own.is_file() { own.as_path() } else { Path::new("componentize-py") });
-    command.arg("-d").arg(wit).args(["-w", "task", "componentize", "app", "-o"]).arg(&wasm).current_dir(dir);
-    check(&mut command, "componentize-py: `python3 -m venv .venv && .venv/bin/pip install -r requirements.txt`")?;
+    let mut command = Command::new(if own.is_file() {
+        own.as_path()
+    } else {
+        Path::new("componentize-py")
+    });
+    command
+        .arg("-d")
+        .arg(wit)
+        .args(["-w", "task", "componentize", "app", "-o"])
+        .arg(&wasm)
+        .current_dir(dir);
+    check(
+        &mut command,
+        "componentize-py: `python3 -m venv .venv && .venv/bin/pip install -r requirements.txt`",
+    )?;
     Ok(wasm)
 }
 
@@ -122,7 +153,11 @@ fn javascript(dir: &Path) -> Result<PathBuf> {
     }
     check(Command::new("npm").args(["run", "build"]).current_dir(dir), NEEDED)?;
     // The package's own script says what the file is called: the newest one it is.
-    let files = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
     let modified = |path: &PathBuf| path.metadata().and_then(|found| found.modified()).ok();
     files
         .filter(|path| path.extension().is_some_and(|ext| ext == "wasm"))
@@ -134,7 +169,9 @@ fn javascript(dir: &Path) -> Result<PathBuf> {
 /// sysroot for WASI.
 fn c(dir: &Path) -> Result<PathBuf> {
     let wasm = output_file(dir);
-    let sdk = std::env::var_os("WASI_SDK_PATH").map(PathBuf::from).or_else(|| Some(PathBuf::from("/opt/wasi-sdk")));
+    let sdk = std::env::var_os("WASI_SDK_PATH")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from("/opt/wasi-sdk")));
     let clang = sdk.map(|sdk| sdk.join("bin/clang")).filter(|clang| clang.is_file());
     let python = dir.join(".venv/bin/python");
     let mut command = match clang {
@@ -143,7 +180,11 @@ fn c(dir: &Path) -> Result<PathBuf> {
         None if python.is_file() => target(with(Command::new(python), &["-m", "ziglang", "cc"]), "wasm32-wasi"),
         None => target(Command::new("clang"), "wasm32-wasi"),
     };
-    command.args(["-Os", "-s", "-o"]).arg(&wasm).args(c_sources(dir)).current_dir(dir);
+    command
+        .args(["-Os", "-s", "-o"])
+        .arg(&wasm)
+        .args(c_sources(dir))
+        .current_dir(dir);
     check(
         &mut command,
         "the WASI SDK (its directory in WASI_SDK_PATH), or Zig, also by \
@@ -163,18 +204,30 @@ fn target(command: Command, target: &str) -> Command {
 
 /// Whether a tool is there.
 fn answers(program: &str, argument: &str) -> bool {
-    Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success())
+    Command::new(program)
+        .arg(argument)
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 /// `<directory's name>.wasm` in the directory.
 fn output_file(dir: &Path) -> PathBuf {
-    let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_else(|| "script".into());
+    let name = dir
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_else(|| "script".into());
     dir.join(format!("{name}.wasm"))
 }
 
 fn c_sources(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut sources: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|ext| ext == "c")).collect();
+    let entries = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let mut sources: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|ext| ext == "c"))
+        .collect();
     sources.sort();
     sources
 }
@@ -195,7 +248,9 @@ fn check(command: &mut Command, needed: &str) -> Result<()> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => bail!("{program} failed ({status}); its messages are above. Needed: {needed}"),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!("`{program}` is not installed. Needed: {needed}"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!("`{program}` is not installed. Needed: {needed}")
+        }
         Err(error) => Err(error).with_context(|| format!("cannot run {program}")),
     }
 }

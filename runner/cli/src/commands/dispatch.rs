@@ -154,10 +154,19 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
         }
         OfferCommand::Occurrences { audience, from, to } => {
             let request = session.client.get(&["v1", "offers", "occurrences"]);
-            let request = request.query_if("audience", audience).query_if("from", from).query_if("to", to);
-            let items: Vec<Value> = request.send_for_all(&session.client, crate::session::MAX_LISTED).await?;
-            let columns =
-                [("OFFER", "/offer"), ("AUDIENCE", "/audience"), ("OCCURRENCE", "/occurrence"), ("LEFT", "/left|/stock")];
+            let request = request
+                .query_if("audience", audience)
+                .query_if("from", from)
+                .query_if("to", to);
+            let items: Vec<Value> = request
+                .send_for_all(&session.client, crate::session::MAX_LISTED)
+                .await?;
+            let columns = [
+                ("OFFER", "/offer"),
+                ("AUDIENCE", "/audience"),
+                ("OCCURRENCE", "/occurrence"),
+                ("LEFT", "/left|/stock"),
+            ];
             session.output.print_list(&json!({ "items": items }), &columns)?;
         }
         OfferCommand::Rm { id } => session.remove("offer", &id, &["v1", "offers", &id], false).await?,
@@ -176,7 +185,9 @@ pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) ->
                 .query_if("state", filter.state)
                 .query_if("from", filter.from)
                 .query_if("to", filter.to);
-            let items: Vec<Value> = request.send_for_all(&session.client, crate::session::MAX_LISTED).await?;
+            let items: Vec<Value> = request
+                .send_for_all(&session.client, crate::session::MAX_LISTED)
+                .await?;
             let columns = [
                 ("ID", "/assignment_id"),
                 ("OFFER", "/offer"),
@@ -196,20 +207,30 @@ pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) ->
 pub(crate) async fn audience(session: &Session, command: AudienceCommand) -> Result<ExitCode> {
     match command {
         AudienceCommand::Members { audience } => {
-            let answer: Value = session.client.get(&["v1", "audiences", &audience, "members"]).send().await?;
+            let answer: Value = session
+                .client
+                .get(&["v1", "audiences", &audience, "members"])
+                .send()
+                .await?;
             session.output.print_thing(&answer)?;
         }
         AudienceCommand::Set { audience, members } => {
             let members: Vec<&str> = members.iter().map(String::as_str).collect();
-            session.output.print_thing(&session.client.put_members(&audience, &members).await?)?;
+            session
+                .output
+                .print_thing(&session.client.put_members(&audience, &members).await?)?;
         }
         AudienceCommand::Add { audience, members } => {
             let members: Vec<&str> = members.iter().map(String::as_str).collect();
-            session.output.print_thing(&session.client.patch_members(&audience, &members, &[]).await?)?;
+            session
+                .output
+                .print_thing(&session.client.patch_members(&audience, &members, &[]).await?)?;
         }
         AudienceCommand::Remove { audience, members } => {
             let members: Vec<&str> = members.iter().map(String::as_str).collect();
-            session.output.print_thing(&session.client.patch_members(&audience, &[], &members).await?)?;
+            session
+                .output
+                .print_thing(&session.client.patch_members(&audience, &[], &members).await?)?;
         }
     }
     done()
@@ -218,7 +239,10 @@ pub(crate) async fn audience(session: &Session, command: AudienceCommand) -> Res
 /// Prints events as they come, one JSON line each, whatever the format: they are for programs.
 pub(crate) async fn events(session: &Session, events: &Events) -> Result<ExitCode> {
     let kinds: Vec<&str> = events.kinds.iter().map(String::as_str).collect();
-    let mut lines = session.client.events(events.after.as_deref(), &kinds, events.follow).await?;
+    let mut lines = session
+        .client
+        .events(events.after.as_deref(), &kinds, events.follow)
+        .await?;
     while let Some(line) = lines.next().await? {
         if !line.is_empty() {
             output::print(&line)?;

@@ -78,7 +78,9 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
     match command {
         GroupCommand::List { category } => {
             let request = session.client.get(&["v1", "groups"]).query_if("category", category);
-            let groups: Vec<Value> = request.send_for_all(&session.client, crate::session::MAX_LISTED).await?;
+            let groups: Vec<Value> = request
+                .send_for_all(&session.client, crate::session::MAX_LISTED)
+                .await?;
             session.output.print(&json!({ "items": groups }), |list| {
                 let mut rows = Rows::new(["NAME", "REVISION", "ENABLED", "CATEGORY", "TASKS", "SCHEDULES", "NEXT"]);
                 for group in items(list) {
@@ -102,13 +104,23 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
         GroupCommand::Show { name } => session.show(&["v1", "groups", &name]).await?,
         GroupCommand::Rm { name, force } => session.remove("group", &name, &["v1", "groups", &name], force).await?,
         GroupCommand::Enable { name } => {
-            let group: Value = session.client.post(&["v1", "groups", &name, "enable"]).json(&json!({})).send().await?;
+            let group: Value = session
+                .client
+                .post(&["v1", "groups", &name, "enable"])
+                .json(&json!({}))
+                .send()
+                .await?;
             session.output.print(&group, |_| format!("group {name} enabled"))?;
         }
         GroupCommand::Disable { name, mode } => {
-            let request = session.client.post(&["v1", "groups", &name, "disable"]).json(&json!({ "mode": mode }));
+            let request = session
+                .client
+                .post(&["v1", "groups", &name, "disable"])
+                .json(&json!({ "mode": mode }));
             let group: Value = request.send().await?;
-            session.output.print(&group, |_| format!("group {name} disabled ({mode})"))?;
+            session
+                .output
+                .print(&group, |_| format!("group {name} disabled ({mode})"))?;
         }
         GroupCommand::Graph { name } => {
             let graph = session.client.graph(&name).await?.0;
@@ -119,14 +131,22 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
                 for (task, depth) in task_order(&spec) {
                     let after = cell(&spec["tasks"][&task], "/depends_on");
                     let indent = "  ".repeat(depth.min(MAX_INDENT));
-                    let arrow = if after == "-" { String::new() } else { format!("  <- {after}") };
+                    let arrow = if after == "-" {
+                        String::new()
+                    } else {
+                        format!("  <- {after}")
+                    };
                     text.push_str(&format!("{indent}{task}{arrow}\n"));
                 }
                 text
             })?;
         }
         GroupCommand::Revisions { name } => {
-            let columns = [("REVISION", "/revision"), ("CREATED", "/created_at"), ("BY", "/created_by|/actor")];
+            let columns = [
+                ("REVISION", "/revision"),
+                ("CREATED", "/created_at"),
+                ("BY", "/created_by|/actor"),
+            ];
             session.list(&["v1", "groups", &name, "revisions"], &columns).await?;
         }
         GroupCommand::Validate { files } => return validate(session, &files).await,
@@ -136,7 +156,9 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
                 let list = next.get("items").or_else(|| next.get("instants")).unwrap_or(next);
                 let mut rows = Rows::new(["AT", "SCHEDULE"]);
                 for item in list.as_array().into_iter().flatten() {
-                    let at = item.as_str().map_or_else(|| cell(item, "/at|/instant|/logical_time"), |_| output::plain(item));
+                    let at = item
+                        .as_str()
+                        .map_or_else(|| cell(item, "/at|/instant|/logical_time"), |_| output::plain(item));
                     rows.add([at, cell(item, "/schedule")]);
                 }
                 rows.to_string()
@@ -149,7 +171,10 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
 async fn validate(session: &Session, files: &[PathBuf]) -> Result<ExitCode> {
     let mut wrong = false;
     let mut results = Vec::new();
-    for document in document::read_all(files)?.iter().filter(|document| document.kind == document::Kind::Group) {
+    for document in document::read_all(files)?
+        .iter()
+        .filter(|document| document.kind == document::Kind::Group)
+    {
         match session.client.validate_group(&document.name, &document.spec).await {
             Ok(answer) => results.push(json!({ "group": document.name, "valid": true, "answer": answer })),
             Err(error) => match error.problem() {
@@ -164,9 +189,15 @@ async fn validate(session: &Session, files: &[PathBuf]) -> Result<ExitCode> {
     }
     session.output.print(&json!({ "items": results }), |list| {
         let good = items(list).filter(|item| item["valid"] == true);
-        good.map(|item| format!("group {} is valid", output::plain(&item["group"]))).collect::<Vec<_>>().join("\n")
+        good.map(|item| format!("group {} is valid", output::plain(&item["group"])))
+            .collect::<Vec<_>>()
+            .join("\n")
     })?;
-    if wrong { Ok(ExitCode::from(crate::exit::NO)) } else { done() }
+    if wrong {
+        Ok(ExitCode::from(crate::exit::NO))
+    } else {
+        done()
+    }
 }
 
 /// How far a tree is indented at most.
@@ -174,14 +205,23 @@ pub(crate) const MAX_INDENT: usize = 12;
 
 /// A spec's tasks, each after what it depends on, with the length of the longest way to it.
 pub(crate) fn task_order(spec: &Value) -> Vec<(String, usize)> {
-    let Some(tasks) = spec["tasks"].as_object() else { return Vec::new() };
+    let Some(tasks) = spec["tasks"].as_object() else {
+        return Vec::new();
+    };
     let mut depth: std::collections::BTreeMap<&str, usize> = Default::default();
     // A DAG's longest way has no more steps than tasks, so the loop ends, for a cycle (a server has none) as well.
     for _ in 0..=tasks.len() {
         let mut moved = false;
         for (name, task) in tasks {
-            let upstreams = task["depends_on"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            let wanted = upstreams.map(|up| depth.get(up).copied().unwrap_or(0) + 1).max().unwrap_or(0);
+            let upstreams = task["depends_on"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str);
+            let wanted = upstreams
+                .map(|up| depth.get(up).copied().unwrap_or(0) + 1)
+                .max()
+                .unwrap_or(0);
             if depth.insert(name, wanted) != Some(wanted) {
                 moved = true;
             }
@@ -190,7 +230,10 @@ pub(crate) fn task_order(spec: &Value) -> Vec<(String, usize)> {
             break;
         }
     }
-    let mut order: Vec<(String, usize)> = depth.into_iter().map(|(name, depth)| (name.to_owned(), depth)).collect();
+    let mut order: Vec<(String, usize)> = depth
+        .into_iter()
+        .map(|(name, depth)| (name.to_owned(), depth))
+        .collect();
     order.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
     order
 }
@@ -209,6 +252,9 @@ mod tests {
 
     #[test]
     fn a_cycle_does_not_hang() {
-        assert_eq!(task_order(&json!({"tasks": {"a": {"depends_on": ["b"]}, "b": {"depends_on": ["a"]}}})).len(), 2);
+        assert_eq!(
+            task_order(&json!({"tasks": {"a": {"depends_on": ["b"]}, "b": {"depends_on": ["a"]}}})).len(),
+            2
+        );
     }
 }

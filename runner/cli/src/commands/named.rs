@@ -163,21 +163,37 @@ pub enum NotificationCommand {
 
 pub(crate) async fn named(session: &Session, kind: &str, command: NamedCommand) -> Result<ExitCode> {
     match command {
-        NamedCommand::List => session.list(&["v1", kind], &[("NAME", "/name"), ("UPDATED", "/updated_at")]).await?,
+        NamedCommand::List => {
+            session
+                .list(&["v1", kind], &[("NAME", "/name"), ("UPDATED", "/updated_at")])
+                .await?
+        }
         NamedCommand::Show { name } => session.show(&["v1", kind, &name]).await?,
         NamedCommand::Set { name, file } => set(session, kind, &name, &document::read_value(&file)?).await?,
-        NamedCommand::Rm { name } => session.remove(singular(kind), &name, &["v1", kind, &name], false).await?,
+        NamedCommand::Rm { name } => {
+            session
+                .remove(singular(kind), &name, &["v1", kind, &name], false)
+                .await?
+        }
     }
     done()
 }
 
 pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Result<ExitCode> {
     match command {
-        ChannelCommand::List => session.list(&["v1", "channels"], &[("NAME", "/name"), ("KIND", "/kind")]).await?,
+        ChannelCommand::List => {
+            session
+                .list(&["v1", "channels"], &[("NAME", "/name"), ("KIND", "/kind")])
+                .await?
+        }
         ChannelCommand::Show { name } => session.show(&["v1", "channels", &name]).await?,
         ChannelCommand::Set { name, file } => set(session, "channels", &name, &document::read_value(&file)?).await?,
         ChannelCommand::Test { name } => session.act(&["v1", "channels", &name, "test"], &json!({})).await?,
-        ChannelCommand::Rm { name } => session.remove("channel", &name, &["v1", "channels", &name], false).await?,
+        ChannelCommand::Rm { name } => {
+            session
+                .remove("channel", &name, &["v1", "channels", &name], false)
+                .await?
+        }
     }
     done()
 }
@@ -185,11 +201,19 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
 pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<ExitCode> {
     match command {
         SecretCommand::List => session.list(&["v1", "secrets"], &GRANTED).await?,
-        SecretCommand::Set { name, groups, categories } => {
+        SecretCommand::Set {
+            name,
+            groups,
+            categories,
+        } => {
             let body = granted(json!({ "value": read_stdin("the secret")? }), groups, categories);
             set(session, "secrets", &name, &body).await?;
         }
-        SecretCommand::Rm { name } => session.remove("secret", &name, &["v1", "secrets", &name], false).await?,
+        SecretCommand::Rm { name } => {
+            session
+                .remove("secret", &name, &["v1", "secrets", &name], false)
+                .await?
+        }
     }
     done()
 }
@@ -198,15 +222,28 @@ pub(crate) async fn connection(session: &Session, command: ConnectionCommand) ->
     match command {
         ConnectionCommand::List => session.list(&["v1", "connections"], &GRANTED).await?,
         ConnectionCommand::Show { name } => session.show(&["v1", "connections", &name]).await?,
-        ConnectionCommand::Set { name, database, groups, categories } => {
+        ConnectionCommand::Set {
+            name,
+            database,
+            groups,
+            categories,
+        } => {
             let url = match database {
                 Some(url) => url,
                 None => read_stdin("the URL")?,
             };
-            set(session, "connections", &name, &granted(json!({ "url": url }), groups, categories)).await?;
+            set(
+                session,
+                "connections",
+                &name,
+                &granted(json!({ "url": url }), groups, categories),
+            )
+            .await?;
         }
         ConnectionCommand::Rm { name } => {
-            session.remove("connection", &name, &["v1", "connections", &name], false).await?;
+            session
+                .remove("connection", &name, &["v1", "connections", &name], false)
+                .await?;
         }
     }
     done()
@@ -215,7 +252,12 @@ pub(crate) async fn connection(session: &Session, command: ConnectionCommand) ->
 pub(crate) async fn pool(session: &Session, command: PoolCommand) -> Result<ExitCode> {
     match command {
         PoolCommand::List => {
-            session.list(&["v1", "pools"], &[("NAME", "/name"), ("SLOTS", "/slots"), ("USED", "/used|/taken")]).await?;
+            session
+                .list(
+                    &["v1", "pools"],
+                    &[("NAME", "/name"), ("SLOTS", "/slots"), ("USED", "/used|/taken")],
+                )
+                .await?;
         }
         PoolCommand::Set { name, slots } => set(session, "pools", &name, &json!({ "slots": slots })).await?,
         PoolCommand::Rm { name } => session.remove("pool", &name, &["v1", "pools", &name], false).await?,
@@ -245,8 +287,12 @@ pub(crate) async fn notification(session: &Session, command: NotificationCommand
     done()
 }
 
-const GRANTED: [(&str, &str); 4] =
-    [("NAME", "/name"), ("GROUPS", "/groups"), ("CATEGORIES", "/categories"), ("UPDATED", "/updated_at")];
+const GRANTED: [(&str, &str); 4] = [
+    ("NAME", "/name"),
+    ("GROUPS", "/groups"),
+    ("CATEGORIES", "/categories"),
+    ("UPDATED", "/updated_at"),
+];
 
 fn granted(mut body: Value, groups: Vec<String>, categories: Vec<String>) -> Value {
     for (field, list) in [("groups", groups), ("categories", categories)] {
@@ -259,7 +305,9 @@ fn granted(mut body: Value, groups: Vec<String>, categories: Vec<String>) -> Val
 
 async fn set(session: &Session, kind: &str, name: &str, body: &Value) -> Result<()> {
     let answer = session.client.put_named(kind, name, body).await?;
-    session.output.print(&answer, |_| format!("{} {name} set", singular(kind)))
+    session
+        .output
+        .print(&answer, |_| format!("{} {name} set", singular(kind)))
 }
 
 /// The word for one thing of a kind of the API.
@@ -277,11 +325,17 @@ fn read_stdin(what: &str) -> Result<String> {
         eprintln!("Type {what}, then Enter and Ctrl-D:");
     }
     let mut text = String::new();
-    stdin.by_ref().take(MAX_SECRET_BYTES).read_to_string(&mut text).with_context(|| format!("cannot read {what}"))?;
+    stdin
+        .by_ref()
+        .take(MAX_SECRET_BYTES)
+        .read_to_string(&mut text)
+        .with_context(|| format!("cannot read {what}"))?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
     let text = text.strip_suffix('\r').unwrap_or(text);
     if text.is_empty() {
-        return Err(usage(format!("{what} is read from stdin, but that was empty: printf %s ... | heddle ...")));
+        return Err(usage(format!(
+            "{what} is read from stdin, but that was empty: printf %s ... | heddle ..."
+        )));
     }
     Ok(text.to_owned())
 }

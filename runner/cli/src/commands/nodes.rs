@@ -23,7 +23,12 @@ pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
 }
 
 pub(crate) async fn audit(session: &Session) -> Result<ExitCode> {
-    let columns = [("AT", "/at"), ("WHO", "/actor|/who|/token"), ("ACTION", "/action"), ("WHAT", "/target|/what|/name")];
+    let columns = [
+        ("AT", "/at"),
+        ("WHO", "/actor|/who|/token"),
+        ("ACTION", "/action"),
+        ("WHAT", "/target|/what|/name"),
+    ];
     session.list(&["v1", "audit"], &columns).await?;
     done()
 }

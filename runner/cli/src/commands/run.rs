@@ -206,7 +206,10 @@ impl Params {
         };
         for pair in &self.param {
             let (name, value) = pair_of(pair, "--param")?;
-            all.insert(name.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into())));
+            all.insert(
+                name.to_owned(),
+                serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into())),
+            );
         }
         Ok(all)
     }
@@ -219,7 +222,9 @@ fn object(text: &str, option: &str) -> Result<Map<String, Value>> {
     };
     match value {
         Value::Object(map) => Ok(map),
-        _ => Err(usage(format!("{option}: a JSON object is needed, such as '{{\"table\": \"orders\"}}'"))),
+        _ => Err(usage(format!(
+            "{option}: a JSON object is needed, such as '{{\"table\": \"orders\"}}'"
+        ))),
     }
 }
 
@@ -255,8 +260,22 @@ pub struct Filter {
 
 impl From<Filter> for RunFilter {
     fn from(filter: Filter) -> Self {
-        let Filter { group, state, trigger, label, from, to } = filter;
-        Self { group, state, trigger, label, from, to }
+        let Filter {
+            group,
+            state,
+            trigger,
+            label,
+            from,
+            to,
+        } = filter;
+        Self {
+            group,
+            state,
+            trigger,
+            label,
+            from,
+            to,
+        }
     }
 }
 
@@ -278,21 +297,37 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
         RunCommand::Resume { id } => control(session, id, "resume").await,
         RunCommand::Restart { id, scripts, watch } => again(session, id, "restart", scripts, watch).await,
         RunCommand::Rerun { id, scripts, watch } => again(session, id, "rerun", scripts, watch).await,
-        RunCommand::Override { id, task, state, reason, item } => {
+        RunCommand::Override {
+            id,
+            task,
+            state,
+            reason,
+            item,
+        } => {
             let state: TaskState = state.parse().map_err(usage)?;
             let answer = session.client.override_task(id, &task, item, state, &reason).await?;
-            session.output.print(&answer, |_| format!("task {task} of run {id} is {state}"))?;
+            session
+                .output
+                .print(&answer, |_| format!("task {task} of run {id} is {state}"))?;
             done()
         }
         RunCommand::Retry { id, task, item } => {
             let answer = session.client.retry_task(id, &task, item).await?;
-            session.output.print(&answer, |_| format!("task {task} of run {id} is tried again"))?;
+            session
+                .output
+                .print(&answer, |_| format!("task {task} of run {id} is tried again"))?;
             done()
         }
-        RunCommand::Bulk { action, filter, dry_run } => {
+        RunCommand::Bulk {
+            action,
+            filter,
+            dry_run,
+        } => {
             let filter = RunFilter::from(filter);
             if filter == RunFilter::default() {
-                return Err(usage("which runs? Give at least one filter, such as --group or --state"));
+                return Err(usage(
+                    "which runs? Give at least one filter, such as --group or --state",
+                ));
             }
             let answer = session.client.control_runs(&filter, &action, dry_run).await?;
             session.output.print_thing(&answer)?;
@@ -340,11 +375,16 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
 
 /// Says which run there is now, or follows it.
 async fn announce(session: &Session, answer: &Value, what: &str, follow: bool) -> Result<ExitCode> {
-    let id = answer["id"].as_str().and_then(|id| id.parse().ok()).context("the server names no run")?;
+    let id = answer["id"]
+        .as_str()
+        .and_then(|id| id.parse().ok())
+        .context("the server names no run")?;
     if follow {
         return watch::run(session, id).await;
     }
-    session.output.print(answer, |run| format!("run {id} {what} ({})", cell(run, "/state")))?;
+    session
+        .output
+        .print(answer, |run| format!("run {id} {what} ({})", cell(run, "/state")))?;
     done()
 }
 
@@ -353,13 +393,31 @@ async fn again(session: &Session, id: Uuid, action: &str, scripts: Option<String
         Some(scripts) => json!({ "scripts": scripts }),
         None => json!({}),
     };
-    let answer: Value = session.client.post(&["v1", "runs", &id.to_string(), action]).json(&body).send().await?;
-    announce(session, &answer, if action == "rerun" { "started" } else { "restarted" }, follow).await
+    let answer: Value = session
+        .client
+        .post(&["v1", "runs", &id.to_string(), action])
+        .json(&body)
+        .send()
+        .await?;
+    announce(
+        session,
+        &answer,
+        if action == "rerun" { "started" } else { "restarted" },
+        follow,
+    )
+    .await
 }
 
 async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> {
-    let answer: Value = session.client.post(&["v1", "runs", &id.to_string(), action]).json(&json!({})).send().await?;
-    session.output.print(&answer, |run| format!("run {id} is {}", cell(run, "/state")))?;
+    let answer: Value = session
+        .client
+        .post(&["v1", "runs", &id.to_string(), action])
+        .json(&json!({}))
+        .send()
+        .await?;
+    session
+        .output
+        .print(&answer, |run| format!("run {id} is {}", cell(run, "/state")))?;
     done()
 }
 
@@ -376,7 +434,9 @@ async fn list(session: &Session, filter: RunFilter, limit: usize, cursor: Option
         ("FINISHED", "/finished_at"),
         ("KEY", "/key"),
     ];
-    let request = filter.apply(session.client.get(&["v1", "runs"])).query("limit", limit.clamp(1, PAGE));
+    let request = filter
+        .apply(session.client.get(&["v1", "runs"]))
+        .query("limit", limit.clamp(1, PAGE));
     if limit <= PAGE {
         let page: Value = request.query_if("cursor", cursor).send().await?;
         session.output.print_list(&page, &columns)?;
@@ -470,16 +530,25 @@ fn print_log(session: &Session, label: Option<&str>, line: &Value) -> Result<()>
     }
     let level = cell(line, "/level");
     let fields = line["fields"].as_object().filter(|fields| !fields.is_empty());
-    let fields = fields.map(|fields| format!(" {}", Value::Object(fields.clone()))).unwrap_or_default();
+    let fields = fields
+        .map(|fields| format!(" {}", Value::Object(fields.clone())))
+        .unwrap_or_default();
     let label = label.map(|label| format!("{label} ")).unwrap_or_default();
     // What a script wrote must not steer the terminal.
     let message = cell(line, "/message").replace(|c: char| c.is_control() && c != '\t' && c != '\n', "\u{fffd}");
-    output::print(&format!("{} {label}{level:<5} {message}{fields}", cell(line, "/at|/time|/ts")))
+    output::print(&format!(
+        "{} {label}{level:<5} {message}{fields}",
+        cell(line, "/at|/time|/ts")
+    ))
 }
 
 /// The exit code for a run that has ended.
 pub(super) fn code_of(state: RunState) -> ExitCode {
-    if state == RunState::Succeeded { ExitCode::SUCCESS } else { ExitCode::from(NO) }
+    if state == RunState::Succeeded {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NO)
+    }
 }
 
 #[cfg(test)]
@@ -490,7 +559,9 @@ mod tests {
     fn single_params_win_and_keep_their_type() {
         let params = Params {
             params: Some("{\"a\": 1, \"b\": 2}".into()),
-            param: ["a=x y", "c=3", "d={\"e\":null}", "f=", "g=a=b"].map(String::from).into(),
+            param: ["a=x y", "c=3", "d={\"e\":null}", "f=", "g=a=b"]
+                .map(String::from)
+                .into(),
         };
         let wanted = json!({"a": "x y", "b": 2, "c": 3, "d": {"e": null}, "f": "", "g": "a=b"});
         assert_eq!(Value::Object(params.read().unwrap()), wanted);
@@ -499,7 +570,12 @@ mod tests {
     #[test]
     fn params_that_are_no_object_are_refused_with_an_example() {
         for bad in ["[1]", "{", "@/no/such/file"] {
-            let said = Params { params: Some(bad.into()), param: vec![] }.read().unwrap_err();
+            let said = Params {
+                params: Some(bad.into()),
+                param: vec![],
+            }
+            .read()
+            .unwrap_err();
             assert_eq!(crate::exit::code(&said), crate::exit::USAGE, "{said}");
         }
     }

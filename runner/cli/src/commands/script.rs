@@ -98,24 +98,36 @@ pub struct Invoke {
 
 /// Writes a template's files. Nothing that exists is overwritten.
 pub(crate) fn write_new(new: &New) -> Result<ExitCode> {
-    let name: heddle_domain::Name = new.name.parse().map_err(|error| usage(format!("`{}`: {error}", new.name)))?;
+    let name: heddle_domain::Name = new
+        .name
+        .parse()
+        .map_err(|error| usage(format!("`{}`: {error}", new.name)))?;
     let name = name.to_string();
     let dir = new.dir.clone().unwrap_or_else(|| PathBuf::from(&name));
     let sdk = match &new.sdk {
         Some(dir) => {
-            let dir = dir.canonicalize().map_err(|error| usage(format!("--sdk {}: {error}", dir.display())))?;
+            let dir = dir
+                .canonicalize()
+                .map_err(|error| usage(format!("--sdk {}: {error}", dir.display())))?;
             format!("path = {}", Value::String(dir.display().to_string()))
         }
         None => heddle_scripts::SDK_FROM_GIT.to_owned(),
     };
-    let fill = |text: &str| text.replace("{{name}}", &name).replace("{{crate}}", &crate_name(&name)).replace("{{sdk}}", &sdk);
+    let fill = |text: &str| {
+        text.replace("{{name}}", &name)
+            .replace("{{crate}}", &crate_name(&name))
+            .replace("{{sdk}}", &sdk)
+    };
     let files: Vec<(PathBuf, String)> = heddle_scripts::TEMPLATES
         .iter()
         .filter(|(lang, _, _)| *lang == new.lang)
         .map(|(_, path, contents)| (dir.join(fill(path)), fill(contents)))
         .collect();
     if let Some((there, _)) = files.iter().find(|(path, _)| path.exists()) {
-        return Err(usage(format!("{} exists already: choose another directory", there.display())));
+        return Err(usage(format!(
+            "{} exists already: choose another directory",
+            there.display()
+        )));
     }
     for (path, contents) in &files {
         if let Some(parent) = path.parent() {
@@ -124,13 +136,25 @@ pub(crate) fn write_new(new: &New) -> Result<ExitCode> {
         std::fs::write(path, contents).with_context(|| format!("cannot write {}", path.display()))?;
         output::print(&format!("wrote {}", path.display()))?;
     }
-    output::print(&format!("next: heddle script build {0} && heddle script push {name} {0}", dir.display()))?;
+    output::print(&format!(
+        "next: heddle script build {0} && heddle script push {name} {0}",
+        dir.display()
+    ))?;
     done()
 }
 
 /// What Cargo takes for a name: ASCII letters, digits, `-` and `_`, no digit first.
 fn crate_name(name: &str) -> String {
-    let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c.to_ascii_lowercase() } else { '-' }).collect();
+    let mut out: String = name
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '_' {
+                c.to_ascii_lowercase()
+            } else {
+                '-'
+            }
+        })
+        .collect();
     if !out.starts_with(|c: char| c.is_ascii_alphabetic()) {
         out.insert_str(0, "script-");
     }
@@ -157,7 +181,9 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         ScriptCommand::Test(test) => invoke(session, &test).await,
         ScriptCommand::Activate { name, version } => {
             let answer = session.client.activate_script(&name, version).await?;
-            session.output.print(&answer, |_| format!("{name}@{version} is active"))?;
+            session
+                .output
+                .print(&answer, |_| format!("{name}@{version} is active"))?;
             done()
         }
         ScriptCommand::Download { name, file } => {
@@ -166,24 +192,39 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
                 Some(version) => version,
                 None => {
                     let versions = session.client.script_versions(script, None).await?;
-                    versions.items.iter().map(|found| found.version).max().context("the script has no version")?
+                    versions
+                        .items
+                        .iter()
+                        .map(|found| found.version)
+                        .max()
+                        .context("the script has no version")?
                 }
             };
             let wasm = session.client.script_wasm(script, version).await?;
             let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.wasm")));
             std::fs::write(&file, &wasm).with_context(|| format!("cannot write {}", file.display()))?;
-            output::print(&format!("wrote {script}@{version} to {} ({} bytes)", file.display(), wasm.len()))?;
+            output::print(&format!(
+                "wrote {script}@{version} to {} ({} bytes)",
+                file.display(),
+                wasm.len()
+            ))?;
             done()
         }
         ScriptCommand::Rm { name } => {
-            session.remove("script", &name, &["v1", "scripts", &name], false).await?;
+            session
+                .remove("script", &name, &["v1", "scripts", &name], false)
+                .await?;
             done()
         }
     }
 }
 
 async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
-    let file = if push.path.is_dir() { build::build(&push.path, None)? } else { push.path.clone() };
+    let file = if push.path.is_dir() {
+        build::build(&push.path, None)?
+    } else {
+        push.path.clone()
+    };
     let wasm = document::read_bytes(&file)?;
     let version = session
         .client
@@ -191,7 +232,10 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
         .await
         .with_context(|| format!("{} was not accepted", file.display()))?;
     session.output.print(&serde_json::to_value(&version)?, |_| {
-        format!("{}@{} ({}, {})", push.name, version.version, version.world, version.digest)
+        format!(
+            "{}@{} ({}, {})",
+            push.name, version.version, version.world, version.digest
+        )
     })?;
     done()
 }
@@ -199,7 +243,9 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
 async fn show(session: &Session, name: &str) -> Result<ExitCode> {
     let mut script: Value = session.client.get(&["v1", "scripts", name]).send().await?;
     let request = session.client.get(&["v1", "scripts", name, "versions"]);
-    let versions: Vec<Value> = request.send_for_all(&session.client, crate::session::MAX_LISTED).await?;
+    let versions: Vec<Value> = request
+        .send_for_all(&session.client, crate::session::MAX_LISTED)
+        .await?;
     if script.get("versions").is_none() {
         script["versions"] = json!(versions);
     }
@@ -226,7 +272,11 @@ async fn show(session: &Session, name: &str) -> Result<ExitCode> {
 pub(crate) async fn invoke(session: &Session, invoke: &Invoke) -> Result<ExitCode> {
     let (name, version) = split_version(&invoke.name)?;
     let params = Value::Object(invoke.params.read()?);
-    let invocation = Invocation { params, version, timeout: invoke.timeout.clone() };
+    let invocation = Invocation {
+        params,
+        version,
+        timeout: invoke.timeout.clone(),
+    };
     let result = session.client.invoke(name, &invocation).await?;
     let good = result.state == "succeeded";
     session.output.print(&serde_json::to_value(&result)?, |_| {
@@ -243,14 +293,22 @@ pub(crate) async fn invoke(session: &Session, invoke: &Invoke) -> Result<ExitCod
         let outcome = if good { &result.output } else { &result.error };
         let shown = serde_json::to_string_pretty(outcome).unwrap_or_default();
         let kib = result.memory_bytes / 1024;
-        format!("{text}{shown}\n{} in {:.1} ms, {kib} KiB", result.state, result.duration_ms)
+        format!(
+            "{text}{shown}\n{} in {:.1} ms, {kib} KiB",
+            result.state, result.duration_ms
+        )
     })?;
     if good { done() } else { Ok(ExitCode::from(NO)) }
 }
 
 fn split_version(text: &str) -> Result<(&str, Option<i64>)> {
-    if Path::new(text).extension().is_some_and(|ext| ext == "wasm" || ext == "wat") {
-        return Err(usage(format!("`{text}` is a file: upload it first (heddle script push NAME {text} --no-activate)")));
+    if Path::new(text)
+        .extension()
+        .is_some_and(|ext| ext == "wasm" || ext == "wat")
+    {
+        return Err(usage(format!(
+            "`{text}` is a file: upload it first (heddle script push NAME {text} --no-activate)"
+        )));
     }
     match text.split_once('@') {
         None => Ok((text, None)),
@@ -274,19 +332,34 @@ mod tests {
 
     #[test]
     fn names_become_names_of_crates() {
-        assert_eq!([crate_name("Hello.World"), crate_name("7days"), crate_name("\u{5668}_x")], ["hello-world", "script-7days", "script--_x"]);
+        assert_eq!(
+            [crate_name("Hello.World"), crate_name("7days"), crate_name("\u{5668}_x")],
+            ["hello-world", "script-7days", "script--_x"]
+        );
     }
 
     #[test]
     fn a_new_script_overwrites_nothing_and_leaves_no_placeholder() {
         let dir = tempfile::tempdir().unwrap();
         for lang in ["rust", "python", "javascript", "c"] {
-            let new = New { name: "greet".into(), lang: lang.into(), dir: Some(dir.path().join(lang)), sdk: None };
+            let new = New {
+                name: "greet".into(),
+                lang: lang.into(),
+                dir: Some(dir.path().join(lang)),
+                sdk: None,
+            };
             write_new(&new).unwrap();
-            let written = std::fs::read_dir(dir.path().join(lang)).unwrap().flatten().filter(|entry| entry.path().is_file());
+            let written = std::fs::read_dir(dir.path().join(lang))
+                .unwrap()
+                .flatten()
+                .filter(|entry| entry.path().is_file());
             for file in written {
                 let text = std::fs::read_to_string(file.path()).unwrap();
-                assert!(!text.contains("{{name}}") && !text.contains("{{crate}}"), "{:?}", file.path());
+                assert!(
+                    !text.contains("{{name}}") && !text.contains("{{crate}}"),
+                    "{:?}",
+                    file.path()
+                );
             }
             assert!(write_new(&new).is_err());
         }

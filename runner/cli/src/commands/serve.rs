@@ -32,8 +32,13 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
         // Before the database is started: this is what most often goes wrong.
         let listener = bind(listen).await?;
         let data_dir = options.data_directory();
-        let postgres = Options { binaries: dev.postgres_bin, ..Options::new(&data_dir) };
-        let postgres = EmbeddedPostgres::start(postgres).await.context("the embedded Postgres does not start")?;
+        let postgres = Options {
+            binaries: dev.postgres_bin,
+            ..Options::new(&data_dir)
+        };
+        let postgres = EmbeddedPostgres::start(postgres)
+            .await
+            .context("the embedded Postgres does not start")?;
         postgres.create_database(DATABASE).await?;
         tracing::info!(data_dir = %data_dir.display(), "embedded Postgres is up");
         let config = NodeConfig {
@@ -117,8 +122,10 @@ fn start_logging(options: &NodeOptions) -> Result<()> {
 /// Cancelled by the first SIGTERM or SIGINT; the second one ends the process at once.
 fn stop_on_signal() -> Result<CancellationToken> {
     let shutdown = CancellationToken::new();
-    let (mut terminate, mut interrupt) =
-        (signal(SignalKind::terminate()).context("no SIGTERM")?, signal(SignalKind::interrupt()).context("no SIGINT")?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate()).context("no SIGTERM")?,
+        signal(SignalKind::interrupt()).context("no SIGINT")?,
+    );
     let token = shutdown.clone();
     tokio::spawn(async move {
         for again in [false, true] {

@@ -73,7 +73,10 @@ pub(crate) async fn create_in_database(create: Create, output: Format) -> Result
     let url = create.database_url.as_deref().context("a database")?;
     let token = create.token()?;
     let secret = crate::node::create_token(url, &token).await?;
-    output.print(&json!({ "name": token.name, "role": token.role, "token": secret }), |_| secret.clone())?;
+    output.print(
+        &json!({ "name": token.name, "role": token.role, "token": secret }),
+        |_| secret.clone(),
+    )?;
     done()
 }
 
@@ -82,7 +85,9 @@ pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<Exit
         TokenCommand::Create(create) => {
             let token = session.client.create_token(&create.token()?).await?;
             let value = serde_json::to_value(&token)?;
-            session.output.print(&value, |_| token.token.clone().unwrap_or_default())?;
+            session
+                .output
+                .print(&value, |_| token.token.clone().unwrap_or_default())?;
         }
         TokenCommand::List => {
             let columns = [

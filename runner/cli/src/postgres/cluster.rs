@@ -70,9 +70,12 @@ impl ServerDir {
         }
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = rustix::fs::open(&path, flags, Mode::empty())
-            .with_context(|| format!("cannot open {}", path.display()))?;
-        Ok(Self { path, inherited: Some(fd) })
+        let fd =
+            rustix::fs::open(&path, flags, Mode::empty()).with_context(|| format!("cannot open {}", path.display()))?;
+        Ok(Self {
+            path,
+            inherited: Some(fd),
+        })
     }
 
     /// What the server is told.
@@ -189,7 +192,11 @@ fn lock(root: &Path, data_dir: &Path) -> Result<File> {
             let mut text = String::new();
             let _ = (&file).take(32).read_to_string(&mut text);
             let holder = text.trim().parse().ok();
-            return Err(InUse { data_dir: data_dir.to_owned(), holder }.into());
+            return Err(InUse {
+                data_dir: data_dir.to_owned(),
+                holder,
+            }
+            .into());
         }
         Err(TryLockError::Error(error)) => {
             return Err(error).with_context(|| format!("cannot lock {}", path.display()));
@@ -205,7 +212,10 @@ fn lock(root: &Path, data_dir: &Path) -> Result<File> {
 fn program(binaries: &Binaries, name: &str, owner: Option<&Owner>, inherited: &[&ServerDir]) -> Command {
     let mut command = Command::new(binaries.program(name));
     // PG* and LC_* of whoever starts us must not leak into the cluster; TZ and the like come from its settings.
-    command.env_clear().env("LC_ALL", "C").env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command
+        .env_clear()
+        .env("LC_ALL", "C")
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     // A group of its own, or Ctrl-C in a terminal would stop the database before the node has drained. The working
     // directory must be one that every user can return to.
     command.current_dir("/").process_group(0);
@@ -213,8 +223,11 @@ fn program(binaries: &Binaries, name: &str, owner: Option<&Owner>, inherited: &[
         // The standard library drops supplementary groups along with root.
         command.gid(owner.gid).uid(owner.uid);
     }
-    let fds: Vec<RawFd> =
-        inherited.iter().filter_map(|dir| dir.inherited.as_ref()).map(|fd| fd.as_fd().as_raw_fd()).collect();
+    let fds: Vec<RawFd> = inherited
+        .iter()
+        .filter_map(|dir| dir.inherited.as_ref())
+        .map(|fd| fd.as_fd().as_raw_fd())
+        .collect();
     let parent = std::process::id();
     // SAFETY: only async-signal-safe system calls between fork and exec, and no allocation; the descriptors are open,
     // since the Cluster that owns them is borrowed by whoever spawns.
@@ -262,7 +275,14 @@ fn create(root: &Path, data: &Path, owner: Option<&Owner>, binaries: &Binaries, 
     let mut command = program(binaries, "initdb", owner, &[&dir]);
     command.arg("-D").arg(dir.name());
     // Only who may enter the socket's directory (its owner and root) can connect at all, so the socket itself trusts.
-    command.args(["--username", ROLE, "--auth-local=trust", "--auth-host=reject", "--encoding=UTF8", "--locale=C"]);
+    command.args([
+        "--username",
+        ROLE,
+        "--auth-local=trust",
+        "--auth-host=reject",
+        "--encoding=UTF8",
+        "--locale=C",
+    ]);
     if for_tests {
         command.arg("--no-sync");
     }
@@ -350,9 +370,9 @@ fn socket_dir(root: &Path, data_dir: &Path, owner: Option<&Owner>) -> Result<Pat
         hand_over(&inside, owner)?;
         return Ok(inside);
     }
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| {
-        dir.is_absolute() && dir.is_dir() && dir.as_os_str().len() + 32 <= MAX_SOCKET_DIR_BYTES
-    });
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|dir| dir.is_absolute() && dir.is_dir() && dir.as_os_str().len() + 32 <= MAX_SOCKET_DIR_BYTES);
     let base = runtime.unwrap_or_else(|| PathBuf::from("/tmp"));
     let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
     let hash: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -362,7 +382,10 @@ fn socket_dir(root: &Path, data_dir: &Path, owner: Option<&Owner>) -> Result<Pat
             return Ok(path);
         }
     }
-    bail!("no private directory for the database's socket can be made in {}", base.display())
+    bail!(
+        "no private directory for the database's socket can be made in {}",
+        base.display()
+    )
 }
 
 /// Makes a directory where others may write, too, or takes it up again if nobody else can have tampered with it.
@@ -370,7 +393,9 @@ fn claim_outside(path: &Path, owner: Option<&Owner>) -> Result<bool> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            let found = path.symlink_metadata().with_context(|| format!("cannot look at {}", path.display()))?;
+            let found = path
+                .symlink_metadata()
+                .with_context(|| format!("cannot look at {}", path.display()))?;
             let ours = rustix::process::geteuid().as_raw();
             let trusted = found.uid() == ours || owner.is_some_and(|owner| owner.uid == found.uid());
             if !found.is_dir() || !trusted || found.permissions().mode() & 0o077 != 0 {
@@ -407,31 +432,43 @@ fn settle_former_server(data: &Path) -> Result<()> {
     const FAST: u32 = 1_500; // 30 s for a clean shutdown
     const HARD: u32 = 500; // 10 s more for one without a checkpoint
     let mut steps = 0;
-    wait_until("stopping the database server of a former node", STEP, FAST + HARD, || {
-        let Some(found) = PidFile::read(data) else { return Ok(true) };
-        let Some(pid) = Pid::from_raw(found.process) else { return Ok(true) };
-        // EPERM means that it lives, as somebody else.
-        if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
-            return Ok(true);
-        }
-        if !serves(pid, data) {
-            // The number was given to another process since; the server would take that for its former self.
-            std::fs::remove_file(data.join("postmaster.pid")).context("cannot remove a stale postmaster.pid")?;
-            return Ok(true);
-        }
-        match steps {
-            0 => {
-                tracing::info!(process = found.process, "waiting for the database server of a former node to stop");
-                let _ = rustix::process::kill_process(pid, Signal::INT);
+    wait_until(
+        "stopping the database server of a former node",
+        STEP,
+        FAST + HARD,
+        || {
+            let Some(found) = PidFile::read(data) else {
+                return Ok(true);
+            };
+            let Some(pid) = Pid::from_raw(found.process) else {
+                return Ok(true);
+            };
+            // EPERM means that it lives, as somebody else.
+            if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
+                return Ok(true);
             }
-            FAST => {
-                let _ = rustix::process::kill_process(pid, Signal::QUIT);
+            if !serves(pid, data) {
+                // The number was given to another process since; the server would take that for its former self.
+                std::fs::remove_file(data.join("postmaster.pid")).context("cannot remove a stale postmaster.pid")?;
+                return Ok(true);
             }
-            _ => {}
-        }
-        steps += 1;
-        Ok(false)
-    })
+            match steps {
+                0 => {
+                    tracing::info!(
+                        process = found.process,
+                        "waiting for the database server of a former node to stop"
+                    );
+                    let _ = rustix::process::kill_process(pid, Signal::INT);
+                }
+                FAST => {
+                    let _ = rustix::process::kill_process(pid, Signal::QUIT);
+                }
+                _ => {}
+            }
+            steps += 1;
+            Ok(false)
+        },
+    )
 }
 
 /// Whether a process is a Postgres server on this very directory: its working directory is its data directory.

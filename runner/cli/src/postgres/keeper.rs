@@ -105,7 +105,10 @@ impl Keeper {
             .name("postgres-keeper".into())
             .spawn(commands)
             .context("cannot start the thread that keeps Postgres")?;
-        let keeper = Self { shared, thread: Some(thread) };
+        let keeper = Self {
+            shared,
+            thread: Some(thread),
+        };
         keeper.await_ready(cluster.data())?;
         keeper.shared.established.store(true, Ordering::Release);
         Ok(keeper)
@@ -118,8 +121,8 @@ impl Keeper {
                 bail!("{failed}");
             }
             let Some(process) = state.process else { return Ok(false) };
-            let ready = PidFile::read(data)
-                .is_some_and(|file| file.ready && file.process == process.as_raw_nonzero().get());
+            let ready =
+                PidFile::read(data).is_some_and(|file| file.ready && file.process == process.as_raw_nonzero().get());
             Ok(ready)
         })
     }
@@ -135,7 +138,11 @@ impl Drop for Keeper {
         let Some(thread) = self.thread.take() else { return };
         self.shared.state().stopping = true;
         self.shared.changed.notify_all();
-        for (signal, steps) in [(Signal::INT, FAST_STOP_STEPS), (Signal::QUIT, HARD_STOP_STEPS), (Signal::KILL, 1)] {
+        for (signal, steps) in [
+            (Signal::INT, FAST_STOP_STEPS),
+            (Signal::QUIT, HARD_STOP_STEPS),
+            (Signal::KILL, 1),
+        ] {
             self.shared.signal(signal);
             if wait_until("stopping", STOP_STEP, steps, || Ok(thread.is_finished())).is_ok() {
                 break;
@@ -194,7 +201,9 @@ fn run_once(command: &mut Command, log_file: &Path, shared: &Arc<Shared>) -> Res
     };
     let logger = child.stderr.take().map(|stderr| {
         let (log_file, shared) = (log_file.to_owned(), Arc::clone(shared));
-        std::thread::Builder::new().name("postgres-log".into()).spawn(move || copy_log(stderr, &log_file, &shared))
+        std::thread::Builder::new()
+            .name("postgres-log".into())
+            .spawn(move || copy_log(stderr, &log_file, &shared))
     });
     let how = reap(&mut child, shared)?;
     // The server's children may hold its log open for a moment longer, so a live server's log is not waited for.
@@ -245,8 +254,16 @@ struct Log {
 
 impl Log {
     fn open(path: PathBuf) -> Self {
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).ok();
-        let bytes = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |found| found.len());
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&path)
+            .ok();
+        let bytes = file
+            .as_ref()
+            .and_then(|file| file.metadata().ok())
+            .map_or(0, |found| found.len());
         Self { path, file, bytes }
     }
 

@@ -48,7 +48,11 @@ pub struct Options {
 impl Options {
     /// A durable cluster in a data directory, served by whatever binaries are found.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
-        Self { data_dir: data_dir.into(), binaries: None, for_tests: false }
+        Self {
+            data_dir: data_dir.into(),
+            binaries: None,
+            for_tests: false,
+        }
     }
 }
 
@@ -72,7 +76,11 @@ impl EmbeddedPostgres {
             let cluster = Cluster::prepare(&options, &binaries)?;
             let socket_dir = cluster.socket_dir().to_owned();
             let keeper = Keeper::start(&cluster, &binaries)?;
-            Ok(Self { keeper, socket_dir, cluster })
+            Ok(Self {
+                keeper,
+                socket_dir,
+                cluster,
+            })
         })
         .await
         .context("starting Postgres was interrupted")?
@@ -111,7 +119,9 @@ impl EmbeddedPostgres {
 
     /// Stops the server, fast but cleanly: open transactions are rolled back, what was committed is on disk.
     pub async fn stop(self) -> Result<()> {
-        tokio::task::spawn_blocking(move || drop(self)).await.context("stopping Postgres was interrupted")
+        tokio::task::spawn_blocking(move || drop(self))
+            .await
+            .context("stopping Postgres was interrupted")
     }
 
     async fn execute(&self, statement: &str) -> Result<(), tokio_postgres::Error> {

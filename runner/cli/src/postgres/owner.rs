@@ -33,10 +33,17 @@ pub(super) fn choose(data: &Path) -> Result<Option<Owner>> {
         let (uid, gid) = (existing.uid(), existing.gid());
         if uid != 0 {
             let known = users(&passwd).find(|user| user.uid == uid);
-            return Ok(Some(known.unwrap_or(Owner { uid, gid, name: uid.to_string() })));
+            return Ok(Some(known.unwrap_or(Owner {
+                uid,
+                gid,
+                name: uid.to_string(),
+            })));
         }
     }
-    match CANDIDATES.iter().find_map(|name| users(&passwd).find(|user| user.name == *name && user.uid != 0)) {
+    match CANDIDATES
+        .iter()
+        .find_map(|name| users(&passwd).find(|user| user.name == *name && user.uid != 0))
+    {
         Some(owner) => Ok(Some(owner)),
         None => bail!(
             "Postgres refuses to run as root, and none of the users {} exists: create one (useradd --system postgres), \
@@ -65,6 +72,13 @@ mod tests {
         let passwd = "root:x:0:0:root:/root:/bin/bash\n# note\npostgres:x:101:104:,,,:/var/lib/postgresql:/bin/bash\n";
         let found: Vec<Owner> = users(passwd).collect();
         assert_eq!(found.len(), 2);
-        assert_eq!(found[1], Owner { uid: 101, gid: 104, name: "postgres".into() });
+        assert_eq!(
+            found[1],
+            Owner {
+                uid: 101,
+                gid: 104,
+                name: "postgres".into()
+            }
+        );
     }
 }

@@ -41,7 +41,10 @@ impl TestCluster {
     }
 
     async fn start_in(data_dir: PathBuf) -> Result<Self> {
-        let options = Options { for_tests: true, ..Options::new(&data_dir) };
+        let options = Options {
+            for_tests: true,
+            ..Options::new(&data_dir)
+        };
         let postgres = match EmbeddedPostgres::start(options.clone()).await {
             Ok(postgres) => postgres,
             Err(error) if error.is::<InUse>() => return Err(error),
@@ -52,8 +55,15 @@ impl TestCluster {
                 EmbeddedPostgres::start(options).await?
             }
         };
-        let cluster = Self { janitor: start_janitor(postgres.url("postgres"))?, postgres, made: AtomicU64::new(0) };
-        for leftover in cluster.databases(&format!("datname LIKE '{}%'", PREFIX.replace('_', "\\_"))).await? {
+        let cluster = Self {
+            janitor: start_janitor(postgres.url("postgres"))?,
+            postgres,
+            made: AtomicU64::new(0),
+        };
+        for leftover in cluster
+            .databases(&format!("datname LIKE '{}%'", PREFIX.replace('_', "\\_")))
+            .await?
+        {
             cluster.drop_database(&leftover).await?;
         }
         Ok(cluster)
@@ -77,7 +87,9 @@ impl TestCluster {
         let family = name.rsplit_once('_').map_or(name, |(family, _)| family);
         for old in known {
             if old.rsplit_once('_').is_some_and(|(of, _)| of == family) {
-                self.postgres.execute(&format!("ALTER DATABASE {} IS_TEMPLATE false", quoted(&old))).await?;
+                self.postgres
+                    .execute(&format!("ALTER DATABASE {} IS_TEMPLATE false", quoted(&old)))
+                    .await?;
                 self.drop_database(&old).await?;
             }
         }
@@ -85,7 +97,10 @@ impl TestCluster {
         self.drop_database(name).await?;
         self.postgres.create_database(name).await?;
         migrate(self.postgres.url(name)).await?;
-        let finish = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false IS_TEMPLATE true", quoted(name));
+        let finish = format!(
+            "ALTER DATABASE {} WITH ALLOW_CONNECTIONS false IS_TEMPLATE true",
+            quoted(name)
+        );
         self.postgres.execute(&finish).await.context("cannot mark the template")
     }
 
@@ -93,13 +108,23 @@ impl TestCluster {
     pub async fn database(&self, template: &str) -> Result<TestDatabase> {
         let name = format!("{PREFIX}{}", self.made.fetch_add(1, Ordering::Relaxed));
         let statement = format!("CREATE DATABASE {} TEMPLATE {}", quoted(&name), quoted(template));
-        self.postgres.execute(&statement).await.with_context(|| format!("cannot copy the template `{template}`"))?;
-        Ok(TestDatabase { url: self.postgres.url(&name), name, janitor: self.janitor.clone() })
+        self.postgres
+            .execute(&statement)
+            .await
+            .with_context(|| format!("cannot copy the template `{template}`"))?;
+        Ok(TestDatabase {
+            url: self.postgres.url(&name),
+            name,
+            janitor: self.janitor.clone(),
+        })
     }
 
     async fn drop_database(&self, name: &str) -> Result<()> {
         let statement = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", quoted(name));
-        self.postgres.execute(&statement).await.with_context(|| format!("cannot drop the database `{name}`"))
+        self.postgres
+            .execute(&statement)
+            .await
+            .with_context(|| format!("cannot drop the database `{name}`"))
     }
 
     async fn databases(&self, condition: &str) -> Result<Vec<String>> {

@@ -85,7 +85,10 @@ async fn a_stale_pid_file_with_a_strangers_number_is_no_obstacle() -> Result<()>
     let options = Options::new(dir.path());
     EmbeddedPostgres::start(options.clone()).await?.stop().await?;
     let file = dir.path().join("postgres/data/postmaster.pid");
-    std::fs::write(&file, format!("{}\n/somewhere\n1\n5432\n/tmp\n\n 1 1\nready\n", std::process::id()))?;
+    std::fs::write(
+        &file,
+        format!("{}\n/somewhere\n1\n5432\n/tmp\n\n 1 1\nready\n", std::process::id()),
+    )?;
     EmbeddedPostgres::start(options).await?;
     Ok(())
 }
@@ -142,8 +145,12 @@ async fn a_killed_node_takes_its_server_along() -> Result<()> {
             .stdout(std::process::Stdio::piped())
             .spawn()?;
         let lines = std::io::BufRead::lines(std::io::BufReader::new(node.stdout.take().expect("piped")));
-        let said = lines.map_while(|line| line.ok()).find_map(|line| line.split_once("server=").map(|s| s.1.to_owned()));
-        server = said.with_context(|| format!("the node of round {round} did not start"))?.parse()?;
+        let said = lines
+            .map_while(|line| line.ok())
+            .find_map(|line| line.split_once("server=").map(|s| s.1.to_owned()));
+        server = said
+            .with_context(|| format!("the node of round {round} did not start"))?
+            .parse()?;
         node.kill()?;
         node.wait()?;
     }
@@ -156,10 +163,16 @@ async fn a_killed_node_takes_its_server_along() -> Result<()> {
 #[tokio::test]
 async fn tests_get_copies_of_a_template() -> Result<()> {
     let cluster = TestCluster::start().await?;
-    let migrate = async |url: String| Ok(execute(&url, "CREATE TABLE kept (a int); INSERT INTO kept VALUES (1)").await?);
+    let migrate =
+        async |url: String| Ok(execute(&url, "CREATE TABLE kept (a int); INSERT INTO kept VALUES (1)").await?);
     cluster.template("template_of_cli_1", migrate).await?;
-    cluster.template("template_of_cli_1", async |_| bail!("made already")).await?;
-    let (one, other) = (cluster.database("template_of_cli_1").await?, cluster.database("template_of_cli_1").await?);
+    cluster
+        .template("template_of_cli_1", async |_| bail!("made already"))
+        .await?;
+    let (one, other) = (
+        cluster.database("template_of_cli_1").await?,
+        cluster.database("template_of_cli_1").await?,
+    );
     execute(one.url(), "INSERT INTO kept VALUES (2)").await?;
     assert_eq!((count(one.url()).await?, count(other.url()).await?), (2, 1));
     let url = one.url().to_owned();
@@ -177,5 +190,8 @@ async fn tests_get_copies_of_a_template() -> Result<()> {
 fn urls_escape_what_a_path_may_hold() {
     assert_eq!(percent_encoded("/tmp/a b/\u{5668}"), "%2Ftmp%2Fa%20b%2F%E5%99%A8");
     let config: tokio_postgres::Config = "postgres://heddle@%2Ftmp%2Fa%20b%2Fs/heddle".parse().expect("a URL");
-    assert_eq!(config.get_hosts(), [tokio_postgres::config::Host::Unix("/tmp/a b/s".into())]);
+    assert_eq!(
+        config.get_hosts(),
+        [tokio_postgres::config::Host::Unix("/tmp/a b/s".into())]
+    );
 }

@@ -11,16 +11,22 @@
 //! * `Ready` in the progress means "a row in *ready* or in *running* stands for it"; which of the two, only those
 //!   tables know, so that a claim need not touch the run.
 //! * An attempt's number is `used + 1`; an outcome with any other number is stale and changes nothing.
-//! * A task is settled once; only restart, override and retry-now open it again, and they bump the attempt number, so
-//!   that an outcome from before cannot settle what was opened after.
+//! * A task is settled once; only restart, override and retry-now open it again. A number that an attempt may have
+//!   carried is never given out again, so an outcome from before cannot settle what was opened after.
+//! * Outcomes that were gathered together are all taken in before any of them has consequences: whether an item's
+//!   success counts does not depend on its place beside the failure that cancels the rest.
 //! * Every decision is a function of its arguments: the same events in the same order give the same actions.
 //! * When a decision ends with no task unsettled, it says that the run has ended, with its state.
+//!
+//! `docs/state-machine.md` draws the states and tells the rules.
 
+mod control;
 mod machine;
+mod map;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -84,24 +90,42 @@ type TaskStateByte = u8;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Detail {
-    /// Attempts that have ended.
+    /// Attempts that have ended, or may have begun and are not wanted any more. (A success is not counted until
+    /// somebody overrides it: most tasks succeed at once, and need no detail.)
     used: u16,
-    /// Of these, lost with their nodes.
+    /// Of these, lost with their nodes since the task run was last opened.
     lost: u16,
     retry: RetryState,
+    skip: SkipCause,
 }
 
+/// Why a task is skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum SkipCause {
+    /// Its dependencies led to it.
+    #[default]
+    Derived,
+    /// Its script or its `when` said so.
+    Own,
+    /// An operator did.
+    ByHand,
+}
+
+/// A mapped task's items; see [`map`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct MapProgress {
     states: Vec<TaskStateByte>,
     details: BTreeMap<u32, Detail>,
-    /// The first item that was never started.
+    /// No item from here on has been started.
     next: u32,
-    /// Items started and not settled.
+    /// Items before `next` that are to be started again as soon as there is room.
+    again: BTreeSet<u32>,
+    /// Items that hold one of the task's `concurrency` places: ready or paused.
     open: u32,
     /// Items not settled.
     unsettled: u32,
     failed: u32,
+    /// The items' outputs, without what joins them.
     output_bytes: u64,
     /// Attempt numbers that earlier expansions may have used.
     base: u16,
@@ -119,7 +143,7 @@ pub enum Event {
         /// How many.
         count: u32,
     },
-    /// An attempt ended.
+    /// An attempt ended. (The attempt that expands a mapped task may end so as well: skipped, failed or lost.)
     Ended {
         /// Which.
         at: AttemptKey,
@@ -135,7 +159,7 @@ pub enum Event {
     },
     /// Go on.
     Resume,
-    /// End it. `withdrawn` was ready (or due later) and never started.
+    /// End it. `withdrawn` was ready and never started; all else that is open may be running and is interrupted.
     Cancel {
         /// What was ready.
         withdrawn: Vec<TaskKey>,
@@ -176,11 +200,14 @@ pub enum Outcome {
         /// Never tried again whatever the kind.
         fatal: bool,
     },
-    /// Its node or worker is gone.
+    /// Its node or worker is gone: tried again, `max_lost` times at most.
     Lost,
+    /// Its node or worker gave it back: tried again, and neither a retry nor a loss is counted.
+    Released,
 }
 
-/// What follows.
+/// What follows. To be carried out in this order: `drop_timers` before `timers`, `interrupt` before `ready` (one task
+/// run may stand in both).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actions {
     /// Task runs to be worked on now.
@@ -193,7 +220,7 @@ pub struct Actions {
     pub interrupt: Vec<TaskKey>,
     /// Everything of the run that has not been claimed is to be taken back and reported as [`Event::Withdrawn`].
     pub withdraw: bool,
-    /// Task runs (not items) that were settled now, with the states.
+    /// Task runs (not items) that were settled now, with the states; each at most once.
     pub settled: Vec<(TaskIndex, TaskState)>,
     /// Outcomes that were accepted, in the order of the events (`false` for stale ones); one per `Expanded`/`Ended`.
     pub accepted: Vec<bool>,
@@ -218,7 +245,12 @@ pub enum Refused {
 /// How many bytes the joined output of a mapped task may have.
 pub const JOINED_OUTPUT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
+/// How many attempts a task run may have: what an attempt's number can tell apart.
+pub const ATTEMPTS_MAX: u16 = u16::MAX;
+
 /// What happened to a run, decided upon. `bits` gives random bits for jitter.
+///
+/// When an event is refused, `state` and `progress` may hold what came before it in `events`: drop them.
 pub fn decide(
     plan: &Plan,
     state: &mut RunState,
@@ -281,6 +313,14 @@ impl Progress {
                 .map_or(0, |map| map.details.get(&item).map_or(map.base, |detail| detail.used)),
         };
         used.saturating_add(1)
+    }
+
+    /// What a mapped task failed of that none of its attempts tells: failed items, or too large an output.
+    pub fn map_failure(&self, task: TaskIndex) -> Option<(ErrorKind, String)> {
+        match self.maps.get(&task)?.end() {
+            map::End::Failed(kind, message) if self.task(task) == TaskState::Failed => Some((kind, message)),
+            _ => None,
+        }
     }
 
     /// The first failure, for people.

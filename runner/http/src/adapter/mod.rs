@@ -154,8 +154,19 @@ impl EngineApi for Engine {
         Box::pin(stats(self))
     }
 
+    fn follow(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Err(error) = self.follow_changes().await {
+                tracing::warn!(%error, "cannot follow a change at once");
+            }
+        })
+    }
+
     fn ready(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
+            if !self.is_ready() && self.is_healthy() {
+                return Err("this node is still starting, or is stopping".into());
+            }
             if !self.is_healthy() {
                 return Err("this node has lost its lease".into());
             }

@@ -15,30 +15,57 @@ use crate::table::{Method, Route};
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/nodes", Access::View, "The nodes of the cluster", nodes)
-            .detail("`position` is how far a node has followed the log of changes, `position_newest` how long it is.")
-            .answers(200, "NodeList"),
+        Route::new(
+            Method::Get,
+            "/v1/nodes",
+            Access::View,
+            "The nodes of the cluster",
+            nodes,
+        )
+        .detail("`position` is how far a node has followed the log of changes, `position_newest` how long it is.")
+        .answers(200, "NodeList"),
         Route::new(Method::Get, "/v1/stats", Access::View, "Counts", stats).answers(200, "Stats"),
-        Route::new(Method::Get, "/v1/audit", Access::View, "What people changed, newest first", audit)
-            .list()
-            .query("kind", "`group`, `script`, `secret`, ...")
-            .query("name", "The name of the thing.")
-            .query("actor", "Who.")
-            .query("action", "`create`, `update`, `delete`, ...")
-            .query("from", "At or after this time.")
-            .query("to", "At or before this time.")
-            .answers(200, "AuditList"),
-        Route::new(Method::Get, "/v1/retention", Access::View, "How long what is kept", retention)
-            .answers(200, "Retention"),
-        Route::new(Method::Put, "/v1/retention", Access::Admin, "Change how long what is kept", set_retention)
-            .detail("What is left out takes its default.")
-            .takes_spec("Retention")
-            .answers(200, "Retention"),
+        Route::new(
+            Method::Get,
+            "/v1/audit",
+            Access::View,
+            "What people changed, newest first",
+            audit,
+        )
+        .list()
+        .query("kind", "`group`, `script`, `secret`, ...")
+        .query("name", "The name of the thing.")
+        .query("actor", "Who.")
+        .query("action", "`create`, `update`, `delete`, ...")
+        .query("from", "At or after this time.")
+        .query("to", "At or before this time.")
+        .answers(200, "AuditList"),
+        Route::new(
+            Method::Get,
+            "/v1/retention",
+            Access::View,
+            "How long what is kept",
+            retention,
+        )
+        .answers(200, "Retention"),
+        Route::new(
+            Method::Put,
+            "/v1/retention",
+            Access::Admin,
+            "Change how long what is kept",
+            set_retention,
+        )
+        .detail("What is left out takes its default.")
+        .takes_spec("Retention")
+        .answers(200, "Retention"),
     ]
 }
 
 async fn nodes(request: Request) -> Outcome {
-    ok(&List { items: request.app.engine.nodes().await?, next_cursor: None })
+    ok(&List {
+        items: request.app.engine.nodes().await?,
+        next_cursor: None,
+    })
 }
 
 async fn stats(request: Request) -> Outcome {
@@ -82,8 +109,15 @@ async fn audit(request: Request) -> Outcome {
         from: request.query_time("from")?,
         to: request.query_time("to")?,
     };
-    let page = request.app.store.audit_list(&filter, request.cursor_as()?, request.limit()?).await?;
-    ok(&List::<AuditView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+    let page = request
+        .app
+        .store
+        .audit_list(&filter, request.cursor_as()?, request.limit()?)
+        .await?;
+    ok(&List::<AuditView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
 }
 
 async fn retention(request: Request) -> Outcome {
@@ -94,7 +128,10 @@ async fn set_retention(mut request: Request) -> Outcome {
     let wanted: Retention = typed(request.spec().await?, "")?;
     for (name, span) in wanted.each() {
         if span < Retention::MIN {
-            return Err(Problem::invalid_at(format!("/{name}"), format!("at least {}", Retention::MIN)));
+            return Err(Problem::invalid_at(
+                format!("/{name}"),
+                format!("at least {}", Retention::MIN),
+            ));
         }
     }
     let value = serde_json::to_value(wanted).map_err(|error| Problem::internal(&error))?;

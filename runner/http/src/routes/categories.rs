@@ -34,14 +34,33 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/categories", Access::View, "List categories", list)
             .list()
             .answers(200, "CategoryList"),
-        Route::new(Method::Put, "/v1/categories/{name}", Access::Operate, "Create or change a category", save)
-            .detail("A category that a group names exists from then on, too.")
-            .takes_spec("CategorySpec")
-            .answers_put("Category"),
-        Route::new(Method::Get, "/v1/categories/{name}", Access::View, "Get a category", get).answers(200, "Category"),
-        Route::new(Method::Delete, "/v1/categories/{name}", Access::Operate, "Delete a category", delete)
-            .answers_empty(204)
-            .problem(409, "groups are in it: names them"),
+        Route::new(
+            Method::Put,
+            "/v1/categories/{name}",
+            Access::Operate,
+            "Create or change a category",
+            save,
+        )
+        .detail("A category that a group names exists from then on, too.")
+        .takes_spec("CategorySpec")
+        .answers_put("Category"),
+        Route::new(
+            Method::Get,
+            "/v1/categories/{name}",
+            Access::View,
+            "Get a category",
+            get,
+        )
+        .answers(200, "Category"),
+        Route::new(
+            Method::Delete,
+            "/v1/categories/{name}",
+            Access::Operate,
+            "Delete a category",
+            delete,
+        )
+        .answers_empty(204)
+        .problem(409, "groups are in it: names them"),
     ]
 }
 
@@ -58,7 +77,10 @@ const DESCRIPTION_CHARS_MAX: usize = 10_000;
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.categories(request.cursor(), request.limit()?).await?;
-    ok(&List::<CategoryView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+    ok(&List::<CategoryView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
 }
 
 async fn save(mut request: Request) -> Outcome {
@@ -71,13 +93,22 @@ async fn save(mut request: Request) -> Outcome {
             format!("a description may have at most {DESCRIPTION_CHARS_MAX} characters"),
         ));
     }
-    let done = request.app.store.put_category(request.by(), &name, &body.description).await?;
+    let done = request
+        .app
+        .store
+        .put_category(request.by(), &name, &body.description)
+        .await?;
     put(done.created, &CategoryView::from(done.row))
 }
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "category")?;
-    let row = request.app.store.category(&name).await?.ok_or_else(|| Problem::not_found("category", &name))?;
+    let row = request
+        .app
+        .store
+        .category(&name)
+        .await?
+        .ok_or_else(|| Problem::not_found("category", &name))?;
     ok(&CategoryView::from(row))
 }
 

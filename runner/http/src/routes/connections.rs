@@ -39,17 +39,41 @@ impl From<ConnectionRow> for ConnectionView {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/connections", Access::Admin, "List connections, without their URLs", list)
-            .list()
-            .answers(200, "ConnectionList"),
-        Route::new(Method::Put, "/v1/connections/{name}", Access::Admin, "Create or change a connection", save)
-            .detail("The URL is kept encrypted and never shown again; a change that gives none keeps it.")
-            .takes("ConnectionSpec")
-            .answers_put("Connection"),
-        Route::new(Method::Get, "/v1/connections/{name}", Access::Admin, "Get a connection, without its URL", get)
-            .answers(200, "Connection"),
-        Route::new(Method::Delete, "/v1/connections/{name}", Access::Admin, "Delete a connection", delete)
-            .answers_empty(204),
+        Route::new(
+            Method::Get,
+            "/v1/connections",
+            Access::Admin,
+            "List connections, without their URLs",
+            list,
+        )
+        .list()
+        .answers(200, "ConnectionList"),
+        Route::new(
+            Method::Put,
+            "/v1/connections/{name}",
+            Access::Admin,
+            "Create or change a connection",
+            save,
+        )
+        .detail("The URL is kept encrypted and never shown again; a change that gives none keeps it.")
+        .takes("ConnectionSpec")
+        .answers_put("Connection"),
+        Route::new(
+            Method::Get,
+            "/v1/connections/{name}",
+            Access::Admin,
+            "Get a connection, without its URL",
+            get,
+        )
+        .answers(200, "Connection"),
+        Route::new(
+            Method::Delete,
+            "/v1/connections/{name}",
+            Access::Admin,
+            "Delete a connection",
+            delete,
+        )
+        .answers_empty(204),
     ]
 }
 
@@ -72,8 +96,15 @@ fn default_connections() -> i32 {
 }
 
 async fn list(request: Request) -> Outcome {
-    let page = request.app.store.connections(request.cursor(), request.limit()?).await?;
-    ok(&List::<ConnectionView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+    let page = request
+        .app
+        .store
+        .connections(request.cursor(), request.limit()?)
+        .await?;
+    ok(&List::<ConnectionView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
 }
 
 async fn save(mut request: Request) -> Outcome {
@@ -81,14 +112,23 @@ async fn save(mut request: Request) -> Outcome {
     let body: ConnectionBody = request.body(false).await?;
     if let Some(url) = &body.url {
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
-            return Err(Problem::invalid_at("/url", "the URL has to begin with postgres:// or postgresql://"));
+            return Err(Problem::invalid_at(
+                "/url",
+                "the URL has to begin with postgres:// or postgresql://",
+            ));
         }
         if url.len() > SECRET_BYTES_MAX {
-            return Err(Problem::invalid_at("/url", format!("a URL may have at most {SECRET_BYTES_MAX} bytes")));
+            return Err(Problem::invalid_at(
+                "/url",
+                format!("a URL may have at most {SECRET_BYTES_MAX} bytes"),
+            ));
         }
     }
     if !(1..=CONNECTION_POOL_MAX).contains(&body.max_connections) {
-        return Err(Problem::invalid_at("/max_connections", format!("from 1 to {CONNECTION_POOL_MAX}")));
+        return Err(Problem::invalid_at(
+            "/max_connections",
+            format!("from 1 to {CONNECTION_POOL_MAX}"),
+        ));
     }
     let options = ConnectionOptions {
         grant: grants::grant(body.groups, body.categories)?,
@@ -98,7 +138,14 @@ async fn save(mut request: Request) -> Outcome {
     let app = &request.app;
     let done = app
         .store
-        .put_connection(request.by(), &app.secret_keys, &*app.chance, &name, body.url.as_deref(), &options)
+        .put_connection(
+            request.by(),
+            &app.secret_keys,
+            &*app.chance,
+            &name,
+            body.url.as_deref(),
+            &options,
+        )
         .await?;
     match done {
         ConnectionPut::UrlMissing => Err(Problem::invalid_at("/url", "a new connection needs a URL")),
@@ -108,7 +155,12 @@ async fn save(mut request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "connection")?;
-    let row = request.app.store.connection(&name).await?.ok_or_else(|| Problem::not_found("connection", &name))?;
+    let row = request
+        .app
+        .store
+        .connection(&name)
+        .await?
+        .ok_or_else(|| Problem::not_found("connection", &name))?;
     ok(&ConnectionView::from(row))
 }
 

@@ -28,7 +28,10 @@ pub(crate) fn grant(groups: Vec<String>, categories: Vec<String>) -> Result<Gran
         known.dedup();
         known
     };
-    let grant = Grant { groups: clean("groups", groups), categories: clean("categories", categories) };
+    let grant = Grant {
+        groups: clean("groups", groups),
+        categories: clean("categories", categories),
+    };
     faults.or(grant).map_err(Problem::invalid)
 }
 
@@ -45,7 +48,11 @@ pub(crate) fn same_name(name: &Name, given: Option<&str>) -> Result<(), Problem>
 /// `group `a``, or `groups `a`, `b``.
 pub(crate) fn quoted(noun: &str, names: &[String]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-    format!("{noun}{} {}", if names.len() == 1 { "" } else { "s" }, quoted.join(", "))
+    format!(
+        "{noun}{} {}",
+        if names.len() == 1 { "" } else { "s" },
+        quoted.join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -55,7 +62,10 @@ mod tests {
     #[test]
     fn grants_name_what_can_exist() {
         let granted = grant(vec!["b".into(), "a".into(), "a".into()], vec!["*".into()]).unwrap();
-        assert_eq!((granted.groups, granted.categories), (vec!["a".into(), "b".into()], vec!["*".to_owned()]));
+        assert_eq!(
+            (granted.groups, granted.categories),
+            (vec!["a".into(), "b".into()], vec!["*".to_owned()])
+        );
         let problem = grant(vec!["a".into(), "no/name".into()], vec![]).unwrap_err();
         assert_eq!(problem.errors[0].pointer, "/groups/1");
     }

@@ -96,7 +96,9 @@ fn view(row: &GroupRow, next: &BTreeMap<String, Option<heddle_domain::Time>>) ->
 
 /// Takes what only answers have out of a spec; `enabled` is handed back.
 fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
-    let Value::Object(fields) = value else { return Err(Problem::invalid_at("", "a group is an object")) };
+    let Value::Object(fields) = value else {
+        return Err(Problem::invalid_at("", "a group is an object"));
+    };
     let given = match fields.remove("name") {
         None | Some(Value::Null) => None,
         Some(Value::String(given)) => Some(given),
@@ -120,7 +122,11 @@ fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
 }
 
 async fn next_of(request: &Request, row: &GroupRow, count: usize) -> Result<NextInstants, Problem> {
-    let scheduled = row.spec.get("schedules").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
+    let scheduled = row
+        .spec
+        .get("schedules")
+        .and_then(Value::as_object)
+        .is_some_and(|all| !all.is_empty());
     if !scheduled {
         return Ok(NextInstants::default());
     }
@@ -141,16 +147,28 @@ fn with_etag(mut response: Response, revision: i32) -> Response {
 
 async fn find(request: &Request) -> Result<GroupRow, Problem> {
     let name = request.name("name", "group")?;
-    request.app.store.group_by_name(&name).await?.ok_or_else(|| Problem::not_found("group", &name))
+    request
+        .app
+        .store
+        .group_by_name(&name)
+        .await?
+        .ok_or_else(|| Problem::not_found("group", &name))
 }
 
 async fn list(request: Request) -> Outcome {
-    let page = request.app.store.groups(request.query("category"), request.cursor(), request.limit()?).await?;
+    let page = request
+        .app
+        .store
+        .groups(request.query("category"), request.cursor(), request.limit()?)
+        .await?;
     let mut items = Vec::with_capacity(page.items.len());
     for row in &page.items {
         items.push(shown(&request, row).await?);
     }
-    ok(&List { items, next_cursor: page.next })
+    ok(&List {
+        items,
+        next_cursor: page.next,
+    })
 }
 
 async fn get(request: Request) -> Outcome {
@@ -177,7 +195,9 @@ async fn save(mut request: Request) -> Outcome {
         GroupPut::Done(done) => done,
         GroupPut::Stale(None) => return Err(Problem::precondition(format!("there is no group `{name}`"))),
         GroupPut::Stale(Some(revision)) => {
-            return Err(Problem::precondition(format!("the group `{name}` stands at revision {revision}")));
+            return Err(Problem::precondition(format!(
+                "the group `{name}` stands at revision {revision}"
+            )));
         }
         GroupPut::UnknownGroups(groups) => {
             return Err(Problem::invalid(spec_check::unknown_groups(&checked.spec, &groups)));
@@ -186,13 +206,20 @@ async fn save(mut request: Request) -> Outcome {
             return Err(Problem::invalid(spec_check::unknown_scripts(&checked.spec, &scripts)));
         }
         GroupPut::Cycle(cycle) => {
-            return Err(Problem::invalid_at("/depends_on", format!("cycle: {}", show_cycle(&cycle))));
+            return Err(Problem::invalid_at(
+                "/depends_on",
+                format!("cycle: {}", show_cycle(&cycle)),
+            ));
         }
     };
     let mut row = done.row;
     if let Some(enabled) = enabled
         && row.enabled != enabled
-        && let Some((changed, _)) = request.app.store.set_group_enabled(request.by(), &name, enabled).await?
+        && let Some((changed, _)) = request
+            .app
+            .store
+            .set_group_enabled(request.by(), &name, enabled)
+            .await?
     {
         row = changed;
     }
@@ -231,7 +258,11 @@ async fn delete(request: Request) -> Outcome {
         ))),
         GroupDelete::Deleted { id, detached } => {
             if force {
-                request.app.engine.cancel_group(id, request.caller.actor.clone()).await?;
+                request
+                    .app
+                    .engine
+                    .cancel_group(id, request.caller.actor.clone())
+                    .await?;
             }
             ok(&json!({"detached": detached}))
         }
@@ -261,16 +292,34 @@ impl RevisionView {
 
 async fn revisions(request: Request) -> Outcome {
     let row = find(&request).await?;
-    let page = request.app.store.revisions(row.id, request.cursor_as()?, request.limit()?).await?;
-    let items = page.items.into_iter().map(|revision| RevisionView::new(&row.name, revision)).collect();
-    ok(&List { items, next_cursor: page.next })
+    let page = request
+        .app
+        .store
+        .revisions(row.id, request.cursor_as()?, request.limit()?)
+        .await?;
+    let items = page
+        .items
+        .into_iter()
+        .map(|revision| RevisionView::new(&row.name, revision))
+        .collect();
+    ok(&List {
+        items,
+        next_cursor: page.next,
+    })
 }
 
 async fn revision(request: Request) -> Outcome {
     let row = find(&request).await?;
     let number: i32 = request.id("revision", "revision")?;
     let found = match number.checked_add(1) {
-        Some(above) => request.app.store.revisions(row.id, Some(above), 1).await?.items.into_iter().next(),
+        Some(above) => request
+            .app
+            .store
+            .revisions(row.id, Some(above), 1)
+            .await?
+            .items
+            .into_iter()
+            .next(),
         None => None,
     };
     let found = found
@@ -292,13 +341,23 @@ async fn graph(request: Request) -> Outcome {
             "trigger_rule": written.trigger_rule,
             "mapped": written.for_each.is_some() || written.shards.is_some(),
         }));
-        edges.extend(written.depends_on.iter().map(|needed| json!({"from": needed, "to": task})));
+        edges.extend(
+            written
+                .depends_on
+                .iter()
+                .map(|needed| json!({"from": needed, "to": task})),
+        );
     }
     let links = request.app.store.links_of(row.id).await?;
     let (up, down): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.group == row.name);
-    let upstream: Vec<_> =
-        up.iter().map(|l| json!({"group": l.upstream, "kind": l.kind, "need": l.need})).collect();
-    let downstream: Vec<_> = down.iter().map(|l| json!({"group": l.group, "kind": l.kind, "need": l.need})).collect();
+    let upstream: Vec<_> = up
+        .iter()
+        .map(|l| json!({"group": l.upstream, "kind": l.kind, "need": l.need}))
+        .collect();
+    let downstream: Vec<_> = down
+        .iter()
+        .map(|l| json!({"group": l.group, "kind": l.kind, "need": l.need}))
+        .collect();
     ok(&json!({
         "group": row.name, "revision": row.revision, "nodes": nodes, "edges": edges,
         "upstream": upstream, "downstream": downstream,
@@ -339,7 +398,11 @@ async fn disable(mut request: Request) -> Outcome {
     let body: DisableBody = request.body(true).await?;
     let row = set_enabled(&request, false).await?;
     if body.mode == DisableMode::Stop {
-        request.app.engine.cancel_group(row.id, request.caller.actor.clone()).await?;
+        request
+            .app
+            .engine
+            .cancel_group(row.id, request.caller.actor.clone())
+            .await?;
     }
     ok(&shown(&request, &row).await?)
 }
@@ -348,14 +411,23 @@ async fn next(request: Request) -> Outcome {
     let row = find(&request).await?;
     let count = request.query_as::<usize>("count", "a number")?.unwrap_or(NEXT_DEFAULT);
     if !(1..=NEXT_MAX).contains(&count) {
-        return Err(Problem::invalid_at("/count", format!("`count` is from 1 to {NEXT_MAX}, not {count}")));
+        return Err(Problem::invalid_at(
+            "/count",
+            format!("`count` is from 1 to {NEXT_MAX}, not {count}"),
+        ));
     }
     let next = next_of(&request, &row, count).await?;
     let instants: Vec<Moment> = next.instants.iter().map(|(at, _)| Moment(*at)).collect();
-    let items: Vec<Value> =
-        next.instants.iter().map(|(at, schedules)| json!({"at": Moment(*at), "schedules": schedules})).collect();
-    let schedules: BTreeMap<&str, Option<Moment>> =
-        next.by_schedule.iter().map(|(name, at)| (name.as_str(), at.map(Moment))).collect();
+    let items: Vec<Value> = next
+        .instants
+        .iter()
+        .map(|(at, schedules)| json!({"at": Moment(*at), "schedules": schedules}))
+        .collect();
+    let schedules: BTreeMap<&str, Option<Moment>> = next
+        .by_schedule
+        .iter()
+        .map(|(name, at)| (name.as_str(), at.map(Moment)))
+        .collect();
     ok(&json!({"instants": instants, "items": items, "schedules": schedules}))
 }
 
@@ -372,7 +444,10 @@ mod tests {
         });
         assert_eq!(strip(&mut value, &name).unwrap(), Some(false));
         assert_eq!(value, json!({"schedules": {"s": {"every": "1m"}}, "tasks": {}}));
-        assert_eq!(strip(&mut json!({"name": "h"}), &name).unwrap_err().errors[0].pointer, "/name");
+        assert_eq!(
+            strip(&mut json!({"name": "h"}), &name).unwrap_err().errors[0].pointer,
+            "/name"
+        );
         assert!(strip(&mut json!([]), &name).is_err());
     }
 }

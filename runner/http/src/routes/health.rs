@@ -15,20 +15,44 @@ const READY_RETRY_SECONDS: u64 = 1;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/healthz", Access::Open, "Whether the process lives", healthz)
-            .answers(200, "Health")
-            .pace(Pace::Free),
-        Route::new(Method::Get, "/readyz", Access::Open, "Whether the node takes work", readyz)
-            .answers(200, "Health")
-            .problem(503, "says what is missing")
-            .pace(Pace::Free),
+        Route::new(
+            Method::Get,
+            "/healthz",
+            Access::Open,
+            "Whether the process lives",
+            healthz,
+        )
+        .answers(200, "Health")
+        .pace(Pace::Free),
+        Route::new(
+            Method::Get,
+            "/readyz",
+            Access::Open,
+            "Whether the node takes work",
+            readyz,
+        )
+        .answers(200, "Health")
+        .problem(503, "says what is missing")
+        .pace(Pace::Free),
         Route::new(Method::Get, "/metrics", Access::View, "Prometheus metrics", metrics)
             .answers_as(200, "text/plain", "Text")
             .pace(Pace::Free),
-        Route::new(Method::Get, "/v1/openapi.json", Access::Open, "This description, as OpenAPI 3.1", openapi_json)
-            .answers(200, "Any"),
-        Route::new(Method::Get, "/docs", Access::Open, "This description, as a page", docs_page)
-            .answers_as(200, "text/html", "Text"),
+        Route::new(
+            Method::Get,
+            "/v1/openapi.json",
+            Access::Open,
+            "This description, as OpenAPI 3.1",
+            openapi_json,
+        )
+        .answers(200, "Any"),
+        Route::new(
+            Method::Get,
+            "/docs",
+            Access::Open,
+            "This description, as a page",
+            docs_page,
+        )
+        .answers_as(200, "text/html", "Text"),
     ]
 }
 
@@ -45,15 +69,33 @@ async fn readyz(request: Request) -> Outcome {
 
 async fn metrics(request: Request) -> Outcome {
     let text = (request.app.metrics)();
-    Ok((StatusCode::OK, [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+    Ok((
+        StatusCode::OK,
+        [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        text,
+    )
+        .into_response())
 }
 
 async fn openapi_json(request: Request) -> Outcome {
-    let document = request.app.openapi.get_or_init(|| openapi::document(&super::table()).to_string().into()).clone();
+    let document = request
+        .app
+        .openapi
+        .get_or_init(|| openapi::document(&super::table()).to_string().into())
+        .clone();
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], document).into_response())
 }
 
 async fn docs_page(request: Request) -> Outcome {
-    let page = request.app.docs.get_or_init(|| docs::page(&super::table()).into()).clone();
-    Ok((StatusCode::OK, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response())
+    let page = request
+        .app
+        .docs
+        .get_or_init(|| docs::page(&super::table()).into())
+        .clone();
+    Ok((
+        StatusCode::OK,
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8")],
+        page,
+    )
+        .into_response())
 }

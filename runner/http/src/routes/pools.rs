@@ -31,13 +31,28 @@ impl From<PoolRow> for PoolView {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/pools", Access::View, "List pools", list).list().answers(200, "PoolList"),
-        Route::new(Method::Put, "/v1/pools/{name}", Access::Admin, "Create or change a pool", save)
-            .detail("Slots that are taken stay so: a pool made smaller fills up again once enough are free.")
-            .takes_spec("PoolSpec")
-            .answers_put("Pool"),
+        Route::new(Method::Get, "/v1/pools", Access::View, "List pools", list)
+            .list()
+            .answers(200, "PoolList"),
+        Route::new(
+            Method::Put,
+            "/v1/pools/{name}",
+            Access::Admin,
+            "Create or change a pool",
+            save,
+        )
+        .detail("Slots that are taken stay so: a pool made smaller fills up again once enough are free.")
+        .takes_spec("PoolSpec")
+        .answers_put("Pool"),
         Route::new(Method::Get, "/v1/pools/{name}", Access::View, "Get a pool", get).answers(200, "Pool"),
-        Route::new(Method::Delete, "/v1/pools/{name}", Access::Admin, "Delete a pool", delete).answers_empty(204),
+        Route::new(
+            Method::Delete,
+            "/v1/pools/{name}",
+            Access::Admin,
+            "Delete a pool",
+            delete,
+        )
+        .answers_empty(204),
     ]
 }
 
@@ -50,7 +65,10 @@ struct PoolBody {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.pools(request.cursor(), request.limit()?).await?;
-    ok(&List::<PoolView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+    ok(&List::<PoolView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
 }
 
 async fn save(mut request: Request) -> Outcome {
@@ -67,7 +85,12 @@ async fn save(mut request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "pool")?;
-    let row = request.app.store.pool_by_name(&name).await?.ok_or_else(|| Problem::not_found("pool", &name))?;
+    let row = request
+        .app
+        .store
+        .pool_by_name(&name)
+        .await?
+        .ok_or_else(|| Problem::not_found("pool", &name))?;
     ok(&PoolView::from(row))
 }
 

@@ -22,9 +22,11 @@ pub(crate) const REASON_CHARS_MAX: usize = 2_000;
 
 pub(crate) fn routes() -> Vec<Route> {
     let control = |path, summary, control: Control| {
-        Route::new(Method::Post, path, Access::Operate, summary, move |request| simple(request, control.clone()))
-            .answers(200, "Run")
-            .problem(409, "the run's state does not allow it")
+        Route::new(Method::Post, path, Access::Operate, summary, move |request| {
+            simple(request, control.clone())
+        })
+        .answers(200, "Run")
+        .problem(409, "the run's state does not allow it")
     };
     vec![
         control("/v1/runs/{id}/cancel", "Cancel a run, and what runs in it", Control::Cancel),
@@ -55,7 +57,11 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn control(request: &Request, control: Control) -> Result<crate::shapes::Run, Problem> {
     let id = request.id("id", "run")?;
-    Ok(request.app.engine.control(id, control, request.caller.actor.clone()).await?)
+    Ok(request
+        .app
+        .engine
+        .control(id, control, request.caller.actor.clone())
+        .await?)
 }
 
 async fn simple(request: Request, what: Control) -> Outcome {
@@ -75,7 +81,10 @@ async fn restart(mut request: Request) -> Outcome {
 
 async fn rerun(mut request: Request) -> Outcome {
     let body: ScriptsBody = request.body(true).await?;
-    located(StatusCode::ACCEPTED, &control(&request, Control::Rerun(body.scripts)).await?)
+    located(
+        StatusCode::ACCEPTED,
+        &control(&request, Control::Rerun(body.scripts)).await?,
+    )
 }
 
 #[derive(Deserialize)]
@@ -88,16 +97,25 @@ struct StateBody {
 
 fn override_to(state: RunState, reason: &str) -> Result<Control, Problem> {
     if !matches!(state, RunState::Succeeded | RunState::Failed) {
-        return Err(Problem::invalid_at("/state", "a run can be overridden to `succeeded` or `failed`"));
+        return Err(Problem::invalid_at(
+            "/state",
+            "a run can be overridden to `succeeded` or `failed`",
+        ));
     }
-    Ok(Control::Override { state, reason: checked_reason(reason)? })
+    Ok(Control::Override {
+        state,
+        reason: checked_reason(reason)?,
+    })
 }
 
 /// A reason that says something, and is not a novel.
 pub(crate) fn checked_reason(reason: &str) -> Result<String, Problem> {
     let reason = reason.trim();
     if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
-        return Err(Problem::invalid_at("/reason", format!("an override needs a reason, of up to {REASON_CHARS_MAX} characters")));
+        return Err(Problem::invalid_at(
+            "/reason",
+            format!("an override needs a reason, of up to {REASON_CHARS_MAX} characters"),
+        ));
     }
     Ok(reason.to_owned())
 }
@@ -149,7 +167,10 @@ fn words<T: std::str::FromStr<Err = String>>(given: Option<OneOrMany<String>>, k
     given
         .map_or_else(Vec::new, OneOrMany::into_vec)
         .iter()
-        .map(|word| word.parse().map_err(|error: String| Problem::invalid_at(format!("/filter/{key}"), error)))
+        .map(|word| {
+            word.parse()
+                .map_err(|error: String| Problem::invalid_at(format!("/filter/{key}"), error))
+        })
         .collect()
 }
 
@@ -161,8 +182,12 @@ fn time(given: Option<&str>, key: &str) -> Result<Option<heddle_domain::Time>, P
 
 impl FilterBody {
     fn checked(self) -> Result<RunFilter, Problem> {
-        let mut labels: BTreeMap<String, Option<String>> =
-            self.label.map_or_else(Vec::new, OneOrMany::into_vec).iter().map(|label| parse_label(label)).collect();
+        let mut labels: BTreeMap<String, Option<String>> = self
+            .label
+            .map_or_else(Vec::new, OneOrMany::into_vec)
+            .iter()
+            .map(|label| parse_label(label))
+            .collect();
         labels.extend(self.labels.into_iter().map(|(name, value)| (name, Some(value))));
         let filter = RunFilter {
             groups: self
@@ -182,7 +207,10 @@ impl FilterBody {
             ids: self.ids,
         };
         if filter == RunFilter::default() {
-            return Err(Problem::invalid_at("/filter", "an empty filter would mean all runs; say which"));
+            return Err(Problem::invalid_at(
+                "/filter",
+                "an empty filter would mean all runs; say which",
+            ));
         }
         Ok(filter)
     }
@@ -225,11 +253,17 @@ async fn bulk(mut request: Request) -> Outcome {
         Action::Rerun => Control::Rerun(body.scripts),
         Action::Delete => Control::Delete,
         Action::State => {
-            let state = body.state.ok_or_else(|| Problem::invalid_at("/state", "the action `state` needs a state"))?;
+            let state = body
+                .state
+                .ok_or_else(|| Problem::invalid_at("/state", "the action `state` needs a state"))?;
             override_to(state, &body.reason)?
         }
     };
-    ok(&request.app.engine.bulk(filter, control, body.dry_run, request.caller.actor.clone()).await?)
+    ok(&request
+        .app
+        .engine
+        .bulk(filter, control, body.dry_run, request.caller.actor.clone())
+        .await?)
 }
 
 #[cfg(test)]
@@ -248,14 +282,26 @@ mod tests {
         assert_eq!(filter.groups, ["g"]);
         assert_eq!(filter.states, [RunState::Running, RunState::Paused]);
         assert_eq!(filter.labels["a"].as_deref(), Some("b"));
-        assert_eq!(read(json!({"state": "runing"})).unwrap_err().errors[0].pointer, "/filter/state");
-        assert_eq!(read(json!({"stat": "x"})).unwrap_err().errors[0].pointer, "/filter/stat");
+        assert_eq!(
+            read(json!({"state": "runing"})).unwrap_err().errors[0].pointer,
+            "/filter/state"
+        );
+        assert_eq!(
+            read(json!({"stat": "x"})).unwrap_err().errors[0].pointer,
+            "/filter/stat"
+        );
     }
 
     #[test]
     fn an_override_has_a_reason_and_ends_the_run() {
         assert!(override_to(RunState::Succeeded, "checked by hand").is_ok());
-        assert_eq!(override_to(RunState::Succeeded, " ").unwrap_err().errors[0].pointer, "/reason");
-        assert_eq!(override_to(RunState::Running, "x").unwrap_err().errors[0].pointer, "/state");
+        assert_eq!(
+            override_to(RunState::Succeeded, " ").unwrap_err().errors[0].pointer,
+            "/reason"
+        );
+        assert_eq!(
+            override_to(RunState::Running, "x").unwrap_err().errors[0].pointer,
+            "/state"
+        );
     }
 }

@@ -56,7 +56,10 @@ fn filters(route: Route) -> Route {
         .query("group", "Of these groups (several times, or with commas).")
         .query("state", "In these states.")
         .query("trigger", "Made for these reasons.")
-        .query("label", "With this label: `name=value`, or `name` alone; all of them when given several times.")
+        .query(
+            "label",
+            "With this label: `name=value`, or `name` alone; all of them when given several times.",
+        )
         .query("key", "With this key.")
         .query("from", "Created at or after this time.")
         .query("to", "Created at or before this time.")
@@ -77,7 +80,10 @@ fn words<T: std::str::FromStr<Err = String>>(request: &Request, key: &str) -> Re
     request
         .query_all(key)
         .into_iter()
-        .map(|word| word.parse().map_err(|error: String| Problem::invalid_at(format!("/{key}"), error)))
+        .map(|word| {
+            word.parse()
+                .map_err(|error: String| Problem::invalid_at(format!("/{key}"), error))
+        })
         .collect()
 }
 
@@ -131,7 +137,10 @@ async fn group_name(request: &Request) -> Result<Name, Problem> {
 
 fn manual(mut spec: SubmissionSpec, force: bool) -> Submission {
     spec.force |= force;
-    Submission { spec, trigger: Trigger::Manual }
+    Submission {
+        spec,
+        trigger: Trigger::Manual,
+    }
 }
 
 async fn submit(mut request: Request) -> Outcome {
@@ -183,16 +192,24 @@ async fn batch(mut request: Request) -> Outcome {
     let force = request.flag("force", false)?;
     let bytes_max = request.app.config.batch_bytes_max;
     let mut value = request.json_up_to(bytes_max).await?;
-    let Value::Object(body) = &mut value else { return Err(Problem::invalid_at("", "an object was expected")) };
+    let Value::Object(body) = &mut value else {
+        return Err(Problem::invalid_at("", "an object was expected"));
+    };
     if let Some(unknown) = body.keys().find(|key| *key != "runs") {
         let pointer = format!("/{}", heddle_domain::fault::pointer_token(unknown));
-        return Err(Problem::invalid_at(pointer, format!("unknown field `{unknown}`, expected `runs`")));
+        return Err(Problem::invalid_at(
+            pointer,
+            format!("unknown field `{unknown}`, expected `runs`"),
+        ));
     }
     let Some(Value::Array(runs)) = body.remove("runs") else {
         return Err(Problem::invalid_at("/runs", "an array of submissions was expected"));
     };
     if runs.len() > BATCH_MAX {
-        return Err(Problem::invalid_at("/runs", format!("at most {BATCH_MAX} runs, not {}", runs.len())));
+        return Err(Problem::invalid_at(
+            "/runs",
+            format!("at most {BATCH_MAX} runs, not {}", runs.len()),
+        ));
     }
     let mut items: Vec<Option<BatchItem>> = Vec::with_capacity(runs.len());
     let mut submissions = Vec::with_capacity(runs.len());
@@ -219,7 +236,11 @@ async fn batch(mut request: Request) -> Outcome {
     let mut results = if submissions.is_empty() {
         Vec::new()
     } else {
-        request.app.engine.submit_batch(name, submissions, request.caller.actor.clone()).await?
+        request
+            .app
+            .engine
+            .submit_batch(name, submissions, request.caller.actor.clone())
+            .await?
     }
     .into_iter()
     .zip(keys);
@@ -230,7 +251,13 @@ async fn batch(mut request: Request) -> Outcome {
             None => match results.next() {
                 Some((Ok(id), key)) => {
                     let status = StatusCode::ACCEPTED.as_u16();
-                    BatchItem { status, id: Some(id), key, existing: None, problem: None }
+                    BatchItem {
+                        status,
+                        id: Some(id),
+                        key,
+                        existing: None,
+                        problem: None,
+                    }
                 }
                 Some((Err(refusal), key)) => BatchItem::refused(&refusal.into(), key),
                 None => BatchItem::refused(&Problem::unavailable("there was no answer for this run", 1), None),
@@ -249,21 +276,38 @@ async fn get(request: Request) -> Outcome {
 
 async fn events(request: Request) -> Outcome {
     let id = request.id("id", "run")?;
-    let resumed = request.headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let resumed = request
+        .headers
+        .get("last-event-id")
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned);
     let cursor = resumed.or_else(|| request.cursor().map(str::to_owned));
     let stream = request.app.engine.events(id, cursor).await?;
-    Ok(server_sent(stream.map(|event| (event.cursor.clone(), event.kind.clone(), json!(event))).boxed()))
+    Ok(server_sent(
+        stream
+            .map(|event| (event.cursor.clone(), event.kind.clone(), json!(event)))
+            .boxed(),
+    ))
 }
 
 /// Server-sent events of (id, name, data), closed by an event `end`.
 pub(crate) fn server_sent(stream: BoxStream<'static, (String, String, Value)>) -> Response {
     let events = stream
-        .map(|(id, kind, data)| Event::default().id(one_line(&id)).event(one_line(&kind)).data(data.to_string()))
-        .chain(futures::stream::once(async { Event::default().event("end").data("{}") }))
+        .map(|(id, kind, data)| {
+            Event::default()
+                .id(one_line(&id))
+                .event(one_line(&kind))
+                .data(data.to_string())
+        })
+        .chain(futures::stream::once(async {
+            Event::default().event("end").data("{}")
+        }))
         .map(Ok::<_, std::convert::Infallible>);
     let mut response = Sse::new(events).keep_alive(KeepAlive::default()).into_response();
     // Proxies that buffer answers would hold events back.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+        .headers_mut()
+        .insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 

@@ -121,8 +121,15 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.scripts(request.cursor(), request.limit()?).await?;
-    let items = page.items.into_iter().map(|(script, version)| ScriptView::new(script, version)).collect();
-    ok(&List { items, next_cursor: page.next })
+    let items = page
+        .items
+        .into_iter()
+        .map(|(script, version)| ScriptView::new(script, version))
+        .collect();
+    ok(&List {
+        items,
+        next_cursor: page.next,
+    })
 }
 
 async fn upload(mut request: Request) -> Outcome {
@@ -161,7 +168,12 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, activate: bool) -> 
 
 async fn find(request: &Request) -> Result<ScriptRow, Problem> {
     let name = request.name("name", "script")?;
-    request.app.store.script(&name).await?.ok_or_else(|| Problem::not_found("script", &name))
+    request
+        .app
+        .store
+        .script(&name)
+        .await?
+        .ok_or_else(|| Problem::not_found("script", &name))
 }
 
 async fn find_version(
@@ -173,7 +185,12 @@ async fn find_version(
         Some(version) => Problem::not_found("script version", &format!("{}@{version}", script.name)),
         None => Problem::not_found("script", &script.name),
     };
-    request.app.store.script_version(&script.name, version).await?.ok_or_else(missing)
+    request
+        .app
+        .store
+        .script_version(&script.name, version)
+        .await?
+        .ok_or_else(missing)
 }
 
 async fn get(request: Request) -> Outcome {
@@ -196,9 +213,20 @@ async fn delete(request: Request) -> Outcome {
 
 async fn versions(request: Request) -> Outcome {
     let script = find(&request).await?;
-    let page = request.app.store.script_versions(&script.name, request.cursor_as()?, request.limit()?).await?;
-    let items = page.items.into_iter().map(|row| VersionView::new(row, script.active_version)).collect();
-    ok(&List { items, next_cursor: page.next })
+    let page = request
+        .app
+        .store
+        .script_versions(&script.name, request.cursor_as()?, request.limit()?)
+        .await?;
+    let items = page
+        .items
+        .into_iter()
+        .map(|row| VersionView::new(row, script.active_version))
+        .collect();
+    ok(&List {
+        items,
+        next_cursor: page.next,
+    })
 }
 
 async fn version(request: Request) -> Outcome {
@@ -215,7 +243,14 @@ async fn wasm(request: Request) -> Outcome {
     let missing = || Problem::not_found("script version", &format!("{}@{version}", script.name));
     let bytes = request.app.store.blob(&row.digest).await?.ok_or_else(missing)?;
     let etag = format!("\"{}\"", row.digest);
-    Ok(([(header::CONTENT_TYPE, "application/wasm".to_owned()), (header::ETAG, etag)], bytes).into_response())
+    Ok((
+        [
+            (header::CONTENT_TYPE, "application/wasm".to_owned()),
+            (header::ETAG, etag),
+        ],
+        bytes,
+    )
+        .into_response())
 }
 
 #[derive(Deserialize)]
@@ -232,13 +267,24 @@ async fn invoke(mut request: Request) -> Outcome {
     let body: InvokeBody = request.body(true).await?;
     let timeout = body.timeout.map_or(INVOKE_TIMEOUT_DEFAULT, |timeout| timeout.std());
     if timeout.is_zero() || timeout > INVOKE_TIMEOUT_MAX {
-        let detail = format!("the timeout is more than 0 and at most {}s", INVOKE_TIMEOUT_MAX.as_secs());
+        let detail = format!(
+            "the timeout is more than 0 and at most {}s",
+            INVOKE_TIMEOUT_MAX.as_secs()
+        );
         return Err(Problem::invalid_at("/timeout", detail));
     }
     if let Some(version) = body.version
-        && request.app.store.script_version(&script.name, Some(version)).await?.is_none()
+        && request
+            .app
+            .store
+            .script_version(&script.name, Some(version))
+            .await?
+            .is_none()
     {
-        return Err(Problem::invalid_at("/version", format!("there is no version {version} of `{}`", script.name)));
+        return Err(Problem::invalid_at(
+            "/version",
+            format!("there is no version {version} of `{}`", script.name),
+        ));
     }
     let row = find_version(&request, &script, body.version).await?;
     let mut params = row.defaults.as_object().cloned().unwrap_or_default();
@@ -250,7 +296,13 @@ async fn invoke(mut request: Request) -> Outcome {
             return Err(Problem::invalid(faults));
         }
     }
-    let spec = InvokeSpec { script: row.name, version: row.version, digest: row.digest, params, timeout };
+    let spec = InvokeSpec {
+        script: row.name,
+        version: row.version,
+        digest: row.digest,
+        params,
+        timeout,
+    };
     ok(&request.app.engine.invoke(spec).await?)
 }
 
@@ -263,11 +315,17 @@ struct ActivateBody {
 async fn activate(mut request: Request) -> Outcome {
     let name = request.name("name", "script")?;
     let body: ActivateBody = request.body(false).await?;
-    match request.app.store.activate_script(request.by(), &name, body.version).await? {
+    match request
+        .app
+        .store
+        .activate_script(request.by(), &name, body.version)
+        .await?
+    {
         Activate::MissingScript => Err(Problem::not_found("script", &name)),
-        Activate::MissingVersion => {
-            Err(Problem::invalid_at("/version", format!("there is no version {} of `{name}`", body.version)))
-        }
+        Activate::MissingVersion => Err(Problem::invalid_at(
+            "/version",
+            format!("there is no version {} of `{name}`", body.version),
+        )),
         Activate::Done(script) => {
             let version = find_version(&request, &script, Some(body.version)).await?;
             answer(axum::http::StatusCode::OK, &ScriptView::new(script, version))

@@ -59,25 +59,38 @@ struct SecretBody {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.secrets(request.cursor(), request.limit()?).await?;
-    ok(&List::<SecretView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+    ok(&List::<SecretView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
 }
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let body: SecretBody = request.body(false).await?;
     if body.value.len() > SECRET_BYTES_MAX {
-        return Err(Problem::invalid_at("/value", format!("a secret may have at most {SECRET_BYTES_MAX} bytes")));
+        return Err(Problem::invalid_at(
+            "/value",
+            format!("a secret may have at most {SECRET_BYTES_MAX} bytes"),
+        ));
     }
     let grant = grants::grant(body.groups, body.categories)?;
     let app = &request.app;
-    let done =
-        app.store.put_secret(request.by(), &app.secret_keys, &*app.chance, &name, &body.value, &grant).await?;
+    let done = app
+        .store
+        .put_secret(request.by(), &app.secret_keys, &*app.chance, &name, &body.value, &grant)
+        .await?;
     put(done.created, &SecretView::from(done.row))
 }
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "secret")?;
-    let row = request.app.store.secret(&name).await?.ok_or_else(|| Problem::not_found("secret", &name))?;
+    let row = request
+        .app
+        .store
+        .secret(&name)
+        .await?
+        .ok_or_else(|| Problem::not_found("secret", &name))?;
     ok(&SecretView::from(row))
 }
 

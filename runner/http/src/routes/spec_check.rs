@@ -46,7 +46,10 @@ fn granted(grant: Option<&heddle_store::secret::Grant>, group: &Name, category: 
 
 impl Catalog for Snapshot {
     fn script(&self, name: &Name, version: Option<u32>) -> ScriptLookup {
-        self.scripts.get(&(name.clone(), version)).cloned().unwrap_or(ScriptLookup::NoScript)
+        self.scripts
+            .get(&(name.clone(), version))
+            .cloned()
+            .unwrap_or(ScriptLookup::NoScript)
     }
 
     fn group(&self, name: &Name) -> Option<GroupLinks> {
@@ -117,11 +120,18 @@ async fn snapshot(app: &App, spec: &GroupSpec) -> Result<Snapshot, Problem> {
     }
     for name in pools {
         if let Some(row) = store.pool_by_name(name).await? {
-            snapshot.pools.insert(name.clone(), u32::try_from(row.slots).unwrap_or(0));
+            snapshot
+                .pools
+                .insert(name.clone(), u32::try_from(row.slots).unwrap_or(0));
         }
     }
     let own = GroupLinks::of(spec);
-    let named: Vec<String> = own.depends_on.iter().chain(&own.sub_runs).map(Name::to_string).collect();
+    let named: Vec<String> = own
+        .depends_on
+        .iter()
+        .chain(&own.sub_runs)
+        .map(Name::to_string)
+        .collect();
     if !named.is_empty() {
         snapshot.groups = find_groups(app, &named).await?;
     }
@@ -129,13 +139,19 @@ async fn snapshot(app: &App, spec: &GroupSpec) -> Result<Snapshot, Problem> {
 }
 
 async fn find_script(app: &App, name: &Name, version: Option<u32>) -> Result<ScriptLookup, Problem> {
-    let Some(script) = app.store.script(name).await? else { return Ok(ScriptLookup::NoScript) };
+    let Some(script) = app.store.script(name).await? else {
+        return Ok(ScriptLookup::NoScript);
+    };
     let wanted = match version {
         Some(version) => i32::try_from(version).ok(),
         None => script.active_version,
     };
-    let Some(wanted) = wanted else { return Ok(ScriptLookup::NoVersion) };
-    let Some(row) = app.store.script_version(name, Some(wanted)).await? else { return Ok(ScriptLookup::NoVersion) };
+    let Some(wanted) = wanted else {
+        return Ok(ScriptLookup::NoVersion);
+    };
+    let Some(row) = app.store.script_version(name, Some(wanted)).await? else {
+        return Ok(ScriptLookup::NoVersion);
+    };
     if row.world == CONSUMER_WORLD {
         return Ok(ScriptLookup::OtherWorld(row.world));
     }
@@ -157,7 +173,9 @@ async fn find_groups(app: &App, named: &[String]) -> Result<BTreeMap<Name, Group
         groups.extend(known(&name).map(|name| (name, GroupLinks::default())));
     }
     for link in app.store.group_links().await? {
-        let (Some(group), Some(upstream)) = (known(&link.group), known(&link.upstream)) else { continue };
+        let (Some(group), Some(upstream)) = (known(&link.group), known(&link.upstream)) else {
+            continue;
+        };
         groups.entry(upstream.clone()).or_default();
         let links = groups.entry(group).or_default();
         if link.kind == LinkKind::DependsOn.as_str() {
@@ -170,7 +188,9 @@ async fn find_groups(app: &App, named: &[String]) -> Result<BTreeMap<Name, Group
 }
 
 /// Checks a spec. Schemas and templates take a processor, so that happens away from the threads that serve.
-pub(crate) async fn check_group(app: &App, name: &Name, spec: GroupSpec, now: Time) -> Result<Checked, Problem> {
+pub(crate) async fn check_group(app: &App, name: &Name, mut spec: GroupSpec, now: Time) -> Result<Checked, Problem> {
+    // Written out, so that a group that was read and is put again is the same.
+    spec.timezone.get_or_insert_with(|| "UTC".into());
     let snapshot = snapshot(app, &spec).await?;
     let name = name.clone();
     let checked = tokio::task::spawn_blocking(move || {
@@ -189,7 +209,12 @@ pub(crate) async fn check_group(app: &App, name: &Name, spec: GroupSpec, now: Ti
             version: version.map(|version| i32::try_from(version).unwrap_or(i32::MAX)),
         })
         .collect();
-    Ok(Checked { spec, canonical, links, scripts: scripts.into_iter().collect() })
+    Ok(Checked {
+        spec,
+        canonical,
+        links,
+        scripts: scripts.into_iter().collect(),
+    })
 }
 
 fn links_of(spec: &GroupSpec) -> Vec<GroupLink> {
@@ -201,11 +226,15 @@ fn links_of(spec: &GroupSpec) -> Vec<GroupLink> {
             Need::Interval => "interval",
         },
     });
-    let called = spec.tasks.values().filter_map(|task| task.group.as_ref()).map(|group| GroupLink {
-        upstream: group.to_string(),
-        kind: LinkKind::SubRun,
-        need: "latest",
-    });
+    let called = spec
+        .tasks
+        .values()
+        .filter_map(|task| task.group.as_ref())
+        .map(|group| GroupLink {
+            upstream: group.to_string(),
+            kind: LinkKind::SubRun,
+            need: "latest",
+        });
     followed.chain(called).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -213,7 +242,14 @@ fn links_of(spec: &GroupSpec) -> Vec<GroupLink> {
 pub(crate) fn check_schema(schema: &Value, params: &Value, below: &str) -> Result<Faults, Problem> {
     let schema = Schema::compile(schema)
         .map_err(|error| Problem::conflict(format!("the script's own schema cannot be used: {error}")))?;
-    Ok(Faults(schema.check(params).0.into_iter().map(|fault| fault.below(below)).collect()))
+    Ok(Faults(
+        schema
+            .check(params)
+            .0
+            .into_iter()
+            .map(|fault| fault.below(below))
+            .collect(),
+    ))
 }
 
 /// Where a spec names groups that are gone.
@@ -229,7 +265,10 @@ pub(crate) fn unknown_groups(spec: &GroupSpec, unknown: &[String]) -> Faults {
         if let Some(group) = &written.group
             && unknown.iter().any(|name| name == group.as_str())
         {
-            faults.add(format!("/tasks/{}/group", pointer_token(task)), format!("there is no group `{group}`"));
+            faults.add(
+                format!("/tasks/{}/group", pointer_token(task)),
+                format!("there is no group `{group}`"),
+            );
         }
     }
     faults
@@ -240,10 +279,18 @@ pub(crate) fn unknown_scripts(spec: &GroupSpec, unknown: &[ScriptUse]) -> Faults
     let mut faults = Faults::default();
     for (task, written) in &spec.tasks {
         let Some(text) = &written.script else { continue };
-        let Ok((script, version)) = script_reference(text) else { continue };
+        let Ok((script, version)) = script_reference(text) else {
+            continue;
+        };
         let version = version.and_then(|version| i32::try_from(version).ok());
-        if unknown.iter().any(|used| used.script == script.as_str() && used.version == version) {
-            faults.add(format!("/tasks/{}/script", pointer_token(task)), format!("there is no script `{text}`"));
+        if unknown
+            .iter()
+            .any(|used| used.script == script.as_str() && used.version == version)
+        {
+            faults.add(
+                format!("/tasks/{}/script", pointer_token(task)),
+                format!("there is no script `{text}`"),
+            );
         }
     }
     faults

@@ -18,7 +18,9 @@ pub(crate) fn routes() -> Vec<Route> {
     let item = |route: Route| route.query("item", "Which item of a mapped task, from 0.");
     let logs = |route: Route| {
         route
-            .detail("`Accept: text/event-stream` or `?follow=true` follows by server-sent events, until an event `end`.")
+            .detail(
+                "`Accept: text/event-stream` or `?follow=true` follows by server-sent events, until an event `end`.",
+            )
             .query("item", "Which item of a mapped task, from 0.")
             .query("attempt", "Which attempt, from 1.")
             .query("follow", "`true`: follow.")
@@ -57,7 +59,11 @@ async fn get(request: Request) -> Outcome {
 
 async fn task_logs(request: Request) -> Outcome {
     let task = task_ref(&request)?;
-    let query = LogQuery { task: Some(task.task), item: task.item, ..log_query(&request)? };
+    let query = LogQuery {
+        task: Some(task.task),
+        item: task.item,
+        ..log_query(&request)?
+    };
     logs(request, query).await
 }
 
@@ -71,7 +77,11 @@ fn log_query(request: &Request) -> Result<LogQuery, Problem> {
         .query("task")
         .map(|task| heddle_domain::Name::new(task).map_err(|_| Problem::not_found("task", task)))
         .transpose()?;
-    let resumed = request.headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let resumed = request
+        .headers
+        .get("last-event-id")
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned);
     Ok(LogQuery {
         task,
         item: request.query_as("item", "a number from 0")?,
@@ -85,7 +95,11 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
     let run = request.id("id", "run")?;
     if request.wants_events()? {
         let lines = request.app.engine.follow_logs(run, query).await?;
-        return Ok(server_sent(lines.map(|line| (line.cursor.clone(), "log".to_owned(), json!(line))).boxed()));
+        return Ok(server_sent(
+            lines
+                .map(|line| (line.cursor.clone(), "log".to_owned(), json!(line)))
+                .boxed(),
+        ));
     }
     ok(&request.app.engine.logs(run, query).await?)
 }
@@ -103,16 +117,27 @@ async fn set_state(mut request: Request) -> Outcome {
     let task = task_ref(&request)?;
     let body: StateBody = request.body(false).await?;
     if !may_override_to(body.state) {
-        return Err(Problem::invalid_at("/state", "a task run can be overridden to `succeeded`, `failed` or `skipped`"));
+        return Err(Problem::invalid_at(
+            "/state",
+            "a task run can be overridden to `succeeded`, `failed` or `skipped`",
+        ));
     }
     if body.output.is_some() && body.state != TaskState::Succeeded {
         return Err(Problem::invalid_at("/output", "only `succeeded` has an output"));
     }
     let reason = checked_reason(&body.reason)?;
     let actor = request.caller.actor.clone();
-    ok(&request.app.engine.set_task_state(task, body.state, body.output, reason, actor).await?)
+    ok(&request
+        .app
+        .engine
+        .set_task_state(task, body.state, body.output, reason, actor)
+        .await?)
 }
 
 async fn retry(request: Request) -> Outcome {
-    ok(&request.app.engine.retry_task(task_ref(&request)?, request.caller.actor.clone()).await?)
+    ok(&request
+        .app
+        .engine
+        .retry_task(task_ref(&request)?, request.caller.actor.clone())
+        .await?)
 }

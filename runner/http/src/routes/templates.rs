@@ -36,21 +36,36 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/templates", Access::View, "List templates", list)
             .list()
             .answers(200, "TemplateList"),
-        Route::new(Method::Put, "/v1/templates/{name}", Access::Operate, "Create or change a template", save)
-            .detail("The body is the JSON Schema itself.")
-            .takes_spec("JsonSchema")
-            .answers_put("Template")
-            .problem(422, "not a JSON Schema"),
+        Route::new(
+            Method::Put,
+            "/v1/templates/{name}",
+            Access::Operate,
+            "Create or change a template",
+            save,
+        )
+        .detail("The body is the JSON Schema itself.")
+        .takes_spec("JsonSchema")
+        .answers_put("Template")
+        .problem(422, "not a JSON Schema"),
         Route::new(Method::Get, "/v1/templates/{name}", Access::View, "Get a template", get).answers(200, "Template"),
-        Route::new(Method::Delete, "/v1/templates/{name}", Access::Operate, "Delete a template", delete)
-            .answers_empty(204)
-            .problem(409, "groups name it"),
+        Route::new(
+            Method::Delete,
+            "/v1/templates/{name}",
+            Access::Operate,
+            "Delete a template",
+            delete,
+        )
+        .answers_empty(204)
+        .problem(409, "groups name it"),
     ]
 }
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.templates(request.cursor(), request.limit()?).await?;
-    ok(&List::<TemplateView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+    ok(&List::<TemplateView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
 }
 
 async fn save(mut request: Request) -> Outcome {
@@ -66,7 +81,12 @@ async fn save(mut request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "template")?;
-    let row = request.app.store.template(&name).await?.ok_or_else(|| Problem::not_found("template", &name))?;
+    let row = request
+        .app
+        .store
+        .template(&name)
+        .await?
+        .ok_or_else(|| Problem::not_found("template", &name))?;
     ok(&TemplateView::from(row))
 }
 

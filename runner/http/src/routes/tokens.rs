@@ -49,17 +49,41 @@ struct NewTokenView {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/tokens", Access::Admin, "List tokens, without their texts", list)
-            .list()
-            .answers(200, "TokenList"),
-        Route::new(Method::Post, "/v1/tokens", Access::Admin, "Make a token; its text is shown this once", create)
-            .takes("TokenSpec")
-            .answers(201, "NewToken")
-            .problem(409, "there is a token of that name"),
-        Route::new(Method::Get, "/v1/tokens/{token}", Access::Admin, "Get a token by its id or name", get)
-            .answers(200, "Token"),
-        Route::new(Method::Delete, "/v1/tokens/{token}", Access::Admin, "Revoke a token, by its id or name", revoke)
-            .answers_empty(204),
+        Route::new(
+            Method::Get,
+            "/v1/tokens",
+            Access::Admin,
+            "List tokens, without their texts",
+            list,
+        )
+        .list()
+        .answers(200, "TokenList"),
+        Route::new(
+            Method::Post,
+            "/v1/tokens",
+            Access::Admin,
+            "Make a token; its text is shown this once",
+            create,
+        )
+        .takes("TokenSpec")
+        .answers(201, "NewToken")
+        .problem(409, "there is a token of that name"),
+        Route::new(
+            Method::Get,
+            "/v1/tokens/{token}",
+            Access::Admin,
+            "Get a token by its id or name",
+            get,
+        )
+        .answers(200, "Token"),
+        Route::new(
+            Method::Delete,
+            "/v1/tokens/{token}",
+            Access::Admin,
+            "Revoke a token, by its id or name",
+            revoke,
+        )
+        .answers_empty(204),
     ]
 }
 
@@ -83,7 +107,10 @@ const UID_CHARS_MAX: usize = 255;
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.tokens(request.cursor(), request.limit()?).await?;
-    ok(&List::<TokenView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+    ok(&List::<TokenView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
 }
 
 async fn create(mut request: Request) -> Outcome {
@@ -110,7 +137,10 @@ async fn create(mut request: Request) -> Outcome {
     }
     for (index, uid) in body.uids.iter().take(BOUND_TO_MAX).enumerate() {
         if uid.is_empty() || uid.chars().count() > UID_CHARS_MAX {
-            faults.add(format!("/uids/{index}"), format!("a uid has 1 to {UID_CHARS_MAX} characters"));
+            faults.add(
+                format!("/uids/{index}"),
+                format!("a uid has 1 to {UID_CHARS_MAX} characters"),
+            );
         }
     }
     let expires_at = match body.expires_at.as_deref().map(parse_moment) {
@@ -141,7 +171,13 @@ async fn create(mut request: Request) -> Outcome {
         expires_at,
     };
     match app.store.create_token(request.by(), write).await? {
-        Some(row) => answer(StatusCode::CREATED, &NewTokenView { view: row.into(), token }),
+        Some(row) => answer(
+            StatusCode::CREATED,
+            &NewTokenView {
+                view: row.into(),
+                token,
+            },
+        ),
         None => {
             let existing = app.store.token(&name).await?;
             let problem = Problem::conflict(format!("there is a token `{name}` already"));
@@ -158,7 +194,12 @@ async fn find(request: &Request) -> Result<TokenRow, Problem> {
     if given.contains('\0') {
         return Err(Problem::not_found("token", "with U+0000"));
     }
-    request.app.store.token(given).await?.ok_or_else(|| Problem::not_found("token", given))
+    request
+        .app
+        .store
+        .token(given)
+        .await?
+        .ok_or_else(|| Problem::not_found("token", given))
 }
 
 async fn get(request: Request) -> Outcome {

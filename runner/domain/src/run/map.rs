@@ -1,0 +1,243 @@
+//! Mapped tasks: an item is a task run like any other, but for its place in the map.
+//!
+//! # The story
+//!
+//! The task becomes ready and is claimed like any other; that attempt only finds the items ([`Event::Expanded`]). From
+//! then on the task itself has no row anywhere: it is `ready` for as long as its items are under way. As many items
+//! as `concurrency` has places are ready at once. An item that waits for a retry gives its place up, and takes the
+//! next free one when it is due. The task is settled with its last item.
+//!
+//! [`Event::Expanded`]: super::Event::Expanded
+
+use super::machine::Machine;
+use super::{Detail, JOINED_OUTPUT_BYTES_MAX, MapProgress, SkipCause, TaskKey};
+use crate::plan::{ITEMS_MAX, Plan, TaskIndex};
+use crate::state::{ErrorKind, TaskState};
+
+/// `null`, for an item without output.
+const NULL_BYTES: u64 = 4;
+
+/// How a map whose items are all settled ends.
+pub(super) enum End {
+    Succeeded,
+    Cancelled,
+    Failed(ErrorKind, String),
+}
+
+impl MapProgress {
+    fn new(count: u32, base: u16) -> Self {
+        let states = vec![TaskState::Pending.number() as u8; count as usize];
+        Self { states, unsettled: count, base, ..Self::default() }
+    }
+
+    fn len(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    fn state(&self, item: u32) -> Option<TaskState> {
+        self.states.get(item as usize).and_then(|&byte| TaskState::from_number(byte as i16))
+    }
+
+    fn count(&self, wanted: TaskState) -> u64 {
+        self.states.iter().filter(|&&byte| byte as i16 == wanted.number()).count() as u64
+    }
+
+    /// The one door to an item's state: it keeps the counters.
+    pub(super) fn set(&mut self, item: u32, state: TaskState) {
+        let Some(before) = self.state(item) else { return };
+        let holds = |state| matches!(state, TaskState::Ready | TaskState::Paused);
+        let shift = |counter: &mut u32, was: bool, is: bool| match (was, is) {
+            (true, false) => *counter = counter.saturating_sub(1),
+            (false, true) => *counter += 1,
+            _ => {}
+        };
+        shift(&mut self.open, holds(before), holds(state));
+        shift(&mut self.unsettled, !before.is_settled(), !state.is_settled());
+        shift(&mut self.failed, before == TaskState::Failed, state == TaskState::Failed);
+        self.states[item as usize] = state.number() as u8;
+    }
+
+    /// An item is to be started (again) when there is room.
+    pub(super) fn enqueue(&mut self, item: u32) {
+        self.set(item, TaskState::Pending);
+        if item < self.next {
+            self.again.insert(item);
+        }
+    }
+
+    /// The next item to be started.
+    fn dequeue(&mut self) -> Option<u32> {
+        while let Some(item) = self.again.pop_first() {
+            if self.state(item) == Some(TaskState::Pending) {
+                return Some(item);
+            }
+        }
+        while self.next < self.len() {
+            let item = self.next;
+            self.next += 1;
+            if self.state(item) == Some(TaskState::Pending) {
+                return Some(item);
+            }
+        }
+        None
+    }
+
+    /// The length of the array of outputs, as JSON text.
+    fn joined_bytes(&self) -> u64 {
+        let count = u64::from(self.len());
+        let nulls = count - self.count(TaskState::Succeeded);
+        self.output_bytes.saturating_add(nulls * NULL_BYTES) + count.saturating_sub(1) + 2
+    }
+
+    /// How the map ends, all items settled.
+    pub(super) fn end(&self) -> End {
+        if self.failed == 0 && self.count(TaskState::Cancelled) > 0 {
+            End::Cancelled
+        } else if self.joined_bytes() > JOINED_OUTPUT_BYTES_MAX {
+            let message = format!("the items' outputs joined have more than {JOINED_OUTPUT_BYTES_MAX} bytes");
+            End::Failed(ErrorKind::Output, message)
+        } else if self.failed > 0 {
+            End::Failed(ErrorKind::Failed, format!("{} of {} items failed", self.failed, self.len()))
+        } else {
+            End::Succeeded
+        }
+    }
+
+    /// The highest attempt number that any item may have carried.
+    fn attempts_used(&self) -> u16 {
+        let of_items = self.details.iter().map(|(&item, detail)| {
+            detail.used.saturating_add(u16::from(self.state(item) == Some(TaskState::Succeeded)))
+        });
+        of_items.max().unwrap_or(0).max(self.base.saturating_add(1))
+    }
+
+    /// What an override to `succeeded` gives the item for an output.
+    pub(super) fn add_null(&mut self) {
+        self.output_bytes = self.output_bytes.saturating_add(NULL_BYTES);
+    }
+}
+
+impl Machine<'_> {
+    pub(super) fn expand(&mut self, task: TaskIndex, count: u32) {
+        let key = TaskKey::whole(task);
+        if count > ITEMS_MAX {
+            self.fail(key, ErrorKind::Invalid, &format!("{count} items; a mapped task has at most {ITEMS_MAX}"));
+            return;
+        }
+        let base = self.progress.details.get(&task).map_or(0, |detail| detail.used);
+        self.progress.maps.insert(task, MapProgress::new(count, base));
+        if self.progress.stopping && count > 0 {
+            self.settle(key, TaskState::Cancelled);
+        }
+        self.moved.insert(task);
+    }
+
+    /// Settles a mapped task all of whose items are settled, else starts the next items.
+    pub(super) fn map_moved(&mut self, task: TaskIndex) {
+        let key = TaskKey::whole(task);
+        let Some(map) = self.progress.maps.get(&task) else { return };
+        if self.progress.task(task) != TaskState::Ready {
+            return;
+        }
+        if map.unsettled > 0 {
+            self.feed(task);
+            return;
+        }
+        match map.end() {
+            End::Succeeded => self.settle(key, TaskState::Succeeded),
+            End::Cancelled => self.settle(key, TaskState::Cancelled),
+            End::Failed(kind, message) => self.fail(key, kind, &message),
+        }
+    }
+
+    /// Starts items as far as the task's `concurrency` allows.
+    fn feed(&mut self, task: TaskIndex) {
+        let bound = self.task(task).concurrency;
+        while self.starts_new() {
+            let Some(map) = self.progress.maps.get_mut(&task).filter(|map| map.open < bound) else { return };
+            let Some(item) = map.dequeue() else { return };
+            self.make_ready(TaskKey { task, item: Some(item) });
+        }
+    }
+
+    /// An item is due again: at once if there is a place, else with the next that is free.
+    pub(super) fn item_again(&mut self, task: TaskIndex, item: u32) {
+        let bound = self.task(task).concurrency;
+        let Some(map) = self.progress.maps.get_mut(&task) else { return };
+        if map.open < bound {
+            self.make_ready(TaskKey { task, item: Some(item) });
+        } else {
+            map.enqueue(item);
+            self.moved.insert(task);
+        }
+    }
+
+    /// Cancels all items that are not settled, running ones too.
+    pub(super) fn cancel_items(&mut self, task: TaskIndex) {
+        let Some(map) = self.progress.maps.get(&task).filter(|map| map.unsettled > 0) else { return };
+        let open: Vec<(u32, TaskState)> = (0..map.len())
+            .filter_map(|item| Some((item, map.state(item).filter(|state| !state.is_settled())?)))
+            .collect();
+        for (item, state) in open {
+            let key = TaskKey { task, item: Some(item) };
+            self.forget(key, state);
+            self.set(key, TaskState::Cancelled);
+        }
+        if let Some(map) = self.progress.maps.get_mut(&task) {
+            map.again.clear();
+        }
+    }
+
+    /// Cancels the items that have not been started.
+    pub(super) fn cancel_unstarted_items(&mut self, task: TaskIndex) {
+        let Some(map) = self.progress.maps.get_mut(&task) else { return };
+        for item in 0..map.len() {
+            if map.state(item) == Some(TaskState::Pending) {
+                map.set(item, TaskState::Cancelled);
+            }
+        }
+        map.again.clear();
+        self.moved.insert(task);
+    }
+
+    /// Makes items that failed or were cancelled pending again, the cancelled ones only if `failed` is false.
+    pub(super) fn reset_items(&mut self, task: TaskIndex, failed: bool) {
+        let Some(map) = self.progress.maps.get_mut(&task) else { return };
+        for item in 0..map.len() {
+            match map.state(item) {
+                Some(TaskState::Failed) if failed => {}
+                Some(TaskState::Cancelled) => {}
+                _ => continue,
+            }
+            if let Some(detail) = map.details.get_mut(&item) {
+                detail.reset();
+            }
+            map.enqueue(item);
+        }
+    }
+
+    /// Makes a mapped task's items pending again, or forgets them where they will come out otherwise: they came from
+    /// outputs, and one of the dependencies goes again.
+    pub(super) fn reset_map(&mut self, plan: &Plan, task: TaskIndex, reopened_above: bool) {
+        let Some(map) = self.progress.maps.get(&task) else { return };
+        if reopened_above && Plan::constant_items(&plan.tasks[task as usize]).is_none() {
+            let used = map.attempts_used();
+            let detail = self.detail(TaskKey::whole(task));
+            detail.used = detail.used.max(used);
+            self.progress.maps.remove(&task);
+        } else {
+            self.reset_items(task, true);
+        }
+    }
+}
+
+impl Detail {
+    /// Forgets all but the numbers that were used.
+    pub(super) fn reset(&mut self) {
+        *self = Self { used: self.used, ..Self::default() };
+    }
+
+    pub(super) fn is_own_skip(&self) -> bool {
+        self.skip == SkipCause::Own
+    }
+}
