@@ -369,4 +369,19 @@ mod tests {
         let text = "name: a\ndepends_on: [b]\n---\nname: b\ndepends_on: [a]\n---\nname: c\ndepends_on: [c]";
         assert_eq!(in_order(parse(text, "f").unwrap()).len(), 3);
     }
+
+    #[test]
+    fn what_export_writes_is_read_back_as_it_was() {
+        let spec = json!({"schedules": {"n": {"cron": "0 2 * * *"}}, "params": {
+            "number": 1, "text": "1", "exp": "1e3", "null": "null", "yes": "yes", "date": "2026-01-01", "empty": "",
+            "template": "{{ logical_time | date }}", "lines": "a\n b\n", "none": null, "list": [[], {}], "key: x": "#",
+        }});
+        let text = crate::output::yaml(&json!({"kind": "group", "name": "1", "spec": spec})).unwrap();
+        let read = parse(&format!("{text}---\n{}", text.replace("name: \"1\"", "name: b")), "f").unwrap();
+        assert_eq!(
+            (read[0].name.as_str(), &read[0].spec, &read[1].spec),
+            ("1", &spec, &spec),
+            "{text}"
+        );
+    }
 }

@@ -61,21 +61,15 @@ impl Client {
         self.post(&["v1", "tokens"]).json(token).send().await
     }
 
-    /// Sets a secret, which nobody can read back.
+    /// Sets a secret, which nobody can read back, for the scripts of these groups (`*`: of all).
     pub async fn put_secret(&self, name: &str, value: &str, groups: &[String]) -> Result<()> {
-        let mut body = json!({ "value": value });
-        if !groups.is_empty() {
-            body["groups"] = json!(groups);
-        }
+        let body = json!({ "value": value, "groups": groups });
         self.put_named("secrets", name, &body).await.map(drop)
     }
 
-    /// Names an SQL database that scripts of the groups may use.
+    /// Names an SQL database that scripts of these groups (`*`: of all) may use.
     pub async fn put_connection(&self, name: &str, url: &str, groups: &[String]) -> Result<()> {
-        let mut body = json!({ "url": url });
-        if !groups.is_empty() {
-            body["groups"] = json!(groups);
-        }
+        let body = json!({ "url": url, "groups": groups });
         self.put_named("connections", name, &body).await.map(drop)
     }
 

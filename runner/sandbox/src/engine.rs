@@ -1,6 +1,6 @@
 //! Wasmtime's configuration, and the ticker that makes guests yield.
 //!
-//! FACTS behind the numbers: a pool whose slots keep some memory resident is three times as fast as mapping on demand,
+//! Measured, a pool whose slots keep some memory resident is three times as fast as mapping on demand,
 //! provided that the kernel can tell which pages were touched (`PAGEMAP_SCAN`); without it, resetting a large resident
 //! part costs more than it saves. Epochs cost a loop 0 to 20%, fuel 70%.
 

@@ -159,7 +159,7 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
                     let at = item
                         .as_str()
                         .map_or_else(|| cell(item, "/at|/instant|/logical_time"), |_| output::plain(item));
-                    rows.add([at, cell(item, "/schedule")]);
+                    rows.add([at, cell(item, "/schedules|/schedule")]);
                 }
                 rows.to_string()
             })?;

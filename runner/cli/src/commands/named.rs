@@ -83,7 +83,7 @@ pub enum SecretCommand {
     Set {
         /// Its name
         name: String,
-        /// A group that may use it; without any, all may
+        /// A group that may use it, `*` for all; nobody may without --group or --category
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
         /// A category whose groups may use it
@@ -114,7 +114,7 @@ pub enum ConnectionCommand {
         name: String,
         /// postgres://user:password@host/database
         database: Option<String>,
-        /// A group that may use it; without any, all may
+        /// A group that may use it, `*` for all; nobody may without --group or --category
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
         /// A category whose groups may use it

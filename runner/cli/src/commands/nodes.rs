@@ -27,6 +27,7 @@ pub(crate) async fn audit(session: &Session) -> Result<ExitCode> {
         ("AT", "/at"),
         ("WHO", "/actor|/who|/token"),
         ("ACTION", "/action"),
+        ("KIND", "/kind"),
         ("WHAT", "/target|/what|/name"),
     ];
     session.list(&["v1", "audit"], &columns).await?;

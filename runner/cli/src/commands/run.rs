@@ -63,8 +63,8 @@ pub enum RunCommand {
         /// An item of a mapped task
         #[arg(long)]
         item: Option<i64>,
-        /// Go on until the task run is settled
-        #[arg(short, long, requires = "task")]
+        /// Go on until it has ended
+        #[arg(short, long)]
         follow: bool,
     },
     /// Cancel a run: interrupts what is running
@@ -130,10 +130,21 @@ pub enum RunCommand {
         #[arg(long)]
         item: Option<i64>,
     },
+    /// Set the state of a run
+    SetState {
+        /// The run
+        id: Uuid,
+        /// The state
+        #[arg(value_parser = ["succeeded", "failed"])]
+        state: String,
+        /// Why
+        #[arg(long)]
+        reason: String,
+    },
     /// Do something to all runs that a filter finds
     Bulk {
         /// What
-        #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun"])]
+        #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "delete"])]
         action: String,
         /// Which
         #[command(flatten)]
@@ -318,6 +329,19 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
                 .print(&answer, |_| format!("task {task} of run {id} is tried again"))?;
             done()
         }
+        RunCommand::SetState { id, state, reason } => {
+            let body = json!({ "state": state, "reason": reason });
+            let answer: Value = session
+                .client
+                .put(&["v1", "runs", &id.to_string(), "state"])
+                .json(&body)
+                .send()
+                .await?;
+            session
+                .output
+                .print(&answer, |run| format!("run {id} is {}", cell(run, "/state")))?;
+            done()
+        }
         RunCommand::Bulk {
             action,
             filter,
@@ -490,41 +514,34 @@ async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
 }
 
 async fn logs(session: &Session, id: Uuid, task: Option<String>, item: Option<i64>, follow: bool) -> Result<ExitCode> {
-    if follow && let Some(task) = &task {
-        let mut events = session.client.follow_logs(id, task, item).await?;
+    let id = id.to_string();
+    let path = match &task {
+        Some(task) => vec!["v1", "runs", &id, "tasks", task, "logs"],
+        None => vec!["v1", "runs", &id, "logs"],
+    };
+    let request = session.client.get(&path).query_if("item", item);
+    let several = task.is_none();
+    if follow {
+        let mut events = request.query("follow", true).send_for_events().await?;
         while let Some(event) = events.next().await? {
-            match serde_json::from_str::<Value>(&event.data) {
-                Ok(line) if line.get("message").is_some() => print_log(session, None, &line)?,
-                Ok(Value::String(line)) => output::print(&line)?,
-                _ => {} // the end, or a kind of event that this version does not know
+            // Others are the end, or of a kind that this version does not know.
+            if event.event == "log" || event.event == "message" {
+                print_log(session, several, &serde_json::from_str(&event.data)?)?;
             }
         }
         return done();
     }
-    let tasks = match task {
-        Some(task) => vec![(task, item)],
-        None => {
-            let run = session.client.run(id).await?;
-            run.tasks.into_iter().map(|task| (task.task, task.item)).collect()
-        }
-    };
-    let several = tasks.len() > 1;
-    for (task, item) in tasks {
-        let path = ["v1", "runs", &id.to_string(), "tasks", &task, "logs"];
-        let request = session.client.get(&path).query_if("item", item).query("limit", 500);
-        let lines: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-        let label = match item {
-            Some(item) => format!("{task}[{item}]"),
-            None => task,
-        };
-        for line in &lines {
-            print_log(session, several.then_some(label.as_str()), line)?;
-        }
+    let lines: Vec<Value> = request
+        .query("limit", 500)
+        .send_for_all(&session.client, MAX_LISTED)
+        .await?;
+    for line in &lines {
+        print_log(session, several, line)?;
     }
     done()
 }
 
-fn print_log(session: &Session, label: Option<&str>, line: &Value) -> Result<()> {
+fn print_log(session: &Session, several: bool, line: &Value) -> Result<()> {
     if session.output != output::Format::Table {
         return output::print(&line.to_string());
     }
@@ -533,7 +550,11 @@ fn print_log(session: &Session, label: Option<&str>, line: &Value) -> Result<()>
     let fields = fields
         .map(|fields| format!(" {}", Value::Object(fields.clone())))
         .unwrap_or_default();
-    let label = label.map(|label| format!("{label} ")).unwrap_or_default();
+    let label = match cell(line, "/item") {
+        _ if !several => String::new(),
+        none if none == "-" => format!("{} ", cell(line, "/task")),
+        item => format!("{}[{item}] ", cell(line, "/task")),
+    };
     // What a script wrote must not steer the terminal.
     let message = cell(line, "/message").replace(|c: char| c.is_control() && c != '\t' && c != '\n', "\u{fffd}");
     output::print(&format!(

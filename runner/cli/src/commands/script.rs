@@ -169,7 +169,7 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         ScriptCommand::List => {
             let columns = [
                 ("NAME", "/name"),
-                ("ACTIVE", "/active|/active_version|/version"),
+                ("ACTIVE", "/active_version|/version"),
                 ("WORLD", "/world"),
                 ("UPDATED", "/updated_at|/created_at"),
                 ("DESCRIPTION", "/description"),
@@ -257,7 +257,7 @@ async fn show(session: &Session, name: &str) -> Result<ExitCode> {
             let [world, bytes, created] = columns;
             rows.add([cell(version, "/version"), world, digest, bytes, created]);
         }
-        let active = cell(script, "/active|/active_version|/version");
+        let active = cell(script, "/active_version|/version");
         let described = match cell(script, "/description") {
             text if text == "-" => String::new(),
             text => format!("{text}\n"),

@@ -59,6 +59,9 @@ impl Machine<'_> {
             self.detail(key).used = self.progress.attempt(key);
         }
         self.set(key, state);
+        if key.item.is_none() {
+            self.actions.settled.push((key.task, state));
+        }
         if state == TaskState::Succeeded
             && key.item.is_some()
             && let Some(map) = self.progress.maps.get_mut(&key.task)
@@ -73,7 +76,6 @@ impl Machine<'_> {
         self.reopen_run(key.task);
         match key.item {
             None => {
-                self.actions.settled.push((key.task, state));
                 self.touched.extend(&self.task(key.task).dependants);
                 self.reopen_dependants(key.task, false);
                 if state == TaskState::Failed {

@@ -10,7 +10,7 @@
 //! [`Event::Expanded`]: super::Event::Expanded
 
 use super::machine::Machine;
-use super::{Detail, JOINED_OUTPUT_BYTES_MAX, MapProgress, SkipCause, TaskKey};
+use super::{Detail, JOINED_OUTPUT_BYTES_MAX, MapProgress, TaskKey};
 use crate::plan::{ITEMS_MAX, Plan, TaskIndex};
 use crate::state::{ErrorKind, TaskState};
 
@@ -121,6 +121,7 @@ impl Machine<'_> {
     pub(super) fn expand(&mut self, task: TaskIndex, count: u32) {
         let key = TaskKey::whole(task);
         if count > ITEMS_MAX {
+            self.detail(key).used = self.progress.attempt(key);
             self.fail(key, ErrorKind::Invalid, &format!("{count} items; a mapped task has at most {ITEMS_MAX}"));
             return;
         }
@@ -235,9 +236,5 @@ impl Detail {
     /// Forgets all but the numbers that were used.
     pub(super) fn reset(&mut self) {
         *self = Self { used: self.used, ..Self::default() };
-    }
-
-    pub(super) fn is_own_skip(&self) -> bool {
-        self.skip == SkipCause::Own
     }
 }

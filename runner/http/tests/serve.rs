@@ -1,0 +1,59 @@
+//! Connections: slow ones are closed, open ones are let go when the node stops.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use heddle_http::{ServeLimits, serve};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+async fn read_all(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[tokio::test]
+async fn a_head_that_never_ends_is_cut_off_and_shutdown_lets_requests_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (entered_sender, mut entered) = tokio::sync::mpsc::channel(1);
+    let release = std::sync::Arc::new(tokio::sync::Notify::new());
+    let held = release.clone();
+    let slow = move || {
+        let (entered, held) = (entered_sender.clone(), held.clone());
+        async move {
+            entered.send(()).await.unwrap();
+            held.notified().await;
+            "late"
+        }
+    };
+    let router = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route("/slow", get(slow));
+    let limits = ServeLimits {
+        header_timeout: Duration::from_millis(100),
+        ..ServeLimits::default()
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(serve(listener, router, limits, async move {
+        let _ = stopped.await;
+    }));
+
+    let mut loris = TcpStream::connect(address).await.unwrap();
+    loris.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ").await.unwrap();
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    assert!(!read_all(&mut loris).await.contains("hello"));
+    assert_eq!(read_all(&mut silent).await, "");
+
+    let mut busy = TcpStream::connect(address).await.unwrap();
+    busy.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    entered.recv().await.unwrap();
+    stop.send(()).unwrap();
+    release.notify_one();
+    assert!(read_all(&mut busy).await.ends_with("late"));
+    server.await.unwrap();
+    assert!(TcpStream::connect(address).await.is_err());
+}
