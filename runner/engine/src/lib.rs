@@ -53,7 +53,7 @@ pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_versi
 pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, ControlError};
 pub use heddle_sandbox;
-pub use submit::{Submission, SubmitError};
+pub use submit::{Submission, SubmitError, Submitted};
 pub use wake::RunWatch;
 
 use catalog::Cache;

@@ -17,6 +17,7 @@ use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Faults, Time};
 use heddle_store::live::{Created, NewRun, ReadyRow, RunFacts};
+use heddle_store::run::RunRow;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
@@ -86,6 +87,48 @@ pub enum SubmitError {
     Engine(#[from] EngineError),
 }
 
+/// A run that was just committed.
+#[derive(Clone, Debug)]
+pub struct Submitted {
+    /// As it was then.
+    pub row: RunRow,
+    /// Its tasks.
+    pub revision: Arc<Revision>,
+    /// Its scripts.
+    pub resolution: Arc<Resolution>,
+}
+
+fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
+    RunRow {
+        id: run.id.0,
+        group_id: run.group_id,
+        group_name: context.revision.group_name.clone(),
+        revision: context.revision.number,
+        revision_id: run.revision_id,
+        resolution_id: run.resolution_id,
+        state: run.state.number(),
+        trigger: run.trigger.number(),
+        priority: run.priority,
+        logical_time: run.logical_time,
+        interval_start: run.interval.0,
+        interval_end: run.interval.1,
+        params: run.params.clone(),
+        task_params: run.task_params.clone(),
+        labels: run.labels.clone(),
+        key: run.key.clone(),
+        callback: run.callback.clone(),
+        created_at: run.created_at,
+        started_at: (run.state != RunState::Waiting).then_some(run.created_at),
+        deadline_at: run.deadline_at,
+        parent_run: run.parent.map(|parent| parent.0.0),
+        source: run.source,
+        waiting_for: run.waiting_for.clone(),
+        progress: run.progress.clone(),
+        finished_at: None,
+        error: None,
+    }
+}
+
 /// What waits for the submitter.
 pub(crate) struct Request {
     pub(crate) run: NewRun,
@@ -94,9 +137,15 @@ pub(crate) struct Request {
 }
 
 impl Engine {
-    /// Makes a run; the answer comes after it is committed.
-    pub async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
-        self.inner.submit(submission).await
+    /// Makes a run; the answer comes after it is committed, with the run as it was then.
+    pub async fn submit(&self, submission: Submission) -> Result<Submitted, SubmitError> {
+        let (run, context) = self.inner.layout(submission).await?;
+        let row = row_of(&run, &context);
+        let id = run.id;
+        let (answer, answered) = oneshot::channel();
+        self.inner.enqueue(Request { run, context: context.clone(), answer })?;
+        finish(id, answered).await?;
+        Ok(Submitted { row, revision: context.revision.clone(), resolution: context.resolution.clone() })
     }
 
     /// Makes many; the answers are in the order of the submissions.
@@ -139,11 +188,15 @@ impl Inner {
         let (run, context) = self.layout(submission).await?;
         let id = run.id;
         let (answer, answered) = oneshot::channel();
-        self.submissions.try_send(Request { run, context, answer }).map_err(|error| match error {
+        self.enqueue(Request { run, context, answer })?;
+        finish(id, answered).await
+    }
+
+    fn enqueue(&self, request: Request) -> Result<(), EngineError> {
+        self.submissions.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
             mpsc::error::TrySendError::Closed(_) => EngineError::Stopping,
-        })?;
-        finish(id, answered).await
+        })
     }
 
     /// Checks a submission and lays its run out.

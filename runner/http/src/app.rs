@@ -105,6 +105,7 @@ pub struct Shared {
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) waits: Arc<Semaphore>,
     pub(crate) uploads: Arc<Semaphore>,
+    pub(crate) uploads_waiting: Arc<Semaphore>,
     pub(crate) openapi: std::sync::OnceLock<bytes::Bytes>,
     pub(crate) docs: std::sync::OnceLock<bytes::Bytes>,
 }
@@ -125,6 +126,7 @@ impl App {
             requests: Arc::new(Semaphore::new(config.requests_max)),
             waits: Arc::new(Semaphore::new(config.waits_max)),
             uploads: Arc::new(Semaphore::new(config.uploads_max)),
+            uploads_waiting: Arc::new(Semaphore::new(crate::table::UPLOADS_WAITING_MAX)),
             openapi: std::sync::OnceLock::new(),
             docs: std::sync::OnceLock::new(),
             config,

@@ -283,6 +283,22 @@ async fn serve(app: App, route: Route, path: Option<RawPathParams>, request: axu
     }
 }
 
+/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload.
+pub(crate) const UPLOADS_WAITING_MAX: usize = 64;
+const UPLOAD_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
+
+async fn upload_slot(
+    app: &App,
+    bound: &std::sync::Arc<tokio::sync::Semaphore>,
+) -> Result<tokio::sync::OwnedSemaphorePermit, Problem> {
+    let overloaded = || Problem::overloaded("this node has as many uploads under way as it takes", SHED_RETRY_SECONDS);
+    let _waiting = app.uploads_waiting.clone().try_acquire_owned().map_err(|_| overloaded())?;
+    match tokio::time::timeout(UPLOAD_WAIT, bound.clone().acquire_owned()).await {
+        Ok(Ok(permit)) => Ok(permit),
+        Ok(Err(_)) | Err(_) => Err(overloaded()),
+    }
+}
+
 async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: axum::extract::Request) -> Outcome {
     let bound = match route.pace {
         Pace::Quick => Some(&app.requests),
@@ -291,6 +307,7 @@ async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: ax
         Pace::Free => None,
     };
     let permit = match bound {
+        Some(bound) if route.pace == Pace::Uploads => Some(upload_slot(&app, bound).await?),
         Some(bound) => Some(bound.clone().try_acquire_owned().map_err(|_| {
             Problem::overloaded(
                 "this node has as many requests under way as it takes",

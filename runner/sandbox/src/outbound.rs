@@ -26,7 +26,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The address is not public.
-    #[error("{host} has the address {address}, which is not public; the operator may list it in `private_hosts`")]
+    #[error("{host} has the address {address}, which is not public; the operator may allow it with `--allow-private`")]
     Private {
         /// As it was asked for.
         host: String,

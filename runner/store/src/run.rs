@@ -168,6 +168,75 @@ const DONE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, 
 
 const JOINS: &str = " JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id ";
 
+/// The attempts of run `$1`, ended and under way, as a JSON array of arrays: short, and parsed in one go.
+const ATTEMPTS_OF_RUN: &str = "(SELECT json_agg(a.columns)::text FROM (
+    SELECT json_build_array(task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
+                            error_message, error_trace, memory_bytes, cpu_micros) AS columns
+      FROM heddle.attempts WHERE run = $1
+    UNION ALL
+    SELECT json_build_array(w.task, w.item, w.attempt, 0, false, w.started_at, NULL, n.id, NULL, NULL, NULL, NULL, NULL,
+                            NULL)
+      FROM heddle.running w LEFT JOIN heddle.nodes n ON n.lease = w.lease WHERE w.run = $1) AS a)";
+
+const OVERRIDES_OF_RUN: &str = "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, output))::text
+      FROM heddle.overrides WHERE run = $1)";
+
+/// What [`ATTEMPTS_OF_RUN`] gives, in its order.
+#[derive(serde::Deserialize)]
+struct AttemptColumns(
+    i16,
+    i32,
+    i16,
+    i16,
+    bool,
+    Time,
+    Option<Time>,
+    Option<Uuid>,
+    Option<String>,
+    Option<i16>,
+    Option<String>,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+);
+
+impl From<AttemptColumns> for AttemptView {
+    fn from(columns: AttemptColumns) -> Self {
+        Self {
+            key: TaskKey::from_numbers(columns.0, columns.1),
+            attempt: columns.2 as u16,
+            state: columns.3,
+            skipped: columns.4,
+            started_at: columns.5,
+            finished_at: columns.6,
+            node: columns.7,
+            output: columns.8,
+            error_kind: columns.9,
+            error_message: columns.10,
+            error_trace: columns.11,
+            memory_bytes: columns.12,
+            cpu_micros: columns.13,
+        }
+    }
+}
+
+/// What [`OVERRIDES_OF_RUN`] gives, in its order.
+#[derive(serde::Deserialize)]
+struct OverrideColumns(i16, i32, Time, i16, String, String, Option<String>);
+
+impl From<OverrideColumns> for OverrideView {
+    fn from(columns: OverrideColumns) -> Self {
+        Self {
+            key: TaskKey::from_numbers(columns.0, columns.1),
+            at: columns.2,
+            state: columns.3,
+            reason: columns.4,
+            actor: columns.5,
+            output: columns.6,
+        }
+    }
+}
+
 impl Store {
     /// A run, without its attempts.
     pub async fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {
@@ -194,63 +263,27 @@ impl Store {
         Ok(row.map(|row| row.ended))
     }
 
-    /// A run with its attempts, all of one moment. `outputs`: whether outputs are wanted.
+    /// A run with its attempts, all of one moment: one statement, so one snapshot and one round trip.
     pub async fn run_detail(&self, id: RunId) -> Result<Option<RunDetail>, StoreError> {
-        let mut tx = self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        let mut query = QueryBuilder::<Postgres>::new("SELECT ");
+        let mut query = QueryBuilder::<Postgres>::new("SELECT runs.*, ");
+        query.push(ATTEMPTS_OF_RUN).push(" AS attempts, ").push(OVERRIDES_OF_RUN).push(" AS overrides FROM (SELECT ");
         query.push(LIVE_COLUMNS).push(" FROM heddle.runs_live l").push(JOINS).push("WHERE l.id = ").push_bind(id.0);
         query.push(" UNION ALL SELECT ").push(DONE_COLUMNS).push(" FROM heddle.runs_done l").push(JOINS);
-        query.push("WHERE l.id = ").push_bind(id.0);
-        let Some(run) = query.build_query_as::<RunRow>().fetch_optional(&mut *tx).await? else { return Ok(None) };
-        let rows = sqlx::query!(
-            r#"SELECT task AS "task!", item AS "item!", attempt AS "attempt!", state AS "state!",
-                      skipped AS "skipped!", started_at AS "started_at!", finished_at, node, output, error_kind,
-                      error_message, error_trace, memory_bytes, cpu_micros
-                 FROM heddle.attempts WHERE run = $1
-               UNION ALL
-               SELECT w.task, w.item, w.attempt, 0::smallint, false, w.started_at, NULL, n.id, NULL, NULL, NULL, NULL,
-                      NULL, NULL
-                 FROM heddle.running w LEFT JOIN heddle.nodes n ON n.lease = w.lease WHERE w.run = $1
-               ORDER BY 1, 2, 3"#,
-            id.0
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let attempts = rows
-            .into_iter()
-            .map(|row| AttemptView {
-                key: TaskKey::from_numbers(row.task, row.item),
-                attempt: row.attempt as u16,
-                state: row.state,
-                skipped: row.skipped,
-                started_at: row.started_at,
-                finished_at: row.finished_at,
-                node: row.node,
-                output: row.output,
-                error_kind: row.error_kind,
-                error_message: row.error_message,
-                error_trace: row.error_trace,
-                memory_bytes: row.memory_bytes,
-                cpu_micros: row.cpu_micros,
-            })
-            .collect();
-        let overrides = sqlx::query!(
-            "SELECT task, item, at, state, reason, actor, output FROM heddle.overrides WHERE run = $1 ORDER BY at",
-            id.0
-        )
-        .fetch_all(&mut *tx)
-        .await?
-        .into_iter()
-        .map(|row| OverrideView {
-            key: TaskKey::from_numbers(row.task, row.item),
-            at: row.at,
-            state: row.state,
-            reason: row.reason,
-            actor: row.actor,
-            output: row.output,
-        })
-        .collect();
-        tx.commit().await?;
+        query.push("WHERE l.id = ").push_bind(id.0).push(") AS runs");
+        let Some(row) = query.build().fetch_optional(&self.pool).await? else { return Ok(None) };
+        let run = <RunRow as sqlx::FromRow<sqlx::postgres::PgRow>>::from_row(&row)?;
+        let unreadable =
+            |detail: serde_json::Error| StoreError::Unreadable { table: "attempts", detail: detail.to_string() };
+        let attempts: Option<String> = row.try_get("attempts")?;
+        let attempts: Vec<AttemptColumns> =
+            serde_json::from_str(attempts.as_deref().unwrap_or("[]")).map_err(unreadable)?;
+        let overrides: Option<String> = row.try_get("overrides")?;
+        let overrides: Vec<OverrideColumns> =
+            serde_json::from_str(overrides.as_deref().unwrap_or("[]")).map_err(unreadable)?;
+        let mut attempts: Vec<AttemptView> = attempts.into_iter().map(AttemptView::from).collect();
+        attempts.sort_by_key(|attempt| (attempt.key, attempt.attempt));
+        let mut overrides: Vec<OverrideView> = overrides.into_iter().map(OverrideView::from).collect();
+        overrides.sort_by_key(|by_hand| by_hand.at);
         Ok(Some(RunDetail { run, attempts, overrides }))
     }
 

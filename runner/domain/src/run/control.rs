@@ -50,6 +50,7 @@ impl Machine<'_> {
             self.actions.finished = Some(*self.state).filter(|state| state.is_final());
             return Ok(());
         }
+        let made_by_items = self.progress.is_made_by_items(key.task);
         if key.item.is_none() && self.progress.maps.contains_key(&key.task) {
             self.cancel_items(key.task);
         } else {
@@ -82,27 +83,29 @@ impl Machine<'_> {
                     self.note_failure(key, "set to failed by hand");
                 }
             }
-            Some(_) => self.item_overridden(key, before, state),
+            Some(_) => self.item_overridden(key, state, made_by_items),
         }
         Ok(())
     }
 
-    fn item_overridden(&mut self, key: TaskKey, before: TaskState, state: TaskState) {
-        let whole = TaskKey::whole(key.task);
-        let task = self.progress.task(key.task);
+    fn item_overridden(&mut self, key: TaskKey, state: TaskState, made_by_items: bool) {
         if state == TaskState::Failed {
             self.note_failure(key, "set to failed by hand");
         }
-        let failed = self.progress.maps.get(&key.task).map_or(0, |map| map.failed);
-        if task == TaskState::Failed && before == TaskState::Failed && failed == 0 {
-            // What `fail_fast` cancelled because of it goes on.
-            self.reset_items(key.task, false);
+        let task = self.progress.task(key.task);
+        // What was set by hand stands, whatever the items say.
+        if made_by_items || !task.is_settled() {
+            self.reopen_map(key.task, task, false);
         }
-        if task.is_settled() {
-            self.set(whole, TaskState::Ready);
-            self.reopen_dependants(key.task, false);
+    }
+
+    /// An item of a mapped task has changed by hand.
+    fn reopen_map(&mut self, task: TaskIndex, state: TaskState, fresh: bool) {
+        if state.is_settled() {
+            self.set(TaskKey::whole(task), TaskState::Ready);
+            self.reopen_dependants(task, fresh);
         }
-        self.moved.insert(key.task);
+        self.moved.insert(task);
     }
 
     pub(super) fn retry_now(&mut self, key: TaskKey) -> Result<(), Refused> {
@@ -122,6 +125,10 @@ impl Machine<'_> {
             TaskState::Cancelled if key.item.is_some() && task == TaskState::Failed => {}
             _ => return Err(Refused::TaskState(before)),
         }
+        if key.item.is_some() && !matches!(task, TaskState::Ready | TaskState::Failed) {
+            // Set by hand.
+            return Err(Refused::TaskState(task));
+        }
         self.reopen_run(key.task);
         if let Some(map) = self.progress.maps.get_mut(&key.task) {
             match key.item {
@@ -133,13 +140,9 @@ impl Machine<'_> {
                 }
                 None => self.reset_items(key.task, true),
             }
-            if task.is_settled() {
-                self.set(TaskKey::whole(key.task), TaskState::Ready);
-                self.reopen_dependants(key.task, true);
-            }
-            self.moved.insert(key.task);
+            self.reopen_map(key.task, task, true);
         } else {
-            self.reset(key.task);
+            self.reset(key.task, false);
             self.make_ready(key);
             self.reopen_dependants(key.task, true);
         }
@@ -156,20 +159,29 @@ impl Machine<'_> {
         let mut stack: Vec<TaskIndex> = (0..count as TaskIndex)
             .filter(|&task| {
                 let state = self.progress.task(task);
-                matches!(state, TaskState::Failed | TaskState::UpstreamFailed | TaskState::Cancelled)
+                matches!(
+                    state,
+                    TaskState::Failed | TaskState::UpstreamFailed | TaskState::Cancelled
+                )
             })
             .collect();
         while let Some(task) = stack.pop() {
             if !std::mem::replace(&mut reopened[task as usize], true) {
-                let follows = self.task(task).dependants.iter().filter(|&&next| self.follows(next, true));
+                let follows = self
+                    .task(task)
+                    .dependants
+                    .iter()
+                    .filter(|&&next| self.follows(next, true));
                 stack.extend(follows);
             }
         }
-        let plan = self.plan;
         for task in (0..count as TaskIndex).filter(|&task| reopened[task as usize]) {
-            let above = self.task(task).depends_on.iter().any(|&dependency| reopened[dependency as usize]);
-            self.reset(task);
-            self.reset_map(plan, task, above);
+            let above = self
+                .task(task)
+                .depends_on
+                .iter()
+                .any(|&dependency| reopened[dependency as usize]);
+            self.reset(task, above);
             self.touched.push(task);
         }
         Ok(())
@@ -181,27 +193,34 @@ impl Machine<'_> {
             *self.state = RunState::Running;
         }
         self.progress.stopping = false;
-        self.lift_due = self.plan.on_failure == OnFailure::Stop;
+        self.lift_due = true;
         let name = &self.task(task).name;
         let about = |error: &String| {
-            let rest = error.strip_prefix("task ").and_then(|rest| rest.strip_prefix(name.as_str()));
+            let rest = error
+                .strip_prefix("task ")
+                .and_then(|rest| rest.strip_prefix(name.as_str()));
             rest.is_some_and(|rest| rest.starts_with([':', ' ']))
         };
         self.progress.error.take_if(|error| about(error));
     }
 
-    /// No failure is left that `on_failure: stop` would stop for: what it cancelled goes on.
-    pub(super) fn lift_stop(&mut self) {
+    /// What `on_failure: stop` or `fail_fast` cancelled goes on where no failure is left that it was cancelled for.
+    pub(super) fn lift(&mut self) {
         let count = self.plan.tasks.len() as TaskIndex;
-        if (0..count).any(|task| self.is_failure(task)) {
+        if self.plan.on_failure == OnFailure::Stop && (0..count).any(|task| self.is_failure(task)) {
             return;
         }
-        let plan = self.plan;
         for task in 0..count {
-            if self.progress.task(task) == TaskState::Cancelled {
-                self.reset(task);
-                self.reset_map(plan, task, false);
-                self.touched.push(task);
+            match self.progress.task(task) {
+                TaskState::Cancelled => {
+                    self.reset(task, false);
+                    self.touched.push(task);
+                }
+                TaskState::Ready if self.progress.maps.get(&task).is_some_and(|map| map.failed == 0) => {
+                    self.reset_items(task, false);
+                    self.moved.insert(task);
+                }
+                _ => {}
             }
         }
     }
@@ -211,7 +230,12 @@ impl Machine<'_> {
     fn follows(&self, task: TaskIndex, fresh: bool) -> bool {
         match self.progress.task(task) {
             TaskState::UpstreamFailed => true,
-            TaskState::Skipped => match self.progress.details.get(&task).map_or(SkipCause::Derived, |it| it.skip) {
+            TaskState::Skipped => match self
+                .progress
+                .details
+                .get(&task)
+                .map_or(SkipCause::Derived, |it| it.skip)
+            {
                 SkipCause::Derived => true,
                 SkipCause::Own => fresh,
                 SkipCause::ByHand => false,
@@ -225,15 +249,16 @@ impl Machine<'_> {
         let mut stack = self.task(task).dependants.clone();
         while let Some(next) = stack.pop() {
             if self.follows(next, fresh) {
-                self.reset(next);
+                self.reset(next, fresh);
                 self.touched.push(next);
                 stack.extend(&self.task(next).dependants);
             }
         }
     }
 
-    /// Sets a task back to pending, its attempts' numbers kept.
-    fn reset(&mut self, task: TaskIndex) {
+    /// Sets a task back to pending, its attempts' numbers kept. `above`: tasks that it depends on go again.
+    fn reset(&mut self, task: TaskIndex, above: bool) {
+        self.reset_map(task, above);
         if let Some(detail) = self.progress.details.get_mut(&task) {
             detail.reset();
             if detail.used == 0 {

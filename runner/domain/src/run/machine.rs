@@ -27,7 +27,7 @@ pub(super) struct Machine<'a> {
     failing: BTreeSet<TaskIndex>,
     /// A task has failed that stops the run.
     stop_due: bool,
-    /// A failure that stopped the run is being dealt with.
+    /// A failure is being dealt with by hand.
     pub(super) lift_due: bool,
     /// The run is being cancelled.
     pub(super) cancelled: bool,
@@ -50,7 +50,9 @@ impl<'a> Machine<'a> {
         now: Time,
         bits: &'a mut dyn FnMut() -> u128,
     ) -> Self {
-        progress.states.resize(plan.tasks.len(), TaskState::Pending.number() as u8);
+        progress
+            .states
+            .resize(plan.tasks.len(), TaskState::Pending.number() as u8);
         Self {
             plan,
             state,
@@ -144,11 +146,14 @@ impl<'a> Machine<'a> {
         self.follow();
         let progress = &*self.progress;
         // What became ready, or settled, and then something else within this one decision.
-        let stands = |at: &AttemptKey, state| progress.state(at.key) == Some(state) && progress.attempt(at.key) == at.attempt;
+        let stands =
+            |at: &AttemptKey, state| progress.state(at.key) == Some(state) && progress.attempt(at.key) == at.attempt;
         self.actions.ready.retain(|at| stands(at, TaskState::Ready));
         self.actions.timers.retain(|(_, at)| stands(at, TaskState::Retrying));
         let mut seen = HashSet::new();
-        self.actions.settled.retain(|&(task, state)| progress.task(task) == state && seen.insert(task));
+        self.actions
+            .settled
+            .retain(|&(task, state)| progress.task(task) == state && seen.insert(task));
         self.actions.withdraw &= progress.stopping && self.has_ready();
         if matches!(*self.state, RunState::Running | RunState::Paused) && self.is_settled() {
             *self.state = self.end();
@@ -184,7 +189,12 @@ impl<'a> Machine<'a> {
     fn has_ready(&self) -> bool {
         let ready = TaskState::Ready.number() as u8;
         self.progress.states.iter().enumerate().any(|(task, &byte)| {
-            byte == ready && self.progress.maps.get(&(task as TaskIndex)).is_none_or(|map| map.open > 0)
+            byte == ready
+                && self
+                    .progress
+                    .maps
+                    .get(&(task as TaskIndex))
+                    .is_none_or(|map| map.open > 0)
         })
     }
 
@@ -196,12 +206,12 @@ impl<'a> Machine<'a> {
             } else if let Some(task) = self.failing.pop_first() {
                 self.cancel_items(task);
                 self.moved.insert(task);
+            } else if std::mem::take(&mut self.lift_due) {
+                self.lift();
             } else if let Some(task) = self.moved.pop_first() {
                 self.map_moved(task);
             } else if !self.touched.is_empty() {
                 self.ask_rules();
-            } else if std::mem::take(&mut self.lift_due) {
-                self.lift_stop();
             } else {
                 return;
             }
@@ -209,7 +219,11 @@ impl<'a> Machine<'a> {
     }
 
     pub(super) fn require(&self, allowed: &[RunState]) -> Result<(), Refused> {
-        if allowed.contains(self.state) { Ok(()) } else { Err(Refused::RunState(*self.state)) }
+        if allowed.contains(self.state) {
+            Ok(())
+        } else {
+            Err(Refused::RunState(*self.state))
+        }
     }
 
     pub(super) fn get(&self, key: TaskKey) -> Option<TaskState> {
@@ -241,7 +255,10 @@ impl<'a> Machine<'a> {
             Some(item) => {
                 let map = self.progress.maps.entry(key.task).or_default();
                 let base = map.base;
-                map.details.entry(item).or_insert_with(|| Detail { used: base, ..Detail::default() })
+                map.details.entry(item).or_insert_with(|| Detail {
+                    used: base,
+                    ..Detail::default()
+                })
             }
         }
     }
@@ -286,7 +303,11 @@ impl<'a> Machine<'a> {
         if self.progress.stopping {
             self.settle(key, TaskState::Cancelled);
         } else if attempt == ATTEMPTS_MAX {
-            self.fail(key, ErrorKind::Failed, &format!("tried {} times, which is the most", ATTEMPTS_MAX - 1));
+            self.fail(
+                key,
+                ErrorKind::Failed,
+                &format!("tried {} times, which is the most", ATTEMPTS_MAX - 1),
+            );
         } else if *self.state == RunState::Paused {
             self.set(key, TaskState::Paused);
         } else {
@@ -319,7 +340,11 @@ impl<'a> Machine<'a> {
                 detail.lost = detail.lost.saturating_add(1);
                 let lost = detail.lost;
                 if u32::from(lost) > lost_max {
-                    let times = if lost == 1 { "once".to_owned() } else { format!("{lost} times") };
+                    let times = if lost == 1 {
+                        "once".to_owned()
+                    } else {
+                        format!("{lost} times")
+                    };
                     let message = format!("lost with its node or worker {times}; `max_lost` is {lost_max}");
                     self.fail(key, ErrorKind::Lost, &message);
                 } else {
@@ -330,19 +355,31 @@ impl<'a> Machine<'a> {
                 self.detail(key).used = at.attempt;
                 self.make_ready(key);
             }
-            Outcome::Failed { kind, message, retry_after, fatal } => {
+            Outcome::Failed {
+                kind,
+                message,
+                retry_after,
+                fatal,
+            } => {
                 let (now, zone, bits) = (self.now, self.plan.zone, (self.bits)());
                 let may_retry =
                     !fatal && !matches!(kind, ErrorKind::Fatal | ErrorKind::Invalid) && !self.progress.stopping;
                 let policy = self.task(key.task).retry.as_ref().filter(|_| may_retry);
                 let detail = self.detail(key);
                 detail.used = at.attempt;
-                let due = policy.and_then(|policy| retry::next(policy, &mut detail.retry, now, zone, *retry_after, bits));
+                let due =
+                    policy.and_then(|policy| retry::next(policy, &mut detail.retry, now, zone, *retry_after, bits));
                 match due {
                     Some(due) if due <= now => self.make_ready(key),
                     Some(due) => {
                         self.set(key, TaskState::Retrying);
-                        self.actions.timers.push((due, AttemptKey { key, attempt: self.progress.attempt(key) }));
+                        self.actions.timers.push((
+                            due,
+                            AttemptKey {
+                                key,
+                                attempt: self.progress.attempt(key),
+                            },
+                        ));
                         if key.item.is_some() {
                             self.moved.insert(key.task);
                         }
@@ -439,11 +476,9 @@ impl<'a> Machine<'a> {
             TaskState::Failed if self.task(task).allow_failure => Meaning::Success,
             TaskState::Failed | TaskState::UpstreamFailed | TaskState::Cancelled => Meaning::Failed,
             TaskState::Skipped => Meaning::Skipped,
-            TaskState::Pending
-            | TaskState::Ready
-            | TaskState::Running
-            | TaskState::Retrying
-            | TaskState::Paused => Meaning::Open,
+            TaskState::Pending | TaskState::Ready | TaskState::Running | TaskState::Retrying | TaskState::Paused => {
+                Meaning::Open
+            }
         }
     }
 

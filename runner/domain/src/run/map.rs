@@ -27,7 +27,12 @@ pub(super) enum End {
 impl MapProgress {
     fn new(count: u32, base: u16) -> Self {
         let states = vec![TaskState::Pending.number() as u8; count as usize];
-        Self { states, unsettled: count, base, ..Self::default() }
+        Self {
+            states,
+            unsettled: count,
+            base,
+            ..Self::default()
+        }
     }
 
     fn len(&self) -> u32 {
@@ -35,11 +40,16 @@ impl MapProgress {
     }
 
     fn state(&self, item: u32) -> Option<TaskState> {
-        self.states.get(item as usize).and_then(|&byte| TaskState::from_number(byte as i16))
+        self.states
+            .get(item as usize)
+            .and_then(|&byte| TaskState::from_number(byte as i16))
     }
 
     fn count(&self, wanted: TaskState) -> u64 {
-        self.states.iter().filter(|&&byte| byte as i16 == wanted.number()).count() as u64
+        self.states
+            .iter()
+            .filter(|&&byte| byte as i16 == wanted.number())
+            .count() as u64
     }
 
     /// The one door to an item's state: it keeps the counters.
@@ -53,7 +63,11 @@ impl MapProgress {
         };
         shift(&mut self.open, holds(before), holds(state));
         shift(&mut self.unsettled, !before.is_settled(), !state.is_settled());
-        shift(&mut self.failed, before == TaskState::Failed, state == TaskState::Failed);
+        shift(
+            &mut self.failed,
+            before == TaskState::Failed,
+            state == TaskState::Failed,
+        );
         self.states[item as usize] = state.number() as u8;
     }
 
@@ -86,7 +100,9 @@ impl MapProgress {
     fn joined_bytes(&self) -> u64 {
         let count = u64::from(self.len());
         let nulls = count - self.count(TaskState::Succeeded);
-        self.output_bytes.saturating_add(nulls * NULL_BYTES) + count.saturating_sub(1) + 2
+        let brackets_and_commas = 2 + count.saturating_sub(1);
+        self.output_bytes
+            .saturating_add(nulls * NULL_BYTES + brackets_and_commas)
     }
 
     /// How the map ends, all items settled.
@@ -97,7 +113,10 @@ impl MapProgress {
             let message = format!("the items' outputs joined have more than {JOINED_OUTPUT_BYTES_MAX} bytes");
             End::Failed(ErrorKind::Output, message)
         } else if self.failed > 0 {
-            End::Failed(ErrorKind::Failed, format!("{} of {} items failed", self.failed, self.len()))
+            End::Failed(
+                ErrorKind::Failed,
+                format!("{} of {} items failed", self.failed, self.len()),
+            )
         } else {
             End::Succeeded
         }
@@ -106,7 +125,9 @@ impl MapProgress {
     /// The highest attempt number that any item may have carried.
     fn attempts_used(&self) -> u16 {
         let of_items = self.details.iter().map(|(&item, detail)| {
-            detail.used.saturating_add(u16::from(self.state(item) == Some(TaskState::Succeeded)))
+            detail
+                .used
+                .saturating_add(u16::from(self.state(item) == Some(TaskState::Succeeded)))
         });
         of_items.max().unwrap_or(0).max(self.base.saturating_add(1))
     }
@@ -122,7 +143,11 @@ impl Machine<'_> {
         let key = TaskKey::whole(task);
         if count > ITEMS_MAX {
             self.detail(key).used = self.progress.attempt(key);
-            self.fail(key, ErrorKind::Invalid, &format!("{count} items; a mapped task has at most {ITEMS_MAX}"));
+            self.fail(
+                key,
+                ErrorKind::Invalid,
+                &format!("{count} items; a mapped task has at most {ITEMS_MAX}"),
+            );
             return;
         }
         let base = self.progress.details.get(&task).map_or(0, |detail| detail.used);
@@ -136,7 +161,9 @@ impl Machine<'_> {
     /// Settles a mapped task all of whose items are settled, else starts the next items.
     pub(super) fn map_moved(&mut self, task: TaskIndex) {
         let key = TaskKey::whole(task);
-        let Some(map) = self.progress.maps.get(&task) else { return };
+        let Some(map) = self.progress.maps.get(&task) else {
+            return;
+        };
         if self.progress.task(task) != TaskState::Ready {
             return;
         }
@@ -155,7 +182,9 @@ impl Machine<'_> {
     fn feed(&mut self, task: TaskIndex) {
         let bound = self.task(task).concurrency;
         while self.starts_new() {
-            let Some(map) = self.progress.maps.get_mut(&task).filter(|map| map.open < bound) else { return };
+            let Some(map) = self.progress.maps.get_mut(&task).filter(|map| map.open < bound) else {
+                return;
+            };
             let Some(item) = map.dequeue() else { return };
             self.make_ready(TaskKey { task, item: Some(item) });
         }
@@ -164,7 +193,9 @@ impl Machine<'_> {
     /// An item is due again: at once if there is a place, else with the next that is free.
     pub(super) fn item_again(&mut self, task: TaskIndex, item: u32) {
         let bound = self.task(task).concurrency;
-        let Some(map) = self.progress.maps.get_mut(&task) else { return };
+        let Some(map) = self.progress.maps.get_mut(&task) else {
+            return;
+        };
         if map.open < bound {
             self.make_ready(TaskKey { task, item: Some(item) });
         } else {
@@ -175,7 +206,9 @@ impl Machine<'_> {
 
     /// Cancels all items that are not settled, running ones too.
     pub(super) fn cancel_items(&mut self, task: TaskIndex) {
-        let Some(map) = self.progress.maps.get(&task).filter(|map| map.unsettled > 0) else { return };
+        let Some(map) = self.progress.maps.get(&task).filter(|map| map.unsettled > 0) else {
+            return;
+        };
         let open: Vec<(u32, TaskState)> = (0..map.len())
             .filter_map(|item| Some((item, map.state(item).filter(|state| !state.is_settled())?)))
             .collect();
@@ -191,7 +224,9 @@ impl Machine<'_> {
 
     /// Cancels the items that have not been started.
     pub(super) fn cancel_unstarted_items(&mut self, task: TaskIndex) {
-        let Some(map) = self.progress.maps.get_mut(&task) else { return };
+        let Some(map) = self.progress.maps.get_mut(&task) else {
+            return;
+        };
         for item in 0..map.len() {
             if map.state(item) == Some(TaskState::Pending) {
                 map.set(item, TaskState::Cancelled);
@@ -203,7 +238,9 @@ impl Machine<'_> {
 
     /// Makes items that failed or were cancelled pending again, the cancelled ones only if `failed` is false.
     pub(super) fn reset_items(&mut self, task: TaskIndex, failed: bool) {
-        let Some(map) = self.progress.maps.get_mut(&task) else { return };
+        let Some(map) = self.progress.maps.get_mut(&task) else {
+            return;
+        };
         for item in 0..map.len() {
             match map.state(item) {
                 Some(TaskState::Failed) if failed => {}
@@ -219,9 +256,11 @@ impl Machine<'_> {
 
     /// Makes a mapped task's items pending again, or forgets them where they will come out otherwise: they came from
     /// outputs, and one of the dependencies goes again.
-    pub(super) fn reset_map(&mut self, plan: &Plan, task: TaskIndex, reopened_above: bool) {
-        let Some(map) = self.progress.maps.get(&task) else { return };
-        if reopened_above && Plan::constant_items(&plan.tasks[task as usize]).is_none() {
+    pub(super) fn reset_map(&mut self, task: TaskIndex, above: bool) {
+        let Some(map) = self.progress.maps.get(&task) else {
+            return;
+        };
+        if above && Plan::constant_items(self.task(task)).is_none() {
             let used = map.attempts_used();
             let detail = self.detail(TaskKey::whole(task));
             detail.used = detail.used.max(used);
@@ -235,6 +274,9 @@ impl Machine<'_> {
 impl Detail {
     /// Forgets all but the numbers that were used.
     pub(super) fn reset(&mut self) {
-        *self = Self { used: self.used, ..Self::default() };
+        *self = Self {
+            used: self.used,
+            ..Self::default()
+        };
     }
 }

@@ -58,7 +58,10 @@ impl TaskKey {
 
     /// From what the database keeps.
     pub fn from_numbers(task: i16, item: i32) -> Self {
-        Self { task: task as TaskIndex, item: u32::try_from(item).ok() }
+        Self {
+            task: task as TaskIndex,
+            item: u32::try_from(item).ok(),
+        }
     }
 }
 
@@ -269,7 +272,10 @@ pub fn decide(
 impl Progress {
     /// Nothing has happened yet.
     pub fn new(plan: &Plan) -> Self {
-        Self { states: vec![TaskState::Pending.number() as u8; plan.tasks.len()], ..Self::default() }
+        Self {
+            states: vec![TaskState::Pending.number() as u8; plan.tasks.len()],
+            ..Self::default()
+        }
     }
 
     /// As bytes, for the database.
@@ -284,7 +290,10 @@ impl Progress {
 
     /// A task's state. [`TaskState::Ready`] stands for running as well.
     pub fn task(&self, task: TaskIndex) -> TaskState {
-        self.states.get(task as usize).and_then(|&byte| TaskState::from_number(byte as i16)).unwrap_or(TaskState::Pending)
+        self.states
+            .get(task as usize)
+            .and_then(|&byte| TaskState::from_number(byte as i16))
+            .unwrap_or(TaskState::Pending)
     }
 
     /// The number of items of a mapped task; `None` before it was expanded.
@@ -323,6 +332,20 @@ impl Progress {
         }
     }
 
+    /// Whether a mapped task is settled as its items make it, and not by hand.
+    fn is_made_by_items(&self, task: TaskIndex) -> bool {
+        let made = self
+            .maps
+            .get(&task)
+            .filter(|map| map.unsettled == 0)
+            .map(|map| match map.end() {
+                map::End::Succeeded => TaskState::Succeeded,
+                map::End::Cancelled => TaskState::Cancelled,
+                map::End::Failed(..) => TaskState::Failed,
+            });
+        made == Some(self.task(task))
+    }
+
     /// The first failure, for people.
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()
@@ -335,8 +358,15 @@ impl Progress {
             let task = index as TaskIndex;
             match self.maps.get(&task) {
                 Some(map) => {
-                    let items = map.states.iter().enumerate().filter(|(_, state)| **state as i16 == wanted.number());
-                    found.extend(items.map(|(item, _)| TaskKey { task, item: Some(item as u32) }));
+                    let items = map
+                        .states
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, state)| **state as i16 == wanted.number());
+                    found.extend(items.map(|(item, _)| TaskKey {
+                        task,
+                        item: Some(item as u32),
+                    }));
                 }
                 None if byte as i16 == wanted.number() => found.push(TaskKey::whole(task)),
                 None => {}

@@ -59,6 +59,8 @@ pub enum ScriptLookup {
     NoScript,
     /// There is, but not in that version.
     NoVersion,
+    /// There are versions, but none is active.
+    NoActiveVersion,
     /// It is made for something else than tasks; in words, such as `consumer`.
     OtherWorld(String),
     /// Here it is.

@@ -26,8 +26,8 @@ fn submission(group: &Name, submission: Submission) -> EngineSubmission {
 }
 
 pub(super) async fn submit(engine: &Engine, group: Name, given: Submission) -> Result<Run, Refusal> {
-    let id = engine.submit(submission(&group, given)).await?;
-    get(engine, id, Duration::ZERO).await
+    let submitted = engine.submit(submission(&group, given)).await?;
+    views::new(engine, submitted)
 }
 
 pub(super) async fn submit_batch(

@@ -10,7 +10,7 @@ use heddle_domain::{Clock, Fault};
 use heddle_engine::Engine;
 use heddle_engine::heddle_sandbox::{
     AttemptRequest, BoxFuture, CompileError, ConnectionTarget, Context, Grants, HostServices, Interval, Limits,
-    LogLine, Outcome, digest_of, outbound,
+    LogLevel, LogLine, Outcome, digest_of, outbound,
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -44,11 +44,11 @@ pub(super) async fn compile(engine: &Engine, bytes: Bytes) -> Result<CompiledScr
 pub(super) async fn fetch(engine: &Engine, url: String, sha256: String) -> Result<Bytes, Refusal> {
     let parsed = url.parse().map_err(|error| invalid("/url", format!("{url}: {error}")))?;
     let policy = engine.sandbox().outbound();
-    policy.check_url(&parsed).map_err(|refused| Refusal::Forbidden(refused.to_string()))?;
+    policy.check_url(&parsed).map_err(|refused| refusal_of(&refused))?;
     let client = policy.redirecting_client().map_err(|error| Refusal::Internal(error.into()))?;
     let response = client.get(parsed).timeout(FETCH_TIMEOUT).send().await.map_err(|error| {
         match outbound::refusal(&error) {
-            Some(refused) => Refusal::Forbidden(refused.to_string()),
+            Some(refused) => refusal_of(refused),
             None => invalid("/url", format!("{url} could not be fetched: {error}")),
         }
     })?;
@@ -66,6 +66,14 @@ pub(super) async fn fetch(engine: &Engine, url: String, sha256: String) -> Resul
         return Err(invalid("/sha256", format!("the address gave bytes with digest {found}")));
     }
     Ok(bytes)
+}
+
+/// What the policy forbids is 403; an address that leads nowhere is wrong.
+fn refusal_of(refused: &outbound::Refused) -> Refusal {
+    match refused {
+        outbound::Refused::Private { .. } => Refusal::Forbidden(refused.to_string()),
+        _ => invalid("/url", refused.to_string()),
+    }
 }
 
 /// The services of an attempt without a run: it can log, everything else is refused.
@@ -164,8 +172,9 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
             (AttemptState::Succeeded, Some(output), None)
         }
         Outcome::Skipped(why) => {
-            let error = Failure { kind: ErrorKind::Failed, message: format!("skipped: {why}"), trace: None };
-            (AttemptState::Succeeded, None, Some(error))
+            let at = engine.clock().now();
+            console.log(LogLine { at, level: LogLevel::Info, message: format!("skipped: {why}"), fields: None });
+            (AttemptState::Succeeded, None, None)
         }
         Outcome::Failed { kind, message, trace, .. } => {
             let state = if kind == ErrorKind::Timeout { AttemptState::TimedOut } else { AttemptState::Failed };
@@ -186,7 +195,7 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
                 fields: line.fields.and_then(|fields| serde_json::from_str(&fields).ok()),
             })
             .collect(),
-        duration_ms: result.duration.as_secs_f64() * 1_000.0,
+        duration_ms: result.duration.as_micros() as f64 / 1_000.0,
         memory_bytes: result.memory_bytes,
     })
 }

@@ -7,7 +7,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
-use heddle_engine::{Engine, Resolution, Revision};
+use heddle_engine::{Engine, Resolution, Revision, Submitted};
 use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow};
 use serde_json::Value;
 
@@ -94,6 +94,16 @@ pub(crate) async fn full(engine: &Engine, detail: RunDetail) -> Result<Run, Refu
     let (revision, resolution) = plan_of(engine, &detail.run).await?;
     let tasks = task_runs(engine, &revision.plan, &detail)?;
     let mut run = run_of(detail.run, resolution.as_deref(), Some(&revision));
+    run.tasks = Some(tasks);
+    Ok(run)
+}
+
+/// A run that was just made: nothing of it has been looked up again.
+pub(crate) fn new(engine: &Engine, submitted: Submitted) -> Result<Run, Refusal> {
+    let Submitted { row, revision, resolution } = submitted;
+    let detail = RunDetail { run: row, attempts: Vec::new(), overrides: Vec::new() };
+    let tasks = task_runs(engine, &revision.plan, &detail)?;
+    let mut run = run_of(detail.run, Some(&resolution), Some(&revision));
     run.tasks = Some(tasks);
     Ok(run)
 }

@@ -147,7 +147,7 @@ async fn find_script(app: &App, name: &Name, version: Option<u32>) -> Result<Scr
         None => script.active_version,
     };
     let Some(wanted) = wanted else {
-        return Ok(ScriptLookup::NoVersion);
+        return Ok(if version.is_none() { ScriptLookup::NoActiveVersion } else { ScriptLookup::NoVersion });
     };
     let Some(row) = app.store.script_version(name, Some(wanted)).await? else {
         return Ok(ScriptLookup::NoVersion);
@@ -163,7 +163,7 @@ async fn find_script(app: &App, name: &Name, version: Option<u32>) -> Result<Scr
 }
 
 /// The world of scripts that take batches of messages, which no task can run.
-const CONSUMER_WORLD: &str = "consumer";
+const CONSUMER_WORLD: &str = "heddle:task/consumer";
 
 /// The named groups and all that they are linked to.
 async fn find_groups(app: &App, named: &[String]) -> Result<BTreeMap<Name, GroupLinks>, Problem> {

@@ -115,6 +115,9 @@ fn check_script(reference: &str, place: &str, catalog: &dyn Catalog, faults: &mu
             ScriptLookup::Found(_) => return,
             ScriptLookup::NoScript => format!("unknown script: there is no script `{name}`"),
             ScriptLookup::NoVersion => format!("unknown script: there is no version `{reference}`"),
+            ScriptLookup::NoActiveVersion => {
+                format!("script `{name}` has no active version; activate one, or name one as `{name}@1`")
+            }
             ScriptLookup::OtherWorld(world) => format!("`{name}` is no task script but a {world}"),
         },
     };

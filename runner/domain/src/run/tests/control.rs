@@ -1,0 +1,270 @@
+//! Pause, cancel, restart, override, retry-now.
+
+use serde_json::json;
+
+use super::super::*;
+use super::world::{World, plan};
+use super::{check, dag, stopping};
+
+#[test]
+fn pause_and_resume() {
+    World::start(dag("a; b; c: a; r: retry"))
+        .play("fail r; claim a; pause")
+        .shows("a=running b=paused c=pending r=retrying run=paused")
+        .refused("pause", "the run is paused")
+        .refused("retry r", "the run is paused")
+        .play("ok a; due r")
+        .shows("a=succeeded b=paused c=paused r=paused run=paused")
+        .play("resume")
+        .shows("a=succeeded b=ready c=ready r=ready run=running")
+        .refused("resume", "the run is running")
+        .play("ok b; ok c; ok r")
+        .shows("a=succeeded b=succeeded c=succeeded r=succeeded run=succeeded")
+        .refused("pause", "the run is succeeded");
+    // Nothing is left to resume for.
+    check("a", "claim a; pause; ok a", "a=succeeded run=succeeded");
+    // Lost while paused, failed while paused.
+    check(
+        "a; b: at_once",
+        "claim *; pause; lose a; fail b",
+        "a=paused b=paused run=paused",
+    );
+    World::start(stopping(dag("a; b; c: a")))
+        .play("claim a; pause; fail a")
+        .shows("a=failed b=cancelled c=cancelled run=failed");
+}
+
+#[test]
+fn cancel() {
+    let mut world = World::start(dag("a; b; c: a; r: retry; d"));
+    world
+        .play("ok d; fail r; claim a; cancel")
+        .shows("a=cancelled b=cancelled c=cancelled d=succeeded r=cancelled run=cancelled")
+        .stale("a", 1)
+        .refused("cancel", "the run is cancelled")
+        .refused("resume", "the run is cancelled")
+        .refused("retry a", "the run is cancelled");
+    assert_eq!(
+        world.stopped,
+        [AttemptKey {
+            key: TaskKey::whole(0),
+            attempt: 1
+        }]
+    );
+    // `b` never started: its first attempt is the first; `a` had, and `r` had failed.
+    world
+        .play("restart")
+        .shows("a=ready b=ready c=pending d=succeeded r=ready run=running");
+    let numbers: Vec<u16> = world.ready.values().copied().collect();
+    assert_eq!(numbers, [2, 1, 2]);
+    world.stale("a", 1).drain(0);
+    World::of(plan(dag("a; b: a")))
+        .play("cancel")
+        .shows("a=cancelled b=cancelled run=cancelled");
+    check("a; b: a", "pause; cancel", "a=cancelled b=cancelled run=cancelled");
+    // A failure before it does not make it failed, and the words for it are kept.
+    check("a; b", "fail a; cancel", "a=failed b=cancelled run=cancelled");
+}
+
+#[test]
+fn cancel_interrupts_all_that_may_run() {
+    let group = json!({"tasks": {"a": {}, "m": {"shards": 4, "concurrency": 3}, "n": {"shards": 2}}});
+    let mut world = World::start(group);
+    world.play("claim *; expand m 4; claim m#0; claim m#1; cancel");
+    world.shows(
+        "a=cancelled m=cancelled m#0=cancelled m#1=cancelled m#2=cancelled m#3=cancelled n=cancelled run=cancelled",
+    );
+    let stopped: Vec<String> = world.stopped.iter().map(|at| world.word(at.key)).collect();
+    assert_eq!(stopped, ["a", "m#0", "m#1", "n"]);
+    world
+        .play("restart")
+        .shows("a=ready m=ready m#0=ready m#1=ready m#2=ready m#3=pending n=ready run=running");
+    world.drain(2);
+}
+
+#[test]
+fn restart_keeps_what_succeeded() {
+    World::start(dag("a; b: a; c; d: b c all_done; e: c any_failed; s"))
+        .play("skip s; ok a; fail b; fail c; ok d; ok e")
+        .shows("a=succeeded b=failed c=failed d=succeeded e=succeeded s=skipped run=failed")
+        .play("restart")
+        .shows("a=succeeded b=ready c=ready d=succeeded e=succeeded s=skipped run=running")
+        .refused("restart", "the run is running")
+        .play("ok b; ok c")
+        .shows("a=succeeded b=succeeded c=succeeded d=succeeded e=succeeded s=skipped run=succeeded")
+        .refused("restart", "the run is succeeded");
+}
+
+#[test]
+fn restart_asks_again_below_what_goes_again() {
+    World::start(dag(
+        "a; b: a; e: a any_success; f: a all_done; h: a all_done; x; y: x any_failed",
+    ))
+    .play("ok x; fail a; skip f; set h skipped")
+    .shows("a=failed b=upstream_failed e=skipped f=skipped h=skipped x=succeeded y=skipped run=failed")
+    .play("restart")
+    .shows("a=ready b=pending e=pending f=pending h=skipped x=succeeded y=skipped run=running")
+    .play("ok a; claim *")
+    .shows("a=succeeded b=running e=running f=running h=skipped x=succeeded y=skipped run=running")
+    .play("ok b; ok e; skip f");
+    // Retries and losses are counted from the start.
+    let twice = "fail a; due a; fail a; due a; fail a";
+    let lost = ["lose a"; 5].join(";");
+    check(
+        "a: retry",
+        &format!("{lost};{twice}; restart; {lost}; {twice}"),
+        "a=failed run=failed",
+    );
+}
+
+#[test]
+fn override_of_what_runs_cancels_its_attempt() {
+    let mut world = World::start(dag("a; b: a; c: a any_failed"));
+    world
+        .play("claim a; set a succeeded")
+        .shows("a=succeeded b=ready c=skipped run=running")
+        .stale("a", 1);
+    assert_eq!(
+        world.stopped,
+        [AttemptKey {
+            key: TaskKey::whole(0),
+            attempt: 1
+        }]
+    );
+    check(
+        "a; b: a",
+        "claim a; set a failed",
+        "a=failed b=upstream_failed run=failed",
+    );
+    check("a; b: a", "set a skipped", "a=skipped b=skipped run=succeeded");
+    check(
+        "a: retry; b: a",
+        "fail a; set a succeeded",
+        "a=succeeded b=ready run=running",
+    );
+    // Not begun, and never will.
+    check(
+        "a; b: a",
+        "set b succeeded; ok a",
+        "a=succeeded b=succeeded run=succeeded",
+    );
+    check("a; b: a", "pause; set a succeeded", "a=succeeded b=paused run=paused");
+}
+
+#[test]
+fn override_revives_and_reopens() {
+    World::start(dag("a; b: a; c: b; d: c all_done; e: a any_success; f: e"))
+        .play("fail a; ok d")
+        .shows("a=failed b=upstream_failed c=upstream_failed d=succeeded e=skipped f=skipped run=failed")
+        .play("set a succeeded")
+        .shows("a=succeeded b=ready c=pending d=succeeded e=ready f=pending run=running")
+        .play("ok b; ok c; ok e; ok f")
+        .shows("a=succeeded b=succeeded c=succeeded d=succeeded e=succeeded f=succeeded run=succeeded");
+    World::start(dag("a; b: a; c: b"))
+        .play("fail a; set a skipped")
+        .shows("a=skipped b=skipped c=skipped run=succeeded")
+        // And back.
+        .play("set a failed")
+        .shows("a=failed b=upstream_failed c=upstream_failed run=failed")
+        .play("set b succeeded")
+        .shows("a=failed b=succeeded c=ready run=running")
+        .play("ok c")
+        .shows("a=failed b=succeeded c=succeeded run=failed");
+    // What was skipped by its own word, or by hand, stands.
+    check(
+        "a; b: a all_done; c: a",
+        "fail a; skip b; set c skipped; set a succeeded",
+        "a=succeeded b=skipped c=skipped run=succeeded",
+    );
+    check(
+        "a; b: a any_failed",
+        "ok a; set b skipped; set a failed",
+        "a=failed b=skipped run=failed",
+    );
+    check(
+        "a; b: a any_failed",
+        "ok a; set a failed",
+        "a=failed b=ready run=running",
+    );
+}
+
+#[test]
+fn override_is_bounded() {
+    World::of(plan(dag("a"))).refused("set a succeeded", "the run is waiting");
+    World::start(dag("a"))
+        .refused("set a running", "the task run is running")
+        .refused("set a#0 succeeded", "there is no such task run")
+        .play("set a failed; set a failed")
+        .shows("a=failed run=failed");
+    // A cancelled run comes back by restart only, which finds what was set.
+    World::start(dag("a; b; c: a b"))
+        .play("fail b; cancel; set b succeeded; set a skipped; set a skipped")
+        .shows("a=skipped b=succeeded c=upstream_failed run=cancelled")
+        .play("set a succeeded; restart")
+        .shows("a=succeeded b=succeeded c=ready run=running");
+}
+
+#[test]
+fn attempt_numbers_go_on_after_an_override() {
+    let mut world = World::start(dag("a"));
+    world
+        .play("ok a; set a failed; retry a")
+        .shows("a=ready run=running")
+        .stale("a", 1);
+    assert_eq!(world.ready[&TaskKey::whole(0)], 2);
+    let mut world = World::start(dag("a"));
+    world.play("skip a; set a failed; restart");
+    assert_eq!(world.ready[&TaskKey::whole(0)], 2);
+}
+
+#[test]
+fn retry_now() {
+    World::start(dag("a: retry; b: a; c: a all_done"))
+        .refused("retry a", "the task run is ready")
+        .refused("retry b", "the task run is pending")
+        .play("fail a; retry a")
+        .shows("a=ready b=pending c=pending run=running")
+        .play("fatal a; skip c")
+        .shows("a=failed b=upstream_failed c=skipped run=failed")
+        .refused("retry b", "the task run is upstream_failed")
+        .play("retry a")
+        .shows("a=ready b=pending c=pending run=running")
+        .play("ok a; ok b; ok c")
+        .refused("retry a", "the task run is succeeded");
+    // A failure that was allowed, in a run that succeeded.
+    check(
+        "a: allow; b: a",
+        "fail a; ok b; retry a; ok a",
+        "a=succeeded b=succeeded run=succeeded",
+    );
+    World::of(plan(dag("a"))).refused("retry a", "the run is waiting");
+}
+
+#[test]
+fn a_stop_is_lifted_when_no_failure_is_left() {
+    let group = || stopping(dag("a; b; c: a; d; e: d"));
+    let mut world = World::start(group());
+    world
+        .play("claim a; claim b; fail a + fail b")
+        .shows("a=failed b=failed c=cancelled d=cancelled e=cancelled run=failed");
+    assert_eq!(world.progress.error(), Some("task a: failed: broken"));
+    // The other failure still stands.
+    world
+        .play("set a succeeded")
+        .shows("a=succeeded b=failed c=cancelled d=cancelled e=cancelled run=failed");
+    assert_eq!(world.progress.error(), Some("task b: failed"));
+    world
+        .play("retry b")
+        .shows("a=succeeded b=ready c=ready d=ready e=pending run=running")
+        .play("claim *; fail b")
+        .shows("a=succeeded b=failed c=running d=running e=cancelled run=running")
+        .play("ok c; ok d")
+        .play("restart")
+        .shows("a=succeeded b=ready c=succeeded d=succeeded e=ready run=running")
+        .play("ok b; ok e");
+    assert_eq!(world.progress.error(), None);
+    // An override to failed is a failure like any other.
+    World::start(group())
+        .play("claim b; set a failed")
+        .shows("a=failed b=running c=cancelled d=cancelled e=cancelled run=running");
+}

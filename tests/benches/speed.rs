@@ -1,0 +1,355 @@
+//! How fast Heddle is, each figure beside its limit measured in the same run: `cargo bench -p heddle-tests`.
+//!
+//! A node (`heddle serve`, release build) and a Postgres with `synchronous_commit` and fsync on share this machine with
+//! the client that measures. Limits: the bare wasm loop of the same engine (`runner/sandbox/examples/bare_loop.rs`), and
+//! the same SQL statements sent by a bare client. Nothing is asserted; `docs/benchmarks.md` keeps what was measured.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use heddle_cli::postgres::{EmbeddedPostgres, Options};
+use heddle_client::{Client, NewToken};
+use heddle_domain::Time;
+use heddle_domain::id::{RunId, uuid_v7};
+use heddle_domain::plan::Plan;
+use heddle_domain::run::{AttemptKey, Event, Outcome, Progress, TaskKey, decide};
+use heddle_domain::state::{AttemptState, RunState, Trigger};
+use heddle_store::Store;
+use heddle_store::live::{AttemptRow, NewRun, ReadyRow, SoleRow};
+use serde_json::{Value, json};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_heddle-under-test");
+
+/// How many single-task runs are submitted, for the rate before and the rate after.
+const RUNS_FIRST: usize = 100_000;
+const RUNS_TOTAL: usize = 300_000;
+/// How many of them one request submits.
+const BATCH: usize = 5_000;
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn wall() -> Time {
+    chrono::Utc::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "runs of a benchmark need distinct ids only")]
+fn bits() -> u128 {
+    uuid::Uuid::new_v4().as_u128()
+}
+
+/// A started program that says when it is ready; killed when dropped.
+struct Node {
+    child: Child,
+    url: String,
+    started_in: Duration,
+}
+
+impl Node {
+    fn start(arguments: &[&str]) -> Self {
+        let began = now();
+        let mut child = Command::new(PROGRAM).args(arguments).stdout(Stdio::piped()).spawn().expect("the program");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let line = lines.next().expect("a line").expect("text");
+        let url = line.rsplit(' ').next().expect("an address").to_owned();
+        Self { child, url, started_in: began.elapsed() }
+    }
+
+    /// Processor ticks so far, and resident kilobytes.
+    fn usage(&self) -> (u64, u64) {
+        let process = format!("/proc/{}", self.child.id());
+        let stat = std::fs::read_to_string(format!("{process}/stat")).expect("stat");
+        let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
+        let ticks = fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime");
+        let status = std::fs::read_to_string(format!("{process}/status")).expect("status");
+        let resident = status.lines().find(|line| line.starts_with("VmRSS")).expect("VmRSS");
+        (ticks, resident.split_whitespace().nth(1).expect("a number").parse().expect("a number"))
+    }
+
+    fn stop(mut self) {
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn row(what: &str, figure: String, wanted: &str, limit: String) {
+    println!("| {what:<52} | {figure:>22} | {wanted:>16} | {limit:<44} |");
+}
+
+fn percentile(samples: &mut [f64], share: f64) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[((samples.len() as f64 * share) as usize).min(samples.len() - 1)]
+}
+
+fn main() {
+    let directory = tempfile::tempdir().expect("a directory");
+    println!("| {:<52} | {:>22} | {:>16} | {:<44} |", "what", "measured", "wanted", "limit in the same run");
+    println!("|{:-<54}|{:-<24}|{:-<18}|{:-<46}|", "", "", "", "");
+    start_of_dev(&directory.path().join("dev"));
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(measure(directory.path()));
+}
+
+fn start_of_dev(directory: &Path) {
+    let arguments = ["dev", "--listen", "127.0.0.1:0", "--data-dir", directory.to_str().expect("a path")];
+    let first = Node::start(&arguments);
+    let cold = first.started_in;
+    first.stop();
+    let second = Node::start(&arguments);
+    let warm = second.started_in;
+    std::thread::sleep(Duration::from_secs(5));
+    let (before, _) = second.usage();
+    std::thread::sleep(Duration::from_secs(20));
+    let (after, resident) = second.usage();
+    // 100 ticks a second: 20 s are 2,000 ticks of a core.
+    let share = (after - before) as f64 / 20.0;
+    second.stop();
+    let ms = |time: Duration| format!("{:.0} ms", time.as_secs_f64() * 1e3);
+    row("start of dev, existing cluster, to ready", ms(warm), "< 2,000 ms", format!("first start ever: {}", ms(cold)));
+    row("idle node, share of a core", format!("{share:.2} %"), "< 1 %", String::new());
+    row("idle node, resident", format!("{:.1} MB", resident as f64 / 1e3), "< 60 MB", String::new());
+}
+
+async fn measure(directory: &Path) {
+    let options = Options::new(directory.join("serve"));
+    let postgres = EmbeddedPostgres::start(options).await.expect("Postgres");
+    for name in ["heddle", "bare"] {
+        postgres.create_database(name).await.expect("a database");
+    }
+    let token = NewToken { name: "bench".into(), role: "admin".into(), ..NewToken::default() };
+    let token = heddle_cli::node::create_token(&postgres.url("heddle"), &token).await.expect("a token");
+    let data = directory.join("node");
+    let url = postgres.url("heddle");
+    let node = Node::start(&["serve", "--listen", "127.0.0.1:0", "--database-url", &url, "--data-dir", data.to_str().expect("a path")]);
+    let client = Client::new(&node.url, Some(&token)).expect("a client");
+    for name in ["hello", "echo"] {
+        client.put_script(name, heddle_scripts::get(name).expect("the script"), true).await.expect("upload");
+    }
+    let bare = Bare::new(&postgres.url("bare")).await;
+    latencies(&client, &bare).await;
+    throughput(&client, &bare).await;
+    wasm_limit();
+    node.stop();
+    postgres.stop().await.expect("stopped");
+}
+
+async fn put(client: &Client, name: &str, tasks: Value) {
+    client.put_group(name, &json!({"tasks": tasks}), None).await.expect("a group");
+}
+
+/// From POST to the end as a long poll sees it, in milliseconds.
+async fn once(client: &Client, group: &str) -> f64 {
+    let began = now();
+    let run: Value = client.post(&["v1", "groups", group, "runs"]).json(&json!({})).send().await.expect("a run");
+    let id = run["id"].as_str().expect("an id").to_owned();
+    let run: Value = client.get(&["v1", "runs", &id]).query("wait", "60s").timeout(Duration::from_secs(70)).send().await.expect("its end");
+    assert_eq!(run["state"], "succeeded", "{run}");
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+async fn latencies(client: &Client, bare: &Bare) {
+    let task = |needs: Vec<String>| json!({"script": "hello", "params": {"name": "x"}, "depends_on": needs});
+    put(client, "one", json!({"t": task(vec![])})).await;
+    let name = |index: usize| format!("t{index:02}");
+    let chain: serde_json::Map<String, Value> =
+        (0..40).map(|index| (name(index), task(if index == 0 { vec![] } else { vec![name(index - 1)] }))).collect();
+    put(client, "chain", chain.into()).await;
+    let mut fan = serde_json::Map::new();
+    fan.insert("first".into(), task(vec![]));
+    for index in 0..100 {
+        fan.insert(format!("m{index:03}"), task(vec!["first".into()]));
+    }
+    fan.insert("last".into(), task((0..100).map(|index| format!("m{index:03}")).collect()));
+    put(client, "fan", fan.into()).await;
+    put(client, "map", json!({"m": {"script": "echo", "shards": 10_000}})).await;
+    let round = bare.rounds(200).await;
+    let cases = [
+        ("single-task run, POST to end", "one", 500, "p50 < 5 ms", 1.0),
+        ("40 sequential tasks", "chain", 30, "< 150 ms", 40.0),
+        ("1 -> 100 -> 1", "fan", 30, "< 100 ms", 3.0),
+        ("mapped task of 10,000 items", "map", 5, "< 2,000 ms", 0.0),
+    ];
+    for (what, group, times, wanted, commits) in cases {
+        let mut samples = Vec::with_capacity(times);
+        for _ in 0..times {
+            samples.push(once(client, group).await);
+        }
+        let limit = if commits > 0.0 {
+            format!("{:.1} ms: its {commits:.0} create+complete from a bare client", round * commits)
+        } else {
+            "see batches below".to_owned()
+        };
+        let figure = format!("{:.1} / {:.1} ms", percentile(&mut samples, 0.5), percentile(&mut samples, 0.99));
+        row(&format!("{what} (p50 / p99 of {times})"), figure, wanted, limit);
+    }
+}
+
+async fn ended(client: &Client) -> usize {
+    let stats: Value = client.get(&["v1", "stats"]).send().await.expect("stats");
+    stats["node"]["runs_ended"].as_u64().expect("a number") as usize
+}
+
+async fn throughput(client: &Client, bare: &Bare) {
+    let base = ended(client).await;
+    let body = json!({"runs": vec![json!({}); BATCH]});
+    let limit = bare.batches(50, 1_000).await;
+    let mut done = 0;
+    for (what, until) in [("single-task runs in batches, first 100,000", RUNS_FIRST), ("the same, after that to 300,000", RUNS_TOTAL)] {
+        let began = now();
+        let batches = (until - done) / BATCH;
+        let submitters = (0..4).map(|worker| {
+            let body = &body;
+            async move {
+                for _ in (worker..batches).step_by(4) {
+                    let answer: Value = client
+                        .post(&["v1", "groups", "one", "runs", "batch"])
+                        .json(body)
+                        .timeout(Duration::from_secs(120))
+                        .send()
+                        .await
+                        .expect("accepted");
+                    assert_eq!(answer["accepted"], BATCH);
+                }
+            }
+        });
+        futures::future::join_all(submitters).await;
+        let submitted = began.elapsed();
+        while ended(client).await < base + until {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let runs = (until - done) as f64;
+        let figure = format!("{:.0} runs/s", runs / began.elapsed().as_secs_f64());
+        let wanted = if done == 0 { ">= 10,000/s" } else { "no slower" };
+        let limit = format!("{limit:.0}/s: the same SQL from a bare client");
+        row(&format!("{what} (accepted {:.0}/s)", runs / submitted.as_secs_f64()), figure, wanted, limit);
+        done = until;
+    }
+}
+
+fn wasm_limit() {
+    let wasm = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(wasm.path(), heddle_scripts::get("hello").expect("the script")).expect("written");
+    let output = Command::new(env!("CARGO"))
+        .args(["run", "--release", "-q", "-p", "heddle-sandbox", "--example", "bare_loop", "--"])
+        .args([wasm.path().to_str().expect("a path"), r#"{"name":"x"}"#])
+        .output()
+        .expect("the bare loop");
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        row(line, String::new(), "", "limit: wasm alone".into());
+    }
+}
+
+/// The statements that a single-task run costs, sent by a client that does nothing else.
+struct Bare {
+    store: Store,
+    lease: i64,
+    node: uuid::Uuid,
+    progress: (Vec<u8>, Vec<u8>),
+}
+
+impl Bare {
+    async fn new(url: &str) -> Self {
+        let store = Store::connect(url, 4).await.expect("a connection");
+        store.migrate().await.expect("the schema");
+        let node = uuid::Uuid::from_u128(bits());
+        let lease_for = chrono::TimeDelta::hours(1);
+        let (lease, _) = store.register_node(node, "bare", "", "", 1, lease_for).await.expect("a lease");
+        let spec = serde_json::from_value(json!({"tasks": {"t": {"script": "hello"}}})).expect("a spec");
+        let plan = Plan::compile(spec).expect("a plan");
+        let (mut state, mut progress) = (RunState::Waiting, Progress::new(&plan));
+        decide(&plan, &mut state, &mut progress, &[Event::Start], wall(), &mut || 0).expect("a start");
+        let start = progress.to_bytes();
+        let at = AttemptKey { key: TaskKey::whole(0), attempt: 1 };
+        let end = Event::Ended { at, outcome: Outcome::Succeeded { output_bytes: 2 } };
+        decide(&plan, &mut state, &mut progress, &[end], wall(), &mut || 0).expect("an end");
+        Self { store, lease, node, progress: (start, progress.to_bytes()) }
+    }
+
+    fn run(&self) -> NewRun {
+        let at = heddle_domain::clock::to_micros(wall());
+        NewRun {
+            id: RunId(uuid_v7(at, bits())),
+            group_id: 1,
+            revision_id: 1,
+            resolution_id: Some(1),
+            state: RunState::Running,
+            trigger: Trigger::Manual,
+            priority: 0,
+            logical_time: at,
+            interval: (at, at),
+            params: "{}".into(),
+            task_params: None,
+            labels: None,
+            key: None,
+            dedupe: None,
+            callback: None,
+            created_at: at,
+            deadline_at: None,
+            parent: None,
+            source: None,
+            waiting_for: None,
+            progress: self.progress.0.clone(),
+            ready: vec![ReadyRow { at: AttemptKey { key: TaskKey::whole(0), attempt: 1 }, turn: 1, handed: true }],
+            gated: false,
+        }
+    }
+
+    async fn round(&self, runs: &[NewRun]) {
+        self.store.create_runs(runs, self.lease, wall()).await.expect("created");
+        let rows: Vec<SoleRow> = runs
+            .iter()
+            .map(|run| SoleRow {
+                attempt: AttemptRow {
+                    run: run.id,
+                    at: run.ready[0].at,
+                    state: AttemptState::Succeeded,
+                    skipped: false,
+                    started_at: run.created_at,
+                    finished_at: wall(),
+                    node: Some(self.node),
+                    output: Some(r#"{"greeting":"Hello, x!"}"#.into()),
+                    error: None,
+                    memory_bytes: Some(1_114_112),
+                    cpu_micros: Some(30),
+                },
+                state: RunState::Succeeded,
+                progress: self.progress.1.clone(),
+                error: None,
+            })
+            .collect();
+        let owned = self.store.complete_sole(&rows, self.lease, self.node).await.expect("completed");
+        assert_eq!(owned.len(), runs.len());
+    }
+
+    /// The median of create + complete of one run, in milliseconds.
+    async fn rounds(&self, times: usize) -> f64 {
+        let mut samples = Vec::with_capacity(times);
+        for _ in 0..times {
+            let began = now();
+            self.round(&[self.run()]).await;
+            samples.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        percentile(&mut samples, 0.5)
+    }
+
+    /// Runs per second, in batches.
+    async fn batches(&self, times: usize, batch: usize) -> f64 {
+        let began = now();
+        for _ in 0..times {
+            let runs: Vec<NewRun> = (0..batch).map(|_| self.run()).collect();
+            self.round(&runs).await;
+        }
+        (times * batch) as f64 / began.elapsed().as_secs_f64()
+    }
+}

@@ -1,0 +1,1 @@
+//! `heddle dev`: an embedded Postgres, a node, and the demo.

@@ -1,0 +1,3 @@
+//! End to end: the real program, over HTTP, on a real Postgres. One noun per module.
+
+mod dag;

@@ -1,0 +1,147 @@
+//! A node that serves, as a process.
+
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::api::Api;
+use crate::process::Process;
+use crate::world::{TOKEN, artefacts};
+
+/// How a node is started.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    url: String,
+    data_dir: Option<PathBuf>,
+    environment: Vec<(String, String)>,
+}
+
+impl NodeOptions {
+    /// On a database.
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            data_dir: None,
+            // Nodes that share a database share the key that secrets are sealed with.
+            environment: vec![("HEDDLE_SECRETS_KEY".into(), "the secrets of the end-to-end tests".into())],
+        }
+    }
+
+    /// In a data directory that outlives it: who starts there is the same node.
+    pub fn data_dir(mut self, directory: &Path) -> Self {
+        self.data_dir = Some(directory.to_owned());
+        self
+    }
+
+    /// With a variable in its environment.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts it, and waits until it is ready.
+    pub async fn start(&self) -> Node {
+        let own = tempfile::Builder::new().prefix("heddle-node-").tempdir().expect("a directory");
+        let data_dir = self.data_dir.clone().unwrap_or_else(|| own.path().to_owned());
+        if !data_dir.join("artefacts").exists() && artefacts().exists() {
+            std::fs::create_dir_all(&data_dir).expect("the data directory");
+            link_tree(&artefacts(), &data_dir.join("artefacts")).expect("links to artefacts");
+        }
+        let data_dir_text = data_dir.to_string_lossy().into_owned();
+        let arguments =
+            ["serve", "--database-url", &self.url, "--listen", "127.0.0.1:0", "--data-dir", &data_dir_text];
+        let environment: Vec<(&str, &str)> =
+            self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let mut process = Process::start(&arguments, &environment, own.path().join("log"));
+        let address = process.ready().await;
+        Node { api: Api::new(&address, Some(TOKEN)), process, data_dir, _own: own }
+    }
+}
+
+/// A node: its process and its API.
+#[derive(Debug)]
+pub struct Node {
+    api: Api,
+    process: Process,
+    data_dir: PathBuf,
+    _own: TempDir,
+}
+
+impl Node {
+    /// Its API.
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// The id that it has among nodes.
+    pub fn node_id(&self) -> String {
+        std::fs::read_to_string(self.data_dir.join("node-id")).expect("its identity").trim().to_owned()
+    }
+}
+
+impl Deref for Node {
+    type Target = Api;
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl DerefMut for Node {
+    fn deref_mut(&mut self) -> &mut Api {
+        &mut self.api
+    }
+}
+
+/// The process's controls, without a detour.
+impl Node {
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        self.process.terminate();
+    }
+
+    /// SIGSTOP.
+    pub fn freeze(&self) {
+        self.process.freeze();
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.process.thaw();
+    }
+
+    /// Waits for its end.
+    pub async fn end(&mut self) -> std::process::ExitStatus {
+        self.process.end().await
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+}
+
+/// The same files at another place.
+pub(crate) fn link_tree(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            link_tree(&entry.path(), &target)?;
+        } else if std::fs::hard_link(entry.path(), &target).is_err() {
+            std::fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! The program as a process: started, watched, frozen, killed.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::PATIENCE;
+
+/// The program that these tests are about: Cargo puts it beside them.
+pub fn program() -> PathBuf {
+    let own = std::env::current_exe().expect("the test's own path");
+    let beside = own.parent().and_then(Path::parent).expect("target/<profile>/deps");
+    let program = beside.join("heddle-under-test");
+    assert!(program.exists(), "{} has not been built: `cargo build -p heddle-tests`", program.display());
+    program
+}
+
+/// Runs the program to its end, as on a command line, without anything of this process's environment that it reads.
+pub fn run_program(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    command(arguments, environment).stdin(Stdio::null()).output().expect("the program starts")
+}
+
+fn command(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HEDDLE_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments).envs(environment.iter().copied());
+    command
+}
+
+/// A process that ends with this.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts the program; its log goes to a file.
+    pub fn start(arguments: &[&str], environment: &[(&str, &str)], log: PathBuf) -> Self {
+        let file = std::fs::File::options().create(true).append(true).open(&log).expect("a file for the log");
+        let mut command = command(arguments, environment);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
+        // SAFETY: the call is one that may be made between fork and exec.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let mut child = command.spawn().expect("the program starts");
+        let stdout = child.stdout.take().expect("its stdout");
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self { child, lines, log }
+    }
+
+    /// Waits for the line that tells the address, and answers the address.
+    pub async fn ready(&mut self) -> String {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match self.lines.try_recv() {
+                Ok(line) => {
+                    if let Some(address) = line.strip_prefix("Heddle is ready at ") {
+                        return address.trim().to_owned();
+                    }
+                }
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    panic!("the program ended ({:?}) before it was ready:\n{}", self.child.wait(), self.log())
+                }
+                Err(mpsc::TryRecvError::Empty) => {
+                    assert!(tokio::time::Instant::now() < until, "the program is not ready:\n{}", self.log());
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a process id");
+        // One that has ended already is what some callers want.
+        let _ = kill_process(pid, signal);
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        let _ = self.child.wait();
+    }
+
+    /// SIGSTOP: it lives, and does nothing.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Whether it has ended, and how.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("a child of ours")
+    }
+
+    /// Waits for the end.
+    pub async fn end(&mut self) -> std::process::ExitStatus {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            assert!(tokio::time::Instant::now() < until, "the program does not end:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let log = self.log();
+            let skipped = log.lines().count().saturating_sub(LOG_LINES_SHOWN);
+            let shown: Vec<&str> = log.lines().skip(skipped).collect();
+            eprintln!("--- log of process {} ({skipped} lines left out)\n{}\n---", self.child.id(), shown.join("\n"));
+        }
+    }
+}
+
+/// How many lines of a log a failed test shows.
+const LOG_LINES_SHOWN: usize = 60;

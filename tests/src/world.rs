@@ -1,0 +1,145 @@
+//! A database for each test, made from a template in which all of `heddle_scripts` have been uploaded.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use heddle_cli::postgres::{TestCluster, TestDatabase};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+use tokio_postgres::NoTls;
+
+use crate::node::{Node, NodeOptions};
+use crate::process::program;
+
+/// The token of an admin, in every database.
+pub const TOKEN: &str = "hdl_the-admin-of-the-end-to-end-tests";
+
+static CLUSTER: OnceCell<(TestCluster, String)> = OnceCell::const_new();
+
+/// What one test has to itself.
+#[derive(Debug)]
+pub struct World {
+    // In this order they are dropped: the directory may hold what the database's processes still write.
+    database: TestDatabase,
+    directory: TempDir,
+}
+
+impl World {
+    /// A migrated database with all scripts in it.
+    pub async fn new() -> Self {
+        let (cluster, template) = CLUSTER.get_or_init(cluster).await;
+        let database = cluster.database(template).await.expect("a database");
+        Self { database, directory: directory() }
+    }
+
+    /// A node of this world, with a data directory of its own.
+    pub async fn node(&self) -> Node {
+        NodeOptions::new(self.url()).start().await
+    }
+
+    /// Several nodes that share the database.
+    pub async fn nodes(&self, count: usize) -> Vec<Node> {
+        let mut nodes = Vec::with_capacity(count);
+        for _ in 0..count {
+            nodes.push(self.node().await);
+        }
+        nodes
+    }
+
+    /// How nodes of this world are started, to be changed.
+    pub fn options(&self) -> NodeOptions {
+        NodeOptions::new(self.url())
+    }
+
+    /// The database.
+    pub fn url(&self) -> &str {
+        self.database.url()
+    }
+
+    /// The database's name.
+    pub fn database(&self) -> &str {
+        self.database.name()
+    }
+
+    /// A directory that goes with the test.
+    pub fn directory(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// A connection to the database.
+    pub async fn sql(&self) -> tokio_postgres::Client {
+        connect(self.url()).await
+    }
+
+    /// A connection to another database of the same cluster.
+    pub async fn sql_as_owner(&self) -> tokio_postgres::Client {
+        let (cluster, _) = CLUSTER.get().expect("there is a world, so there is a cluster");
+        connect(&cluster.postgres().url("postgres")).await
+    }
+}
+
+/// A connection.
+pub(crate) async fn connect(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
+    tokio::spawn(connection);
+    client
+}
+
+fn directory() -> TempDir {
+    tempfile::Builder::new().prefix("heddle-test-").tempdir().expect("a directory")
+}
+
+/// Starts the cluster of this process, with the template in it.
+async fn cluster() -> (TestCluster, String) {
+    let cluster = TestCluster::start().await.expect("a cluster");
+    let template = format!("e2e_{}", stamp());
+    cluster.template(&template, async |url| fill(&url).await).await.expect("a template");
+    (cluster, template)
+}
+
+/// What the template and the artefacts depend on: the program holds the migrations and the scripts.
+fn stamp() -> String {
+    let facts = std::fs::metadata(program()).expect("the program");
+    let changed = facts.modified().expect("when it was built");
+    let digest = Sha256::digest(format!("{changed:?} {}", facts.len()));
+    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Where compiled scripts of the template are kept for the nodes of tests.
+pub(crate) fn artefacts() -> PathBuf {
+    std::env::temp_dir().join(format!("heddle-tests-artefacts-{}", stamp()))
+}
+
+/// Has a node migrate a database and take all scripts; keeps what it compiled.
+async fn fill(url: &str) -> Result<()> {
+    let data_dir = directory();
+    // The token has to be there before the first request, and the table before the token.
+    heddle_cli::node::migrate(url).await?;
+    let client = connect(url).await;
+    let hash = Sha256::digest(TOKEN).to_vec();
+    client
+        .execute(
+            "INSERT INTO heddle.tokens (id, name, hash, role, created_at)
+             VALUES (gen_random_uuid(), 'e2e', $1, 'admin', now())",
+            &[&hash],
+        )
+        .await
+        .context("the token")?;
+    let mut node = NodeOptions::new(url).data_dir(data_dir.path()).start().await;
+    for (name, wasm) in heddle_scripts::all() {
+        node.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm.to_vec()).await.expect_status(201);
+    }
+    node.terminate();
+    anyhow::ensure!(node.end().await.success(), "the node that fills the template fails");
+    let kept = artefacts();
+    if !kept.exists() {
+        let made = kept.with_extension(format!("{}", std::process::id()));
+        crate::node::link_tree(&data_dir.path().join("artefacts"), &made)?;
+        // Of two processes that do this at once one is later; what it has is the same.
+        if std::fs::rename(&made, &kept).is_err() {
+            std::fs::remove_dir_all(&made)?;
+        }
+    }
+    Ok(())
+}
