@@ -90,7 +90,8 @@ impl Inner {
                         rows.push(attempt_row(outcome.ended, done, started_at, outcome.finished_at, node));
                     }
                     End::Expanded { items, .. } => maps.push((outcome.ended.at.key.task as i16, items)),
-                    End::Dropped => {}
+                    // Given back: its successor has the next number, so this one is recorded as stopped.
+                    End::Dropped => rows.push(released_row(outcome.ended, started_at, now, self.config.node)),
                 }
             }
             let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
@@ -310,7 +311,7 @@ fn unexpected(refused: Refused) -> EngineError {
 pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
     let outcome = match end {
         End::Expanded { count, .. } => return Event::Expanded { at, count: *count },
-        End::Dropped => Outcome::Lost,
+        End::Dropped => Outcome::Released,
         End::Done(done) => match &done.result {
             Ending::Succeeded(output) => Outcome::Succeeded { output_bytes: output.len() as u64 },
             Ending::Skipped(_) => Outcome::Skipped,
@@ -359,6 +360,23 @@ pub(crate) fn attempt_row(
         error,
         memory_bytes: done.memory_bytes.map(|bytes| bytes as i64),
         cpu_micros: done.cpu.map(|cpu| cpu.as_micros() as i64),
+    }
+}
+
+/// An attempt that a stopping node gave back.
+fn released_row(ended: EndedAttempt, started_at: Time, now: Time, node: uuid::Uuid) -> AttemptRow {
+    AttemptRow {
+        run: ended.run,
+        at: ended.at,
+        state: AttemptState::Cancelled,
+        skipped: false,
+        started_at,
+        finished_at: now,
+        node: Some(node),
+        output: None,
+        error: Some((ErrorKind::Lost, "given back: its node stopped".to_owned(), None)),
+        memory_bytes: None,
+        cpu_micros: None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_sandbox::AttemptHandle;
@@ -25,6 +26,16 @@ pub(crate) struct LogBuffer {
 }
 
 impl LogBuffer {
+    /// Adds a line of Heddle's own.
+    pub(crate) fn say(&self, run: RunId, at: AttemptKey, time: Time, message: String) {
+        let mut lines = self.lines.lock();
+        let line = lines.1;
+        lines.1 += 1;
+        // Level 2 is info. Postgres keeps no zero bytes in text.
+        let message = message.replace('\0', "\u{fffd}");
+        lines.0.push(LogRow { run, at, line, time, level: 2, message, fields: None });
+    }
+
     /// Takes what has not been written.
     pub(crate) fn drain(&self) -> Vec<LogRow> {
         let mut lines = self.lines.lock();
@@ -36,6 +47,8 @@ impl LogBuffer {
 #[derive(Clone)]
 pub(crate) struct Hand {
     pub(crate) attempt: u16,
+    /// It has ended and waits for its outcome to be recorded.
+    pub(crate) released: bool,
     pub(crate) log: Arc<LogBuffer>,
     /// Stops what is not a script: an HTTP call, preparation.
     pub(crate) stop: CancellationToken,
@@ -71,24 +84,41 @@ impl Hands {
     pub(crate) fn add(&self, run: RunId, at: AttemptKey) -> Hand {
         let hand = Hand {
             attempt: at.attempt,
+            released: false,
             log: Arc::default(),
             stop: CancellationToken::new(),
             handle: Arc::default(),
             since: tokio::time::Instant::now(),
             progress: Arc::default(),
         };
-        if self.held.lock().insert((run, at.key), hand.clone()).is_none() {
+        let before = self.held.lock().insert((run, at.key), hand.clone());
+        if before.is_none_or(|before| before.released) {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
         hand
     }
 
-    pub(crate) fn remove(&self, run: RunId, at: AttemptKey) {
+    /// The attempt has ended: its place is free. It stays known until its outcome is recorded, see [`Hands::forget`].
+    pub(crate) fn release(&self, run: RunId, at: AttemptKey) {
+        let mut held = self.held.lock();
+        if let Some(hand) = held.get_mut(&(run, at.key)).filter(|hand| hand.attempt == at.attempt && !hand.released) {
+            hand.released = true;
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The attempt's outcome is recorded, or is not wanted.
+    pub(crate) fn forget(&self, run: RunId, at: AttemptKey) {
+        self.release(run, at);
         let mut held = self.held.lock();
         if held.get(&(run, at.key)).is_some_and(|hand| hand.attempt == at.attempt) {
             held.remove(&(run, at.key));
-            self.count.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the attempt is known here.
+    pub(crate) fn knows(&self, run: RunId, at: AttemptKey) -> bool {
+        self.held.lock().get(&(run, at.key)).is_some_and(|hand| hand.attempt == at.attempt)
     }
 
     pub(crate) fn get(&self, run: RunId, key: TaskKey) -> Option<Hand> {
@@ -112,7 +142,7 @@ impl Hands {
         self.held
             .lock()
             .iter()
-            .filter(|(_, hand)| hand.since.elapsed() > age)
+            .filter(|(_, hand)| !hand.released && hand.since.elapsed() > age)
             .map(|(&(run, key), hand)| (run, AttemptKey { key, attempt: hand.attempt }))
             .collect()
     }

@@ -3,12 +3,12 @@
 //! One cheap look (`Store::inbox`) tells whether there is anything; each kind is then taken with SKIP LOCKED in a
 //! transaction of its own, so that nodes share the work and a crash gives it back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Event, Progress};
+use heddle_domain::run::{AttemptKey, Event, Progress};
 use heddle_domain::spec::{DeadlineAction, Overlap};
 use heddle_domain::state::{ErrorKind, RunState, Trigger};
 use heddle_domain::Time;
@@ -25,6 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The reaper's period.
 const REAP_EVERY: Duration = Duration::from_secs(1);
+
+/// How long an attempt has to be unknown before it is taken up.
+const ADOPT_AFTER: Duration = Duration::from_secs(3);
 
 /// How many waiting runs of a group one look admits at most.
 const ADMIT_MAX: i64 = 1_000;
@@ -51,8 +54,9 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 pub(crate) async fn reap(inner: Arc<Inner>) {
+    let mut strangers = HashMap::new();
     loop {
-        if let Err(error) = inner.reap_once().await {
+        if let Err(error) = inner.reap_once(&mut strangers).await {
             tracing::warn!(%error, "cannot reap");
         }
         tokio::select! {
@@ -281,8 +285,34 @@ impl Inner {
         Ok(())
     }
 
+    /// Begins to work on attempts that are this node's by the tables but not by its memory: a commit whose answer was
+    /// lost with the connection. Only what stays unknown for a while: between a commit and its answer that is nothing
+    /// unusual.
+    fn adopt(self: &Arc<Self>, held: HashSet<(RunId, AttemptKey)>, strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>) {
+        strangers.retain(|entry, _| held.contains(entry));
+        let mut adopted = Vec::new();
+        for entry in held {
+            if self.hands.knows(entry.0, entry.1) {
+                strangers.remove(&entry);
+                continue;
+            }
+            let since = *strangers.entry(entry).or_insert_with(tokio::time::Instant::now);
+            if since.elapsed() > ADOPT_AFTER {
+                strangers.remove(&entry);
+                adopted.push(entry);
+            }
+        }
+        if !adopted.is_empty() {
+            tracing::warn!(attempts = adopted.len(), "taking up attempts whose hand-over was not heard of");
+            self.take(adopted);
+        }
+    }
+
     /// Takes over what dead nodes held, stops what is not this node's any more, cancels sub-runs without a parent.
-    pub(crate) async fn reap_once(self: &Arc<Self>) -> Result<(), EngineError> {
+    pub(crate) async fn reap_once(
+        self: &Arc<Self>,
+        strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+    ) -> Result<(), EngineError> {
         let lost = self.store.lost_attempts().await?;
         if !lost.is_empty() {
             tracing::info!(attempts = lost.len(), "taking over what a node that is gone held");
@@ -301,12 +331,11 @@ impl Inner {
             self.acted(after);
         }
         let old = self.hands.older_than(Duration::from_millis(300));
-        if !old.is_empty() {
-            let held: std::collections::HashSet<_> = self.store.held(self.lease()).await?.into_iter().collect();
-            for entry in old.into_iter().filter(|entry| !held.contains(entry)) {
-                self.hands.cancel(entry.0, entry.1);
-            }
+        let held: HashSet<(RunId, AttemptKey)> = self.store.held(self.lease()).await?.into_iter().collect();
+        for entry in old.into_iter().filter(|entry| !held.contains(entry)) {
+            self.hands.cancel(entry.0, entry.1);
         }
+        self.adopt(held, strangers);
         for run in self.store.orphans(ORPHANS_MAX).await? {
             let engine = Engine { inner: self.clone() };
             match engine.control(run, &BulkAction::Cancel, "parent").await {

@@ -68,6 +68,9 @@ pub enum EngineError {
     /// What stands in the database cannot be used.
     #[error("unreadable: {0}")]
     Unreadable(String),
+    /// The database cannot be reached.
+    #[error("the database is not available")]
+    Unavailable,
     /// The node stops.
     #[error("this node is shutting down")]
     Stopping,
@@ -111,9 +114,12 @@ pub(crate) struct RunContext {
     pub(crate) facts: RunFacts,
     pub(crate) revision: Arc<Revision>,
     pub(crate) resolution: Arc<Resolution>,
-    /// Arrays of mapped tasks, parsed.
-    pub(crate) maps: Mutex<HashMap<u16, Arc<Vec<Box<serde_json::value::RawValue>>>>>,
+    /// Arrays of mapped tasks, parsed, with the highest attempt that they were read for.
+    pub(crate) maps: Mutex<HashMap<u16, (u16, Items)>>,
 }
+
+/// The items of a mapped task.
+type Items = Arc<Vec<Box<serde_json::value::RawValue>>>;
 
 pub(crate) struct Inner {
     pub(crate) config: EngineConfig,
@@ -354,7 +360,9 @@ impl Engine {
         while inner.hands.len() > 0 && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // What is left is interrupted; without a lease its rows count as lost at once, and other nodes take them.
+        if let Err(error) = inner.give_back().await {
+            tracing::warn!(%error, "attempts could not be given back; other nodes take them over as lost");
+        }
         let _ = inner.store.release_node(inner.lease()).await;
         inner.fenced.store(true, Ordering::Release);
         inner.hands.cancel_all();

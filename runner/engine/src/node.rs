@@ -10,7 +10,11 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 
+use heddle_store::live::EndedAttempt;
+
+use crate::apply::Applied;
 use crate::clock::NodeClock;
+use crate::work::End;
 use crate::{EngineError, Inner};
 
 /// How often the lease is extended.
@@ -41,6 +45,32 @@ impl Inner {
         self.clock.follow(sent, NodeClock::own(), now);
         self.lease.store(lease, Ordering::Release);
         self.fenced.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Stops what is still in hand and puts it back into the queue, at the end of a drain: not lost, so not counted
+    /// against `max_lost`.
+    pub(crate) async fn give_back(self: &Arc<Self>) -> Result<(), EngineError> {
+        let left = self.hands.older_than(Duration::ZERO);
+        if left.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(attempts = left.len(), "giving back attempts that did not end in time");
+        let now = self.now();
+        let mut runs: Vec<_> = left.iter().map(|entry| entry.0).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        self.load_contexts(&runs).await?;
+        let lease = self.lease();
+        let outcomes = left
+            .into_iter()
+            .map(|(run, at)| Applied { ended: EndedAttempt { run, at, lease }, end: End::Dropped, finished_at: now })
+            .collect();
+        let mut completion = self.store.completion(lease, now).await?;
+        let after = self.apply(&mut completion, outcomes, 0, now).await?;
+        completion.commit().await?;
+        self.hands.cancel_all();
+        self.acted(after);
         Ok(())
     }
 

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
-use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, Progress};
+use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, Progress, TaskKey};
 use heddle_domain::spec::{ForEach, Shards, SubmissionSpec};
-use heddle_domain::state::ErrorKind;
+use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_domain::template::{Given, Scope, UpstreamNames};
 use heddle_sandbox::Script;
 use heddle_domain::params;
@@ -100,7 +100,7 @@ impl Inner {
         let index = at.key.task;
         let task = &context.revision.plan.tasks[index as usize];
         let item = match at.key.item {
-            Some(item) => match self.item(context, index, item).await? {
+            Some(item) => match self.item(context, at, item).await? {
                 Ok(found) => Some(found),
                 Err(ending) => return Ok(Err(ending)),
             },
@@ -236,10 +236,14 @@ impl Inner {
     }
 
     /// An item of a mapped task, and how many there are.
-    async fn item(&self, context: &RunContext, task: TaskIndex, item: u32) -> Step<(Box<RawValue>, u32)> {
-        let known = context.maps.lock().get(&task).cloned();
+    ///
+    /// After a restart a map may be expanded anew. The attempts of its new items have higher numbers than any before,
+    /// so what was read for a lower one is read again.
+    async fn item(&self, context: &RunContext, at: AttemptKey, item: u32) -> Step<(Box<RawValue>, u32)> {
+        let task = at.key.task;
+        let known = context.maps.lock().get(&task).filter(|known| known.0 >= at.attempt).cloned();
         let items = match known {
-            Some(items) => items,
+            Some((_, items)) => items,
             None => {
                 let Some(text) = self.store.map_items(context.facts.id, task).await? else {
                     return Ok(Err(invalid("its items are gone")));
@@ -247,7 +251,7 @@ impl Inner {
                 let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
                     .map_err(|error| EngineError::Unreadable(format!("items of {}: {error}", context.facts.id)))?;
                 let items = Arc::new(items);
-                context.maps.lock().insert(task, items.clone());
+                context.maps.lock().insert(task, (at.attempt, items.clone()));
                 items
             }
         };
@@ -353,7 +357,15 @@ impl Inner {
         let mut outputs = Vec::with_capacity(tasks.len());
         for &task in tasks {
             let output = match progress.as_ref().and_then(|progress| progress.items(task)) {
-                Some(count) => join(items.remove(&task).unwrap_or_default(), count),
+                Some(count) => {
+                    // An item that was set to something else by hand has no output any more.
+                    let succeeded = |item| {
+                        let key = TaskKey { task, item: Some(item) };
+                        progress.as_ref().and_then(|progress| progress.state(key)) == Some(TaskState::Succeeded)
+                    };
+                    let outputs = items.remove(&task).unwrap_or_default();
+                    join(outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(), count)
+                }
                 None => whole.remove(&task).unwrap_or_else(|| "null".into()),
             };
             outputs.push((task, output));

@@ -88,9 +88,18 @@ fn taken(inner: &Arc<Inner>, claimed: Vec<Claimed>, limit: usize) {
 
 /// Records outcomes until they are recorded, or are not ours any more.
 async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
+    let mut known = Vec::with_capacity(reports.len());
     for report in &reports {
-        inner.hands.remove(report.run, report.at);
+        inner.hands.release(report.run, report.at);
+        known.push((report.run, report.at));
     }
+    record_all(inner, reports).await;
+    for (run, at) in known {
+        inner.hands.forget(run, at);
+    }
+}
+
+async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
     let reports: Vec<Report> = reports.into_iter().filter(|report| !matches!(report.end, End::Dropped)).collect();
     let lines: Vec<LogRow> = reports.iter().flat_map(|report| report.hand.log.drain()).collect();
     crate::logs::flush(inner, lines).await;

@@ -17,6 +17,7 @@ use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Faults, Time};
 use heddle_store::live::{Created, NewRun, ReadyRow, RunFacts};
+use heddle_store::StoreError;
 use heddle_store::run::RunRow;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -478,28 +479,35 @@ async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
                 inner.inbox.notify_one();
             }
         }
-        Err(error) => {
-            // A conflict, or a value that Postgres refuses: one by one, so that nobody suffers for another's.
-            let alone = batch.len() == 1;
-            for request in batch.drain(..) {
-                let result = if alone {
-                    None
-                } else {
-                    Some(inner.store.create_runs(std::slice::from_ref(&plain(&request.run)), lease, now).await)
-                };
-                let answer = match result {
-                    Some(Ok(mut created)) => Ok(created.pop().unwrap_or(Created::Fenced)),
-                    Some(Err(error)) => Err(EngineError::Store(error)),
-                    None => {
-                        tracing::warn!(%error, source = ?std::error::Error::source(&error), "a submission failed");
-                        Err(EngineError::Stopping)
-                    }
-                };
-                let _ = request.answer.send(answer);
-            }
-            inner.work.notify_one();
-        }
+        Err(error) => refused(inner, batch, error, lease, now).await,
     }
+}
+
+/// A batch could not be created.
+async fn refused(inner: &Inner, batch: &mut Vec<Request>, error: StoreError, lease: i64, now: Time) {
+    tracing::warn!(%error, source = ?std::error::Error::source(&error), runs = batch.len(), "submissions failed");
+    if let StoreError::Unavailable(_) = error {
+        for request in batch.drain(..) {
+            let _ = request.answer.send(Err(EngineError::Unavailable));
+        }
+        return;
+    }
+    if batch.len() == 1 {
+        for request in batch.drain(..) {
+            let _ = request.answer.send(Err(EngineError::Unreadable(error.to_string())));
+        }
+        return;
+    }
+    // A conflict, or a value that Postgres refuses: one by one, so that nobody suffers for another's.
+    for request in batch.drain(..) {
+        let created = inner.store.create_runs(std::slice::from_ref(&plain(&request.run)), lease, now).await;
+        let answer = match created {
+            Ok(mut created) => Ok(created.pop().unwrap_or(Created::Fenced)),
+            Err(error) => Err(EngineError::Store(error)),
+        };
+        let _ = request.answer.send(answer);
+    }
+    inner.work.notify_one();
 }
 
 /// The run with nothing handed to this node.

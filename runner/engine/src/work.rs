@@ -120,7 +120,7 @@ impl Inner {
             match self.contexts.get(&run) {
                 Some(context) => self.begin(context, at, hand),
                 // It has ended meanwhile: somebody took the attempt away.
-                None => self.hands.remove(run, at),
+                None => self.hands.forget(run, at),
             }
         }
     }
@@ -300,6 +300,9 @@ impl Inner {
     /// An attempt has ended: the pump records it.
     pub(crate) fn report(&self, context: Arc<RunContext>, at: AttemptKey, hand: Hand, end: End) {
         let run = context.facts.id;
+        if let End::Done(Done { result: Ending::Skipped(why), .. }) = &end {
+            hand.log.say(run, at, self.now(), format!("skipped: {why}"));
+        }
         let report = Report { run, at, context, hand, end, finished_at: self.now() };
         // The receiver lives as long as the node; without it the lease runs out and the attempt is run again.
         let _ = self.ended.send(report);

@@ -49,6 +49,9 @@ impl Store {
         let options = PgConnectOptions::from_str(url)
             .map_err(StoreError::from)?
             .application_name("heddle")
+            // The default begins with a schema named like the role. A role `heddle` would find the table of migrations
+            // in another place before and after the first of them, which makes the schema `heddle`.
+            .options([("search_path", "public")])
             .statement_cache_capacity(256);
         let pool = PgPoolOptions::new()
             .max_connections(connections_max)

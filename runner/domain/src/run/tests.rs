@@ -324,6 +324,36 @@ fn stale_outcomes_are_refused() {
 }
 
 #[test]
+fn what_one_batch_takes_back_is_not_carried_out() {
+    let key = TaskKey::whole(0);
+    let at = |attempt| AttemptKey { key, attempt };
+    let succeeded = Event::Override {
+        key,
+        state: TaskState::Succeeded,
+    };
+    // Ready, and then set by hand.
+    let mut world = World::start(dag("a: retry"));
+    world.play("fail a").timers.clear();
+    let actions = world.deliver(&[Event::Due(at(2)), succeeded.clone()]).unwrap();
+    assert_eq!((actions.ready, actions.finished), (vec![], Some(RunState::Succeeded)));
+    // To be retried, and then at once.
+    let mut world = World::start(dag("a: retry"));
+    world.play("claim a").running.clear();
+    let ended = Event::Ended {
+        at: at(1),
+        outcome: world::failure(false),
+    };
+    let actions = world.deliver(&[ended.clone(), Event::RetryNow(key)]).unwrap();
+    assert_eq!((actions.ready, actions.timers), (vec![at(2)], vec![]));
+    // Failed, and then set by hand: what its failure led to is seen, and taken back.
+    let mut world = World::start(stopping(dag("a; b: a; c: b")));
+    world.play("claim a").running.clear();
+    let actions = world.deliver(&[ended, succeeded]).unwrap();
+    assert_eq!(actions.settled, [(0, TaskState::Succeeded)]);
+    world.shows("a=succeeded b=ready c=pending run=running");
+}
+
+#[test]
 fn attempts_end_before_their_numbers_do() {
     let mut world = World::start(dag("a"));
     let key = TaskKey::whole(0);
@@ -467,4 +497,15 @@ fn ten_thousand_items() {
     let tasks = json!({"a": {}, "m": {"for_each": "{{ params.items }}", "fail_fast": true}});
     World::start(json!({"tasks": tasks})).play("expand m 10000; claim *; fail m#9999; ok a");
     World::start(json!({"tasks": tasks, "on_failure": "stop"})).play("claim *; fail a; expand m 10000");
+}
+
+#[test]
+fn the_page_about_it_names_every_state() {
+    let page = include_str!("../../../../docs/state-machine.md");
+    let words = RunState::ALL.iter().map(|state| state.as_str());
+    let words = words.chain(TaskState::ALL.iter().map(|state| state.as_str()));
+    for word in words.chain(crate::state::AttemptState::ALL.iter().map(|state| state.as_str())) {
+        assert!(page.contains(&format!("{word} -->")), "{word}");
+        assert!(page.contains(&format!("--> {word}")), "{word}");
+    }
 }

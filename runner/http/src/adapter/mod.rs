@@ -30,6 +30,9 @@ impl From<EngineError> for Refusal {
         match error {
             EngineError::Store(error) => Self::Store(error),
             EngineError::Unreadable(detail) => Self::Internal(detail.into()),
+            EngineError::Unavailable => {
+                Self::Unavailable { detail: "the database is not available".into(), retry_after_seconds: 1 }
+            }
             EngineError::Stopping => {
                 Self::Unavailable { detail: "this node is shutting down".into(), retry_after_seconds: 1 }
             }

@@ -135,7 +135,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
                     let own = attempts.get(&key).unwrap_or(&none);
                     items.push(task_run(engine, plan, run, &progress, key, own, overrides.get(&key).copied()));
                 }
-                tasks.push(mapped(whole, &items));
+                tasks.push(mapped(whole, &items, progress.map_failure(index)));
                 tasks.extend(items);
             }
         }
@@ -198,7 +198,7 @@ fn output_of<'a>(
 }
 
 /// A mapped task as a whole: from when to when its items ran, their outputs joined.
-fn mapped(mut whole: TaskRun, items: &[TaskRun]) -> TaskRun {
+fn mapped(mut whole: TaskRun, items: &[TaskRun], failure: Option<(ErrorKind, String)>) -> TaskRun {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     for item in items {
         *counts.entry(item.state.to_string()).or_default() += 1;
@@ -211,16 +211,9 @@ fn mapped(mut whole: TaskRun, items: &[TaskRun]) -> TaskRun {
     if matches!(whole.state, TaskState::Succeeded | TaskState::Failed) {
         whole.output = Some(Value::Array(items.iter().map(|item| item.output.clone().unwrap_or(Value::Null)).collect()));
     }
-    if whole.state == TaskState::Failed {
-        let failed = items.iter().filter(|item| item.state == TaskState::Failed).count();
-        let kind = items
-            .iter()
-            .find_map(|item| item.error.as_ref().map(|error| error.kind))
-            .unwrap_or(if failed == 0 { ErrorKind::Output } else { ErrorKind::Failed });
-        let message = match failed {
-            0 => "the items' outputs joined are more than a mapped task may give".to_owned(),
-            failed => format!("{failed} of {} items failed", items.len()),
-        };
+    if whole.state == TaskState::Failed
+        && let Some((kind, message)) = failure
+    {
         whole.error = Some(Failure { kind, message, trace: None });
     }
     whole.items = Some(counts);

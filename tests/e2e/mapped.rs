@@ -1,0 +1,226 @@
+//! Mapped tasks.
+
+use heddle_tests::{World, item, seconds, task};
+use serde_json::{Value, json};
+
+use crate::{one, sleeps, with};
+
+/// One task run per item, in order; the context carries item, index and count.
+#[tokio::test]
+async fn items_in_order() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group(
+        "map",
+        json!({"tasks": {
+            "m": {"script": "echo", "for_each": ["a", {"b": 1}, null, 4], "params": {"it": "{{ item }}"}},
+            "after": {"script": "echo", "params": {"all": "{{ upstream.m }}"}, "depends_on": ["m"]},
+        }}),
+    )
+    .await;
+    let run = node.run("map", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    let items = [json!("a"), json!({"b": 1}), Value::Null, json!(4)];
+    let output = task(&run, "m")["output"].as_array().unwrap().clone();
+    assert_eq!(output.len(), 4);
+    for (index, wanted) in items.iter().enumerate() {
+        assert_eq!(&output[index]["params"]["it"], wanted);
+        let context = &output[index]["context"]["item"];
+        assert_eq!(context, &json!({"item": wanted, "index": index, "count": 4}));
+        let own = item(&run, "m", Some(index as u64));
+        assert_eq!((&own["state"], &own["output"]), (&json!("succeeded"), &output[index]));
+    }
+    let after = task(&run, "after");
+    assert_eq!(after["output"]["params"]["all"], Value::Array(output.clone()));
+    let keys: std::collections::BTreeSet<&str> =
+        output.iter().filter_map(|one| one["context"]["idempotency_key"].as_str()).collect();
+    assert_eq!(keys.len(), 4, "each item has an idempotency key of its own");
+}
+
+/// A failed item lets the others go on and fails the task at the end, with null in its place.
+#[tokio::test]
+async fn failed_items_are_null() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let flaky = json!({"script": "flaky", "for_each": [0, 1, 0], "params": {"fail_times": "{{ item }}"}});
+    node.put_group(
+        "map",
+        json!({"tasks": {
+            "m": flaky,
+            "lenient": with(flaky.clone(), json!({"allow_failure": true})),
+            "after": {"script": "hello", "depends_on": ["m"]},
+            "after_lenient": {"script": "echo", "params": {"all": "{{ upstream.lenient }}"}, "depends_on": ["lenient"]},
+        }}),
+    )
+    .await;
+    let run = node.run("map", json!({})).await;
+    assert_eq!(run["state"], "failed");
+    let output = json!([{"attempt": 1}, null, {"attempt": 1}]);
+    for name in ["m", "lenient"] {
+        assert_eq!((&task(&run, name)["state"], &task(&run, name)["output"]), (&json!("failed"), &output), "{name}");
+        assert_eq!(item(&run, name, Some(1))["state"], "failed");
+        assert_eq!(item(&run, name, Some(2))["state"], "succeeded");
+    }
+    assert_eq!(task(&run, "after")["state"], "upstream_failed");
+    assert_eq!(task(&run, "after_lenient")["output"]["params"]["all"], output);
+}
+
+/// Items are retried each by itself.
+#[tokio::test]
+async fn items_are_retried() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 2, "interval": "20ms"});
+    let map = json!({"script": "flaky", "for_each": [0, 1, 2], "params": {"fail_times": "{{ item }}"}, "retry": retry});
+    node.put_group("map", one(map)).await;
+    let run = node.run("map", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_eq!(task(&run, "t")["output"], json!([{"attempt": 1}, {"attempt": 2}, {"attempt": 3}]));
+    let id = heddle_tests::id(&run);
+    let detail = node.get(&format!("/v1/runs/{id}/tasks/t?item=2")).await.expect_status(200);
+    assert_eq!(detail["attempts"].as_array().unwrap().len(), 3, "{detail:#}");
+}
+
+/// `fail_fast` cancels the rest: what has not started, and what runs.
+#[tokio::test]
+async fn fail_fast() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let map = json!({"script": "hostile", "params": {"mode": "{{ item }}"}, "fail_fast": true});
+    let map = |items: Value, concurrency: u32| with(map.clone(), json!({"for_each": items, "concurrency": concurrency}));
+    node.put_group("one-by-one", one(map(json!(["trap", "sleep", "sleep"]), 1))).await;
+    let run = node.run("one-by-one", json!({})).await;
+    assert_eq!((&run["state"], &task(&run, "t")["state"]), (&json!("failed"), &json!("failed")));
+    for (index, state) in [(0, "failed"), (1, "cancelled"), (2, "cancelled")] {
+        assert_eq!(item(&run, "t", Some(index))["state"], state, "item {index}");
+    }
+    node.put_group("together", one(map(json!(["sleep", "trap", "spin"]), 3))).await;
+    let run = node.run("together", json!({})).await;
+    for (index, state) in [(0, "cancelled"), (1, "failed"), (2, "cancelled")] {
+        assert_eq!(item(&run, "t", Some(index))["state"], state, "item {index}");
+    }
+}
+
+/// An empty array succeeds with `[]`, written out or from a template.
+#[tokio::test]
+async fn no_items() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group(
+        "empty",
+        json!({"tasks": {
+            "written": {"script": "hello", "for_each": []},
+            "first": {"script": "echo", "params": {"list": []}},
+            "rendered": {"script": "hello", "for_each": "{{ upstream.first.params.list }}", "depends_on": ["first"]},
+            "after": {"script": "hello", "depends_on": ["written", "rendered"]},
+        }}),
+    )
+    .await;
+    let run = node.run("empty", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    for name in ["written", "rendered"] {
+        assert_eq!((&task(&run, name)["state"], &task(&run, name)["output"]), (&json!("succeeded"), &json!([])));
+    }
+    assert_eq!(task(&run, "after")["state"], "succeeded");
+}
+
+/// `shards: n` makes items 0 to n - 1.
+#[tokio::test]
+async fn shards() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("sharded", one(json!({"script": "echo", "shards": 3}))).await;
+    let run = node.run("sharded", json!({})).await;
+    let output = task(&run, "t")["output"].as_array().unwrap().clone();
+    for (index, one) in output.iter().enumerate() {
+        assert_eq!(one["context"]["item"]["index"], index);
+        assert_eq!(one["context"]["item"]["count"], 3);
+    }
+    assert_eq!(output.len(), 3);
+}
+
+/// At most `concurrency` items are under way at once, and as many when there is work for them.
+#[tokio::test]
+async fn concurrency() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("bounded", one(with(sleeps(0.3), json!({"shards": 9, "concurrency": 3})))).await;
+    let run = node.run("bounded", json!({})).await;
+    assert_eq!(run["state"], "succeeded");
+    let spans: Vec<(&Value, &Value)> = (0..9)
+        .map(|index| item(&run, "t", Some(index)))
+        .map(|item| (&item["started_at"], &item["finished_at"]))
+        .collect();
+    let most = spans
+        .iter()
+        .map(|(at, _)| {
+            let under_way = |(start, end): &&(&Value, &Value)| seconds(start, at) >= 0.0 && seconds(at, end) > 0.0;
+            spans.iter().filter(under_way).count()
+        })
+        .max();
+    assert_eq!(most, Some(3));
+}
+
+/// 10,000 items are the most; the outputs come back in order. Meanwhile other runs get their turn.
+#[tokio::test]
+async fn ten_thousand_items() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let map = json!({"script": "sum", "params": {"numbers": ["{{ item }}"]}});
+    node.put_group("large", one(with(map.clone(), json!({"shards": 10_000})))).await;
+    node.put_group("small", one(json!({"script": "hello"}))).await;
+    let large = node.start("large", json!({})).await;
+    node.task_becomes(&large, "t", "running").await;
+    // "A large map must not starve other runs."
+    for _ in 0..5 {
+        let small = node.run("small", json!({})).await;
+        assert_eq!(small["state"], "succeeded");
+    }
+    let still = node.get(&format!("/v1/runs?group=large")).await.expect_status(200);
+    assert_eq!(still["items"][0]["state"], "running", "the small runs waited for the large map");
+    let run = node.ended(&large).await;
+    assert_eq!(run["state"], "succeeded");
+    let output = task(&run, "t")["output"].as_array().unwrap().clone();
+    assert_eq!(output.len(), 10_000);
+    for (index, one) in output.iter().enumerate() {
+        assert_eq!(one["sum"], index as f64);
+    }
+    let items: Vec<u32> = (0..10_001).collect();
+    node.refused_group("more", one(json!({"script": "hello", "for_each": items})))
+        .await
+        .expect_problem(422, &["/tasks/t/for_each"]);
+    node.refused_group("shards", one(json!({"script": "hello", "shards": 10_001})))
+        .await
+        .expect_problem(422, &["/tasks/t/shards"]);
+    node.put_group("rendered", one(json!({"script": "hello", "for_each": "{{ range(10001) | list }}"}))).await;
+    let run = node.run("rendered", json!({})).await;
+    assert_eq!((&run["state"], &task(&run, "t")["error"]["kind"]), (&json!("failed"), &json!("invalid")), "{run:#}");
+}
+
+/// The joined output has at most 8 MiB: more fails with kind `output`.
+#[tokio::test]
+async fn joined_output() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let map = |shards: u32| json!({"script": "hostile", "shards": shards, "params": {"mode": "output", "count": 250_000}});
+    node.put_group("fits", one(map(33))).await;
+    node.put_group("bursts", one(map(34))).await;
+    let run = node.run("fits", json!({})).await;
+    assert_eq!(run["state"], "succeeded");
+    assert_eq!(task(&run, "t")["output"].as_array().unwrap().len(), 33);
+    let run = node.run("bursts", json!({})).await;
+    assert_eq!((&run["state"], &task(&run, "t")["error"]["kind"]), (&json!("failed"), &json!("output")));
+}
+
+/// What is no array fails its task, fatally.
+#[tokio::test]
+async fn for_each_needs_an_array() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.refused_group("text", one(json!({"script": "hello", "for_each": "abc"})))
+        .await
+        .expect_problem(422, &["/tasks/t/for_each"]);
+    node.put_group("number", one(json!({"script": "hello", "for_each": "{{ 5 }}"}))).await;
+    let run = node.run("number", json!({})).await;
+    assert_eq!((&run["state"], &task(&run, "t")["error"]["kind"]), (&json!("failed"), &json!("invalid")));
+}

@@ -1,0 +1,164 @@
+//! Retries and timeouts, as attempts show them. (The exact times of every strategy are tests of the domain.)
+
+use heddle_tests::{Node, World, seconds, task};
+use serde_json::{Value, json};
+
+use crate::{one, with};
+
+/// How much later than it is due something may happen on a busy machine.
+const SLACK_SECONDS: f64 = 3.0;
+
+async fn attempts(node: &Node, task_spec: Value) -> (Value, Vec<Value>) {
+    node.put_group("g", one(task_spec)).await;
+    let run = node.run("g", json!({})).await;
+    let attempts = node.attempts(&heddle_tests::id(&run), "t").await;
+    (run, attempts)
+}
+
+fn check_gaps(attempts: &[Value], gaps: &[f64]) {
+    assert_eq!(attempts.len(), gaps.len() + 1, "{attempts:#?}");
+    for (pair, gap) in attempts.windows(2).zip(gaps) {
+        let found = seconds(&pair[0]["finished_at"], &pair[1]["started_at"]);
+        assert!((*gap..gap + SLACK_SECONDS).contains(&found), "{found} s instead of {gap} s");
+    }
+}
+
+#[tokio::test]
+async fn fixed() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 2, "interval": "300ms"});
+    let spec = |fail_times: u32| json!({"script": "flaky", "params": {"fail_times": fail_times}, "retry": retry});
+    let (run, found) = attempts(&node, spec(2)).await;
+    assert_eq!(run["state"], "succeeded");
+    assert_eq!(task(&run, "t")["output"], json!({"attempt": 3}));
+    check_gaps(&found, &[0.3, 0.3]);
+    let states: Vec<&str> = found.iter().filter_map(|attempt| attempt["state"].as_str()).collect();
+    assert_eq!(states, ["failed", "failed", "succeeded"]);
+    assert_eq!(found[0]["error"]["kind"], "failed");
+    assert_eq!(found[0]["error"]["message"], "attempt 1 fails, as asked");
+    // n retries are n + 1 attempts.
+    let (run, found) = attempts(&node, spec(1000)).await;
+    assert_eq!((&run["state"], found.len()), (&json!("failed"), 3));
+    assert_eq!(task(&run, "t")["error"]["message"], "attempt 3 fails, as asked");
+}
+
+#[tokio::test]
+async fn exponential_and_mixed() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let flaky = json!({"script": "flaky", "params": {"fail_times": 4}});
+    let retry = json!({"strategy": "exponential", "retries": 4, "interval": "100ms", "max_interval": "400ms"});
+    let (_, found) = attempts(&node, with(flaky.clone(), json!({"retry": retry}))).await;
+    check_gaps(&found, &[0.1, 0.2, 0.4, 0.4]);
+    let retry = json!({"strategy": "fixed_then_exponential", "retries": 4, "fixed": 2, "interval": "100ms"});
+    let (_, found) = attempts(&node, with(flaky.clone(), json!({"retry": retry}))).await;
+    check_gaps(&found, &[0.1, 0.1, 0.2, 0.4]);
+    let retry = json!({"strategy": "forever", "interval": "50ms"});
+    let (run, found) = attempts(&node, with(flaky, json!({"retry": retry, "params": {"fail_times": 12}}))).await;
+    assert_eq!((&run["state"], found.len()), (&json!("succeeded"), 13));
+}
+
+/// Between attempts a task run is `retrying`.
+#[tokio::test]
+async fn retrying_is_a_state() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1h"});
+    node.put_group("g", one(json!({"script": "flaky", "retry": retry}))).await;
+    let run = node.start("g", json!({})).await;
+    let found = node.task_becomes(&run, "t", "retrying").await;
+    assert_eq!((&found["state"], &task(&found, "t")["attempt"]), (&json!("running"), &json!(1)));
+    let cancelled = node.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.expect_status(200);
+    assert_eq!(task(&cancelled, "t")["state"], "cancelled");
+}
+
+/// Fatal failures are never tried again; traps, exits, timeouts, memory and retryable failures are.
+#[tokio::test]
+async fn what_is_tried_again() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
+    let flaky = |kind: &str| json!({"script": "flaky", "params": {"kind": kind}, "retry": retry});
+    let hostile =
+        |mode: &str| json!({"script": "hostile", "params": {"mode": mode}, "retry": retry, "timeout": "500ms"});
+    let tasks = json!({
+        "retryable": flaky("retryable"), "fatal": flaky("fatal"), "trap": flaky("trap"), "exit": flaky("exit"),
+        "skip": flaky("skip"), "spin": hostile("spin"), "memory": hostile("memory"),
+    });
+    node.put_group("g", json!({"tasks": tasks})).await;
+    let run = node.run("g", json!({})).await;
+    for (name, count, state, kind) in [
+        ("retryable", 2, "succeeded", None),
+        ("trap", 2, "succeeded", None),
+        ("exit", 2, "succeeded", None),
+        ("fatal", 1, "failed", Some("fatal")),
+        ("skip", 1, "skipped", None),
+        ("spin", 2, "failed", Some("timeout")),
+        ("memory", 2, "failed", Some("memory")),
+    ] {
+        let found = task(&run, name);
+        assert_eq!(found["state"], state, "{found:#}");
+        assert_eq!(found["attempt"], count, "{found:#}");
+        if let Some(kind) = kind {
+            assert_eq!(found["error"]["kind"], kind, "{found:#}");
+        }
+    }
+    let id = heddle_tests::id(&run);
+    for attempt in node.attempts(&id, "spin").await {
+        assert_eq!(attempt["state"], "timed_out");
+    }
+    assert_eq!(node.attempts(&id, "trap").await[0]["error"]["kind"], "trap");
+}
+
+/// `retry-after` is the least that is waited.
+#[tokio::test]
+async fn retry_after() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let (run, found) = attempts(
+        &node,
+        json!({
+            "script": "flaky", "params": {"kind": "retry_after", "retry_after_ms": 800},
+            "retry": {"strategy": "fixed", "retries": 1, "interval": "10ms"},
+        }),
+    )
+    .await;
+    assert_eq!(run["state"], "succeeded");
+    check_gaps(&found, &[0.8]);
+}
+
+/// A loop that never yields stops within 1 s of its timeout.
+#[tokio::test]
+async fn timeouts() {
+    let world = World::new().await;
+    let node = world.node().await;
+    for (mode, timeout, seconds_most) in [("spin", "700ms", 1.7), ("sleep", "300ms", 1.3)] {
+        let spec = json!({"script": "hostile", "params": {"mode": mode}, "timeout": timeout});
+        let (run, found) = attempts(&node, spec).await;
+        assert_eq!(run["state"], "failed");
+        assert_eq!(found[0]["state"], "timed_out", "{mode}");
+        assert_eq!(found[0]["error"]["kind"], "timeout", "{mode}");
+        let took = seconds(&found[0]["started_at"], &found[0]["finished_at"]);
+        assert!(took <= seconds_most, "{mode} was stopped after {took} s, with a timeout of {timeout}");
+    }
+    let spec = json!({"script": "sleep", "params": {"seconds": 0.2}, "timeout": "never"});
+    assert_eq!(attempts(&node, spec).await.0["state"], "succeeded");
+}
+
+/// A run's deadline counts from its creation, and may cancel it.
+#[tokio::test]
+async fn deadlines() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let slow = json!({"script": "hostile", "params": {"mode": "sleep"}});
+    node.put_group("g", with(one(slow.clone()), json!({"deadline": "1s", "deadline_action": "cancel"}))).await;
+    let run = node.run("g", json!({})).await;
+    assert_eq!(run["state"], "cancelled", "{run:#}");
+    let took = seconds(&run["created_at"], &run["finished_at"]);
+    assert!((1.0..1.0 + SLACK_SECONDS).contains(&took), "{took} s");
+    // `alert` lets it go on.
+    let brief = json!({"script": "sleep", "params": {"seconds": 1.5}});
+    node.put_group("h", with(one(brief), json!({"deadline": "500ms"}))).await;
+    assert_eq!(node.run("h", json!({})).await["state"], "succeeded");
+}
