@@ -328,7 +328,7 @@ impl Bare {
                 error: None,
             })
             .collect();
-        let owned = self.store.complete_sole(&rows, self.lease, self.node).await.expect("completed");
+        let owned = self.store.complete_sole(&rows, &[], self.lease, self.node).await.expect("completed");
         assert_eq!(owned.len(), runs.len());
     }
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// What is wanted under way when tasks are short; FACTS of batching: some hundred rows a transaction.
-const SHORT_TARGET: usize = 512;
+pub(crate) const SHORT_TARGET: usize = 800;
 
 /// How much processor time a node takes in advance.
 const AHEAD: Duration = Duration::from_millis(50);

@@ -3,7 +3,8 @@
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
 //! | submitter | `submit.rs` | a submission | creates runs, many in one transaction |
-//! | pump | `pump.rs` | an outcome, work for claims | records outcomes, claims what is next |
+//! | pump | `pump.rs` | an outcome | records outcomes |
+//! | claimer | `pump.rs` | work, room | claims what is ready |
 //! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
 //! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
 //! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
@@ -145,6 +146,8 @@ pub(crate) struct Inner {
     pub(crate) draining: AtomicBool,
     pub(crate) position: AtomicI64,
     pub(crate) work: Notify,
+    /// An attempt in hand has ended.
+    pub(crate) freed: Notify,
     pub(crate) inbox: Notify,
     pub(crate) warm_up: Notify,
     pub(crate) next_due: Mutex<Option<Time>>,
@@ -223,6 +226,7 @@ impl Engine {
             draining: AtomicBool::new(false),
             position: AtomicI64::new(0),
             work: Notify::new(),
+            freed: Notify::new(),
             inbox: Notify::new(),
             warm_up: Notify::new(),
             next_due: Mutex::new(None),
@@ -247,7 +251,8 @@ impl Engine {
         inner.register().await?;
         inner.turn.store(inner.store.first_turn().await?, Ordering::Release);
         let engine = Self { inner: inner.clone() };
-        inner.tracker.spawn(pump::run(inner.clone(), ended_receiver));
+        inner.tracker.spawn(pump::record_loop(inner.clone(), ended_receiver));
+        inner.tracker.spawn(pump::claim_loop(inner.clone()));
         inner.tracker.spawn(submit::run(inner.clone(), submission_receiver));
         inner.tracker.spawn(inbox::run(inner.clone()));
         inner.tracker.spawn(inbox::reap(inner.clone()));

@@ -1,8 +1,9 @@
-//! The pump: records what has ended and claims what is next, over and over.
+//! The pump: records what has ended and claims what is next, over and over, side by side.
 //!
 //! Outcomes gather while a transaction is under way; the next one records them all. A run of one task run takes the
-//! short way (`complete_sole`), everything else the long one (lock, decide, write). The claim rides in the same
-//! transaction, so a busy node commits once for all of it.
+//! short way (`complete_sole`, one statement), everything else the long one (lock, decide, write). What became ready is
+//! handed to this node in the same transaction where it has room; only what waits for room is claimed, by a loop of its
+//! own, so that one batch is claimed while the guests of another run and the outcomes of a third are recorded.
 //!
 //! # Invariants
 //!
@@ -17,7 +18,7 @@ use std::time::Duration;
 use heddle_domain::plan::Plan;
 use heddle_domain::run::{Progress, decide};
 use heddle_domain::state::{ErrorKind, RunState};
-use heddle_store::live::{Claimed, EndedAttempt, LogRow, SoleRow};
+use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
 use tokio::sync::mpsc;
 
 use crate::apply::{After, Applied, attempt_row, event_of, is_passing};
@@ -34,26 +35,43 @@ const POLL_IDLE: Duration = Duration::from_millis(1_000);
 /// How long to wait before a transaction that failed is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-pub(crate) async fn run(inner: Arc<Inner>, mut reports: mpsc::UnboundedReceiver<Report>) {
+/// While there is a backlog, so much room has to come free before the next claim: small claims cost as much as large.
+const ROOM_MIN: usize = crate::hands::SHORT_TARGET / 4;
+
+/// How long to wait for that much room.
+const ROOM_WAIT: Duration = Duration::from_millis(5);
+
+/// Records what has ended.
+pub(crate) async fn record_loop(inner: Arc<Inner>, mut reports: mpsc::UnboundedReceiver<Report>) {
     let mut batch: Vec<Report> = Vec::with_capacity(BATCH_MAX);
-    let mut idle: u32 = 0;
     loop {
-        let poll = if idle > 20 { POLL_IDLE } else { POLL_BUSY };
-        let mut look = false;
         tokio::select! {
             biased;
             count = reports.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
-            () = inner.work.notified() => look = true,
             () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(poll) => { look = true; idle = idle.saturating_add(1); }
         }
-        if !batch.is_empty() {
-            idle = 0;
-            record(&inner, std::mem::take(&mut batch)).await;
+        record(&inner, std::mem::take(&mut batch)).await;
+    }
+}
+
+/// Claims what is ready, as far as there is room. A loop of its own, so that one batch is claimed while another is
+/// being recorded.
+pub(crate) async fn claim_loop(inner: Arc<Inner>) {
+    let mut idle: u32 = 0;
+    loop {
+        let backlog = inner.backlog.load(Ordering::Relaxed);
+        let poll = match (backlog, idle > 20) {
+            (true, _) => ROOM_WAIT,
+            (false, true) => POLL_IDLE,
+            (false, false) => POLL_BUSY,
+        };
+        tokio::select! {
+            () = inner.work.notified() => {}
+            () = inner.freed.notified(), if backlog => if inner.room() < ROOM_MIN { continue },
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(poll) => idle = idle.saturating_add(1),
         }
-        if look || inner.backlog.load(Ordering::Relaxed) {
-            claim(&inner, &mut idle).await;
-        }
+        claim(&inner, &mut idle).await;
     }
 }
 
@@ -61,7 +79,8 @@ pub(crate) async fn run(inner: Arc<Inner>, mut reports: mpsc::UnboundedReceiver<
 async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
     let room = inner.room();
     if room == 0 {
-        // Whatever frees a slot brings the pump around again.
+        // Whatever frees a slot brings the claimer around again.
+        inner.backlog.store(true, Ordering::Relaxed);
         return;
     }
     match inner.store.claim(inner.lease(), room, inner.now()).await {
@@ -69,21 +88,17 @@ async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
             if !claimed.is_empty() {
                 *idle = 0;
             }
-            taken(inner, claimed, room);
+            inner.backlog.store(claimed.len() >= room, Ordering::Relaxed);
+            if let Some(last) = claimed.iter().map(|claimed| claimed.turn).max() {
+                inner.turn.fetch_max(last, Ordering::Relaxed);
+            }
+            inner.take(claimed.into_iter().map(|claimed| (claimed.run, claimed.at)).collect());
         }
         Err(error) => {
             tracing::warn!(%error, "cannot claim");
             tokio::time::sleep(AGAIN_AFTER).await;
         }
     }
-}
-
-fn taken(inner: &Arc<Inner>, claimed: Vec<Claimed>, limit: usize) {
-    inner.backlog.store(claimed.len() >= limit, Ordering::Relaxed);
-    if let Some(last) = claimed.iter().map(|claimed| claimed.turn).max() {
-        inner.turn.fetch_max(last, Ordering::Relaxed);
-    }
-    inner.take(claimed.into_iter().map(|claimed| (claimed.run, claimed.at)).collect());
 }
 
 /// Records outcomes until they are recorded, or are not ours any more.
@@ -93,6 +108,7 @@ async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
         inner.hands.release(report.run, report.at);
         known.push((report.run, report.at));
     }
+    inner.freed.notify_one();
     record_all(inner, reports).await;
     for (run, at) in known {
         inner.hands.forget(run, at);
@@ -100,9 +116,10 @@ async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
 }
 
 async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
-    let reports: Vec<Report> = reports.into_iter().filter(|report| !matches!(report.end, End::Dropped)).collect();
-    let lines: Vec<LogRow> = reports.iter().flat_map(|report| report.hand.log.drain()).collect();
-    crate::logs::flush(inner, lines).await;
+    let mut reports: Vec<Report> = reports.into_iter().filter(|report| !matches!(report.end, End::Dropped)).collect();
+    for report in &mut reports {
+        report.lines = report.hand.log.drain();
+    }
     let (sole, general): (Vec<Report>, Vec<Report>) = reports.into_iter().partition(is_sole);
     let mut batches = Vec::new();
     if !sole.is_empty() {
@@ -177,7 +194,8 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
         let error = (state == RunState::Failed).then(|| progress.error().map(str::to_owned)).flatten();
         rows.push(SoleRow { attempt, state, progress: progress.to_bytes(), error });
     }
-    let owned = inner.store.complete_sole(&rows, lease, inner.config.node).await?;
+    let lines = lines_of(reports);
+    let owned = inner.store.complete_sole(&rows, &lines, lease, inner.config.node).await?;
     if owned.len() < rows.len() {
         tracing::info!(refused = rows.len() - owned.len(), "outcomes were refused: the attempts had been taken away");
     }
@@ -202,16 +220,16 @@ async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), En
             finished_at: report.finished_at,
         })
         .collect();
-    let backlog = inner.backlog.load(Ordering::Relaxed);
-    let room = inner.room();
-    let mut completion = inner.store.completion(lease, now).await?;
     // With a backlog everything queues: what became ready must not overtake what has waited.
-    let after = inner.apply(&mut completion, outcomes, if backlog { 0 } else { room }, now).await?;
-    let claimed = if backlog && room > 0 { completion.claim(room).await? } else { Vec::new() };
+    let room = if inner.backlog.load(Ordering::Relaxed) { 0 } else { inner.room() };
+    let mut completion = inner.store.completion(lease, now).await?;
+    completion.insert_logs(&lines_of(reports)).await?;
+    let after = inner.apply(&mut completion, outcomes, room, now).await?;
     completion.commit().await?;
     inner.acted(after);
-    if backlog && room > 0 {
-        taken(inner, claimed, room);
-    }
     Ok(())
+}
+
+fn lines_of(reports: &[Report]) -> Vec<LogRow> {
+    reports.iter().flat_map(|report| report.lines.iter().cloned()).collect()
 }

@@ -9,6 +9,7 @@ use heddle_domain::plan::Executor;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
 use heddle_sandbox::{AttemptRequest, Context, Effect, Grants, HostPattern, Interval, Limits, MapItem, Outcome, Script};
+use heddle_store::live::LogRow;
 use serde_json::value::RawValue;
 
 use crate::hands::Hand;
@@ -30,6 +31,8 @@ pub(crate) struct Report {
     pub(crate) hand: Hand,
     pub(crate) end: End,
     pub(crate) finished_at: Time,
+    /// Log lines that have not been written.
+    pub(crate) lines: Vec<LogRow>,
 }
 
 /// How.
@@ -303,7 +306,7 @@ impl Inner {
         if let End::Done(Done { result: Ending::Skipped(why), .. }) = &end {
             hand.log.say(run, at, self.now(), format!("skipped: {why}"));
         }
-        let report = Report { run, at, context, hand, end, finished_at: self.now() };
+        let report = Report { run, at, context, hand, end, finished_at: self.now(), lines: Vec::new() };
         // The receiver lives as long as the node; without it the lease runs out and the attempt is run again.
         let _ = self.ended.send(report);
     }

@@ -191,10 +191,22 @@ impl Store {
     }
 
     /// Ends runs of one task run, under this node's lease; answers which were its to end.
-    pub async fn complete_sole(&self, rows: &[SoleRow], lease: i64, node: Uuid) -> Result<Vec<RunId>, StoreError> {
+    /// `lines` are what they logged.
+    pub async fn complete_sole(
+        &self,
+        rows: &[SoleRow],
+        lines: &[LogRow],
+        lease: i64,
+        node: Uuid,
+    ) -> Result<Vec<RunId>, StoreError> {
         macro_rules! column {
             ($row:ident => $value:expr) => {
                 rows.iter().map(|$row| $value).collect::<Vec<_>>()
+            };
+        }
+        macro_rules! line_column {
+            ($line:ident => $value:expr) => {
+                lines.iter().map(|$line| $value).collect::<Vec<_>>()
             };
         }
         let owned = sqlx::query_file_scalar!(
@@ -214,7 +226,14 @@ impl Store {
             &column!(row => row.attempt.memory_bytes) as &[Option<i64>],
             &column!(row => row.attempt.cpu_micros) as &[Option<i64>],
             lease,
-            node
+            node,
+            &line_column!(line => line.run.0),
+            &line_column!(line => line.at.attempt as i16),
+            &line_column!(line => line.line),
+            &line_column!(line => line.time),
+            &line_column!(line => line.level),
+            &line_column!(line => line.message.clone()),
+            &line_column!(line => line.fields.clone()) as &[Option<String>]
         )
         .fetch_all(&self.pool)
         .await?;

@@ -12,6 +12,14 @@ WITH ended AS (
 locked AS MATERIALIZED (
     SELECT l.id FROM heddle.runs_live l WHERE l.id IN (SELECT run FROM ended) ORDER BY l.id FOR UPDATE
 ),
+logged AS (
+    -- What a zombie logged is kept as well: it happened.
+    INSERT INTO heddle.logs (run, task, item, attempt, line, at, level, message, fields)
+    SELECT l.run, 0, -1, l.attempt, l.line, l.at, l.level, l.message, l.fields
+      FROM UNNEST($17::uuid[], $18::smallint[], $19::integer[], $20::timestamptz[], $21::smallint[], $22::text[],
+                  $23::text[]) AS l (run, attempt, line, at, level, message, fields)
+    ON CONFLICT DO NOTHING
+),
 fenced AS (
     DELETE FROM heddle.running r
      USING ended e
