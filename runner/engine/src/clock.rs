@@ -5,21 +5,47 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use chrono::TimeDelta;
 use heddle_domain::clock::to_micros;
 use heddle_domain::{Chance, Clock, Time};
+use parking_lot::Mutex;
 
-/// A clock that follows the database's: its own, moved by what the last heartbeat measured. Nodes whose own clocks
-/// differ agree to within half a round trip.
+/// A clock that follows the database's: its own, moved by what heartbeats measure. Nodes whose own clocks differ agree
+/// to within half a round trip.
+///
+/// A measurement is as uncertain as half its round trip, and one that was taken while the machine was busy says little:
+/// it is believed only if it is more certain than what is known, or contradicts it (Cristian's algorithm, Distributed
+/// Computing 3, 1989).
 #[derive(Debug, Default)]
 pub struct NodeClock {
     offset_micros: AtomicI64,
     /// The latest instant given out: a correction backwards lets time stand still, never run back.
     latest_micros: AtomicI64,
+    known: Mutex<Option<Known>>,
 }
+
+/// What was last believed.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    uncertain_micros: i64,
+    at: Time,
+}
+
+/// By how much two clocks of one second may drift apart, in microseconds: quartz is better than that.
+const DRIFT_MICROS_PER_SECOND: i64 = 50;
 
 impl NodeClock {
     /// The database said `database` between `sent` and `received` of [`NodeClock::own`].
     pub fn follow(&self, sent: Time, received: Time, database: Time) {
-        let middle = sent + (received - sent) / 2;
-        let offset = (database - middle).num_microseconds().unwrap_or(0);
+        let round = (received - sent).num_microseconds().unwrap_or(0).max(0);
+        let offset = (database - (sent + (received - sent) / 2)).num_microseconds().unwrap_or(0);
+        let uncertain = round / 2;
+        let mut known = self.known.lock();
+        if let Some(before) = *known {
+            let aged = before.uncertain_micros + DRIFT_MICROS_PER_SECOND * (received - before.at).num_seconds().max(0);
+            let contradicts = (offset - self.offset_micros.load(Ordering::Relaxed)).abs() > uncertain + aged;
+            if uncertain >= aged && !contradicts {
+                return;
+            }
+        }
+        *known = Some(Known { uncertain_micros: uncertain, at: received });
         self.offset_micros.store(offset, Ordering::Relaxed);
     }
 
@@ -49,5 +75,25 @@ impl Chance for SystemChance {
     #[allow(clippy::disallowed_methods, reason = "the one door")]
     fn bits(&self) -> u128 {
         rand::random()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_answer_does_not_move_the_clock_but_a_contradiction_does() {
+        let clock = NodeClock::default();
+        let at = |micros: i64| chrono::DateTime::from_timestamp_micros(1_700_000_000_000_000 + micros).unwrap_or_default();
+        let offset = |clock: &NodeClock| clock.offset_micros.load(Ordering::Relaxed);
+        clock.follow(at(0), at(200), at(1_100));
+        assert_eq!(offset(&clock), 1_000);
+        // 100 ms on the way, of which the database saw the end: says 1,000 +- 50,000.
+        clock.follow(at(2_000_000), at(2_100_000), at(2_099_000));
+        assert_eq!(offset(&clock), 1_000);
+        // The machine's own clock was set back by an hour.
+        clock.follow(at(-3_600_000_000), at(-3_599_999_800), at(5_000_000));
+        assert_eq!(offset(&clock), 3_604_999_900);
     }
 }

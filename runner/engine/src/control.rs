@@ -37,6 +37,8 @@ pub enum ControlError {
 pub enum BulkAction {
     /// Ends it and what runs in it.
     Cancel,
+    /// The same, by Heddle itself, for this reason.
+    CancelFor(String),
     /// Starts nothing new.
     Pause,
     /// Goes on.
@@ -186,7 +188,7 @@ impl Inner {
             return Err(Refused::RunState(live.state).into());
         }
         let event = match action {
-            BulkAction::Cancel => {
+            BulkAction::Cancel | BulkAction::CancelFor(_) => {
                 let withdrawn = completion.withdraw(&[run]).await?;
                 Event::Cancel { withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect() }
             }
@@ -201,7 +203,8 @@ impl Inner {
             BulkAction::Restart(_) => Event::Restart,
             BulkAction::Override(..) => return Ok(()),
         };
-        self.finish_control(completion, run, &live, &context, event).await
+        let why = if let BulkAction::CancelFor(why) = action { Some(why.clone()) } else { None };
+        self.finish_control(completion, run, &live, &context, event, why).await
     }
 
     async fn finish_control(
@@ -211,11 +214,13 @@ impl Inner {
         live: &LiveRun,
         context: &RunContext,
         event: Event,
+        why: Option<String>,
     ) -> Result<(), ControlError> {
         let (actions, state, progress) = self.decide_control(&mut completion, live, context, &event).await?;
         let mut after = After::default();
         let mut room = if self.backlog.load(std::sync::atomic::Ordering::Relaxed) { 0 } else { self.room() };
-        let write = self.write_of(context, state, &progress, actions, &mut room, &mut after);
+        let mut write = self.write_of(context, state, &progress, actions, &mut room, &mut after);
+        write.error = why.or(write.error);
         self.write(&mut completion, std::slice::from_ref(&write), &mut after).await?;
         completion.commit().await?;
         // What restarts may take other scripts: the facts are read anew.
@@ -266,7 +271,7 @@ impl Inner {
         if let Some(ByHand { state, output, reason, actor }) = by_hand {
             completion.insert_override(run, key, *state, output.as_deref(), reason, actor, self.now()).await?;
         }
-        self.finish_control(completion, run, &live, &context, event).await
+        self.finish_control(completion, run, &live, &context, event, None).await
     }
 
     /// Sets a run's state by hand: what is active is stopped first.

@@ -129,7 +129,9 @@ impl Inner {
         tracing::warn!(%run, group = context.revision.group_name, "the run has missed its deadline");
         if context.revision.plan.deadline_action == DeadlineAction::Cancel {
             let engine = Engine { inner: self.clone() };
-            match engine.control(run, &BulkAction::Cancel, "deadline").await {
+            let deadline = context.revision.plan.deadline.map(|span| span.to_string()).unwrap_or_default();
+            let action = BulkAction::CancelFor(format!("the run's deadline of {deadline} has passed"));
+            match engine.control(run, &action, "deadline").await {
                 Ok(()) => {}
                 Err(crate::ControlError::Engine(error)) => return Err(error),
                 Err(refused) => tracing::info!(%run, %refused, "it had ended by itself"),
@@ -276,9 +278,10 @@ impl Inner {
         self.write(&mut completion, &writes, &mut after).await?;
         completion.commit().await?;
         self.acted(after);
+        let overlapped = BulkAction::CancelFor("overlap: a newer run of the group took its place".into());
         for run in cancelled {
             let engine = Engine { inner: self.clone() };
-            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &BulkAction::Cancel, "overlap").await {
+            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &overlapped, "overlap").await {
                 return Err(error);
             }
         }
@@ -338,7 +341,8 @@ impl Inner {
         self.adopt(held, strangers);
         for run in self.store.orphans(ORPHANS_MAX).await? {
             let engine = Engine { inner: self.clone() };
-            match engine.control(run, &BulkAction::Cancel, "parent").await {
+            let action = BulkAction::CancelFor("the task that it was a sub-run of has ended".into());
+            match engine.control(run, &action, "parent").await {
                 Err(crate::ControlError::Engine(error)) => return Err(error),
                 Ok(()) | Err(_) => {}
             }

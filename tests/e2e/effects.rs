@@ -1,0 +1,151 @@
+//! What scripts do through host calls that write to Heddle: committed with a succeeded outcome, exactly once, or not at
+//! all.
+
+use heddle_tests::{World, task};
+use serde_json::{Value, json};
+
+use crate::{one, with};
+
+async fn notices(world: &World) -> i64 {
+    world.sql().await.query_one("SELECT count(*) FROM heddle.notices", &[]).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn state_is_kept_per_group() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let spec = one(json!({"script": "stateful"}));
+    node.put_group("a", spec.clone()).await;
+    node.put_group("b", spec).await;
+    for count in 1..=3 {
+        assert_eq!(task(&node.run("a", json!({})).await, "t")["output"]["count"], count);
+    }
+    assert_eq!(task(&node.run("b", json!({})).await, "t")["output"]["count"], 1);
+    // A change of the spec keeps it.
+    node.put_group("a", one(json!({"script": "stateful", "description": "changed"}))).await;
+    assert_eq!(task(&node.run("a", json!({"params": {"by": 10}})).await, "t")["output"]["count"], 13);
+}
+
+/// A failed attempt writes nothing, a succeeded one everything, once.
+#[tokio::test]
+async fn effects_come_with_success_only() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("target", one(json!({"script": "echo"}))).await;
+    node.put_group("g", one(json!({"script": "stateful"}))).await;
+    let effects = |fail: bool| {
+        json!({"params": {
+            "enqueue": {"group": "target", "params": {"from": "g"}},
+            "notify": {"channel": "ops", "subject": "hello"},
+            "fail": fail,
+        }})
+    };
+    let failed = node.run("g", effects(true)).await;
+    assert_eq!(failed["state"], "failed");
+    assert_eq!(node.all("/v1/runs?group=target").await, Vec::<Value>::new());
+    assert_eq!(notices(&world).await, 0);
+    let succeeded = node.run("g", effects(false)).await;
+    assert_eq!(succeeded["state"], "succeeded", "{succeeded:#}");
+    assert_eq!(task(&succeeded, "t")["output"]["count"], 1, "the failed attempt counted");
+    let made = node.all("/v1/runs?group=target").await;
+    assert_eq!(made.len(), 1, "{made:#?}");
+    assert_eq!((&made[0]["trigger"], &made[0]["params"]), (&json!("task"), &json!({"from": "g"})));
+    assert_eq!(node.ended(&heddle_tests::id(&made[0])).await["state"], "succeeded");
+    assert_eq!(notices(&world).await, 1);
+}
+
+/// Attempts that fail before one that succeeds leave nothing: the effects are those of one attempt.
+#[tokio::test]
+async fn retried_attempts_have_their_effects_once() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("target", one(json!({"script": "hello"}))).await;
+    // Items fight for one counter: all but one of each round lose their comparison, and come again.
+    let spec = json!({
+        "script": "stateful", "shards": 4, "retry": {"strategy": "forever", "interval": "20ms"},
+        "params": {"pause_ms": 100, "enqueue": {"group": "target"}, "notify": {"channel": "ops", "subject": "x"}},
+    });
+    node.put_group("g", one(spec)).await;
+    let run = node.run("g", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    let mut counts: Vec<i64> =
+        task(&run, "t")["output"].as_array().unwrap().iter().filter_map(|output| output["count"].as_i64()).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [1, 2, 3, 4], "each success saw the state of the one before");
+    let attempts: u64 = (0..4).map(|index| heddle_tests::item(&run, "t", Some(index))["attempt"].as_u64().unwrap()).sum();
+    assert!(attempts > 4, "nobody lost a comparison");
+    assert_eq!(node.all("/v1/runs?group=target").await.len(), 4);
+    assert_eq!(notices(&world).await, 4);
+}
+
+/// A lost compare-and-set fails that attempt alone, retryably.
+#[tokio::test]
+async fn lost_comparisons_fail_retryably() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let counts = json!({"script": "stateful", "params": {"pause_ms": 500}});
+    node.put_group(
+        "g",
+        json!({"tasks": {
+            "retried": with(counts.clone(), json!({"retry": {"strategy": "fixed", "retries": 5, "interval": "10ms"}})),
+            "interferes": json!({"script": "stateful", "params": {"pause_ms": 0}}),
+            "light": {"script": "hello"},
+        }}),
+    )
+    .await;
+    let run = node.run("g", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_eq!(task(&run, "retried")["output"]["count"], 2);
+    let attempts = node.attempts(&heddle_tests::id(&run), "retried").await;
+    assert_eq!(attempts.len(), 2, "{attempts:#?}");
+    assert_eq!((&attempts[0]["state"], &attempts[0]["error"]["kind"]), (&json!("failed"), &json!("failed")));
+}
+
+/// A key makes a second request for the same run no second run.
+#[tokio::test]
+async fn enqueued_keys_are_unique() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("target", one(json!({"script": "hello"}))).await;
+    let params = json!({"enqueue": {"group": "target", "key": "the-key"}});
+    node.put_group("g", one(json!({"script": "stateful", "params": params}))).await;
+    for _ in 0..3 {
+        assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
+    }
+    let made = node.all("/v1/runs?group=target").await;
+    assert_eq!(made.len(), 1);
+    assert_eq!(made[0]["key"], "the-key");
+}
+
+/// Asking for a run of a group that does not exist fails the attempt, and nothing else of it is written.
+#[tokio::test]
+async fn unknown_groups_cannot_be_enqueued() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", one(json!({"script": "stateful"}))).await;
+    let run = node.run("g", json!({"params": {"enqueue": {"group": "nope"}}})).await;
+    assert_eq!(run["state"], "failed", "{run:#}");
+    assert!(run.to_string().contains("nope"), "the error names the group: {run:#}");
+    assert_eq!(task(&node.run("g", json!({})).await, "t")["output"]["count"], 1);
+}
+
+/// The key for outside effects is the same for every attempt of a task run, and for no other.
+#[tokio::test]
+async fn idempotency_keys() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", json!({"tasks": {"a": {"script": "echo"}, "b": {"script": "echo"}}})).await;
+    let (one, other) = (node.run("g", json!({})).await, node.run("g", json!({})).await);
+    let mut keys = std::collections::BTreeSet::new();
+    for run in [&one, &other] {
+        for name in ["a", "b"] {
+            let context = &task(run, name)["output"]["context"];
+            keys.insert(context["idempotency_key"].as_str().unwrap().to_owned());
+            assert_eq!(context["run"], run["id"]);
+            assert_eq!((&context["group"], &context["task"]), (&json!("g"), &json!(name)));
+            assert_eq!((&context["attempt"], &context["trigger"]), (&json!(1), &json!("manual")));
+            assert_eq!(context["logical_time"], run["logical_time"]);
+        }
+    }
+    assert_eq!(keys.len(), 4);
+}

@@ -1,0 +1,137 @@
+//! What a script may reach: SQL connections, secrets and hosts, each by name and by grant.
+
+use heddle_tests::{Sink, World, task};
+use serde_json::{Value, json};
+
+use crate::{one, with};
+
+/// Rows come back typed, changes are counted, errors are the script's.
+#[tokio::test]
+async fn sql() {
+    let world = World::new().await;
+    let node = world.node().await;
+    world
+        .sql()
+        .await
+        .batch_execute("CREATE SCHEMA shop; CREATE TABLE shop.orders (id int PRIMARY KEY, price float8, label text, at timestamptz)")
+        .await
+        .unwrap();
+    let connection = json!({"url": world.url(), "groups": ["g"]});
+    let shown = node.put("/v1/connections/shop", connection).await.expect_status(201);
+    assert!(!shown.to_string().contains("postgres://"), "a connection's URL is write only: {shown}");
+    let query = |params: Value| json!({"script": "query", "params": params, "sql": ["shop"]});
+    let insert = "insert into shop.orders values ($1, $2, $3, '2013-07-01T00:00:00Z'), (2, null, null, null)";
+    node.put_group(
+        "g",
+        json!({"tasks": {
+            "insert": query(json!({"connection": "shop", "statement": insert, "params": [1, 2.5, "größer"], "execute": true})),
+            "select": with(
+                query(json!({"connection": "shop", "statement": "select id, price, label, at from shop.orders order by id"})),
+                json!({"depends_on": ["insert"]}),
+            ),
+            "typed": query(json!({
+                "connection": "shop",
+                "statement": "select 1::int8 as big, true as yes, '{\"a\": [1]}'::jsonb as json, array[1, 2] as list, 1.10::numeric as money",
+            })),
+            "wrong": query(json!({"connection": "shop", "statement": "select nope from shop.orders"})),
+            "ungranted": query(json!({"connection": "other", "statement": "select 1"})),
+            "many": query(json!({"connection": "shop", "statement": "select generate_series(1, 1000000) as n"})),
+        }}),
+    )
+    .await;
+    let run = node.run("g", json!({})).await;
+    assert_eq!(task(&run, "insert")["output"], json!({"changed": 2}), "{run:#}");
+    let rows = &task(&run, "select")["output"]["rows"];
+    assert_eq!((&rows[0]["id"], &rows[0]["price"], &rows[0]["label"]), (&json!(1), &json!(2.5), &json!("größer")));
+    assert!(rows[0]["at"].as_str().unwrap().starts_with("2013-07-01T00:00:00"), "{rows}");
+    assert_eq!(rows[1], json!({"id": 2, "price": null, "label": null, "at": null}));
+    let typed = &task(&run, "typed")["output"]["rows"][0];
+    assert_eq!((&typed["big"], &typed["yes"]), (&json!(1), &json!(true)));
+    assert_eq!((&typed["json"], &typed["list"]), (&json!({"a": [1]}), &json!([1, 2])));
+    assert!(typed["money"] == "1.10" || typed["money"] == 1.1, "{typed}");
+    let wrong = task(&run, "wrong");
+    assert!(wrong["error"]["message"].as_str().unwrap().contains("nope"), "{wrong:#}");
+    for name in ["ungranted", "many"] {
+        assert_eq!(task(&run, name)["state"], "failed", "{name}");
+    }
+    assert!(task(&run, "ungranted")["error"]["message"].as_str().unwrap().contains("other"));
+}
+
+/// A connection or a secret that a group was not granted is refused at PUT, naming it.
+#[tokio::test]
+async fn grants_are_checked_at_put() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put("/v1/connections/shop", json!({"url": world.url(), "groups": ["friend"], "categories": ["bi"]}))
+        .await
+        .expect_status(201);
+    node.put("/v1/secrets/key", json!({"value": "s3cret", "groups": ["friend"]})).await.expect_status(201);
+    let spec = |sql: &[&str], secrets: &[&str]| one(json!({"script": "query", "sql": sql, "secrets": secrets,
+        "params": {"connection": "shop", "statement": "select 1"}}));
+    let refused = node.refused_group("stranger", spec(&["shop"], &["key"])).await;
+    refused.expect_problem(422, &["/tasks/t/sql/0", "/tasks/t/secrets/0"]);
+    node.refused_group("friend", spec(&["nope"], &["nope"]))
+        .await
+        .expect_problem(422, &["/tasks/t/sql/0", "/tasks/t/secrets/0"]);
+    node.put_group("friend", spec(&["shop"], &["key"])).await;
+    // By category, too.
+    node.put_group("analyst", with(spec(&["shop"], &[]), json!({"category": "bi"}))).await;
+    assert_eq!(node.run("analyst", json!({})).await["state"], "succeeded");
+    // A grant that is taken back is followed.
+    node.put("/v1/connections/shop", json!({"groups": ["friend"]})).await.expect_status(200);
+    let run = node.run("analyst", json!({})).await;
+    assert_eq!(run["state"], "failed", "{run:#}");
+    let secrets = node.get("/v1/secrets").await.expect_status(200);
+    assert!(!secrets.to_string().contains("s3cret"), "secrets are write only");
+    node.get("/v1/secrets/key").await.expect_status(200);
+}
+
+/// A connection that is read only stays so whatever the statement says.
+#[tokio::test]
+async fn read_only_connections() {
+    let world = World::new().await;
+    let node = world.node().await;
+    world.sql().await.batch_execute("CREATE SCHEMA shop; CREATE TABLE shop.orders (id int)").await.unwrap();
+    node.put("/v1/connections/shop", json!({"url": world.url(), "groups": ["*"], "read_only": true}))
+        .await
+        .expect_status(201);
+    for statement in ["insert into shop.orders values (1)", "set transaction read write; insert into shop.orders values (1)"] {
+        node.put_group(
+            "g",
+            one(json!({"script": "query", "sql": ["shop"],
+                "params": {"connection": "shop", "statement": statement, "execute": true}})),
+        )
+        .await;
+        assert_eq!(node.run("g", json!({})).await["state"], "failed", "{statement}");
+    }
+    let rows = world.sql().await.query("SELECT FROM shop.orders", &[]).await.unwrap();
+    assert_eq!(rows.len(), 0);
+}
+
+/// No network unless granted; private addresses only where the operator lists them.
+#[tokio::test]
+async fn hosts() {
+    let world = World::new().await;
+    let sink = Sink::start().await;
+    let fetch = |allow: &[&str]| {
+        one(json!({"script": "fetch", "params": {"url": format!("{}/a", sink.url)}, "allow_hosts": allow}))
+    };
+    let guarded = world.node().await;
+    guarded.put_group("ungranted", fetch(&[])).await;
+    guarded.put_group("other", fetch(&["example.com"])).await;
+    guarded.put_group("granted", fetch(&["127.0.0.1"])).await;
+    for name in ["ungranted", "other", "granted"] {
+        let run = guarded.run(name, json!({})).await;
+        assert_eq!(run["state"], "failed", "{name}: {run:#}");
+    }
+    assert!(sink.requests().is_empty(), "nothing went out: {:?}", sink.requests());
+    drop(guarded);
+    let open = world.options().env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1").start().await;
+    assert_eq!(open.run("ungranted", json!({})).await["state"], "failed");
+    assert_eq!(open.run("other", json!({})).await["state"], "failed");
+    assert!(sink.requests().is_empty());
+    let run = open.run("granted", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_eq!(task(&run, "t")["output"]["status"], 200);
+    assert_eq!(sink.requests().len(), 1);
+}

@@ -1,0 +1,173 @@
+//! Bad input of every kind: each with its status and a body that names the place.
+
+use std::time::Duration;
+
+use heddle_tests::{World, path_part, task};
+use reqwest::Method;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::one;
+
+/// Letters and digits of any writing system, up to 63 of them, in NFC.
+#[tokio::test]
+async fn names() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let longest = "名".repeat(63);
+    for name in ["größe", "日次集計", "ежедневно", "تقرير", "दैनिक", "_x", "a.b-c_1", "1st", &longest] {
+        node.put(&format!("/v1/groups/{}", path_part(name)), one(json!({"script": "hello"}))).await.expect_status(201);
+        let run = node.run(name, json!({})).await;
+        assert_eq!((&run["state"], &run["group"]), (&json!("succeeded"), &json!(name)));
+        let tasks = json!({"tasks": {name: {"script": "hello"}, "after": {
+            "script": "echo", "depends_on": [name], "params": {"x": format!("{{{{ upstream[\"{name}\"].greeting }}}}")},
+        }}});
+        node.put_group(name, tasks).await;
+        let run = node.run(name, json!({"task_params": {name: {"name": "ü"}}})).await;
+        assert_eq!(run["state"], "succeeded", "{name}: {run:#}");
+        assert_eq!(task(&run, "after")["output"]["params"]["x"], "Hello, ü!");
+        assert_eq!(node.attempts(&heddle_tests::id(&run), name).await.len(), 1);
+    }
+    assert_eq!(node.all("/v1/groups").await.len(), 9);
+    // One letter, written in two ways, is one name.
+    let (composed, decomposed) = ("caf\u{e9}", "cafe\u{301}");
+    node.put_group(composed, one(json!({"script": "hello"}))).await;
+    let again = node.put(&format!("/v1/groups/{}", path_part(decomposed)), one(json!({"script": "hello"}))).await;
+    assert_eq!(again.expect_status(200)["name"], composed);
+    let too_long = "x".repeat(64);
+    let far_too_long = "n".repeat(300);
+    let hangul = "한".repeat(300);
+    for bad in [&too_long, &far_too_long, &hangul, "-x", ".x", "a b", "a/b", "a@1", "😀", "a\u{0}b", "a\nb", "a\u{202e}b", "*"] {
+        let reply = node.put(&format!("/v1/groups/{}", path_part(bad)), one(json!({"script": "hello"}))).await;
+        assert!(matches!(reply.status, 400 | 422), "{bad:?}: {} {:#}", reply.status, reply.body);
+        assert_eq!(reply.headers["content-type"], "application/problem+json", "{bad:?}");
+        let reply = node.put_group("holder", one(json!({"script": "hello"}))).await;
+        assert_eq!(reply["revision"], 1);
+        let reply = node.refused_group("tasks", json!({"tasks": {bad: {"script": "hello"}}})).await;
+        assert_eq!(reply.status, 422, "{bad:?}: {:#}", reply.body);
+        let wasm = heddle_scripts::get("hello").unwrap();
+        let reply = node.put_bytes(&format!("/v1/scripts/{}", path_part(bad)), "application/wasm", wasm).await;
+        assert!(matches!(reply.status, 400 | 422), "{bad:?}: {} {:#}", reply.status, reply.body);
+        // Of what cannot be there it is said that it is not there.
+        assert!(matches!(node.get(&format!("/v1/groups/{}", path_part(bad))).await.status, 400 | 404), "{bad:?}");
+    }
+}
+
+/// What is no request for this API.
+#[tokio::test]
+async fn requests() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.get("/v1/nope").await.expect_problem(404, &[]);
+    node.get("/").await;
+    let reply = node.delete("/v1/groups").await;
+    assert!(reply.headers.contains_key("allow"));
+    reply.expect_problem(405, &[]);
+    for body in ["{", "", "nonsense", "{\"tasks\": }", "\u{feff}{}", "[1, 2"] {
+        let reply = node.put_bytes("/v1/groups/g", "application/json", body).await;
+        assert!(matches!(reply.status, 400 | 422), "{body}: {:#}", reply.body);
+        assert_eq!(reply.headers["content-type"], "application/problem+json");
+    }
+    node.put_bytes("/v1/groups/g", "application/json", vec![b'"', 0xff, b'"']).await.expect_problem(400, &[]);
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let reply = node.put_bytes("/v1/groups/g", "application/json", deep).await;
+    assert!(matches!(reply.status, 400 | 422), "{}", reply.status);
+    let bomb = (0..30).fold("a0: &a0 [x]\n".to_owned(), |yaml, n| {
+        format!("{yaml}a{}: &a{} [*a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}]\n", n + 1, n + 1)
+    });
+    let reply = node.put_bytes("/v1/groups/g", "application/yaml", bomb).await;
+    assert!(matches!(reply.status, 400 | 413 | 422), "{}", reply.status);
+    let reply = node.put_bytes("/v1/groups/g", "image/png", "{}").await;
+    assert_eq!(reply.status, 415, "{:#}", reply.body);
+    let reply = node.put_bytes("/v1/groups/g", "application/json", vec![b' '; 5 << 20]).await;
+    reply.expect_problem(413, &[]);
+    for path in ["/v1/runs?limit=%ff", "/v1/groups/%ff", "/v1/runs/%00"] {
+        let reply = node.get(path).await;
+        assert!(matches!(reply.status, 400 | 404), "{path}: {}", reply.status);
+    }
+    node.get("/healthz").await.expect_status(200);
+}
+
+async fn raw(node: &heddle_tests::Node, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(node.authority()).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
+}
+
+fn head(method: &str, path: &str, length: usize) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n",
+        heddle_tests::TOKEN
+    )
+}
+
+/// Half-sent bodies leave nothing, and hold nobody up.
+#[tokio::test]
+async fn half_sent_bodies() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let spec = one(json!({"script": "hello"})).to_string();
+    // Sent by half, then gone; also a submission, also a script.
+    for (method, path) in [("PUT", "/v1/groups/half"), ("POST", "/v1/groups/half/runs"), ("PUT", "/v1/scripts/half")] {
+        for _ in 0..10 {
+            let mut stream = raw(&node, &head(method, path, spec.len())).await;
+            stream.write_all(&spec.as_bytes()[..spec.len() / 2]).await.unwrap();
+            drop(stream);
+        }
+    }
+    // Sent by half, and kept open: many more than there are places for uploads.
+    let mut stalled = Vec::new();
+    for index in 0..50 {
+        let path = format!("/v1/groups/stalled{index}");
+        let mut stream = raw(&node, &head("PUT", &path, spec.len())).await;
+        stream.write_all(&spec.as_bytes()[..spec.len() / 2]).await.unwrap();
+        stalled.push(stream);
+    }
+    for _ in 0..20 {
+        node.put_group("whole", one(json!({"script": "hello"}))).await;
+    }
+    assert_eq!(node.run("whole", json!({})).await["state"], "succeeded");
+    node.get("/v1/groups/half").await.expect_problem(404, &[]);
+    node.get("/v1/scripts/half").await.expect_problem(404, &[]);
+    // A body that does not come any further is given up, with an answer.
+    let mut answer = Vec::new();
+    let stream = &mut stalled[0];
+    let read = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
+    read.expect("the server gives up in time").unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert_eq!(node.all("/v1/groups").await.len(), 1);
+}
+
+/// Requests that are no HTTP.
+#[tokio::test]
+async fn no_http() {
+    let world = World::new().await;
+    let node = world.node().await;
+    for text in ["\u{16}\u{3}\u{1}", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", &format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000))] {
+        let mut stream = raw(&node, text).await;
+        let mut answer = Vec::new();
+        // Whatever it answers: it closes, and lives.
+        let _ = stream.shutdown().await;
+        let read = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
+        assert!(read.is_ok(), "the connection stays open after {:?}", &text[..text.len().min(20)]);
+    }
+    node.get("/healthz").await.expect_status(200);
+}
+
+/// What the API says of itself.
+#[tokio::test]
+async fn description() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let document = node.get("/v1/openapi.json").await.expect_status(200);
+    assert_eq!(document["openapi"].as_str().map(|version| &version[..3]), Some("3.1"));
+    for path in ["/v1/groups/{name}/runs", "/v1/runs/{id}", "/v1/scripts/{name}", "/v1/runs/bulk"] {
+        assert!(document["paths"][path].is_object(), "{path} is not described");
+    }
+    let page = node.get("/docs").await;
+    assert!(page.headers["content-type"].to_str().unwrap().starts_with("text/html"));
+    let metrics = node.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("heddle_runs_ended_total"), "{metrics}");
+}
