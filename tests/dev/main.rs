@@ -1,1 +1,174 @@
-//! `heddle dev`: an embedded Postgres, a node, and the demo.
+//! `heddle dev`: an embedded Postgres, a node, and the demo, by one command.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use heddle_tests::{Dev, eventually, id, run_program, task};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn directory() -> (TempDir, PathBuf) {
+    let directory = tempfile::Builder::new().prefix("heddle-dev-").tempdir().unwrap();
+    let data_dir = directory.path().join("data");
+    (directory, data_dir)
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// A month's report, reckoned from the CSV itself.
+fn expected(month: &str) -> Value {
+    let rows: Vec<Vec<&str>> = heddle_scripts::SEATTLE_WEATHER_CSV
+        .lines()
+        .filter(|line| line.starts_with(month))
+        .map(|line| line.split(',').collect())
+        .collect();
+    let column = |index: usize| rows.iter().map(|row| row[index].parse::<f64>().unwrap()).collect::<Vec<f64>>();
+    let (precipitation, highest, lowest) = (column(1), column(2), column(3));
+    let mean = |values: &[f64]| rounded(values.iter().sum::<f64>() / values.len() as f64);
+    let mut wettest = 0;
+    for index in 1..rows.len() {
+        if precipitation[index] > precipitation[wettest] {
+            wettest = index;
+        }
+    }
+    let mut weather: BTreeMap<&str, u32> = BTreeMap::new();
+    for row in &rows {
+        *weather.entry(row[5]).or_default() += 1;
+    }
+    json!({
+        "month": month, "days": rows.len(), "temp_max_mean": mean(&highest), "temp_min_mean": mean(&lowest),
+        "precipitation_total": rounded(precipitation.iter().sum()), "wettest_day": rows[wettest][0],
+        "weather_counts": weather,
+    })
+}
+
+/// The demo's numbers against the CSV: the first and the last month, leap years, and months in between.
+#[tokio::test]
+async fn the_demo_reports_the_weather() {
+    let (_directory, data_dir) = directory();
+    let dev = Dev::start(&data_dir, &[]).await;
+    dev.get("/readyz").await.expect_status(200);
+    let group = dev.get("/v1/groups/seattle-weather").await.expect_status(200);
+    assert_eq!((&group["history"], &group["category"]), (&json!(true), &json!("demo")));
+    for month in ["2012-01", "2012-02", "2013-02", "2013-07", "2014-12", "2015-12"] {
+        let run = dev.run("seattle-weather", json!({"logical_time": format!("{month}-15T12:00:00Z")})).await;
+        assert_eq!(run["state"], "succeeded", "{run:#}");
+        assert_eq!(task(&run, "report")["output"], expected(month));
+        // Side by side, after the extract, before the report.
+        for middle in ["temperature", "precipitation"] {
+            assert!(heddle_tests::seconds(&task(&run, "extract")["finished_at"], &task(&run, middle)["started_at"]) >= 0.0);
+            assert!(heddle_tests::seconds(&task(&run, middle)["finished_at"], &task(&run, "report")["started_at"]) >= 0.0);
+        }
+    }
+    // Months out of range fail with a clear, fatal error.
+    for time in ["2011-12-31T23:59:59Z", "2016-01-01T00:00:00Z"] {
+        let run = dev.run("seattle-weather", json!({"logical_time": time})).await;
+        assert_eq!(run["state"], "failed");
+        let extract = task(&run, "extract");
+        assert_eq!((&extract["error"]["kind"], &extract["attempt"]), (&json!("fatal"), &json!(1)), "{extract:#}");
+        let message = extract["error"]["message"].as_str().unwrap();
+        assert!(message.contains(&time[..7]) && message.contains("2012-01 to 2015-12"), "{message}");
+        assert_eq!(task(&run, "report")["state"], "upstream_failed");
+    }
+    // The rows are in the warehouse: one for each month, also after a rerun.
+    let again = dev.run("seattle-weather", json!({"logical_time": "2013-07-01T00:00:00Z"})).await;
+    assert_eq!(again["state"], "succeeded");
+    let look = json!({"tasks": {"t": {"script": "query", "sql": ["warehouse"], "params": {
+        "connection": "warehouse", "statement": "select month, days, run from monthly_report order by month",
+    }}}, "category": "demo"});
+    let wasm = heddle_scripts::get("query").unwrap();
+    dev.put_bytes("/v1/scripts/query", "application/wasm", wasm).await.expect_status(201);
+    dev.put_group("look", look).await;
+    let found = dev.run("look", json!({})).await;
+    let rows = task(&found, "t")["output"]["rows"].as_array().unwrap().clone();
+    let months: Vec<&str> = rows.iter().filter_map(|row| row["month"].as_str()).collect();
+    assert_eq!(months, ["2012-01", "2012-02", "2013-02", "2013-07", "2014-12", "2015-12"]);
+    assert_eq!(rows[3]["run"], again["id"]);
+    // A page of another site, or a name rebound to this machine, does not reach it.
+    for (header, value, status) in [
+        ("host", "evil.example.com", 403),
+        ("origin", "https://evil.example.com", 403),
+        ("host", "localhost:1", 200),
+    ] {
+        let request = dev.request(reqwest::Method::GET, "/v1/groups").header(header, value);
+        assert_eq!(dev.send(request).await.status, status, "{header}: {value}");
+    }
+}
+
+/// Stopped, started, killed, started: what was there is there.
+#[tokio::test]
+async fn life_of_a_data_directory() {
+    let (_directory, data_dir) = directory();
+    let mut dev = Dev::start(&data_dir, &["--no-demo"]).await;
+    assert_eq!(dev.all("/v1/groups").await.len(), 0, "--no-demo brings nothing along");
+    let wasm = heddle_scripts::get("sleep").unwrap();
+    dev.put_bytes("/v1/scripts/sleep", "application/wasm", wasm).await.expect_status(201);
+    dev.put_group("g", json!({"tasks": {"t": {"script": "sleep", "params": {"seconds": 0.1}}}})).await;
+    let first = id(&dev.run("g", json!({})).await);
+    // One instance per data directory.
+    let text = data_dir.to_string_lossy().into_owned();
+    let second = run_program(&["dev", "--listen", "127.0.0.1:0", "--no-demo", "--data-dir", &text], &[]);
+    assert!(!second.status.success());
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("data") && !said.contains("panicked"), "{said}");
+    dev.process().terminate();
+    let status = dev.process().end().await;
+    assert!(status.success(), "{status}");
+    let mut dev = Dev::start(&data_dir, &["--no-demo"]).await;
+    assert_eq!(dev.run_now(&first).await["state"], "succeeded");
+    // kill -9 with work in hand.
+    dev.put_group("g", json!({"tasks": {"t": {"script": "sleep", "params": {"seconds": 1.0}}}})).await;
+    let mut runs = Vec::new();
+    for _ in 0..20 {
+        runs.push(dev.start("g", json!({})).await);
+    }
+    dev.task_becomes(&runs[0], "t", "running").await;
+    dev.process().kill();
+    let dev = Dev::start(&data_dir, &[]).await;
+    for run in &runs {
+        assert_eq!(dev.ended(run).await["state"], "succeeded");
+    }
+    assert_eq!(dev.run_now(&first).await["state"], "succeeded");
+    // Now with the demo.
+    eventually("the demo's group", async || {
+        let reply = dev.get("/v1/groups/seattle-weather").await;
+        (reply.status == 200).then_some(())
+    })
+    .await;
+    let run = dev.run("seattle-weather", json!({"logical_time": "2014-05-01T00:00:00Z"})).await;
+    assert_eq!(task(&run, "report")["output"], expected("2014-05"));
+}
+
+/// The demo is put in once: what people changed of it stays, also after a restart.
+#[tokio::test]
+async fn the_demo_leaves_changes_alone() {
+    let (_directory, data_dir) = directory();
+    let mut dev = Dev::start(&data_dir, &[]).await;
+    let mut group = dev.get("/v1/groups/hello").await.expect_status(200);
+    group["description"] = json!("mine");
+    let changed = dev.put_group("hello", group).await;
+    dev.process().terminate();
+    dev.process().end().await;
+    let dev = Dev::start(&data_dir, &[]).await;
+    let found = dev.get("/v1/groups/hello").await.expect_status(200);
+    assert_eq!((&found["description"], &found["revision"]), (&json!("mine"), &changed["revision"]));
+    let versions = dev.all("/v1/scripts/weather-extract/versions").await;
+    assert_eq!(versions.len(), 1);
+    let run = dev.run("seattle-weather", json!({"logical_time": "2015-03-01T00:00:00Z"})).await;
+    assert_eq!(task(&run, "report")["output"], expected("2015-03"));
+}
+
+/// Only loopback addresses: there is no token.
+#[test]
+fn other_addresses_are_refused() {
+    let (_directory, data_dir) = directory();
+    let text = data_dir.to_string_lossy().into_owned();
+    for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:8080"] {
+        let output = run_program(&["dev", "--listen", address, "--data-dir", &text], &[]);
+        assert_eq!(output.status.code(), Some(2), "{address}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("loopback"), "{address}");
+    }
+    assert!(!data_dir.exists(), "nothing was made");
+}

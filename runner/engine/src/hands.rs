@@ -168,18 +168,20 @@ impl Hands {
     /// An attempt ended after so much processor time.
     pub(crate) fn observe(&self, cpu: Duration) {
         let old = self.cpu_micros.load(Ordering::Relaxed);
-        let new = (old * 15 + cpu.as_micros().min(u128::from(u32::MAX)) as u64) / 16;
+        let new = (old * 15 + cpu.min(AHEAD).as_micros() as u64) / 16;
         self.cpu_micros.store(new, Ordering::Relaxed);
     }
 
+    /// `aside` are scripts that wait for I/O or run in the long lane: they hold a slot, but take nothing from others.
+    ///
     /// How many more attempts this node should take: so many that its threads have work for a moment, not so many
     /// that they wait here while other nodes idle.
-    pub(crate) fn room(&self, sandbox_parked: usize, threads: usize, slots: usize) -> usize {
+    pub(crate) fn room(&self, aside: usize, threads: usize, slots: usize) -> usize {
         let held = self.len();
         let average = self.cpu_micros.load(Ordering::Relaxed).max(1);
         let ahead = AHEAD.as_micros() as u64 * threads as u64 / average;
         let target = (ahead as usize).clamp(threads * 2, SHORT_TARGET);
-        let busy = held.saturating_sub(sandbox_parked + self.parked.load(Ordering::Relaxed));
+        let busy = held.saturating_sub(aside + self.parked.load(Ordering::Relaxed));
         slots.saturating_sub(held).min(target.saturating_sub(busy))
     }
 }

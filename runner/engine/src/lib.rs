@@ -180,7 +180,7 @@ impl Inner {
             return 0;
         }
         let load = self.sandbox.load_now();
-        self.hands.room(load.parked as usize, self.config.threads, self.config.slots)
+        self.hands.room((load.parked + load.long) as usize, self.config.threads, self.config.slots)
     }
 }
 

@@ -131,13 +131,16 @@ impl Task {
                 timer.abort();
             }
             self.lanes.runnable.fetch_sub(1, Relaxed);
+            if self.long.load(Relaxed) {
+                self.lanes.long_live.fetch_sub(1, Relaxed);
+            }
             self.lanes.finished(&self);
             return;
         }
         drop(job);
         self.arm();
-        if total > SHORT_LANE_CPU.as_nanos() as u64 {
-            self.long.store(true, Relaxed);
+        if total > SHORT_LANE_CPU.as_nanos() as u64 && !self.long.swap(true, Relaxed) {
+            self.lanes.long_live.fetch_add(1, Relaxed);
         }
         if self.state.compare_exchange(RUNNING, IDLE, AcqRel, Acquire).is_ok() {
             self.lanes.runnable.fetch_sub(1, Relaxed);
@@ -203,6 +206,8 @@ pub(crate) struct Lanes {
     ticker: Ticker,
     slots: u32,
     runnable: AtomicU32,
+    /// Live ones that have been moved to the long lane.
+    long_live: AtomicU32,
     admission: Mutex<Admission>,
 }
 
@@ -232,6 +237,7 @@ pub(crate) struct Busy {
     pub live: u32,
     pub waiting: u32,
     pub runnable: u32,
+    pub long: u32,
 }
 
 impl Lanes {
@@ -249,6 +255,7 @@ impl Lanes {
             ticker,
             slots: slots.max(1),
             runnable: AtomicU32::new(0),
+            long_live: AtomicU32::new(0),
             admission: Mutex::default(),
         });
         let short = (0..threads.max(1)).map(|index| ("short", index, SHORT_LANE_NICE));
@@ -309,6 +316,7 @@ impl Lanes {
             live: admission.live,
             waiting: admission.waiting.len() as u32,
             runnable: self.runnable.load(Relaxed).min(admission.live),
+            long: self.long_live.load(Relaxed).min(admission.live),
         }
     }
 

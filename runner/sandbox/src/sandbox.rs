@@ -120,6 +120,8 @@ pub struct Load {
     pub runnable: u32,
     /// Of these, those that wait for I/O or time.
     pub parked: u32,
+    /// Of these, those that have used so much processor time that they run in the long lane, out of others' way.
+    pub long: u32,
     /// How many may be live.
     pub slots: u32,
 }
@@ -261,6 +263,7 @@ impl Sandbox {
             live: busy.live + busy.waiting,
             runnable: busy.runnable + busy.waiting,
             parked: busy.live - busy.runnable,
+            long: busy.long,
             slots: self.inner.lanes.slots(),
         }
     }

@@ -172,7 +172,13 @@ fn task_run(
         started_at: attempts.first().map(|attempt| attempt.started_at.into()),
         finished_at: finished.map(Into::into),
         output: output_of(state, last, by_hand).map(json_of),
-        error: last.filter(|_| state != TaskState::Succeeded).and_then(failure_of),
+        error: match by_hand {
+            Some(by_hand) if state == TaskState::Failed && last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at) => {
+                let message = format!("set to failed by {}: {}", by_hand.actor, by_hand.reason);
+                Some(Failure { kind: ErrorKind::Failed, message, trace: None })
+            }
+            _ => last.filter(|_| state != TaskState::Succeeded).and_then(failure_of),
+        },
         node: last.and_then(|last| last.node).map(|node| node.to_string()),
         progress: told.as_ref().map(|told| told.0),
         note: told.map(|told| told.1).filter(|note| !note.is_empty()),

@@ -1,0 +1,130 @@
+//! Postgres goes away and comes back: nothing is lost.
+
+use std::time::Duration;
+
+use heddle_cli::postgres::{EmbeddedPostgres, Options};
+use heddle_tests::{NodeOptions, World, eventually, task};
+use serde_json::{Value, json};
+
+use crate::{one, sleeps, with};
+
+/// Connections are cut and refused for a while, shorter than a lease.
+#[tokio::test]
+async fn short() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let retry = json!({"strategy": "forever", "interval": "100ms"});
+    nodes[0]
+        .put_group(
+            "g",
+            json!({"tasks": {
+                "slow": sleeps(1.0),
+                "after": {"script": "hello", "depends_on": ["slow"]},
+                "flaky": {"script": "flaky", "params": {"fail_times": 5}, "retry": retry},
+                "count": {"script": "stateful", "params": {"pause_ms": 800}, "retry": retry},
+            }}),
+        )
+        .await;
+    let mut runs = Vec::new();
+    for n in 0..5 {
+        runs.push(nodes[n % 2].start("g", json!({"key": format!("before-{n}")})).await);
+    }
+    let owner = world.sql_as_owner().await;
+    let cut = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", world.database());
+    owner.batch_execute(&format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", world.database())).await.unwrap();
+    owner.query(&cut, &[]).await.unwrap();
+    // Submissions get an answer, and it is not a lie.
+    for n in 0..3 {
+        let reply = nodes[n % 2].post("/v1/groups/g/runs", json!({"key": format!("during-{n}")})).await;
+        assert_eq!(reply.status, 503, "{:#}", reply.body);
+        assert!(reply.headers.contains_key("retry-after"));
+        assert_eq!(reply.body["status"], 503);
+    }
+    let ready = nodes[0].get("/readyz").await;
+    assert_eq!(ready.status, 503, "{:#}", ready.body);
+    nodes[0].get("/healthz").await.expect_status(200);
+    owner.batch_execute(&format!("ALTER DATABASE {} ALLOW_CONNECTIONS true", world.database())).await.unwrap();
+    for node in &nodes {
+        eventually("ready node", async || {
+            node.try_get("/readyz").await.filter(|reply| reply.status == 200).map(drop)
+        })
+        .await;
+    }
+    for n in 0..3 {
+        // What was answered with 503 may be sent again.
+        runs.push(nodes[n % 2].start("g", json!({"key": format!("during-{n}")})).await);
+    }
+    let mut counts = Vec::new();
+    for run in &runs {
+        let found = nodes[0].ended(run).await;
+        assert_eq!(found["state"], "succeeded", "{found:#}");
+        counts.push(task(&found, "count")["output"]["count"].as_u64().unwrap());
+    }
+    counts.sort_unstable();
+    assert_eq!(counts, (1..=8).collect::<Vec<u64>>(), "effects were had once each");
+    assert_eq!(nodes[0].all("/v1/runs?group=g").await.len(), 8);
+}
+
+/// The server is stopped for longer than leases last, with work in hand, and started again.
+#[tokio::test]
+async fn long() {
+    let directory = tempfile::Builder::new().prefix("heddle-outage-").tempdir().unwrap();
+    let options = Options { for_tests: true, ..Options::new(directory.path()) };
+    let postgres = EmbeddedPostgres::start(options.clone()).await.unwrap();
+    postgres.create_database("outage").await.unwrap();
+    let url = postgres.url("outage");
+    let made = heddle_tests::run_program(
+        &["token", "create", "--database-url", &url, "--name", "t", "--role", "admin", "-o", "json"],
+        &[],
+    );
+    let token: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let node = NodeOptions::new(&url).start().await;
+    let api = node.with_token(token["token"].as_str());
+    for name in ["hello", "sleep", "stateful"] {
+        let wasm = heddle_scripts::get(name).unwrap();
+        api.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm).await.expect_status(201);
+    }
+    api.put_group(
+        "g",
+        json!({"tasks": {
+            "slow": sleeps(2.0),
+            "after": with(json!({"script": "hello"}), json!({"depends_on": ["slow"]})),
+        }}),
+    )
+    .await;
+    api.put_group("counts", one(json!({"script": "stateful", "params": {"pause_ms": 2000}}))).await;
+    let mut runs = Vec::new();
+    for _ in 0..10 {
+        runs.push(api.start("g", json!({})).await);
+    }
+    let count = api.start("counts", json!({})).await;
+    for run in &runs {
+        api.task_becomes(run, "slow", "running").await;
+    }
+    api.task_becomes(&count, "t", "running").await;
+    postgres.stop().await.unwrap();
+    let away = async |path: &str| {
+        let reply = api.get(path).await;
+        assert_eq!(reply.status, 503, "{path}: {:#}", reply.body);
+    };
+    away("/readyz").await;
+    away(&format!("/v1/runs/{}", runs[0])).await;
+    // The lease is 8 s; this is no wait for something to happen, but what the test is about.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    away("/v1/groups").await;
+    api.get("/healthz").await.expect_status(200);
+    let postgres = EmbeddedPostgres::start(options).await.unwrap();
+    assert_eq!(postgres.url("outage"), url);
+    eventually("ready node", async || api.try_get("/readyz").await.filter(|reply| reply.status == 200).map(drop)).await;
+    for run in &runs {
+        let found = api.ended(run).await;
+        assert_eq!(found["state"], "succeeded", "{found:#}");
+    }
+    let counted = api.ended(&count).await;
+    assert_eq!(task(&counted, "t")["output"]["count"], 1, "{counted:#}");
+    let fresh = api.run("g", json!({})).await;
+    assert_eq!(fresh["state"], "succeeded");
+
+    drop(node);
+    postgres.stop().await.unwrap();
+}
