@@ -297,6 +297,7 @@ impl Bare {
             created_at: at,
             deadline_at: None,
             parent: None,
+            parent_due: None,
             source: None,
             waiting_for: None,
             progress: self.progress.0.clone(),

@@ -3,8 +3,17 @@
 use std::path::{Path, PathBuf};
 
 /// Where paths of the repository begin.
-const ROOTS: [&str; 9] =
-    ["runner/", "guest-sdk/", "scripts/", "migrations/", "tests/", "docs/", ".ci/", ".sqlx", "clippy.toml"];
+const ROOTS: [&str; 9] = [
+    "runner/",
+    "guest-sdk/",
+    "scripts/",
+    "migrations/",
+    "tests/",
+    "docs/",
+    ".ci/",
+    ".sqlx",
+    "clippy.toml",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -64,14 +73,23 @@ fn everything_that_the_map_names_exists() {
             }
         }
     }
-    assert!(missing.is_empty(), "ARCHITECTURE.md names what is not there: {missing:?}");
-    assert!(named > 60, "only {named} names were found: has the page another form now?");
+    assert!(
+        missing.is_empty(),
+        "ARCHITECTURE.md names what is not there: {missing:?}"
+    );
+    assert!(
+        named > 60,
+        "only {named} names were found: has the page another form now?"
+    );
 }
 
 #[test]
 fn every_layer_is_on_the_map() {
     let text = read(&root().join("ARCHITECTURE.md"));
-    for entry in std::fs::read_dir(root().join("runner")).expect("runner/ is there").flatten() {
+    for entry in std::fs::read_dir(root().join("runner"))
+        .expect("runner/ is there")
+        .flatten()
+    {
         if !entry.path().join("Cargo.toml").is_file() {
             continue;
         }
@@ -83,9 +101,14 @@ fn every_layer_is_on_the_map() {
 #[test]
 fn links_lead_somewhere() {
     let root = root();
-    let mut pages: Vec<PathBuf> =
-        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].iter().map(|page| root.join(page)).collect();
-    let docs = std::fs::read_dir(root.join("docs")).expect("docs/ is there").flatten().map(|entry| entry.path());
+    let mut pages: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+        .iter()
+        .map(|page| root.join(page))
+        .collect();
+    let docs = std::fs::read_dir(root.join("docs"))
+        .expect("docs/ is there")
+        .flatten()
+        .map(|entry| entry.path());
     pages.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
     let mut broken = Vec::new();
     for page in pages {

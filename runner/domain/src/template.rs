@@ -4,9 +4,15 @@
 //! bound on its length, on what it gives, and on the operators that make much out of little. There are expressions,
 //! `if`, `for` and plain `set`; no macros, includes or blocks. A name that is not defined is an error that says so.
 
+mod check;
+mod compare;
 mod filters;
 mod guard;
+mod scan;
+mod uses;
 mod value;
+
+pub use check::{Tasks, any_task};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +21,7 @@ use chrono_tz::Tz;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
-use crate::{Fault, Faults, Name, Time};
+use crate::{Fault, Name, Time};
 
 /// The longest template.
 pub const TEMPLATE_MAX_BYTES: usize = 64 * 1024;
@@ -121,7 +127,10 @@ impl Templates {
         env.set_recursion_limit(DEPTH_MAX);
         env.set_debug(true);
         env.remove_global("debug");
+        // What it binds outlives the rounds of a `for`, so that a string could double in each.
+        env.remove_global("namespace");
         filters::install(&mut env);
+        compare::install(&mut env);
         Self { env }
     }
 
@@ -131,31 +140,43 @@ impl Templates {
         if !is_template(template) {
             return Ok(Value::String(template.to_owned()));
         }
-        guard::check(template).map_err(TemplateError)?;
-        if let Some(expression) = single_expression(template)
-            && let Ok(compiled) = self.env.compile_expression(expression)
-        {
-            let result = compiled
-                .eval(scope.context())
-                .map_err(|error| explain(&error, expression))?;
-            if result.is_undefined() {
-                return Err(TemplateError(format!("`{}` is not defined", shown(expression))));
-            }
+        let codes = guard::check(template).map_err(TemplateError)?;
+        if let Some(expression) = single_expression(template, &codes) {
+            let result = self.evaluate(expression, scope)?;
             return value::to_json(&result, &mut { OUTPUT_MAX_BYTES }, DEPTH_MAX)
-                .map_err(|error| explain(&error, expression));
+                .map_err(|error| explain(&error, expression, None));
         }
-        let compiled = self
-            .env
-            .template_from_str(template)
-            .map_err(|error| explain(&error, template))?;
+        let compiled = self.env.template_from_str(template).map_err(|error| explain(&error, template, None))?;
+        let rewritten = compare::rewrite(template, &codes);
+        let explain = |error: Error| explain(&error, template, rewritten.as_ref());
+        let compiled = match &rewritten {
+            Some(rewritten) => self.env.template_from_str(&rewritten.text).map_err(explain)?,
+            None => compiled,
+        };
         let mut out = Bounded::default();
         match compiled.render_captured_to(scope.context(), &mut out) {
             Ok(_) => String::from_utf8(out.text)
                 .map(Value::String)
                 .map_err(|error| TemplateError(error.to_string())),
-            Err(_) if out.full => Err(explain(&value::too_large(), template)),
-            Err(error) => Err(explain(&error, template)),
+            Err(_) if out.full => Err(explain(value::too_large())),
+            Err(error) => Err(explain(error)),
         }
+    }
+
+    fn evaluate(&self, expression: &str, scope: &Scope) -> Result<minijinja::Value, TemplateError> {
+        let code = guard::check_expression(expression).map_err(TemplateError)?;
+        let compiled = self.env.compile_expression(expression).map_err(|error| explain(&error, expression, None))?;
+        let rewritten = compare::rewrite(expression, std::slice::from_ref(&code));
+        let explain = |error: Error| explain(&error, expression, rewritten.as_ref());
+        let compiled = match &rewritten {
+            Some(rewritten) => self.env.compile_expression(&rewritten.text).map_err(explain)?,
+            None => compiled,
+        };
+        let result = compiled.eval(scope.context()).map_err(explain)?;
+        if result.is_undefined() {
+            return Err(TemplateError(format!("`{}` is not defined", shown(expression))));
+        }
+        Ok(result)
     }
 
     /// Renders all strings in a value. A fault's pointer leads into the value.
@@ -183,67 +204,7 @@ impl Templates {
     /// The truth of a `when`: an expression, with or without `{{ }}` around it. False, null, zero and what is empty
     /// are false.
     pub fn eval_condition(&self, condition: &str, scope: &Scope) -> Result<bool, TemplateError> {
-        let expression = condition_expression(condition);
-        guard::check_expression(expression).map_err(TemplateError)?;
-        let compiled = self
-            .env
-            .compile_expression(expression)
-            .map_err(|error| explain(&error, expression))?;
-        let result = compiled
-            .eval(scope.context())
-            .map_err(|error| explain(&error, expression))?;
-        if result.is_undefined() {
-            return Err(TemplateError(format!("`{}` is not defined", shown(expression))));
-        }
-        Ok(result.is_true())
-    }
-
-    /// Whether a string could be rendered: what is wrong with its syntax, and in which line.
-    pub fn check(&self, template: &str) -> Result<(), String> {
-        if !is_template(template) {
-            return Ok(());
-        }
-        guard::check(template)?;
-        self.env
-            .template_from_str(template)
-            .map_err(|error| explain(&error, template).0)?;
-        Ok(())
-    }
-
-    /// The same of a `when`.
-    pub fn check_condition(&self, condition: &str) -> Result<(), String> {
-        let expression = condition_expression(condition);
-        guard::check_expression(expression)?;
-        self.env
-            .compile_expression(expression)
-            .map_err(|error| explain(&error, expression).0)?;
-        Ok(())
-    }
-
-    /// Checks all strings in a value.
-    pub fn check_value(&self, value: &Value, pointer: &str, faults: &mut Faults) {
-        match value {
-            Value::String(text) => {
-                if let Err(detail) = self.check(text) {
-                    faults.add(pointer, format!("bad template: {detail}"));
-                }
-            }
-            Value::Array(items) => {
-                for (index, item) in items.iter().enumerate() {
-                    self.check_value(item, &format!("{pointer}/{index}"), faults);
-                }
-            }
-            Value::Object(fields) => {
-                for (key, field) in fields {
-                    self.check_value(
-                        field,
-                        &format!("{pointer}/{}", crate::fault::pointer_token(key)),
-                        faults,
-                    );
-                }
-            }
-            _ => {}
-        }
+        Ok(self.evaluate(condition_expression(condition), scope)?.is_true())
     }
 }
 
@@ -290,9 +251,17 @@ pub struct UpstreamNames {
 }
 
 impl UpstreamNames {
-    /// Adds what a template, or a `when` expression, needs.
+    /// Adds what a template, or a `when` expression, needs. One that could not be compiled needs nothing.
     pub fn add(&mut self, template: &str) {
-        guard::upstream_names(template, self);
+        // A `when` may hold what looks like a template in a string of its own: both readings count.
+        if let Ok(code) = scan::expression(condition_expression(template)) {
+            uses::add_upstream(std::slice::from_ref(&code), self);
+        }
+        if is_template(template)
+            && let Ok(codes) = scan::template(template)
+        {
+            uses::add_upstream(&codes, self);
+        }
     }
 
     /// Adds what all strings in a value need.
@@ -313,17 +282,24 @@ pub fn upstream_names(template: &str) -> UpstreamNames {
     names
 }
 
-/// The inside of `{{ ... }}`, if that is the whole of the string. (It may still turn out to be two.)
-fn single_expression(template: &str) -> Option<&str> {
-    let inner = template.strip_prefix("{{")?.strip_suffix("}}")?;
-    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
-    let inner = inner.strip_suffix('-').unwrap_or(inner).trim();
-    (!inner.is_empty()).then_some(inner)
+/// The inside of `{{ ... }}`, if that is the whole of the string.
+fn single_expression<'t>(template: &'t str, codes: &[scan::Code<'t>]) -> Option<&'t str> {
+    let [code] = codes else { return None };
+    let after = &template[code.range.end..];
+    let whole = template.starts_with("{{") && !code.tokens.is_empty() && matches!(after, "}}" | "-}}" | "+}}");
+    whole.then(|| template[code.range.clone()].trim())
 }
 
+/// A `when` without the `{{ }}` that may stand around it.
 fn condition_expression(condition: &str) -> &str {
     let condition = condition.trim();
-    single_expression(condition).unwrap_or(condition)
+    if !condition.starts_with("{{") {
+        return condition;
+    }
+    scan::template(condition)
+        .ok()
+        .and_then(|codes| single_expression(condition, &codes))
+        .unwrap_or(condition)
 }
 
 fn shown(text: &str) -> String {
@@ -336,8 +312,10 @@ fn shown(text: &str) -> String {
     shown
 }
 
-fn explain(error: &Error, source: &str) -> TemplateError {
+/// An error in words. Its place is one in what the source was rewritten to, if it was.
+fn explain(error: &Error, source: &str, rewritten: Option<&compare::Rewritten>) -> TemplateError {
     let place = error.range().and_then(|range| {
+        let range = rewritten.map_or(range.clone(), |rewritten| rewritten.place(range));
         // The range of `a.b.c` may begin at one of the dots.
         let path = |c: char| c.is_alphanumeric() || "_.[]'\"-".contains(c);
         let start = source.get(..range.start)?.trim_end_matches(path).len();

@@ -22,6 +22,8 @@ pub(crate) struct Applied {
     pub(crate) ended: EndedAttempt,
     pub(crate) end: End,
     pub(crate) finished_at: Time,
+    /// Where the attempt ran.
+    pub(crate) node: Option<uuid::Uuid>,
 }
 
 /// What a transaction came to; acted upon after its commit.
@@ -86,8 +88,7 @@ impl Inner {
                 }
                 match outcome.end {
                     End::Done(done) => {
-                        let node = (outcome.ended.lease == self.lease()).then_some(self.config.node);
-                        rows.push(attempt_row(outcome.ended, done, started_at, outcome.finished_at, node));
+                        rows.push(attempt_row(outcome.ended, done, started_at, outcome.finished_at, outcome.node));
                     }
                     End::Expanded { items, .. } => maps.push((outcome.ended.at.key.task as i16, items)),
                     // Given back: its successor has the next number, so this one is recorded as stopped.

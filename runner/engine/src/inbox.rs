@@ -12,7 +12,7 @@ use heddle_domain::run::{AttemptKey, Event, Progress};
 use heddle_domain::spec::{DeadlineAction, Overlap};
 use heddle_domain::state::{ErrorKind, RunState, Trigger};
 use heddle_domain::Time;
-use heddle_store::live::{Due, RunWrite, Settlement};
+use heddle_store::live::{Due, EndedAttempt, RunWrite, Settlement};
 use serde_json::json;
 
 use crate::apply::{After, Applied};
@@ -104,18 +104,25 @@ impl Inner {
         let due = completion.take_due().await?;
         let mut events: HashMap<RunId, Vec<Event>> = HashMap::new();
         let mut deadlines = Vec::new();
+        let mut timeouts = Vec::new();
         for due in due {
             match due {
                 Due::Retry(run, at) => events.entry(run).or_default().push(Event::Due(at)),
                 Due::Deadline(run) => deadlines.push(run),
+                Due::Timeout(run, at) => timeouts.push(EndedAttempt { run, at, lease: 0 }),
             }
         }
-        let mut runs: Vec<RunId> = events.keys().copied().collect();
+        let mut runs: Vec<RunId> = events.keys().copied().chain(timeouts.iter().map(|ended| ended.run)).collect();
         runs.sort_unstable();
         self.load_contexts(&runs).await?;
         let after = self.apply_events(&mut completion, events, now).await?;
+        let late = timeouts.into_iter().map(|ended| Applied { ended, end: timed_out(), finished_at: now, node: None }).collect();
+        let late = self.apply(&mut completion, late, 0, now).await?;
         completion.commit().await?;
         self.acted(after);
+        self.acted(late);
+        // What ran under a timed-out task has lost its parent.
+        self.wakes.orphans();
         for run in deadlines {
             self.deadline(run).await?;
         }
@@ -174,7 +181,7 @@ impl Inner {
         self.load_contexts(&parents).await?;
         let outcomes = settlements
             .into_iter()
-            .map(|settlement| Applied { ended: settlement.parent, end: end_of(settlement), finished_at: now })
+            .map(|settlement| Applied { ended: settlement.parent, end: end_of(settlement), finished_at: now, node: None })
             .collect();
         let after = self.apply(&mut completion, outcomes, self.room(), now).await?;
         completion.commit().await?;
@@ -326,7 +333,12 @@ impl Inner {
             self.load_contexts(&runs).await?;
             let outcomes = lost
                 .into_iter()
-                .map(|lost| Applied { ended: lost.ended, end: End::plain(Ending::Lost), finished_at: now })
+                .map(|lost| Applied {
+                    ended: lost.ended,
+                    end: End::plain(Ending::Lost),
+                    finished_at: now,
+                    node: lost.node,
+                })
                 .collect();
             let mut completion = self.store.completion(self.lease(), now).await?;
             let after = self.apply(&mut completion, outcomes, self.room(), now).await?;
@@ -338,7 +350,9 @@ impl Inner {
         for entry in old.into_iter().filter(|entry| !held.contains(entry)) {
             self.hands.cancel(entry.0, entry.1);
         }
-        self.adopt(held, strangers);
+        if !self.fenced.load(std::sync::atomic::Ordering::Acquire) {
+            self.adopt(held, strangers);
+        }
         for run in self.store.orphans(ORPHANS_MAX).await? {
             let engine = Engine { inner: self.clone() };
             let action = BulkAction::CancelFor("the task that it was a sub-run of has ended".into());
@@ -349,6 +363,10 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+fn timed_out() -> End {
+    End::plain(Ending::failed(ErrorKind::Timeout, "the sub-run took longer than the task's timeout"))
 }
 
 /// What a sub-run's end means to the attempt that waits for it.

@@ -187,6 +187,17 @@ impl Inner {
 /// Hears of changes.
 type ChangeListener = Box<dyn Fn(&str, &str) + Send + Sync>;
 
+/// How many task runs a node takes at once while other nodes are alive: enough to be busy for a moment, not so many that
+/// the others stand idle beside it.
+const SHARE_WITH_OTHERS: usize = 128;
+
+impl Inner {
+    /// How many task runs one transaction may give this node.
+    pub(crate) fn share(&self) -> usize {
+        if self.others.load(Ordering::Relaxed) { SHARE_WITH_OTHERS } else { usize::MAX }
+    }
+}
+
 /// What a node counts, for metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
@@ -209,7 +220,7 @@ impl Engine {
         chance: Arc<dyn Chance>,
     ) -> Result<Self, EngineError> {
         let policy = sandbox.outbound().clone();
-        let outbound = policy.client().map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let outbound = policy.redirecting_client().map_err(|error| EngineError::Unreadable(error.to_string()))?;
         let (ended, ended_receiver) = mpsc::unbounded_channel();
         let (submissions, submission_receiver) = mpsc::channel(submit::QUEUE_MAX);
         let (wakes, wake_receiver) = wake::Wakes::new();

@@ -64,7 +64,12 @@ impl Inner {
         let lease = self.lease();
         let outcomes = left
             .into_iter()
-            .map(|(run, at)| Applied { ended: EndedAttempt { run, at, lease }, end: End::Dropped, finished_at: now })
+            .map(|(run, at)| Applied {
+                ended: EndedAttempt { run, at, lease },
+                end: End::Dropped,
+                finished_at: now,
+                node: Some(self.config.node),
+            })
             .collect();
         let mut completion = self.store.completion(lease, now).await?;
         let after = self.apply(&mut completion, outcomes, 0, now).await?;
@@ -72,6 +77,21 @@ impl Inner {
         self.hands.cancel_all();
         self.acted(after);
         Ok(())
+    }
+
+    /// Takes a new lease after a fence; the former one ends with it, and what it held is run again.
+    async fn renew(&self) -> bool {
+        match self.register().await {
+            Ok(()) => {
+                tracing::info!("the node has a new lease");
+                self.work.notify_one();
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot take a new lease");
+                false
+            }
+        }
     }
 
     /// Stops everything in hand: the lease is lost.
@@ -103,6 +123,15 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
         let left = (extended + inner.config.lease_for - margin).saturating_duration_since(sent_at);
         let beat = inner.store.heartbeat(inner.lease(), state, position, inner.hands.len() as i32, lease_for);
         match tokio::time::timeout(left.max(Duration::from_millis(100)), beat).await {
+            // It fenced itself while the database was away, and the lease held out: what it had in hand is stopped, so
+            // that lease has to end for others to take it.
+            Ok(Ok(Some(_))) if inner.fenced.load(Ordering::Acquire) => {
+                if inner.renew().await {
+                    extended = tokio::time::Instant::now();
+                } else {
+                    wait = Duration::from_millis(500);
+                }
+            }
             Ok(Ok(Some(beat))) => {
                 extended = sent_at;
                 inner.clock.follow(sent, NodeClock::own(), beat.now);
@@ -110,16 +139,10 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
             }
             Ok(Ok(None)) => {
                 inner.fence();
-                match inner.register().await {
-                    Ok(()) => {
-                        tracing::info!("the node has a new lease");
-                        extended = tokio::time::Instant::now();
-                        inner.work.notify_one();
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot take a new lease");
-                        wait = Duration::from_millis(500);
-                    }
+                if inner.renew().await {
+                    extended = tokio::time::Instant::now();
+                } else {
+                    wait = Duration::from_millis(500);
                 }
             }
             Ok(Err(error)) => {

@@ -57,7 +57,8 @@ pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Result<S
     if nothing && !given {
         return Ok("{}".into());
     }
-    if nothing && context.facts.task_params.is_none() {
+    let schema = script.and_then(|script| script.schema.as_ref());
+    if nothing && context.facts.task_params.is_none() && schema.is_none() {
         return Ok(context.facts.params.clone());
     }
     let (run, task_run) = given_params(context, task)?;
@@ -69,7 +70,15 @@ pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Result<S
         run: &run,
         task_run: &task_run,
     };
-    serde_json::to_string(&layers.constant().0).map_err(|error| invalid(error.to_string()))
+    let merged = Value::Object(layers.constant().0);
+    // What was submitted over HTTP has been checked; what came by SQL, or to another version, has not.
+    if let Some(schema) = schema.filter(|_| given) {
+        let faults = schema.check(&merged);
+        if !faults.is_empty() {
+            return Err(invalid(format!("params: {faults}")));
+        }
+    }
+    serde_json::to_string(&merged).map_err(|error| invalid(error.to_string()))
 }
 
 /// What the run was given for all tasks, and for this one.

@@ -77,7 +77,7 @@ pub(crate) async fn claim_loop(inner: Arc<Inner>) {
 
 /// Claims as much as there is room for.
 async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
-    let room = inner.room();
+    let room = inner.room().min(inner.share());
     if room == 0 {
         // Whatever frees a slot brings the claimer around again.
         inner.backlog.store(true, Ordering::Relaxed);
@@ -218,10 +218,11 @@ async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), En
             ended: EndedAttempt { run: report.run, at: report.at, lease },
             end: report.end.clone(),
             finished_at: report.finished_at,
+            node: Some(inner.config.node),
         })
         .collect();
     // With a backlog everything queues: what became ready must not overtake what has waited.
-    let room = if inner.backlog.load(Ordering::Relaxed) { 0 } else { inner.room() };
+    let room = if inner.backlog.load(Ordering::Relaxed) { 0 } else { inner.room().min(inner.share()) };
     let mut completion = inner.store.completion(lease, now).await?;
     completion.insert_logs(&lines_of(reports)).await?;
     let after = inner.apply(&mut completion, outcomes, room, now).await?;

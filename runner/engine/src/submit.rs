@@ -54,8 +54,8 @@ pub struct Submission {
     pub trigger: Trigger,
     /// The backfill or run that it is made by.
     pub source: Option<Uuid>,
-    /// The attempt that it is a sub-run of.
-    pub parent: Option<(RunId, AttemptKey)>,
+    /// The attempt that it is a sub-run of, and when that has to have ended.
+    pub parent: Option<(RunId, AttemptKey, Option<Time>)>,
 }
 
 impl Submission {
@@ -276,7 +276,8 @@ impl Inner {
             callback: request.callback,
             created_at: now,
             deadline_at,
-            parent: request.parent,
+            parent: request.parent.map(|(run, at, _)| (run, at)),
+            parent_due: request.parent.and_then(|(_, _, due)| due),
             source: request.source,
             waiting_for: gated.then(|| json!({"turn": true})),
             progress: if gated { heddle_domain::run::Progress::new(plan).to_bytes() } else { revision.start.0.clone() },
@@ -326,7 +327,7 @@ pub(crate) struct Layout {
     pub(crate) dedupe: Option<(Vec<u8>, bool)>,
     pub(crate) callback: Option<String>,
     pub(crate) source: Option<Uuid>,
-    pub(crate) parent: Option<(RunId, AttemptKey)>,
+    pub(crate) parent: Option<(RunId, AttemptKey, Option<Time>)>,
 }
 
 /// The submission against the group: bounds, unknown tasks, params against schemas.
@@ -441,7 +442,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut requests: mpsc::Receiver<Request>
 /// Creates one batch.
 async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
     let now = inner.now();
-    let mut room = if inner.backlog.load(Ordering::Relaxed) { 0 } else { inner.room() };
+    let mut room = if inner.backlog.load(Ordering::Relaxed) { 0 } else { inner.room().min(inner.share()) };
     let mut rows_left = false;
     for request in batch.iter_mut() {
         for row in &mut request.run.ready {

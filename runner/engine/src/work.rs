@@ -193,12 +193,15 @@ impl Inner {
                     inner.report(context, at, hand, end);
                 }
                 Some(Ok(Prepared::SubRun { group, spec })) => {
+                    let timeout = context.revision.plan.tasks[at.key.task as usize].timeout;
+                    let due =
+                        timeout.and_then(|timeout| Some(inner.now() + chrono::TimeDelta::from_std(timeout).ok()?));
                     let submission = Submission {
                         group,
                         spec,
                         trigger: heddle_domain::state::Trigger::Task,
                         source: None,
-                        parent: Some((context.facts.id, at)),
+                        parent: Some((context.facts.id, at, due)),
                     };
                     let end = match inner.submit(submission).await {
                         // The sub-run holds the attempt now; its end settles it.

@@ -277,7 +277,19 @@ impl Table {
 const SHED_RETRY_SECONDS: u64 = 1;
 
 async fn serve(app: App, route: Route, path: Option<RawPathParams>, request: axum::extract::Request) -> Response {
-    match handle(app, route, path, request).await {
+    let answered = if route.pace == Pace::Waits {
+        handle(app, route, path, request).await
+    } else {
+        // A task of its own: a client that goes away must not leave a transaction cut off in the middle.
+        match tokio::spawn(handle(app, route, path, request)).await {
+            Ok(answered) => answered,
+            Err(error) => {
+                tracing::error!(%error, "a handler panicked");
+                Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "this request could not be handled"))
+            }
+        }
+    };
+    match answered {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     }

@@ -33,7 +33,8 @@ impl From<sqlx::Error> for StoreError {
                 Self::Unavailable(error)
             }
             sqlx::Error::Database(database) => match database.code().as_deref() {
-                Some("40001" | "40P01") => Self::Conflict(error),
+                // Serialisation, deadlock, lock timeout.
+                Some("40001" | "40P01" | "55P03") => Self::Conflict(error),
                 // Class 08: connection; 57P0x: shutting down, cannot connect now; 53300: too many connections.
                 Some(code) if code.starts_with("08") || code.starts_with("57P0") || code == "53300" => {
                     Self::Unavailable(error)

@@ -5,6 +5,7 @@ pub(crate) mod backfill;
 mod build;
 pub(crate) mod dispatch;
 pub(crate) mod group;
+mod local;
 pub(crate) mod named;
 mod nodes;
 pub(crate) mod queue;

@@ -9,7 +9,7 @@ use heddle_client::Invocation;
 use serde_json::{Value, json};
 
 use super::run::Params;
-use super::{build, done};
+use super::{build, done, local};
 use crate::document;
 use crate::exit::{NO, usage};
 use crate::output::{self, Rows, cell, items};
@@ -86,7 +86,7 @@ pub struct Push {
 /// `heddle script test` and `heddle invoke`
 #[derive(Args, Debug)]
 pub struct Invoke {
-    /// `name` or `name@version`
+    /// `name` or `name@version`; of `script test` also a .wasm or .wat file, which runs here, without a server
     pub name: String,
     /// Its params
     #[command(flatten)]
@@ -178,6 +178,9 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
             done()
         }
         ScriptCommand::Show { name } => show(session, &name).await,
+        ScriptCommand::Test(test) if local::is_file(&test.name) => {
+            local::test(&test.name, test.params.read()?, test.timeout.as_deref()).await
+        }
         ScriptCommand::Test(test) => invoke(session, &test).await,
         ScriptCommand::Activate { name, version } => {
             let answer = session.client.activate_script(&name, version).await?;

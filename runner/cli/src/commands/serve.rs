@@ -109,10 +109,24 @@ async fn run(config: NodeConfig) -> Result<ExitCode> {
     done()
 }
 
+/// How long a former self that was killed may take to let go of the address.
+const BIND_WAIT: std::time::Duration = std::time::Duration::from_secs(2);
+
 async fn bind(listen: std::net::SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(listen)
-        .await
-        .with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))
+    let until = tokio::time::Instant::now() + BIND_WAIT;
+    loop {
+        match TcpListener::bind(listen).await {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse && tokio::time::Instant::now() < until =>
+            {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+            bound => {
+                return bound
+                    .with_context(|| format!("cannot listen on {listen}; choose another address with --listen"));
+            }
+        }
+    }
 }
 
 fn start_logging(options: &NodeOptions) -> Result<()> {

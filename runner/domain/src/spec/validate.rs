@@ -134,10 +134,15 @@ pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time)
         return Err(faults);
     }
     let templates = Templates::new();
-    templates.check_value(&Value::Object(spec.params.clone()), "/params", &mut faults);
+    let ancestry = graph::Ancestry::new(spec);
+    // The group's params are rendered for each of its tasks, some of which may have defaults for what others take.
+    let known = |taken: &Name| ancestry.check_known(taken);
+    templates.check_value(&Value::Object(spec.params.clone()), "/params", &known, &mut faults);
     for (task_name, task) in &spec.tasks {
         let place = format!("/tasks/{}", pointer_token(task_name));
-        task::check(&place, (name, spec), task, catalog, &templates, &mut faults);
+        let tasks = |taken: &Name| ancestry.check(task_name, taken);
+        let checker = task::Checker { templates: &templates, tasks: &tasks };
+        task::check(&place, (name, spec), task, catalog, &checker, &mut faults);
     }
     graph::check_tasks(spec, &mut faults);
     graph::check_groups(name, spec, catalog, &mut faults);

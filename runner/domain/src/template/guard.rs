@@ -1,72 +1,171 @@
 //! What a template may not do, told from its text before it is compiled: bounds that fuel does not give, since one
-//! step of fuel may double a string.
+//! step of fuel may double a string, and minijinja's parser, compiler and values recurse with how deeply code is
+//! nested. A stack that overflows takes the whole node with it.
 
-use super::{TEMPLATE_MAX_BYTES, UpstreamNames};
-use crate::Name;
+use super::TEMPLATE_MAX_BYTES;
+use super::scan::{self, Code, Kind, wrong};
 
 /// Statements that there are. `macro`, `call`, `include` and blocks of captured output are not: they bind grown
 /// strings to names.
-const TAGS: [&str; 9] = ["if", "elif", "else", "endif", "for", "endfor", "set", "raw", "endraw"];
+const TAGS: [&str; 7] = ["if", "elif", "else", "endif", "for", "endfor", "set"];
 /// How often `~`, `+` may stand in a template that binds no names.
 const JOINS_MAX: usize = 64;
 /// How often they may stand in one that does (`for`, `set`), and `*` in any.
 const GROWTHS_MAX: usize = 8;
+/// How deeply brackets may be nested: the parser takes a dozen calls for each.
+const BRACKETS_MAX: usize = 24;
+/// How deeply an expression may be nested. Each operator, dot, filter and bracket counts, but for those that stand
+/// beside each other in a list: `a.b.c` is three deep, as `not not x` and `x or y or z` nearly are.
+const NESTING_MAX: usize = 200;
+/// How deeply statements may be nested; an `elif` is an `if` in the `else` of another.
+const STATEMENTS_MAX: usize = 50;
 
-/// Checks a template.
-pub(super) fn check(template: &str) -> Result<(), String> {
+/// Checks a template, and gives its code.
+pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
     if template.len() > TEMPLATE_MAX_BYTES {
         return Err(format!("a template has at most {TEMPLATE_MAX_BYTES} bytes"));
     }
+    let codes = scan::template(template)?;
     let mut binds = false;
     let mut counts = Counts::default();
-    let mut rest = template;
-    while let Some(start) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
-        let statement = rest[start..].starts_with("{%");
-        let body = &rest[start + 2..];
-        let end = body.find(if statement { "%}" } else { "}}" }).unwrap_or(body.len());
-        let code = &body[..end];
+    let mut bound_nesting = 0;
+    let mut statements = Vec::new();
+    for code in &codes {
+        let nesting = nesting(template, code)?;
         counts.add(code);
-        if statement {
-            let code = code.trim_start_matches(['-', '+']).trim();
-            let tag = code
-                .split(|c: char| !c.is_alphanumeric() && c != '_')
-                .next()
-                .unwrap_or_default();
-            if !TAGS.contains(&tag) {
-                return Err(format!(
-                    "there is no `{{% {} %}}` here; there are `if`, `for` and `set`",
-                    super::shown(tag)
-                ));
+        if code.statement {
+            check_tag(template, code)?;
+            if matches!(code.tag(), "for" | "set") {
+                binds = true;
+                // What is bound may be bound again inside something else, and so on.
+                bound_nesting += nesting;
             }
-            if tag == "set" && !code.contains('=') {
-                return Err("`set` takes a value, `{% set name = value %}`, not a block".into());
-            }
-            if tag == "for"
-                && code
-                    .split_whitespace()
-                    .next_back()
-                    .is_some_and(|word| word.starts_with("recursive"))
-            {
-                return Err("a `for` is not `recursive` here".into());
-            }
-            binds |= matches!(tag, "for" | "set");
+            nest(&mut statements, code.tag());
         }
-        rest = &body[end..];
+        let place = code.range.start;
+        if statements.iter().sum::<usize>() > STATEMENTS_MAX {
+            let detail = format!("statements nested more than {STATEMENTS_MAX} deep (`elif` counts)");
+            return Err(wrong(template, place, &detail));
+        }
+        if bound_nesting > NESTING_MAX {
+            let detail = format!("`for` and `set` that may nest values more than {NESTING_MAX} deep");
+            return Err(wrong(template, place, &detail));
+        }
     }
-    counts.check(binds)
+    counts.check(binds)?;
+    Ok(codes)
 }
 
-/// Checks an expression.
-pub(super) fn check_expression(expression: &str) -> Result<(), String> {
+/// Checks an expression, and gives its code.
+pub(super) fn check_expression(expression: &str) -> Result<Code<'_>, String> {
     if expression.len() > TEMPLATE_MAX_BYTES {
         return Err(format!("an expression has at most {TEMPLATE_MAX_BYTES} bytes"));
     }
     if expression.is_empty() {
         return Err("an empty expression".into());
     }
+    let code = scan::expression(expression)?;
+    nesting(expression, &code)?;
     let mut counts = Counts::default();
-    counts.add(expression);
-    counts.check(false)
+    counts.add(&code);
+    counts.check(false)?;
+    Ok(code)
+}
+
+fn check_tag(template: &str, code: &Code<'_>) -> Result<(), String> {
+    let tag = code.tag();
+    if !TAGS.contains(&tag) {
+        return Err(format!(
+            "there is no `{{% {} %}}` here; there are `if`, `for` and `set`",
+            super::shown(tag)
+        ));
+    }
+    if tag == "set" && !code.tokens.iter().any(|token| token.is("=")) {
+        return Err("`set` takes a value, `{% set name = value %}`, not a block".into());
+    }
+    // An attribute that is set outlives its block, and so could grow with each round of a `for`.
+    if tag == "set" && code.tokens.iter().take_while(|token| !token.is("=")).any(|token| token.is(".")) {
+        return Err(wrong(template, code.range.start, "`set` takes a plain name"));
+    }
+    if tag == "for" && code.tokens.last().is_some_and(|word| word.is("recursive")) {
+        return Err("a `for` is not `recursive` here".into());
+    }
+    Ok(())
+}
+
+/// Keeps how deep each open statement is.
+fn nest(statements: &mut Vec<usize>, tag: &str) {
+    match tag {
+        "if" | "for" => statements.push(1),
+        "elif" => {
+            if let Some(open) = statements.last_mut() {
+                *open += 1;
+            }
+        }
+        "endif" | "endfor" => {
+            statements.pop();
+        }
+        _ => {}
+    }
+}
+
+/// What is known of the brackets that are open.
+#[derive(Default)]
+struct Level {
+    /// What counts, since the last comma.
+    operators: usize,
+    /// The deepest bracket closed since then.
+    inner: usize,
+    /// The deepest item before the last comma.
+    done: usize,
+}
+
+impl Level {
+    /// The depth of what follows the last comma.
+    fn depth(&self) -> usize {
+        self.operators + self.inner
+    }
+}
+
+/// At least how deeply the tree of the code will be nested: in a part without commas all operators might stand inside
+/// one another, around the deepest bracket.
+fn nesting(source: &str, code: &Code<'_>) -> Result<usize, String> {
+    let mut levels = vec![Level::default()];
+    let mut deepest = 0;
+    for (index, token) in code.tokens.iter().enumerate() {
+        let Some(level) = levels.last_mut() else { break };
+        match token.kind {
+            Kind::Sign if matches!(token.text, "," | ":") => {
+                level.done = level.done.max(level.depth());
+                (level.operators, level.inner) = (0, 0);
+            }
+            Kind::Sign if token.text == "=" => {}
+            Kind::Open => {
+                level.operators += 1;
+                levels.push(Level::default());
+            }
+            Kind::Close => {
+                let depth = level.done.max(level.depth());
+                levels.pop();
+                if let Some(level) = levels.last_mut() {
+                    level.inner = level.inner.max(depth);
+                }
+            }
+            Kind::Word if !code.is_operator(index) => {}
+            Kind::Sign | Kind::Word => level.operators += 1,
+            Kind::Number | Kind::Text => {}
+        }
+        if levels.len() > BRACKETS_MAX + 1 {
+            let detail = format!("brackets nested more than {BRACKETS_MAX} deep");
+            return Err(wrong(source, token.start, &detail));
+        }
+        deepest = deepest.max(levels.iter().map(Level::depth).sum());
+        if deepest > NESTING_MAX {
+            let detail = format!("an expression of more than {NESTING_MAX} operators, dots and filters in one another");
+            return Err(wrong(source, token.start, &detail));
+        }
+    }
+    Ok(deepest)
 }
 
 #[derive(Default)]
@@ -76,9 +175,14 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, code: &str) {
-        self.joins += code.bytes().filter(|byte| matches!(byte, b'~' | b'+')).count();
-        self.products += code.bytes().filter(|byte| *byte == b'*').count();
+    fn add(&mut self, code: &Code<'_>) {
+        for token in code.tokens.iter().filter(|token| token.kind == Kind::Sign) {
+            match token.text {
+                "~" | "+" => self.joins += 1,
+                "*" | "**" => self.products += token.text.len(),
+                _ => {}
+            }
+        }
     }
 
     fn check(&self, binds: bool) -> Result<(), String> {
@@ -90,46 +194,5 @@ impl Counts {
             return Err(format!("more than {GROWTHS_MAX} of `*` in one template"));
         }
         Ok(())
-    }
-}
-
-/// Finds `upstream.name` and `upstream["name"]`; any other use of `upstream` means all.
-pub(super) fn upstream_names(template: &str, found: &mut UpstreamNames) {
-    const WORD: &str = "upstream";
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut from = 0;
-    while let Some(place) = template[from..].find(WORD).map(|place| place + from) {
-        from = place + WORD.len();
-        let before = template[..place].chars().next_back();
-        let after = &template[from..];
-        if before.is_some_and(|c| is_word(c) || matches!(c, '.' | '"' | '\'')) || after.starts_with(is_word) {
-            continue;
-        }
-        let after = after.trim_start();
-        let name = if let Some(rest) = after.strip_prefix('.') {
-            let rest = rest.trim_start();
-            Some(&rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())])
-        } else if let Some(rest) = after.strip_prefix('[') {
-            let rest = rest.trim_start();
-            let quoted = |quote: char| {
-                let inner = rest.strip_prefix(quote)?;
-                let (name, rest) = inner.split_once(quote)?;
-                rest.trim_start().starts_with(']').then_some(name)
-            };
-            quoted('"').or_else(|| quoted('\''))
-        } else {
-            None
-        };
-        // A combining mark ends a word here but not a name; and a method of a map is none of its fields.
-        match name.and_then(|name| Name::new(name).ok()) {
-            Some(name) if !matches!(name.as_str(), "items" | "keys" | "values" | "get") && name.is_ascii() => {
-                found.names.insert(name);
-            }
-            Some(name) => {
-                found.names.insert(name);
-                found.all = true;
-            }
-            None => found.all = true,
-        }
     }
 }

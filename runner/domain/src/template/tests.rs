@@ -1,5 +1,7 @@
 use serde_json::json;
 
+use crate::Faults;
+
 use super::*;
 
 fn scope() -> Scope {
@@ -172,22 +174,23 @@ fn conditions() {
             .unwrap_err()
             .contains("`params.missing` is not defined")
     );
-    assert!(Templates::new().check_condition("params.n >").is_err());
-    assert!(Templates::new().check_condition("").is_err());
+    assert!(Templates::new().check_condition("params.n >", &any_task).is_err());
+    assert!(Templates::new().check_condition("", &any_task).is_err());
 }
 
 #[test]
 fn check_says_where() {
     let templates = Templates::new();
-    assert_eq!(templates.check("{{ params.x | date }}"), Ok(()));
-    assert_eq!(templates.check("plain"), Ok(()));
-    assert!(templates.check("{{ params.x").is_err());
-    assert!(templates.check("line\n{{ 1 + }}").unwrap_err().contains("(line 2)"));
-    assert!(templates.check("{% if x %}").is_err());
+    assert_eq!(templates.check("{{ params.x | date }}", &any_task), Ok(()));
+    assert_eq!(templates.check("plain", &any_task), Ok(()));
+    assert!(templates.check("{{ params.x", &any_task).is_err());
+    assert!(templates.check("line\n{{ 1 + }}", &any_task).unwrap_err().contains("(line 2)"));
+    assert!(templates.check("{% if x %}", &any_task).is_err());
     let mut faults = Faults::default();
     templates.check_value(
         &json!({"a": ["{{ x }}", "{{ }"], "b/c": "{% endif %}"}),
         "/params",
+        &any_task,
         &mut faults,
     );
     let pointers: Vec<_> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();

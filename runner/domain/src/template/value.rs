@@ -138,6 +138,25 @@ pub(super) fn instant_of(value: &Value, zone: Tz) -> Result<Time, Error> {
     }
 }
 
+/// The instant that a comparison with one of ours means: as [`instant_of`], and the beginning of a year `2026` or of a
+/// month `2026-11`.
+pub(super) fn moment_of(value: &Value, zone: Tz) -> Result<Time, Error> {
+    let Some(text) = value.as_str() else {
+        return match value.kind() {
+            ValueKind::Number | ValueKind::Plain => instant_of(value, zone),
+            kind => Err(invalid(format!("a time cannot be compared with a value of type {kind}"))),
+        };
+    };
+    let text = text.trim();
+    let digits = |part: &str, length| part.len() == length && part.bytes().all(|byte| byte.is_ascii_digit());
+    let whole = match text.split_once('-') {
+        None if digits(text, 4) => format!("{text}-01-01"),
+        Some((year, month)) if digits(year, 4) && digits(month, 2) => format!("{text}-01"),
+        _ => text.to_owned(),
+    };
+    parse_moment(&whole, zone).map_err(invalid)
+}
+
 /// Formats a wall clock time by strftime's letters; an unknown letter is an error rather than a panic.
 pub(super) fn format_local(zone: Tz, at: Time, format: &str) -> Result<String, Error> {
     use chrono::format::{Item, StrftimeItems};

@@ -62,6 +62,8 @@ pub struct NewRun {
     pub deadline_at: Option<Time>,
     /// The attempt that it is a sub-run of.
     pub parent: Option<(RunId, AttemptKey)>,
+    /// When that attempt has to have ended.
+    pub parent_due: Option<Time>,
     /// The backfill or run that it was made by.
     pub source: Option<Uuid>,
     /// Why it waits.
@@ -101,6 +103,9 @@ impl Store {
             return Ok(vec![Created::Made { handed }; runs.len()]);
         }
         let mut tx = self.begin().await?;
+        // Somebody's open transaction may hold a key (`heddle.submit`): whoever wants the same one is told so, instead
+        // of holding up everybody who shares this commit.
+        sqlx::query!("SET LOCAL lock_timeout = '500ms'").execute(&mut *tx).await?;
         let created = create_in(&mut tx, runs, lease, now).await?;
         tx.commit().await?;
         Ok(created)
@@ -294,6 +299,21 @@ async fn settle_parents(
         .await?;
         if taken.rows_affected() == 0 {
             refused.insert(index, Created::Fenced);
+            continue;
+        }
+        if let Some(due) = run.parent_due {
+            // No node watches an attempt that a sub-run holds.
+            sqlx::query!(
+                "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at) VALUES ($1, $2, $3, 2, $4, $5)
+                 ON CONFLICT (run, task, item, kind) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at",
+                parent.0,
+                at.key.task as i16,
+                at.key.item_number(),
+                at.attempt as i16,
+                due
+            )
+            .execute(&mut **tx)
+            .await?;
         }
     }
     Ok(())

@@ -17,6 +17,8 @@ pub enum Due {
     Retry(RunId, AttemptKey),
     /// A run's deadline.
     Deadline(RunId),
+    /// The timeout of an attempt that a sub-run holds.
+    Timeout(RunId, AttemptKey),
 }
 
 /// A sub-run that ended.
@@ -37,6 +39,8 @@ pub struct Settlement {
 pub struct LostAttempt {
     /// Which.
     pub ended: EndedAttempt,
+    /// The node that is gone, unless it has come back under a new lease.
+    pub node: Option<uuid::Uuid>,
 }
 
 impl Completion {
@@ -56,7 +60,11 @@ impl Completion {
             .into_iter()
             .map(|row| {
                 let at = AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 };
-                if row.kind == 1 { Due::Deadline(RunId(row.run)) } else { Due::Retry(RunId(row.run), at) }
+                match row.kind {
+                    1 => Due::Deadline(RunId(row.run)),
+                    2 => Due::Timeout(RunId(row.run), at),
+                    _ => Due::Retry(RunId(row.run), at),
+                }
             })
             .collect())
     }
@@ -198,11 +206,12 @@ impl Store {
     /// Attempts whose node has no valid lease any more.
     pub async fn lost_attempts(&self) -> Result<Vec<LostAttempt>, StoreError> {
         let rows = sqlx::query!(
-            "SELECT r.run, r.task, r.item, r.attempt, r.lease
+            r#"SELECT r.run, r.task, r.item, r.attempt, r.lease,
+                      (SELECT n.id FROM heddle.nodes n WHERE n.lease = r.lease) AS node
                FROM heddle.running r
               WHERE r.lease <> 0
                 AND NOT EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = r.lease AND n.expires_at > clock_timestamp())
-              LIMIT $1",
+              LIMIT $1"#,
             BATCH_MAX as i64
         )
         .fetch_all(&self.pool)
@@ -210,6 +219,7 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| LostAttempt {
+                node: row.node,
                 ended: EndedAttempt {
                     run: RunId(row.run),
                     at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },

@@ -1,6 +1,7 @@
 //! Edges between tasks and between groups: unknown, doubled, and in circles.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use super::{Catalog, GroupLinks, GroupSpec};
 use crate::fault::pointer_token;
@@ -30,6 +31,84 @@ pub(super) fn check_tasks(spec: &GroupSpec, faults: &mut Faults) {
     if let Some(cycle) = graph.cycle() {
         let place = format!("/tasks/{}/depends_on", pointer_token(&cycle[0]));
         faults.add(place, format!("cycle: {}", show_cycle(&cycle)));
+    }
+}
+
+/// Whose outputs the tasks of a group may take.
+pub(super) struct Ancestry<'a> {
+    spec: &'a GroupSpec,
+    known: OnceCell<Ancestors<'a>>,
+}
+
+/// For each task, by its place in the order of names, the set of those it waits for; none of those on a cycle or
+/// behind one.
+struct Ancestors<'a> {
+    places: HashMap<&'a Name, usize>,
+    sets: Vec<Option<Vec<u64>>>,
+}
+
+impl<'a> Ancestry<'a> {
+    pub(super) fn new(spec: &'a GroupSpec) -> Self {
+        Self { spec, known: OnceCell::new() }
+    }
+
+    /// Whether templates of a task may take another's output: that of a task it waits for, directly or not.
+    pub(super) fn check(&self, task: &Name, taken: &Name) -> Result<(), String> {
+        self.check_known(taken)?;
+        let Ancestors { places, sets } = self.known.get_or_init(|| Ancestors::of(self.spec));
+        let (Some(&task), Some(&place)) = (places.get(task), places.get(taken)) else {
+            return Ok(());
+        };
+        match &sets[task] {
+            Some(set) if set[place / 64] & (1 << (place % 64)) == 0 => Err(format!(
+                "`{taken}` is no dependency of this task, direct or indirect; name it in `depends_on`"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there is such a task.
+    pub(super) fn check_known(&self, taken: &Name) -> Result<(), String> {
+        match self.spec.tasks.contains_key(taken) {
+            true => Ok(()),
+            false => Err(format!("there is no task `{taken}`")),
+        }
+    }
+}
+
+impl<'a> Ancestors<'a> {
+    fn of(spec: &'a GroupSpec) -> Self {
+        let places: HashMap<_, _> = spec.tasks.keys().enumerate().map(|(place, name)| (name, place)).collect();
+        let needs: Vec<Vec<usize>> = spec
+            .tasks
+            .values()
+            .map(|task| task.depends_on.iter().filter_map(|name| places.get(name).copied()).collect())
+            .collect();
+        let mut dependants = vec![Vec::new(); needs.len()];
+        let mut missing: Vec<usize> = needs.iter().map(Vec::len).collect();
+        for (task, needs) in needs.iter().enumerate() {
+            needs.iter().for_each(|need| dependants[*need].push(task));
+        }
+        let words = needs.len().div_ceil(64);
+        let mut sets: Vec<Option<Vec<u64>>> = vec![None; needs.len()];
+        let mut ready: Vec<usize> = (0..needs.len()).filter(|task| missing[*task] == 0).collect();
+        while let Some(task) = ready.pop() {
+            let mut set = vec![0; words];
+            for need in &needs[task] {
+                set[need / 64] |= 1 << (need % 64);
+                for (word, more) in set.iter_mut().zip(sets[*need].iter().flatten()) {
+                    *word |= more;
+                }
+            }
+            sets[task] = Some(set);
+            for dependant in &dependants[task] {
+                missing[*dependant] -= 1;
+                if missing[*dependant] == 0 {
+                    ready.push(*dependant);
+                }
+            }
+        }
+        Self { places, sets }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::fault::pointer_token;
 use crate::plan::{Executor, ITEMS_MAX, executor_of};
 use crate::retry::Policy;
 use crate::spec::{AudienceSpec, ByteSize, ForEach, HttpSpec, Shards, TaskSpec, TimeoutSpec};
-use crate::template::{Templates, is_template};
+use crate::template::{Tasks, Templates, is_template};
 use crate::{Faults, Name};
 
 /// The bounds of `memory`, in bytes.
@@ -23,6 +23,22 @@ pub const LOST_MAX: u32 = 1_000;
 /// How long the lists of a task may be: tags, hosts, connections, secrets, pools, headers.
 pub const LIST_MAX: usize = 100;
 
+/// Checks templates, and the tasks that they name.
+pub(super) struct Checker<'a> {
+    pub(super) templates: &'a Templates,
+    pub(super) tasks: Tasks<'a>,
+}
+
+impl Checker<'_> {
+    fn value(&self, value: &Value, pointer: &str, faults: &mut Faults) {
+        self.templates.check_value(value, pointer, self.tasks, faults);
+    }
+
+    fn condition(&self, condition: &str) -> Result<(), String> {
+        self.templates.check_condition(condition, self.tasks)
+    }
+}
+
 const METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
 pub(super) fn check(
@@ -30,7 +46,7 @@ pub(super) fn check(
     (group, spec): (&Name, &GroupSpec),
     task: &TaskSpec,
     catalog: &dyn Catalog,
-    templates: &Templates,
+    templates: &Checker<'_>,
     faults: &mut Faults,
 ) {
     check_description(task.description.as_deref(), place, faults);
@@ -53,8 +69,8 @@ pub(super) fn check(
     if !task.tags.is_empty() && task.queue.is_none() {
         faults.add(format!("{place}/tags"), "only a task with a `queue` has tags");
     }
-    templates.check_value(&Value::Object(task.params.clone()), &format!("{place}/params"), faults);
-    if let Some(Err(detail)) = task.when.as_deref().map(|when| templates.check_condition(when)) {
+    templates.value(&Value::Object(task.params.clone()), &format!("{place}/params"), faults);
+    if let Some(Err(detail)) = task.when.as_deref().map(|when| templates.condition(when)) {
         faults.add(format!("{place}/when"), format!("bad template: {detail}"));
     }
     if let Some(Err(fault)) = task.retry.as_ref().map(Policy::compile) {
@@ -124,9 +140,9 @@ fn check_script(reference: &str, place: &str, catalog: &dyn Catalog, faults: &mu
     faults.add(format!("{place}/script"), detail);
 }
 
-fn check_http(http: &HttpSpec, place: &str, templates: &Templates, faults: &mut Faults) {
+fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mut Faults) {
     for (field, text) in [("method", &http.method), ("url", &http.url)] {
-        templates.check_value(&Value::String(text.clone()), &format!("{place}/{field}"), faults);
+        templates.value(&Value::String(text.clone()), &format!("{place}/{field}"), faults);
     }
     if !is_template(&http.method) && !METHODS.contains(&http.method.to_ascii_uppercase().as_str()) {
         faults.add(
@@ -151,10 +167,10 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Templates, faults: &mut 
         if value.chars().any(|c| c.is_control() && c != '\t') && !is_template(value) {
             faults.add(pointer.clone(), "a header's value has no control characters");
         }
-        templates.check_value(&Value::String(value.clone()), &pointer, faults);
+        templates.value(&Value::String(value.clone()), &pointer, faults);
     }
     if let Some(body) = &http.body {
-        templates.check_value(body, &format!("{place}/body"), faults);
+        templates.value(body, &format!("{place}/body"), faults);
     }
 }
 
@@ -244,7 +260,7 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
     }
 }
 
-fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates: &Templates, faults: &mut Faults) {
+fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates: &Checker<'_>, faults: &mut Faults) {
     if task.for_each.is_some() && task.shards.is_some() {
         faults.add(place, "a task has `for_each` or `shards`, not both");
     }
@@ -256,7 +272,7 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates
         Some(ForEach::Template(text)) => {
             let pointer = format!("{place}/for_each");
             if is_template(text) {
-                templates.check_value(&Value::String(text.clone()), &pointer, faults);
+                templates.value(&Value::String(text.clone()), &pointer, faults);
             } else {
                 faults.add(
                     pointer,
@@ -277,7 +293,7 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates
                     format!("the items have at most {} together", ByteSize(ITEMS_MAX_BYTES as u64)),
                 );
             }
-            templates.check_value(&items, &pointer, faults);
+            templates.value(&items, &pointer, faults);
         }
     }
     match task.shards {

@@ -1,0 +1,140 @@
+//! What a template's code names: filters, tests, functions, and the tasks whose outputs it takes.
+
+use super::UpstreamNames;
+use super::scan::{Code, Kind, Token, wrong};
+use crate::Name;
+
+/// Something that code names, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use<'s> {
+    Filter(&'s str),
+    Test(&'s str),
+    Function(&'s str),
+}
+
+/// Tells each filter, test and function to `known`, and gives an error with its place where that refuses one.
+pub(super) fn check<'s>(
+    source: &'s str,
+    codes: &[Code<'s>],
+    known: impl Fn(Use<'_>) -> Result<(), String>,
+) -> Result<(), String> {
+    let bound = bound_names(codes);
+    for code in codes {
+        let skipped = usize::from(code.statement);
+        for (index, token) in code.tokens.iter().enumerate().skip(skipped) {
+            if let Some(named) = named(code, index)
+                && !matches!(named, Use::Function(name) if bound.contains(&name))
+            {
+                known(named).map_err(|detail| wrong(source, token.start, &detail))?;
+            }
+            // `map('upper')`, `select('defined')`: a filter or a test by its name.
+            if let Some((filter, Some(argument))) = by_name(code, index) {
+                let inner = &argument.text[1..argument.text.len() - 1];
+                let named = if filter == "map" { Use::Filter(inner) } else { Use::Test(inner) };
+                known(named).map_err(|detail| wrong(source, argument.start, &detail))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the word at a place names, if it is a filter, a test or a function that is called.
+fn named<'s>(code: &Code<'s>, index: usize) -> Option<Use<'s>> {
+    let token = code.tokens[index];
+    if token.kind != Kind::Word {
+        return None;
+    }
+    let before = code.before(index);
+    if before.is_some_and(|before| before.is("|")) {
+        return Some(Use::Filter(token.text));
+    }
+    let is = |at: usize| {
+        at > 0 && code.tokens[at].is("is") && code.is_operator(at) && code.tokens[at - 1].ends_operand()
+    };
+    let after_is = index
+        .checked_sub(1)
+        .is_some_and(|one| is(one) || (code.tokens[one].is("not") && one.checked_sub(1).is_some_and(is)));
+    if after_is && !token.is("not") {
+        return Some(Use::Test(token.text));
+    }
+    let called = code.tokens.get(index + 1).is_some_and(|next| next.is("("));
+    let method = before.is_some_and(|before| before.is("."));
+    (called && !method && !code.is_operator(index)).then_some(Use::Function(token.text))
+}
+
+fn by_name<'c, 's>(code: &'c Code<'s>, index: usize) -> Option<(&'s str, Option<&'c Token<'s>>)> {
+    let [pipe, filter, open, argument] = code.tokens.get(index..index + 4)? else {
+        return None;
+    };
+    let plain = pipe.is("|") && matches!(filter.text, "map" | "select" | "reject") && open.is("(");
+    plain.then_some((
+        filter.text,
+        (argument.kind == Kind::Text && !argument.text.contains('\\')).then_some(argument),
+    ))
+}
+
+/// Names that `for` and `set` bind.
+fn bound_names<'s>(codes: &[Code<'s>]) -> Vec<&'s str> {
+    let mut bound = Vec::new();
+    for code in codes {
+        let end = match code.tag() {
+            "for" => "in",
+            "set" => "=",
+            _ => continue,
+        };
+        let targets = code.tokens.iter().skip(1).take_while(|token| !token.is(end));
+        bound.extend(targets.filter(|token| token.kind == Kind::Word).map(|token| token.text));
+    }
+    bound
+}
+
+/// The task that an `upstream` takes.
+pub(super) enum Taken<'s> {
+    /// This one, by a name that may be none.
+    Task(&'s str),
+    /// Any, since the name is computed, or `upstream` is taken as a whole.
+    Any,
+}
+
+/// Tells the task of each `upstream`, and where that stands.
+pub(super) fn upstream<'s>(codes: &[Code<'s>], mut found: impl FnMut(usize, Taken<'s>)) {
+    let rebound = bound_names(codes).contains(&"upstream");
+    for code in codes {
+        for (index, token) in code.tokens.iter().enumerate() {
+            let attribute = code.before(index).is_some_and(|before| before.is("."));
+            if token.kind != Kind::Word || token.text != "upstream" || attribute {
+                continue;
+            }
+            let next = |by: usize| code.tokens.get(index + by);
+            let taken = match (next(1), next(2), next(3)) {
+                _ if rebound => Taken::Any,
+                // A method, such as `upstream.items()`, is no task.
+                (Some(dot), Some(name), after) if dot.is(".") && name.kind == Kind::Word => {
+                    if after.is_some_and(|after| after.is("(")) {
+                        Taken::Any
+                    } else {
+                        Taken::Task(name.text)
+                    }
+                }
+                (Some(open), Some(name), Some(close))
+                    if open.is("[") && name.kind == Kind::Text && close.is("]") && !name.text.contains('\\') =>
+                {
+                    Taken::Task(&name.text[1..name.text.len() - 1])
+                }
+                _ => Taken::Any,
+            };
+            found(token.start, taken);
+        }
+    }
+}
+
+/// Adds the tasks that code takes.
+pub(super) fn add_upstream(codes: &[Code<'_>], names: &mut UpstreamNames) {
+    upstream(codes, |_, taken| match taken {
+        Taken::Task(name) => match Name::new(name) {
+            Ok(name) => drop(names.names.insert(name)),
+            Err(_) => names.all = true,
+        },
+        Taken::Any => names.all = true,
+    });
+}
