@@ -438,6 +438,31 @@ impl Store {
         .await?)
     }
 
+    /// Revisions by their ids, each with the name of its group.
+    pub async fn revisions_by_id(&self, ids: &[i64]) -> Result<Vec<(RevisionRow, String)>, StoreError> {
+        Ok(sqlx::query!(
+            "SELECT r.id, r.group_id, r.revision, r.spec, r.schedule_anchors, r.created_at, r.created_by, g.name
+             FROM heddle.revisions r JOIN heddle.groups g ON g.id = r.group_id WHERE r.id = ANY($1)",
+            ids,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(|row| {
+            let revision = RevisionRow {
+                id: row.id,
+                group_id: row.group_id,
+                revision: row.revision,
+                spec: row.spec,
+                schedule_anchors: row.schedule_anchors,
+                created_at: row.created_at,
+                created_by: row.created_by,
+            };
+            (revision, row.name)
+        })
+        .collect())
+    }
+
     /// A group's revisions, newest first, below revision number `cursor`.
     pub async fn revisions(
         &self,

@@ -368,6 +368,13 @@ impl Completion {
         Ok(known)
     }
 
+    /// When the group's schedules are due next: what lies before that has been decided.
+    pub async fn next_of_group(&mut self, group_id: i64) -> Result<Option<Time>, StoreError> {
+        Ok(sqlx::query_scalar!("SELECT min(next_fire_at) FROM heddle.schedules WHERE group_id = $1", group_id)
+            .fetch_one(self.connection())
+            .await?)
+    }
+
     /// The last instant of a group at or before `at` that has a run.
     pub async fn last_made_instant(&mut self, group_id: i64, at: Time) -> Result<Option<Time>, StoreError> {
         Ok(sqlx::query_scalar!(
