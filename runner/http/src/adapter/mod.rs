@@ -1,5 +1,6 @@
 //! The engine's handle behind the routes: [`EngineApi`] for [`Engine`].
 
+mod backfills;
 mod runs;
 mod scripts;
 mod streams;
@@ -11,19 +12,21 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use heddle_domain::Name;
+use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::id::RunId;
 use heddle_domain::spec::GroupSpec;
 use heddle_domain::state::TaskState;
 use heddle_engine::{ControlError, Engine, EngineError, SubmitError};
+use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::engine_api::{
-    Answer, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery, NextInstants, Refusal, RunFilter, Submission,
+    Answer, BackfillStart, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery, NextInstants, Refusal, RunFilter, Submission,
     TaskRef,
 };
-use crate::shapes::{BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use crate::shapes::{Backfill, BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
 
 impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Self {
@@ -44,7 +47,7 @@ impl From<SubmitError> for Refusal {
     fn from(error: SubmitError) -> Self {
         match error {
             SubmitError::UnknownGroup(name) => Self::NotFound { what: "group", name },
-            SubmitError::Disabled(_) | SubmitError::Fenced => Self::Conflict { detail: error.to_string(), existing: None },
+            SubmitError::Disabled(_) | SubmitError::Refused(_) | SubmitError::Fenced => Self::Conflict { detail: error.to_string(), existing: None },
             SubmitError::Invalid(faults) => Self::Invalid(faults),
             SubmitError::Exists(run) => {
                 Self::Conflict { detail: error.to_string(), existing: Some(run.to_string()) }
@@ -144,6 +147,28 @@ impl EngineApi for Engine {
 
     fn events(&self, run: Uuid, cursor: Option<String>) -> Answer<'_, BoxStream<'static, RunEvent>> {
         Box::pin(streams::events(self.clone(), RunId(run), cursor))
+    }
+
+    fn start_backfill(
+        &self,
+        group: Name,
+        spec: BackfillSpec,
+        asked: Value,
+        actor: String,
+    ) -> Answer<'_, BackfillStart> {
+        Box::pin(backfills::start(self, group, spec, asked, actor))
+    }
+
+    fn backfill(&self, id: Uuid) -> Answer<'_, Backfill> {
+        Box::pin(backfills::get(self, id))
+    }
+
+    fn backfills(&self, groups: Vec<String>, cursor: Option<Uuid>, limit: i64) -> Answer<'_, List<Backfill>> {
+        Box::pin(backfills::list(self, groups, cursor, limit))
+    }
+
+    fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: String) -> Answer<'_, Backfill> {
+        Box::pin(backfills::change(self, id, action, actor))
     }
 
     fn nodes(&self) -> Answer<'_, Vec<Node>> {

@@ -1,6 +1,7 @@
 //! The routes, one file per noun.
 
 mod admin;
+mod backfills;
 mod categories;
 mod connections;
 mod grants;
@@ -28,6 +29,7 @@ pub fn table() -> Table {
         ("runs", runs::routes()),
         ("runs", run_controls::routes()),
         ("tasks", tasks::routes()),
+        ("backfills", backfills::routes()),
         ("secrets", secrets::routes()),
         ("connections", connections::routes()),
         ("tokens", tokens::routes()),
