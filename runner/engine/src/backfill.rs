@@ -359,7 +359,10 @@ impl Inner {
                 source: Some(row.id),
                 parent: None,
             };
-            laid_out.push(self.lay_out(revision, &resolution, layout, now));
+            let (mut run, context) = self.lay_out(revision, &resolution, layout, now);
+            // The turn registers it, since it may take an instant over from another run.
+            run.instant = false;
+            laid_out.push((run, context));
         }
         let registrations: Vec<(Time, RunId, Option<Uuid>)> = make
             .iter()
@@ -378,6 +381,9 @@ impl Inner {
         let (runs, contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = laid_out.into_iter().unzip();
         let created = turn.create(&runs, self.lease(), now).await?;
         let handed = created.iter().all(|created| *created == Created::Made { handed: true });
+        if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
+            return Err(EngineError::Unreadable(format!("a run of backfill {} was not made: {refused:?}", row.id)));
+        }
         Ok(Made { runs, contexts, handed, lost })
     }
 
