@@ -205,6 +205,8 @@ pub struct NextInstants {
     pub instants: Vec<(Time, Vec<String>)>,
     /// The next instant of each.
     pub by_schedule: BTreeMap<String, Option<Time>>,
+    /// Those that have fired for the only time (`once`), and when.
+    pub fired: BTreeMap<String, Time>,
 }
 
 /// What came of asking for a backfill.

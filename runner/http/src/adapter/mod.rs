@@ -1,6 +1,7 @@
 //! The engine's handle behind the routes: [`EngineApi`] for [`Engine`].
 
 mod backfills;
+mod next;
 mod runs;
 mod scripts;
 mod streams;
@@ -14,7 +15,6 @@ use futures::stream::BoxStream;
 use heddle_domain::Name;
 use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::id::RunId;
-use heddle_domain::spec::GroupSpec;
 use heddle_domain::state::TaskState;
 use heddle_engine::{ControlError, Engine, EngineError, SubmitError};
 use heddle_store::backfill::BackfillAction;
@@ -82,7 +82,7 @@ impl EngineApi for Engine {
     }
 
     fn next(&self, group: GroupRow, count: usize) -> Answer<'_, NextInstants> {
-        Box::pin(async move { next(self, group, count) })
+        Box::pin(next::next(self, group, count))
     }
 
     fn submit(&self, group: Name, submission: Submission, _actor: String) -> Answer<'_, Run> {
@@ -198,35 +198,6 @@ impl EngineApi for Engine {
             self.store().now().await.map(drop).map_err(|error| error.to_string())
         })
     }
-}
-
-/// The next instants of a group's enabled schedules.
-fn next(engine: &Engine, group: GroupRow, count: usize) -> Result<NextInstants, Refusal> {
-    use heddle_domain::Clock;
-    use heddle_domain::schedule::{Schedule, local};
-    let internal = |error: String| Refusal::Internal(error.into());
-    let spec: GroupSpec = serde_json::from_value(group.spec).map_err(|error| internal(error.to_string()))?;
-    let zone = spec.timezone.as_deref().unwrap_or("UTC");
-    let zone = local::parse_zone(zone).map_err(|error| internal(error.to_string()))?;
-    let now = engine.clock().now();
-    let mut next = NextInstants::default();
-    let mut instants: std::collections::BTreeMap<heddle_domain::Time, Vec<String>> = Default::default();
-    for (name, schedule) in &spec.schedules {
-        let anchor = group.schedule_anchors[name.as_str()].as_str();
-        let created = anchor.and_then(|text| text.parse().ok()).unwrap_or(group.created_at);
-        let schedule = Schedule::compile(schedule, zone, created).map_err(|fault| internal(fault.to_string()))?;
-        let mut at = now;
-        let mut first = None;
-        for _ in 0..count {
-            let Some(due) = schedule.next_after(at).filter(|_| schedule.enabled()) else { break };
-            first.get_or_insert(due);
-            instants.entry(due).or_default().push(name.to_string());
-            at = due;
-        }
-        next.by_schedule.insert(name.to_string(), first);
-    }
-    next.instants = instants.into_iter().take(count).collect();
-    Ok(next)
 }
 
 async fn nodes(engine: &Engine) -> Result<Vec<Node>, Refusal> {
