@@ -688,6 +688,35 @@ fn control(all: &mut Schemas) {
     );
     all.insert("BackfillPlan", object(&[("instants", array(time())), ("total", integer())]));
     all.insert("BackfillList", list_of(to("Backfill")));
+    all.insert(
+        "CompatibilityAnswer",
+        object(&[("code", integer()), ("msg", text()), ("data", json!({}))]),
+    );
+    all.insert("TimerTaskId", object(&[("taskId", integer())]));
+    let timer = object(&[
+        ("type", json!({"type": "integer", "enum": [1, 2, 3, 4]})),
+        ("cron?", text()),
+        ("initDelay?", integer()),
+        ("period?", integer()),
+        ("delay?", integer()),
+        ("startDateTime?", text()),
+        ("endDateTime?", text()),
+        ("status?", integer()),
+    ]);
+    all.insert(
+        "TimerTask",
+        object(&[
+            ("taskId?", integer()),
+            ("taskName?", text()),
+            ("appServiceName?", text()),
+            ("apiServiceName?", text()),
+            ("apiMethodName?", text()),
+            ("timeout?", integer()),
+            ("status?", integer()),
+            ("taskScheduleConf?", object(&[("timerList?", array(timer))])),
+            ("subTaskList?", array(to("TimerTask"))),
+        ]),
+    );
     all.insert("PoolSpec", object(&[("name?", name()), ("slots", integer())]));
     all.insert("Pool", named(vec![("slots", integer())]));
     all.insert("PoolList", list_of(to("Pool")));

@@ -22,6 +22,7 @@ pub mod script;
 pub mod secret;
 pub mod setting;
 pub mod template;
+pub mod timer_task;
 pub mod token;
 pub mod upstream;
 
@@ -52,6 +53,12 @@ impl Store {
         let options = PgConnectOptions::from_str(url)
             .map_err(StoreError::from)?
             .application_name("heddle")
+            // The default begins with a schema named like the role. A role `heddle` would find the table of migrations
+            // in another place before and after the first of them, which makes the schema `heddle`.
+            .options([("search_path", "public")])
+            // All statements of the data plane reach their rows by index. A plan that was made while a table was empty,
+            // and is kept, must not scan it when there are a hundred thousand runs in it a second later.
+            .options([("enable_seqscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")])
             .statement_cache_capacity(256);
         let pool = PgPoolOptions::new()
             .max_connections(connections_max)

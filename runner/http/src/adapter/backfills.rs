@@ -75,10 +75,12 @@ fn view(row: BackfillRow, counts: Counts) -> Backfill {
         Some(RunState::Succeeded | RunState::Failed) => backfill::ended(&counts).as_str(),
         _ => backfill_state_word(row.state),
     };
-    let total = if row.finished_at.is_some() { row.made } else { row.expected.max(row.made) };
+    // What was expected has come or has turned out not to be needed, unless it was given up.
+    let worked_off = row.finished_at.is_some() && row.state != RunState::Cancelled.number();
+    let total = if worked_off { row.made } else { row.expected.max(row.made) };
     let mut by_state: BTreeMap<String, i64> =
         counts.into_iter().map(|(state, count)| (state.as_str().to_owned(), count)).collect();
-    if total > row.made {
+    if total > row.made && matches!(state, "running" | "paused") {
         by_state.insert("pending".into(), total - row.made);
     }
     Backfill {

@@ -3,6 +3,7 @@
 mod admin;
 mod backfills;
 mod categories;
+mod compatibility;
 mod connections;
 mod grants;
 mod groups;
@@ -35,6 +36,7 @@ pub fn table() -> Table {
         ("tokens", tokens::routes()),
         ("pools", pools::routes()),
         ("admin", admin::routes()),
+        ("compatibility", compatibility::routes()),
         ("health", health::routes()),
     ])
 }
