@@ -54,6 +54,7 @@ const GUESTS: &[Guest] = &[
     component("weather-precipitation"),
     component("weather-report"),
     component("weather-temperature"),
+    component("yearly-summary"),
 ];
 
 /// Files of the templates are found by walking these.

@@ -23,6 +23,19 @@ create table if not exists monthly_report (
     written_at          timestamptz not null default now()
 );
 
+-- Written by the script yearly-summary.
+create table if not exists yearly_report (
+    year                integer primary key,
+    days                integer not null,
+    temp_max_mean       float8 not null,
+    temp_min_mean       float8 not null,
+    precipitation_total float8 not null,
+    wettest_month       text not null,
+    weather_counts      jsonb not null,
+    run                 text not null,
+    written_at          timestamptz not null default now()
+);
+
 -- Written by the consumer greetings, on topics whose name begins with `stored`.
 create table if not exists greetings_sent (
     id       text primary key,

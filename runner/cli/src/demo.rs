@@ -11,15 +11,25 @@ use tokio_postgres::NoTls;
 use url::Url;
 
 /// The scripts that the demo's groups use, and a few to play with.
-const SCRIPTS: [&str; 8] =
-    ["weather-extract", "weather-temperature", "weather-precipitation", "weather-report", "hello", "fib", "flaky", "sleep"];
+const SCRIPTS: [&str; 9] = [
+    "weather-extract",
+    "weather-temperature",
+    "weather-precipitation",
+    "weather-report",
+    "yearly-summary",
+    "hello",
+    "fib",
+    "flaky",
+    "sleep",
+];
 
 /// The database that the demo's scripts read and write.
 const WAREHOUSE: &str = "warehouse";
 
-/// The groups.
-const GROUPS: [(&str, &str); 2] = [
+/// The groups, each after those that it follows.
+const GROUPS: [(&str, &str); 3] = [
     ("seattle-weather", include_str!("../demo/seattle-weather.yaml")),
+    ("yearly-summary", include_str!("../demo/yearly-summary.yaml")),
     ("hello", include_str!("../demo/hello.yaml")),
 ];
 

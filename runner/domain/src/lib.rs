@@ -3,6 +3,7 @@
 //! Nothing here does I/O, waits, or looks at a clock or a random generator: time and chance come in as arguments
 //! ([`Clock`], [`Chance`]), so that a decision can be replayed.
 
+pub mod backfill;
 pub mod chance;
 pub mod clock;
 pub mod duration;

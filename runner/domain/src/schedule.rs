@@ -308,6 +308,29 @@ impl Schedule {
         self.zone
     }
 
+    /// What becomes of instants that were missed.
+    pub fn misfire(&self) -> Misfire {
+        self.misfire
+    }
+
+    /// The first instant that may be due live.
+    pub fn live_from(&self) -> Time {
+        self.live_from
+    }
+
+    /// `after`: from the end of a run to the next one.
+    pub fn delay(&self) -> Option<Span> {
+        match self.rule {
+            Rule::After { delay, .. } => Some(delay),
+            _ => None,
+        }
+    }
+
+    /// The window: from here, inclusive, to there, exclusive.
+    pub fn window(&self) -> (Option<Time>, Option<Time>) {
+        (self.starts, self.ends)
+    }
+
     /// How late an instant may be before `misfire` decides about it.
     pub fn grace(&self) -> Span {
         self.grace

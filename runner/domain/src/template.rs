@@ -360,3 +360,7 @@ impl std::io::Write for &mut Bounded {
 #[cfg(test)]
 #[path = "template/tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "template/attack_tests.rs"]
+mod attack_tests;

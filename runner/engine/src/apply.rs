@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, AttemptKey, Event, Outcome, Progress, Refused, decide};
-use heddle_domain::state::{AttemptState, ErrorKind, RunState};
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, Trigger};
 use heddle_domain::Time;
 use heddle_sandbox::Effect as ScriptEffect;
 use heddle_store::live::{
@@ -41,8 +41,12 @@ pub(crate) struct After {
     pub(crate) interrupted: Vec<Interrupted>,
     /// The inbox has something: a sub-run's end, a gate.
     pub(crate) inbox: bool,
+    /// A backfill's run has ended: there may be room for its next.
+    pub(crate) backfilled: bool,
     /// The earliest timer that was written.
     pub(crate) due: Option<Time>,
+    /// A run succeeded whose group others follow.
+    pub(crate) followed: bool,
     /// Attempts recorded.
     pub(crate) recorded: u64,
 }
@@ -164,7 +168,8 @@ impl Inner {
             after.finished.push(run);
         }
         after.moved.push(run);
-        let gated = context.revision.is_gated(context.facts.trigger);
+        after.backfilled |= finished && context.facts.trigger == Trigger::Backfill;
+        let gated = context.revision.is_gated(context.facts.trigger, context.facts.source.is_some());
         after.inbox |= finished && (gated || context.facts.has_parent);
         RunWrite {
             run,
@@ -199,6 +204,7 @@ impl Inner {
             after.left = true;
         }
         after.inbox |= written.parents_told;
+        after.followed |= written.followed;
         after.interrupted.extend(written.interrupted);
         Ok(())
     }
@@ -243,6 +249,12 @@ impl Inner {
         }
         if after.inbox {
             self.inbox.notify_one();
+        }
+        if after.backfilled {
+            self.backfills.notify_one();
+        }
+        if after.followed {
+            self.links.notify_one();
         }
     }
 

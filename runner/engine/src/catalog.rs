@@ -3,18 +3,20 @@
 //! Revisions, script versions and resolutions are immutable and cached for as long as there is room. What a *name*
 //! stands for changes: those entries are dropped when the change log says so, at once on the node that took the change.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_domain::plan::{Executor, Plan};
 use heddle_domain::run::{AttemptKey, Event, Progress, decide};
+use heddle_domain::schedule::{Calendar, Schedule};
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::{GroupSpec, Overlap};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::template;
-use heddle_store::{Store, StoreError};
+use heddle_store::group::RevisionRow;
+use heddle_store::{Store, StoreError, schedule};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
@@ -108,6 +110,10 @@ pub struct Revision {
     pub group_name: String,
     /// The tasks.
     pub plan: Plan,
+    /// Its schedules by name, disabled ones included.
+    pub schedules: BTreeMap<String, Schedule>,
+    /// Its enabled schedules as one sequence of instants.
+    pub calendar: Calendar,
     /// The state in which a run of it begins: progress and what is ready at once.
     pub(crate) start: (Vec<u8>, Progress, Vec<AttemptKey>),
     /// Per task: whether its params hold templates.
@@ -115,12 +121,33 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// Whether runs made by this trigger have to wait for their turn.
-    pub fn is_gated(&self, trigger: Trigger) -> bool {
-        let overlaps = matches!(trigger, Trigger::Schedule | Trigger::Upstream)
-            && self.plan.spec.overlap != Overlap::Allow;
+    /// Whether runs made by this trigger have to wait before the group's gate: for their turn, or for upstreams.
+    /// `sourced` ones were made by a backfill or another run: no overlap applies to them.
+    pub fn is_gated(&self, trigger: Trigger, sourced: bool) -> bool {
+        let overlaps = is_timed(trigger, sourced) && self.plan.spec.overlap != Overlap::Allow;
         let bounded = self.plan.spec.max_active_runs.is_some() && trigger != Trigger::Backfill;
-        overlaps || bounded
+        overlaps || bounded || self.follows(trigger)
+    }
+
+    /// Whether runs made by this trigger wait for upstream groups: a schedule makes them on time, whether the upstreams
+    /// have succeeded or not. (Without a schedule there is no run before they have.)
+    pub fn follows(&self, trigger: Trigger) -> bool {
+        let spec = &self.plan.spec;
+        !spec.depends_on.is_empty()
+            && match trigger {
+                Trigger::Schedule => true,
+                Trigger::Upstream => !spec.schedules.is_empty(),
+                _ => false,
+            }
+    }
+}
+
+/// Whether the overlap of its group applies to a run.
+pub(crate) fn is_timed(trigger: Trigger, sourced: bool) -> bool {
+    match trigger {
+        Trigger::Schedule => true,
+        Trigger::Upstream => !sourced,
+        _ => false,
     }
 }
 
@@ -149,6 +176,10 @@ pub struct Catalog {
     revisions: Cache<i64, Arc<Revision>>,
     resolutions: Cache<i64, Arc<Resolution>>,
     versions: Cache<(String, i32), Arc<ScriptFacts>>,
+    /// What the scripts of a revision stand for now, by the revision.
+    current: Cache<i64, Arc<Resolution>>,
+    /// Active versions of scripts.
+    active: Cache<String, Option<i32>>,
     /// Grows with each change, so that what was read before a change is not cached after it.
     generation: AtomicU64,
 }
@@ -161,6 +192,8 @@ impl Catalog {
             revisions: Cache::new(CACHE_ENTRIES_MAX),
             resolutions: Cache::new(CACHE_ENTRIES_MAX),
             versions: Cache::new(CACHE_ENTRIES_MAX),
+            current: Cache::new(CACHE_ENTRIES_MAX),
+            active: Cache::new(CACHE_ENTRIES_MAX),
             generation: AtomicU64::new(0),
         }
     }
@@ -171,7 +204,12 @@ impl Catalog {
         match kind {
             "group" => self.groups.remove(name),
             // Any group may use the script, or the template.
-            "script" | "template" => self.groups.clear(),
+            "script" => {
+                self.groups.clear();
+                self.current.clear();
+                self.active.clear();
+            }
+            "template" => self.groups.clear(),
             _ => {}
         }
     }
@@ -220,6 +258,13 @@ impl Catalog {
             Some(group) => group.name,
             None => String::new(),
         };
+        self.keep_revision(row, group_name)
+    }
+
+    fn keep_revision(&self, row: RevisionRow, group_name: String) -> Result<Arc<Revision>, EngineError> {
+        let id = row.id;
+        let schedule::Compiled { schedules, calendar } =
+            schedule::compile(&row.spec, &row.schedule_anchors, row.created_at)?;
         let spec: GroupSpec = serde_json::from_value(row.spec)
             .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
         let plan =
@@ -245,13 +290,71 @@ impl Catalog {
             start: (progress.to_bytes(), progress, actions.ready),
             templated,
             plan,
+            schedules,
+            calendar,
         });
         self.revisions.insert(id, revision.clone());
         Ok(revision)
     }
 
-    /// What a revision's script names stand for now, as a row.
-    pub async fn resolve(&self, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
+    /// Revisions with what their scripts stand for now, in few statements however many there are. Those that cannot be
+    /// read are left out, and said so.
+    pub(crate) async fn current(
+        &self,
+        ids: &[i64],
+    ) -> Result<HashMap<i64, (Arc<Revision>, Arc<Resolution>)>, EngineError> {
+        let generation = self.generation.load(Ordering::Acquire);
+        let mut revisions: HashMap<i64, Arc<Revision>> = HashMap::with_capacity(ids.len());
+        let mut missing = Vec::new();
+        for &id in ids {
+            match self.revisions.get(&id) {
+                Some(revision) => drop(revisions.insert(id, revision)),
+                None => missing.push(id),
+            }
+        }
+        if !missing.is_empty() {
+            for (row, name) in self.store.revisions_by_id(&missing).await? {
+                let id = row.id;
+                match self.keep_revision(row, name) {
+                    Ok(revision) => drop(revisions.insert(id, revision)),
+                    Err(error) => tracing::error!(%error, revision = id, "a revision cannot be read"),
+                }
+            }
+        }
+        let mut found = HashMap::with_capacity(revisions.len());
+        let (mut unresolved, mut named, mut scripts) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, revision) in revisions {
+            if let Some(resolution) = self.current.get(&id) {
+                found.insert(id, (revision, resolution));
+                continue;
+            }
+            let (names, facts) = self.name_scripts(&revision, &Value::Null).await?;
+            unresolved.push(revision);
+            named.push(names);
+            scripts.push(facts);
+        }
+        if !unresolved.is_empty() {
+            let rows: Vec<i64> = unresolved.iter().map(|revision| revision.id).collect();
+            let ids = self.store.resolutions(&rows, &named).await?;
+            for ((revision, id), scripts) in unresolved.into_iter().zip(ids).zip(scripts) {
+                let resolution = Arc::new(Resolution { id, scripts });
+                self.resolutions.insert(id, resolution.clone());
+                if self.generation.load(Ordering::Acquire) == generation {
+                    self.current.insert(revision.id, resolution.clone());
+                }
+                found.insert(revision.id, (revision, resolution));
+            }
+        }
+        Ok(found)
+    }
+
+    /// What a revision's script names stand for now, but for those that `kept` names in a version: for the database,
+    /// and by task number.
+    async fn name_scripts(
+        &self,
+        revision: &Revision,
+        kept: &Value,
+    ) -> Result<(Value, Vec<Option<Arc<ScriptFacts>>>), EngineError> {
         let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
         let mut named = Map::new();
         for task in &revision.plan.tasks {
@@ -261,18 +364,33 @@ impl Catalog {
             }
             let text = task.spec.script.as_deref().unwrap_or_default();
             let (name, version) = split_version(text);
-            match self.script(name, version).await? {
-                Some(facts) => {
-                    named.insert(
-                        task.name.as_str().to_owned(),
-                        json!({"script": facts.name, "version": facts.version, "digest": facts.digest}),
-                    );
-                    scripts.push(Some(facts));
-                }
-                None => scripts.push(None),
+            let version = version.or_else(|| kept_version(&kept[task.name.as_str()], name));
+            let facts = self.script(name, version).await?;
+            if let Some(facts) = &facts {
+                named.insert(
+                    task.name.as_str().to_owned(),
+                    json!({"script": facts.name, "version": facts.version, "digest": facts.digest}),
+                );
             }
+            scripts.push(facts);
         }
-        let id = self.store.resolution(revision.id, &Value::Object(named)).await?;
+        Ok((Value::Object(named), scripts))
+    }
+
+    /// What a revision's script names stand for now, as a row.
+    pub async fn resolve(&self, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
+        self.resolve_with(revision, &Value::Null).await
+    }
+
+    /// The same, but in the versions of another resolution where its tasks name the same scripts.
+    pub async fn resolve_like(&self, revision: &Revision, other: i64) -> Result<Arc<Resolution>, EngineError> {
+        let kept = self.store.resolved_scripts(other).await?.unwrap_or_default();
+        self.resolve_with(revision, &kept).await
+    }
+
+    async fn resolve_with(&self, revision: &Revision, kept: &Value) -> Result<Arc<Resolution>, EngineError> {
+        let (named, scripts) = self.name_scripts(revision, kept).await?;
+        let id = self.store.resolution(revision.id, &named).await?;
         let resolution = Arc::new(Resolution { id, scripts });
         self.resolutions.insert(id, resolution.clone());
         Ok(resolution)
@@ -306,12 +424,24 @@ impl Catalog {
     pub async fn script(&self, name: &str, version: Option<i32>) -> Result<Option<Arc<ScriptFacts>>, EngineError> {
         let version = match version {
             Some(version) => version,
-            None => match self.store.script(name).await?.and_then(|row| row.active_version) {
+            None => match self.active_version(name).await? {
                 Some(version) => version,
                 None => return Ok(None),
             },
         };
         self.version(name, version).await
+    }
+
+    async fn active_version(&self, name: &str) -> Result<Option<i32>, EngineError> {
+        if let Some(version) = self.active.get(name) {
+            return Ok(version);
+        }
+        let generation = self.generation.load(Ordering::Acquire);
+        let version = self.store.script(name).await?.and_then(|row| row.active_version);
+        if self.generation.load(Ordering::Acquire) == generation {
+            self.active.insert(name.to_owned(), version);
+        }
+        Ok(version)
     }
 
     async fn version(&self, name: &str, version: i32) -> Result<Option<Arc<ScriptFacts>>, EngineError> {
@@ -334,6 +464,11 @@ impl Catalog {
         self.versions.insert(key, facts.clone());
         Ok(Some(facts))
     }
+}
+
+/// The version of a script that a task had, if it is that script's.
+fn kept_version(task: &Value, script: &str) -> Option<i32> {
+    if task["script"].as_str()? == script { i32::try_from(task["version"].as_i64()?).ok() } else { None }
 }
 
 /// `name@3` is version 3 of `name`; `name` alone stands for the active one.

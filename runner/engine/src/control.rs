@@ -301,6 +301,7 @@ impl Inner {
             completion.commit().await?;
             self.wakes.moved(&[run], &[run]);
             self.inbox.notify_one();
+            self.links.notify_one();
             return Ok(());
         }
         let withdrawn = completion.withdraw(&[run]).await?.into_iter().map(|(_, key)| key).collect();
@@ -335,5 +336,6 @@ pub(crate) fn facts_of(row: &RunRow) -> RunFacts {
         created_at: row.created_at,
         deadline_at: row.deadline_at,
         has_parent: row.parent_run.is_some(),
+        source: row.source,
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Event, Progress};
-use heddle_domain::spec::{DeadlineAction, Overlap};
-use heddle_domain::state::{ErrorKind, RunState, Trigger};
+use heddle_domain::spec::DeadlineAction;
+use heddle_domain::state::{ErrorKind, RunState};
 use heddle_domain::Time;
 use heddle_store::live::{Due, EndedAttempt, RunWrite, Settlement};
 use serde_json::json;
@@ -28,9 +28,6 @@ const REAP_EVERY: Duration = Duration::from_secs(1);
 
 /// How long an attempt has to be unknown before it is taken up.
 const ADOPT_AFTER: Duration = Duration::from_secs(3);
-
-/// How many waiting runs of a group one look admits at most.
-const ADMIT_MAX: i64 = 1_000;
 
 /// How many sub-runs without a parent one look cancels.
 const ORPHANS_MAX: i64 = 500;
@@ -209,7 +206,7 @@ impl Inner {
             if context.facts.resolution_id.is_none() {
                 completion.set_resolution(run, context.resolution.id).await?;
             }
-            if context.revision.is_gated(context.facts.trigger) {
+            if context.revision.is_gated(context.facts.trigger, context.facts.source.is_some()) {
                 gated.push((run, context.facts.group_id));
                 continue;
             }
@@ -227,71 +224,6 @@ impl Inner {
         completion.commit().await?;
         self.acted(after);
         self.inbox.notify_one();
-        Ok(())
-    }
-
-    /// Groups whose waiting runs may be let through.
-    async fn turnstiles(self: &Arc<Self>) -> Result<(), EngineError> {
-        let now = self.now();
-        let mut completion = self.store.completion(self.lease(), now).await?;
-        let groups = completion.take_turnstiles().await?;
-        let mut admitted: Vec<RunId> = Vec::new();
-        let mut cancelled: Vec<RunId> = Vec::new();
-        for group_id in groups {
-            let (active, waiting) = completion.queue_of_group(group_id, ADMIT_MAX).await?;
-            let ids: Vec<RunId> = waiting.iter().map(|entry| entry.0).collect();
-            self.load_contexts(&ids).await?;
-            let mut active: Vec<(RunId, Trigger)> = active
-                .into_iter()
-                .filter_map(|(run, trigger)| Some((run, Trigger::from_number(trigger)?)))
-                .collect();
-            for run in ids {
-                let Some(context) = self.contexts.get(&run) else { continue };
-                let spec = &context.revision.plan.spec;
-                let trigger = context.facts.trigger;
-                let timed = |trigger: Trigger| matches!(trigger, Trigger::Schedule | Trigger::Upstream);
-                let bounded = active.iter().filter(|entry| entry.1 != Trigger::Backfill).count();
-                if spec.max_active_runs.is_some_and(|max| bounded >= max as usize) && trigger != Trigger::Backfill {
-                    continue;
-                }
-                if timed(trigger) && spec.overlap != Overlap::Allow {
-                    let earlier: Vec<RunId> =
-                        active.iter().filter(|entry| timed(entry.1)).map(|entry| entry.0).collect();
-                    if !earlier.is_empty() {
-                        if spec.overlap == Overlap::CancelPrevious {
-                            cancelled.extend(earlier);
-                        }
-                        continue;
-                    }
-                }
-                active.push((run, trigger));
-                admitted.push(run);
-            }
-        }
-        admitted.sort_unstable();
-        let locked = completion.lock_runs(&admitted).await?;
-        let mut after = After::default();
-        let mut writes = Vec::new();
-        let mut room = self.room();
-        for run in &admitted {
-            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else { continue };
-            let mut found = found.clone();
-            found.progress = Progress::new(&context.revision.plan).to_bytes();
-            let (actions, state, progress) =
-                self.decide(&context, &found, &[Event::Start], &mut completion, now).await?;
-            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
-        }
-        completion.unwait(&admitted).await?;
-        self.write(&mut completion, &writes, &mut after).await?;
-        completion.commit().await?;
-        self.acted(after);
-        let overlapped = BulkAction::CancelFor("overlap: a newer run of the group took its place".into());
-        for run in cancelled {
-            let engine = Engine { inner: self.clone() };
-            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &overlapped, "overlap").await {
-                return Err(error);
-            }
-        }
         Ok(())
     }
 

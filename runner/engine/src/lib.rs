@@ -6,7 +6,10 @@
 //! | pump | `pump.rs` | an outcome | records outcomes |
 //! | claimer | `pump.rs` | work, room | claims what is ready |
 //! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
+//! | scheduler | `scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
+//! | links | `upstream.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
 //! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
+//! | backfiller | `backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
 //! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
 //! | follower | `wake.rs` | notifications, every second | changes made on other nodes |
 //! | log writer | `logs.rs` | every 200 ms | lines of attempts that are under way |
@@ -14,6 +17,7 @@
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
 
 mod apply;
+mod backfill;
 mod catalog;
 mod clock;
 mod control;
@@ -23,9 +27,12 @@ mod http_task;
 mod inbox;
 mod logs;
 mod node;
+mod overlap;
 mod prepare;
 mod pump;
+mod scheduler;
 mod submit;
+mod upstream;
 mod wake;
 mod work;
 
@@ -50,6 +57,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+pub use backfill::{Started, state_word as backfill_state_word};
 pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, ControlError};
@@ -149,7 +157,11 @@ pub(crate) struct Inner {
     /// An attempt in hand has ended.
     pub(crate) freed: Notify,
     pub(crate) inbox: Notify,
+    pub(crate) schedules: Notify,
+    pub(crate) links: Notify,
     pub(crate) warm_up: Notify,
+    pub(crate) backfills: Notify,
+    pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     pub(crate) ended: mpsc::UnboundedSender<work::Report>,
     pub(crate) submissions: mpsc::Sender<submit::Request>,
@@ -239,7 +251,11 @@ impl Engine {
             work: Notify::new(),
             freed: Notify::new(),
             inbox: Notify::new(),
+            schedules: Notify::new(),
+            links: Notify::new(),
             warm_up: Notify::new(),
+            backfills: Notify::new(),
+            sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
             ended,
             submissions,
@@ -267,6 +283,9 @@ impl Engine {
         inner.tracker.spawn(submit::run(inner.clone(), submission_receiver));
         inner.tracker.spawn(inbox::run(inner.clone()));
         inner.tracker.spawn(inbox::reap(inner.clone()));
+        inner.tracker.spawn(scheduler::run(inner.clone()));
+        inner.tracker.spawn(upstream::run(inner.clone()));
+        inner.tracker.spawn(backfill::run(inner.clone()));
         inner.tracker.spawn(node::keep(inner.clone()));
         inner.tracker.spawn(wake::follow(inner.clone()));
         inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use heddle_domain::plan::Plan;
 use heddle_domain::run::{Progress, decide};
-use heddle_domain::state::{ErrorKind, RunState};
+use heddle_domain::state::{ErrorKind, RunState, Trigger};
 use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
 use tokio::sync::mpsc;
 
@@ -169,7 +169,7 @@ fn is_sole(report: &Report) -> bool {
         && done.effects.is_empty()
         && !context.facts.has_parent
         && context.facts.deadline_at.is_none()
-        && !context.revision.is_gated(context.facts.trigger)
+        && !context.revision.is_gated(context.facts.trigger, context.facts.source.is_some())
         && ends_run(plan, report).is_some()
 }
 
@@ -195,11 +195,19 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
         rows.push(SoleRow { attempt, state, progress: progress.to_bytes(), error });
     }
     let lines = lines_of(reports);
-    let owned = inner.store.complete_sole(&rows, &lines, lease, inner.config.node).await?;
+    let (owned, followed) = inner.store.complete_sole(&rows, &lines, lease, inner.config.node).await?;
     if owned.len() < rows.len() {
         tracing::info!(refused = rows.len() - owned.len(), "outcomes were refused: the attempts had been taken away");
     }
-    let after = After { moved: owned.clone(), recorded: owned.len() as u64, finished: owned, ..After::default() };
+    let backfilled = reports.iter().any(|report| report.context.facts.trigger == Trigger::Backfill);
+    let after = After {
+        moved: owned.clone(),
+        recorded: owned.len() as u64,
+        finished: owned,
+        followed,
+        backfilled,
+        ..After::default()
+    };
     inner.acted(after);
     Ok(())
 }

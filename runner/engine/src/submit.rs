@@ -74,6 +74,9 @@ pub enum SubmitError {
     /// It takes no runs.
     #[error("group `{0}` is disabled")]
     Disabled(String),
+    /// It does not go with what the group is.
+    #[error("{0}")]
+    Refused(String),
     /// The submission is wrong.
     #[error("{0}")]
     Invalid(Faults),
@@ -218,22 +221,15 @@ impl Inner {
         });
         let task_params =
             (!spec.task_params.is_empty()).then(|| serde_json::to_string(&spec.task_params).unwrap_or_default());
-        let labels: Map<String, Value> = revision
-            .plan
-            .spec
-            .labels
-            .iter()
-            .chain(&spec.labels)
-            .map(|(key, value)| (key.clone(), Value::from(value.clone())))
-            .collect();
+        let labels = labels_of(&revision, &spec.labels);
         let request = Layout {
             trigger,
             priority: spec.priority,
             logical_time,
-            interval: (logical_time, logical_time),
+            interval: revision.calendar.data_interval(logical_time),
             params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
             task_params,
-            labels: (!labels.is_empty()).then(|| Value::Object(labels)),
+            labels,
             key: spec.key,
             dedupe,
             callback: spec.callback,
@@ -252,8 +248,11 @@ impl Inner {
     ) -> (NewRun, Arc<RunContext>) {
         let id = self.new_run_id(now);
         let plan = &revision.plan;
-        let gated = revision.is_gated(request.trigger);
-        let default_priority = if request.trigger == Trigger::Backfill { -10 } else { 0 };
+        let sourced = request.source.is_some();
+        let gated = revision.is_gated(request.trigger, sourced);
+        let follows = revision.follows(request.trigger);
+        let historic = request.trigger == Trigger::Backfill || (request.trigger == Trigger::Upstream && sourced);
+        let default_priority = if historic { -10 } else { 0 };
         let priority = request.priority.or(plan.spec.priority).unwrap_or(default_priority);
         let deadline_at = plan.deadline.map(|span| now + span.chrono());
         let ready = if gated { &[][..] } else { &revision.start.2 };
@@ -279,7 +278,7 @@ impl Inner {
             parent: request.parent.map(|(run, at, _)| (run, at)),
             parent_due: request.parent.and_then(|(_, _, due)| due),
             source: request.source,
-            waiting_for: gated.then(|| json!({"turn": true})),
+            waiting_for: gated.then(|| if follows { json!([]) } else { json!({"turn": true}) }),
             progress: if gated { heddle_domain::run::Progress::new(plan).to_bytes() } else { revision.start.0.clone() },
             ready: ready
                 .iter()
@@ -287,6 +286,8 @@ impl Inner {
                 .map(|(ordinal, &at)| ReadyRow { at, turn: turn + 1 + ordinal as i64, handed: false })
                 .collect(),
             gated,
+            follows,
+            instant: matches!(request.trigger, Trigger::Schedule | Trigger::Upstream | Trigger::Backfill),
         };
         let facts = RunFacts {
             id,
@@ -303,6 +304,7 @@ impl Inner {
             created_at: now,
             deadline_at,
             has_parent: request.parent.is_some(),
+            source: request.source,
         };
         let context = RunContext {
             facts,
@@ -328,6 +330,19 @@ pub(crate) struct Layout {
     pub(crate) callback: Option<String>,
     pub(crate) source: Option<Uuid>,
     pub(crate) parent: Option<(RunId, AttemptKey, Option<Time>)>,
+}
+
+/// A run's labels: the group's, then the run's own.
+pub(crate) fn labels_of(revision: &Revision, own: &std::collections::BTreeMap<String, String>) -> Option<Value> {
+    let labels: Map<String, Value> = revision
+        .plan
+        .spec
+        .labels
+        .iter()
+        .chain(own)
+        .map(|(key, value)| (key.clone(), Value::from(value.clone())))
+        .collect();
+    (!labels.is_empty()).then(|| Value::Object(labels))
 }
 
 /// The submission against the group: bounds, unknown tasks, params against schemas.

@@ -269,6 +269,10 @@ impl Inner {
                 for listener in self.on_change.lock().iter() {
                     listener(&change.kind, &change.name);
                 }
+                if change.kind == "group" {
+                    self.schedules.notify_one();
+                    self.links.notify_one();
+                }
                 if change.kind == "script" {
                     self.warm_up.notify_one();
                 }

@@ -6,15 +6,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};
 use heddle_store::StoreError;
+use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::shapes::{BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use crate::shapes::{Backfill, BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
 
 /// What the engine answers, later.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, Refusal>>;
@@ -203,6 +205,17 @@ pub struct NextInstants {
     pub instants: Vec<(Time, Vec<String>)>,
     /// The next instant of each.
     pub by_schedule: BTreeMap<String, Option<Time>>,
+    /// Those that have fired for the only time (`once`), and when.
+    pub fired: BTreeMap<String, Time>,
+}
+
+/// What came of asking for a backfill.
+#[derive(Clone, Debug)]
+pub enum BackfillStart {
+    /// A dry run: these instants would get a run.
+    Planned(Vec<Time>),
+    /// It goes on.
+    Made(Box<Backfill>),
 }
 
 /// The engine, as the routes see it. `actor` is who asks, for the audit.
@@ -253,6 +266,15 @@ pub trait EngineApi: Send + Sync + 'static {
     fn follow_logs(&self, run: Uuid, query: LogQuery) -> Answer<'_, BoxStream<'static, LogLine>>;
     /// What happens to a run, behind `cursor`, until it has ended.
     fn events(&self, run: Uuid, cursor: Option<String>) -> Answer<'_, BoxStream<'static, RunEvent>>;
+    /// Starts a backfill, or lists what it would do; `asked` is what was sent, for the audit.
+    fn start_backfill(&self, group: Name, spec: BackfillSpec, asked: Value, actor: String)
+    -> Answer<'_, BackfillStart>;
+    /// A backfill.
+    fn backfill(&self, id: Uuid) -> Answer<'_, Backfill>;
+    /// Backfills, newest first.
+    fn backfills(&self, groups: Vec<String>, cursor: Option<Uuid>, limit: i64) -> Answer<'_, List<Backfill>>;
+    /// Pauses, resumes or cancels a backfill; answers how it stands then.
+    fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: String) -> Answer<'_, Backfill>;
     /// The nodes of the cluster.
     fn nodes(&self) -> Answer<'_, Vec<Node>>;
     /// Counts for the overview: runs by state, attempts under way, depth of what is ready.

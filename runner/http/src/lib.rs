@@ -21,6 +21,7 @@ mod schemas;
 pub mod serve;
 pub mod shapes;
 mod table;
+mod timer_task;
 
 use axum::Router;
 use axum::extract::State;

@@ -642,6 +642,81 @@ fn control(all: &mut Schemas) {
     new_token.push(("token", json!({"type": "string", "description": "Shown this once."})));
     all.insert("NewToken", object(&new_token));
     all.insert("TokenList", list_of(to("Token")));
+    all.insert(
+        "BackfillRequest",
+        object(&[
+            ("from", text()),
+            ("to?", text()),
+            ("step?", text()),
+            ("order?", json!({"type": "string", "enum": ["asc", "desc"], "default": "asc"})),
+            ("max_active?", json!({"type": "integer", "minimum": 1, "maximum": heddle_domain::backfill::ACTIVE_MAX, "default": 1})),
+            ("on_existing?", json!({"type": "string", "enum": ["skip", "failed", "all"], "default": "skip"})),
+            ("include_downstream?", json!({"type": "boolean", "default": false})),
+            ("scripts?", json!({"type": "string", "enum": ["active", "pinned"], "default": "active"})),
+            ("priority?", integer()),
+            ("params?", json!({"type": "object"})),
+            ("dry_run?", json!({"type": "boolean", "default": false})),
+            ("force?", json!({"type": "boolean", "default": false})),
+        ]),
+    );
+    let time = || json!({"type": "string", "format": "date-time"});
+    all.insert(
+        "Backfill",
+        object(&[
+            ("id", json!({"type": "string", "format": "uuid"})),
+            ("group", name()),
+            ("state", json!({"type": "string", "enum": ["running", "paused", "succeeded", "failed", "cancelled"]})),
+            ("from", time()),
+            ("to", nullable(time())),
+            ("step", nullable(text())),
+            ("order", text()),
+            ("max_active", integer()),
+            ("on_existing", text()),
+            ("include_downstream", json!({"type": "boolean"})),
+            ("scripts", text()),
+            ("priority", integer()),
+            ("params", json!({"type": "object"})),
+            ("total", integer()),
+            ("counts", map(integer())),
+            ("skipped", integer()),
+            ("position", nullable(time())),
+            ("note", nullable(text())),
+            ("created_at", time()),
+            ("created_by", text()),
+            ("finished_at", nullable(time())),
+        ]),
+    );
+    all.insert("BackfillPlan", object(&[("instants", array(time())), ("total", integer())]));
+    all.insert("BackfillList", list_of(to("Backfill")));
+    all.insert(
+        "CompatibilityAnswer",
+        object(&[("code", integer()), ("msg", text()), ("data", json!({}))]),
+    );
+    all.insert("TimerTaskId", object(&[("taskId", integer())]));
+    let timer = object(&[
+        ("type", json!({"type": "integer", "enum": [1, 2, 3, 4]})),
+        ("cron?", text()),
+        ("initDelay?", integer()),
+        ("period?", integer()),
+        ("delay?", integer()),
+        ("startDateTime?", text()),
+        ("endDateTime?", text()),
+        ("status?", integer()),
+    ]);
+    all.insert(
+        "TimerTask",
+        object(&[
+            ("taskId?", integer()),
+            ("taskName?", text()),
+            ("appServiceName?", text()),
+            ("apiServiceName?", text()),
+            ("apiMethodName?", text()),
+            ("timeout?", integer()),
+            ("status?", integer()),
+            ("taskScheduleConf?", object(&[("timerList?", array(timer))])),
+            ("subTaskList?", array(to("TimerTask"))),
+        ]),
+    );
     all.insert("PoolSpec", object(&[("name?", name()), ("slots", integer())]));
     all.insert("Pool", named(vec![("slots", integer())]));
     all.insert("PoolList", list_of(to("Pool")));

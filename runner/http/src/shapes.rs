@@ -185,6 +185,53 @@ pub struct RunEvent {
     pub data: Value,
 }
 
+/// A backfill.
+#[derive(Clone, Debug, Serialize)]
+pub struct Backfill {
+    /// UUIDv7; its runs carry it as `source`.
+    pub id: Uuid,
+    /// The group's name.
+    pub group: String,
+    /// `running`, `paused`, `succeeded`, `failed` or `cancelled`.
+    pub state: String,
+    /// The first instant, included.
+    pub from: Moment,
+    /// The last, included; null: up to now, with what comes due meanwhile.
+    pub to: Option<Moment>,
+    /// Between instants; null: by the group's schedules.
+    pub step: Option<String>,
+    /// `asc` or `desc`.
+    pub order: &'static str,
+    /// How many of its runs may be active at once.
+    pub max_active: i32,
+    /// `skip`, `failed` or `all`.
+    pub on_existing: &'static str,
+    /// Whether dependants follow.
+    pub include_downstream: bool,
+    /// `active` or `pinned`.
+    pub scripts: &'static str,
+    /// Of its runs.
+    pub priority: i16,
+    /// Of its runs.
+    pub params: Value,
+    /// How many runs it makes altogether, as far as that is known.
+    pub total: i64,
+    /// Its runs by state; `pending`: yet to be made.
+    pub counts: BTreeMap<String, i64>,
+    /// Instants that were left alone.
+    pub skipped: i64,
+    /// The instant that was decided last.
+    pub position: Option<Moment>,
+    /// Why it makes no runs although it could.
+    pub note: Option<String>,
+    /// When it was made.
+    pub created_at: Moment,
+    /// By whom.
+    pub created_by: String,
+    /// When it ended.
+    pub finished_at: Option<Moment>,
+}
+
 /// A node.
 #[derive(Clone, Debug, Serialize)]
 pub struct Node {

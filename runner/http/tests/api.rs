@@ -11,12 +11,14 @@ use axum::http::{Request, StatusCode, header};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::state::TaskState;
 use heddle_domain::{Chance, Clock, Name, Time};
 use heddle_http::engine_api::*;
-use heddle_http::shapes::{BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use heddle_http::shapes::{Backfill, BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
 use heddle_http::{App, AppParts, HttpConfig, router};
 use heddle_store::Store;
+use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
 use heddle_store::secret::{SecretKey, SecretKeys};
 use http_body_util::BodyExt;
@@ -145,6 +147,27 @@ impl EngineApi for Small {
     }
     fn events(&self, _run: Uuid, _cursor: Option<String>) -> Answer<'_, BoxStream<'static, RunEvent>> {
         later(Ok(Box::pin(futures::stream::empty())))
+    }
+    fn start_backfill(
+        &self,
+        _group: Name,
+        _spec: BackfillSpec,
+        _asked: Value,
+        _actor: String,
+    ) -> Answer<'_, BackfillStart> {
+        later(Ok(BackfillStart::Planned(vec![Fixed.now()])))
+    }
+    fn backfill(&self, _id: Uuid) -> Answer<'_, Backfill> {
+        gone("backfill")
+    }
+    fn backfills(&self, _groups: Vec<String>, _cursor: Option<Uuid>, _limit: i64) -> Answer<'_, List<Backfill>> {
+        later(Ok(List {
+            items: Vec::new(),
+            next_cursor: None,
+        }))
+    }
+    fn change_backfill(&self, _id: Uuid, _action: BackfillAction, _actor: String) -> Answer<'_, Backfill> {
+        gone("backfill")
     }
     fn nodes(&self) -> Answer<'_, Vec<Node>> {
         later(Ok(Vec::new()))

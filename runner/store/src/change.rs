@@ -24,6 +24,7 @@ pub struct By<'a> {
 /// What a change or an audit row is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noun {
+    Backfill,
     Category,
     Connection,
     Group,
@@ -40,6 +41,7 @@ impl Noun {
     /// The word in `changes.kind` and `audit.kind`.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Backfill => "backfill",
             Self::Category => "category",
             Self::Connection => "connection",
             Self::Group => "group",

@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::link::{self, GroupLink};
+use crate::{schedule, upstream};
 use crate::{Store, StoreError};
 
 /// Serialises all changes of groups.
@@ -350,6 +351,8 @@ impl Store {
         };
         link::replace(&mut tx, row.id, &links, &upstreams).await?;
         replace_script_uses(&mut tx, row.id, write.scripts, &scripts).await?;
+        schedule::sync(&mut tx, &row, by.at).await?;
+        upstream::changed(&mut tx, row.id).await?;
         let action = if before.is_some() { "update" } else { "create" };
         let spec_before = before.as_ref().map(|before| &before.spec);
         change::record(
@@ -435,6 +438,31 @@ impl Store {
         .await?)
     }
 
+    /// Revisions by their ids, each with the name of its group.
+    pub async fn revisions_by_id(&self, ids: &[i64]) -> Result<Vec<(RevisionRow, String)>, StoreError> {
+        Ok(sqlx::query!(
+            "SELECT r.id, r.group_id, r.revision, r.spec, r.schedule_anchors, r.created_at, r.created_by, g.name
+             FROM heddle.revisions r JOIN heddle.groups g ON g.id = r.group_id WHERE r.id = ANY($1)",
+            ids,
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(|row| {
+            let revision = RevisionRow {
+                id: row.id,
+                group_id: row.group_id,
+                revision: row.revision,
+                spec: row.spec,
+                schedule_anchors: row.schedule_anchors,
+                created_at: row.created_at,
+                created_by: row.created_by,
+            };
+            (revision, row.name)
+        })
+        .collect())
+    }
+
     /// A group's revisions, newest first, below revision number `cursor`.
     pub async fn revisions(
         &self,
@@ -495,18 +523,14 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         }
+        let row = GroupRow { enabled, updated_at: by.at, ..before.clone() };
+        schedule::sync(&mut tx, &row, by.at).await?;
+        upstream::changed(&mut tx, row.id).await?;
         let action = if enabled { "enable" } else { "disable" };
         let (was, is) = (json!({"enabled": before.enabled}), json!({"enabled": enabled}));
         change::record(&mut tx, by, action, Noun::Group, name, Some(&was), Some(&is)).await?;
         tx.commit().await?;
-        Ok(Some((
-            GroupRow {
-                enabled,
-                updated_at: by.at,
-                ..before
-            },
-            true,
-        )))
+        Ok(Some((row, true)))
     }
 
     /// The times in which a group was disabled that touch [from, to]; an open one has no end.
@@ -571,7 +595,9 @@ impl Store {
                 continue;
             };
             let spec = without_upstream(&follower.spec, name);
-            revise(&mut tx, by, &follower, &spec, follower.category.as_deref()).await?;
+            let revised = revise(&mut tx, by, &follower, &spec, follower.category.as_deref()).await?;
+            schedule::sync(&mut tx, &revised, by.at).await?;
+            upstream::changed(&mut tx, revised.id).await?;
             change::record(
                 &mut tx,
                 by,
@@ -593,6 +619,7 @@ impl Store {
         sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id)
             .execute(&mut *tx)
             .await?;
+        schedule::remove(&mut tx, row.id).await?;
         sqlx::query!(
             "UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1",
             row.id,

@@ -4,6 +4,7 @@
 //! locking note. Everything else is an inline `query!`, checked against the schema when it is compiled.
 
 pub mod audit;
+pub mod backfill;
 pub mod blob;
 pub mod category;
 pub mod change;
@@ -16,11 +17,14 @@ pub mod log;
 pub mod node;
 pub mod pool;
 pub mod run;
+pub mod schedule;
 pub mod script;
 pub mod secret;
 pub mod setting;
 pub mod template;
+pub mod timer_task;
 pub mod token;
+pub mod upstream;
 
 pub use error::StoreError;
 

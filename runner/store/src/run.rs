@@ -430,6 +430,32 @@ impl Store {
         .await?)
     }
 
+    /// The same for many revisions at once; the ids are in the order of `revisions`.
+    pub async fn resolutions(&self, revisions: &[i64], scripts: &[Value]) -> Result<Vec<i64>, StoreError> {
+        sqlx::query!(
+            "INSERT INTO heddle.resolutions (revision_id, scripts)
+             SELECT n.revision_id, n.scripts FROM UNNEST($1::bigint[], $2::jsonb[]) AS n (revision_id, scripts)
+              WHERE NOT EXISTS (SELECT FROM heddle.resolutions r
+                                 WHERE r.revision_id = n.revision_id AND r.scripts = n.scripts)
+              ORDER BY n.revision_id
+             ON CONFLICT DO NOTHING",
+            revisions,
+            scripts
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(sqlx::query_scalar!(
+            "SELECT r.id
+               FROM UNNEST($1::bigint[], $2::jsonb[]) WITH ORDINALITY AS n (revision_id, scripts, place)
+               JOIN heddle.resolutions r ON r.revision_id = n.revision_id AND r.scripts = n.scripts
+              ORDER BY n.place",
+            revisions,
+            scripts
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
     /// Which script versions a resolution names.
     pub async fn resolved_scripts(&self, resolution_id: i64) -> Result<Option<Value>, StoreError> {
         Ok(sqlx::query_scalar!("SELECT scripts FROM heddle.resolutions WHERE id = $1", resolution_id)

@@ -4,7 +4,7 @@ use crate::Faults;
 
 use super::*;
 
-fn scope() -> Scope {
+pub(super) fn scope() -> Scope {
     let at = |text: &str| text.parse::<Time>().unwrap();
     Scope::new(Given {
         logical_time: at("2026-11-20T18:00:00Z"),

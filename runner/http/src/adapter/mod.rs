@@ -1,5 +1,7 @@
 //! The engine's handle behind the routes: [`EngineApi`] for [`Engine`].
 
+mod backfills;
+mod next;
 mod runs;
 mod scripts;
 mod streams;
@@ -11,19 +13,20 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use heddle_domain::Name;
+use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::id::RunId;
-use heddle_domain::spec::GroupSpec;
 use heddle_domain::state::TaskState;
 use heddle_engine::{ControlError, Engine, EngineError, SubmitError};
+use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::engine_api::{
-    Answer, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery, NextInstants, Refusal, RunFilter, Submission,
+    Answer, BackfillStart, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery, NextInstants, Refusal, RunFilter, Submission,
     TaskRef,
 };
-use crate::shapes::{BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use crate::shapes::{Backfill, BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
 
 impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Self {
@@ -47,7 +50,7 @@ impl From<SubmitError> for Refusal {
     fn from(error: SubmitError) -> Self {
         match error {
             SubmitError::UnknownGroup(name) => Self::NotFound { what: "group", name },
-            SubmitError::Disabled(_) | SubmitError::Fenced => Self::Conflict { detail: error.to_string(), existing: None },
+            SubmitError::Disabled(_) | SubmitError::Refused(_) | SubmitError::Fenced => Self::Conflict { detail: error.to_string(), existing: None },
             SubmitError::Invalid(faults) => Self::Invalid(faults),
             SubmitError::Exists(run) => {
                 Self::Conflict { detail: error.to_string(), existing: Some(run.to_string()) }
@@ -82,7 +85,7 @@ impl EngineApi for Engine {
     }
 
     fn next(&self, group: GroupRow, count: usize) -> Answer<'_, NextInstants> {
-        Box::pin(async move { next(self, group, count) })
+        Box::pin(next::next(self, group, count))
     }
 
     fn submit(&self, group: Name, submission: Submission, _actor: String) -> Answer<'_, Run> {
@@ -149,6 +152,28 @@ impl EngineApi for Engine {
         Box::pin(streams::events(self.clone(), RunId(run), cursor))
     }
 
+    fn start_backfill(
+        &self,
+        group: Name,
+        spec: BackfillSpec,
+        asked: Value,
+        actor: String,
+    ) -> Answer<'_, BackfillStart> {
+        Box::pin(backfills::start(self, group, spec, asked, actor))
+    }
+
+    fn backfill(&self, id: Uuid) -> Answer<'_, Backfill> {
+        Box::pin(backfills::get(self, id))
+    }
+
+    fn backfills(&self, groups: Vec<String>, cursor: Option<Uuid>, limit: i64) -> Answer<'_, List<Backfill>> {
+        Box::pin(backfills::list(self, groups, cursor, limit))
+    }
+
+    fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: String) -> Answer<'_, Backfill> {
+        Box::pin(backfills::change(self, id, action, actor))
+    }
+
     fn nodes(&self) -> Answer<'_, Vec<Node>> {
         Box::pin(nodes(self))
     }
@@ -176,35 +201,6 @@ impl EngineApi for Engine {
             self.store().now().await.map(drop).map_err(|error| error.to_string())
         })
     }
-}
-
-/// The next instants of a group's enabled schedules.
-fn next(engine: &Engine, group: GroupRow, count: usize) -> Result<NextInstants, Refusal> {
-    use heddle_domain::Clock;
-    use heddle_domain::schedule::{Schedule, local};
-    let internal = |error: String| Refusal::Internal(error.into());
-    let spec: GroupSpec = serde_json::from_value(group.spec).map_err(|error| internal(error.to_string()))?;
-    let zone = spec.timezone.as_deref().unwrap_or("UTC");
-    let zone = local::parse_zone(zone).map_err(|error| internal(error.to_string()))?;
-    let now = engine.clock().now();
-    let mut next = NextInstants::default();
-    let mut instants: std::collections::BTreeMap<heddle_domain::Time, Vec<String>> = Default::default();
-    for (name, schedule) in &spec.schedules {
-        let anchor = group.schedule_anchors[name.as_str()].as_str();
-        let created = anchor.and_then(|text| text.parse().ok()).unwrap_or(group.created_at);
-        let schedule = Schedule::compile(schedule, zone, created).map_err(|fault| internal(fault.to_string()))?;
-        let mut at = now;
-        let mut first = None;
-        for _ in 0..count {
-            let Some(due) = schedule.next_after(at).filter(|_| schedule.enabled()) else { break };
-            first.get_or_insert(due);
-            instants.entry(due).or_default().push(name.to_string());
-            at = due;
-        }
-        next.by_schedule.insert(name.to_string(), first);
-    }
-    next.instants = instants.into_iter().take(count).collect();
-    Ok(next)
 }
 
 async fn nodes(engine: &Engine) -> Result<Vec<Node>, Refusal> {

@@ -70,7 +70,7 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 /// A group as it is shown: its spec with what Heddle knows of it.
-fn view(row: &GroupRow, next: &BTreeMap<String, Option<heddle_domain::Time>>) -> Value {
+fn view(row: &GroupRow, next: &NextInstants) -> Value {
     let mut view = Map::new();
     view.insert("name".into(), json!(row.name));
     view.insert("revision".into(), json!(row.revision));
@@ -85,7 +85,12 @@ fn view(row: &GroupRow, next: &BTreeMap<String, Option<heddle_domain::Time>>) ->
         for (name, schedule) in schedules {
             if let Value::Object(schedule) = schedule {
                 schedule.entry("enabled").or_insert(Value::Bool(true));
-                schedule.insert("next".into(), json!(next.get(name).copied().flatten().map(Moment)));
+                schedule.insert("next".into(), json!(next.by_schedule.get(name).copied().flatten().map(Moment)));
+                if let Some(fired_at) = next.fired.get(name) {
+                    // `once` has disabled itself.
+                    schedule.insert("enabled".into(), Value::Bool(false));
+                    schedule.insert("fired_at".into(), json!(Moment(*fired_at)));
+                }
             }
         }
     }
@@ -116,6 +121,10 @@ fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
     if let Some(Value::Object(schedules)) = fields.get_mut("schedules") {
         for schedule in schedules.values_mut().filter_map(Value::as_object_mut) {
             schedule.remove("next");
+            if schedule.remove("fired_at").is_some_and(|fired_at| !fired_at.is_null()) {
+                // That it has disabled itself is not part of what was written.
+                schedule.remove("enabled");
+            }
         }
     }
     Ok(enabled)
@@ -135,7 +144,7 @@ async fn next_of(request: &Request, row: &GroupRow, count: usize) -> Result<Next
 
 async fn shown(request: &Request, row: &GroupRow) -> Result<Value, Problem> {
     let next = next_of(request, row, 0).await?;
-    Ok(view(row, &next.by_schedule))
+    Ok(view(row, &next))
 }
 
 fn with_etag(mut response: Response, revision: i32) -> Response {

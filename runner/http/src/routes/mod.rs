@@ -1,7 +1,9 @@
 //! The routes, one file per noun.
 
 mod admin;
+mod backfills;
 mod categories;
+mod compatibility;
 mod connections;
 mod grants;
 mod groups;
@@ -28,11 +30,13 @@ pub fn table() -> Table {
         ("runs", runs::routes()),
         ("runs", run_controls::routes()),
         ("tasks", tasks::routes()),
+        ("backfills", backfills::routes()),
         ("secrets", secrets::routes()),
         ("connections", connections::routes()),
         ("tokens", tokens::routes()),
         ("pools", pools::routes()),
         ("admin", admin::routes()),
+        ("compatibility", compatibility::routes()),
         ("health", health::routes()),
     ])
 }

@@ -51,6 +51,8 @@ pub struct RunFacts {
     pub deadline_at: Option<Time>,
     /// Whether it is a sub-run.
     pub has_parent: bool,
+    /// The backfill or run that it was made by.
+    pub source: Option<Uuid>,
 }
 
 /// Moves up to `limit` rows from *ready* to *running*; see `sql/claim.sql`.
@@ -90,7 +92,7 @@ impl Store {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let rows = sqlx::query!(
             "SELECT id, group_id, revision_id, resolution_id, trigger, priority, logical_time, interval_start,
-                    interval_end, params, task_params, key, created_at, deadline_at, parent_run
+                    interval_end, params, task_params, key, created_at, deadline_at, parent_run, source
                FROM heddle.runs_live WHERE id = ANY ($1)",
             &ids
         )
@@ -113,6 +115,7 @@ impl Store {
                 created_at: row.created_at,
                 deadline_at: row.deadline_at,
                 has_parent: row.parent_run.is_some(),
+                source: row.source,
             })
             .collect())
     }

@@ -121,6 +121,8 @@ pub struct Written {
     pub handed: bool,
     /// Whether a run ended that is a sub-run.
     pub parents_told: bool,
+    /// Whether a run succeeded whose group others follow.
+    pub followed: bool,
 }
 
 /// A line of an attempt's log.
@@ -190,15 +192,15 @@ impl Store {
         Ok(Completion { tx: self.begin().await?, lease, now })
     }
 
-    /// Ends runs of one task run, under this node's lease; answers which were its to end.
-    /// `lines` are what they logged.
+    /// Ends runs of one task run, under this node's lease; answers which were its to end, and whether a run succeeded
+    /// whose group others follow. `lines` are what they logged.
     pub async fn complete_sole(
         &self,
         rows: &[SoleRow],
         lines: &[LogRow],
         lease: i64,
         node: Uuid,
-    ) -> Result<Vec<RunId>, StoreError> {
+    ) -> Result<(Vec<RunId>, bool), StoreError> {
         macro_rules! column {
             ($row:ident => $value:expr) => {
                 rows.iter().map(|$row| $value).collect::<Vec<_>>()
@@ -209,7 +211,7 @@ impl Store {
                 lines.iter().map(|$line| $value).collect::<Vec<_>>()
             };
         }
-        let owned = sqlx::query_file_scalar!(
+        let owned = sqlx::query_file!(
             "src/sql/complete_sole.sql",
             &column!(row => row.attempt.run.0),
             &column!(row => row.attempt.at.attempt as i16),
@@ -237,7 +239,8 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(owned.into_iter().map(RunId).collect())
+        let followed = owned.iter().any(|row| row.followed);
+        Ok((owned.into_iter().map(|row| RunId(row.run)).collect(), followed))
     }
 }
 
@@ -473,14 +476,14 @@ impl Completion {
             .execute(&mut *self.tx)
             .await?;
         }
-        written.parents_told = self.finish(writes).await?;
+        (written.parents_told, written.followed) = self.finish(writes).await?;
         Ok(written)
     }
 
-    async fn finish(&mut self, writes: &[RunWrite]) -> Result<bool, StoreError> {
+    async fn finish(&mut self, writes: &[RunWrite]) -> Result<(bool, bool), StoreError> {
         let ended: Vec<&RunWrite> = writes.iter().filter(|write| write.state.is_final()).collect();
         if ended.is_empty() {
-            return Ok(false);
+            return Ok((false, false));
         }
         let timed: Vec<Uuid> = ended.iter().filter(|write| write.timed).map(|write| write.run.0).collect();
         if !timed.is_empty() {
@@ -489,6 +492,7 @@ impl Completion {
         let gated: Vec<Uuid> = ended.iter().filter(|write| write.gated).map(|write| write.run.0).collect();
         if !gated.is_empty() {
             sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &gated).execute(&mut *self.tx).await?;
+            sqlx::query!("DELETE FROM heddle.needs WHERE run = ANY ($1)", &gated).execute(&mut *self.tx).await?;
         }
         let ids: Vec<Uuid> = ended.iter().map(|write| write.run.0).collect();
         let states: Vec<i16> = ended.iter().map(|write| write.state.number()).collect();
@@ -506,7 +510,7 @@ impl Completion {
         )
         .fetch_all(&mut *self.tx)
         .await?;
-        Ok(rows.iter().any(|row| row.has_parent))
+        Ok((rows.iter().any(|row| row.has_parent), rows.iter().any(|row| row.followed)))
     }
 
     async fn write_timers(&mut self, writes: &[RunWrite]) -> Result<(), StoreError> {

@@ -207,6 +207,7 @@ impl Store {
         sqlx::query!("DELETE FROM heddle.overrides WHERE run = $1", id).execute(&mut *tx).await?;
         sqlx::query!("DELETE FROM heddle.run_keys WHERE run = $1", id).execute(&mut *tx).await?;
         sqlx::query!("DELETE FROM heddle.run_dedupes WHERE run = $1", id).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM heddle.run_instants WHERE run = $1", id).execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -218,6 +219,6 @@ impl Completion {
         sqlx::query!("UPDATE heddle.runs_done SET state = $2 WHERE id = $1", run.0, state.number())
             .execute(self.connection())
             .await?;
-        Ok(())
+        self.note_done_state(run, state).await
     }
 }

@@ -72,8 +72,12 @@ pub struct NewRun {
     pub progress: Vec<u8>,
     /// What of it may start at once.
     pub ready: Vec<ReadyRow>,
-    /// Items of mapped tasks that are known already.
+    /// It waits before its group's gate.
     pub gated: bool,
+    /// It waits for upstream groups before that.
+    pub follows: bool,
+    /// It is the one run of its group for its logical time.
+    pub instant: bool,
 }
 
 /// What became of a [`NewRun`].
@@ -84,7 +88,7 @@ pub enum Created {
         /// See above.
         handed: bool,
     },
-    /// There is one with this key, or these params.
+    /// There is one with this key, these params, or for this instant.
     Exists(RunId),
     /// The parent's attempt is not this node's any more: nothing was made.
     Fenced,
@@ -95,7 +99,7 @@ impl Store {
     pub async fn create_runs(&self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
         let plain =
             runs.iter().all(|run| run.key.is_none() && run.dedupe.is_none() && run.parent.is_none() && !run.gated
-                && run.deadline_at.is_none());
+                && !run.instant && run.deadline_at.is_none());
         if plain {
             let all: Vec<&NewRun> = runs.iter().collect();
             let mut connection = self.pool.acquire().await?;
@@ -122,6 +126,7 @@ pub(crate) async fn create_in(
     let mut refused: HashMap<usize, Created> = HashMap::new();
     settle_dedupes(tx, runs, &mut refused).await?;
     settle_keys(tx, runs, &mut refused).await?;
+    settle_instants(tx, runs, &mut refused).await?;
     settle_parents(tx, runs, lease, &mut refused).await?;
     let accepted: Vec<&NewRun> =
         runs.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)).map(|(_, run)| run).collect();
@@ -130,14 +135,22 @@ pub(crate) async fn create_in(
     if !gated.is_empty() {
         let ids: Vec<Uuid> = gated.iter().map(|run| run.id.0).collect();
         let groups: Vec<i64> = gated.iter().map(|run| run.group_id).collect();
+        let follows: Vec<bool> = gated.iter().map(|run| run.follows).collect();
         sqlx::query!(
-            "WITH waiting AS (
-                 INSERT INTO heddle.waits (run, group_id)
-                 SELECT run, group_id FROM UNNEST($1::uuid[], $2::bigint[]) AS w (run, group_id)
+            "WITH gated AS (
+                 SELECT * FROM UNNEST($1::uuid[], $2::bigint[], $3::boolean[]) AS g (run, group_id, follows)
+             ),
+             waiting AS (
+                 INSERT INTO heddle.waits (run, group_id, upstreams) SELECT run, group_id, follows FROM gated
+             ),
+             arrived AS (
+                 INSERT INTO heddle.link_events (kind, group_id, run)
+                 SELECT 1, group_id, run FROM gated WHERE follows
              )
-             INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT g FROM UNNEST($2::bigint[]) AS g",
+             INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT group_id FROM gated WHERE NOT follows",
             &ids,
-            &groups
+            &groups,
+            &follows
         )
         .execute(&mut **tx)
         .await?;
@@ -207,6 +220,65 @@ async fn settle_keys(
     for (group, key, id, index) in keyed {
         if !made.contains(&id) {
             let holder = holders.get(&(group, key)).copied().unwrap_or(id);
+            refused.insert(index, Created::Exists(RunId(holder)));
+        }
+    }
+    Ok(())
+}
+
+/// A group has one run for an instant, whoever makes it.
+async fn settle_instants(
+    tx: &mut Transaction<'static, Postgres>,
+    runs: &[NewRun],
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    let mut instants: Vec<(i64, Time, Uuid, usize)> = runs
+        .iter()
+        .enumerate()
+        .filter(|(index, run)| run.instant && !refused.contains_key(index))
+        .map(|(index, run)| (run.group_id, run.logical_time, run.id.0, index))
+        .collect();
+    if instants.is_empty() {
+        return Ok(());
+    }
+    // In order, so that two nodes with overlapping batches do not deadlock.
+    instants.sort_unstable();
+    let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
+    let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
+    let ids: Vec<Uuid> = instants.iter().map(|entry| entry.2).collect();
+    let made: Vec<Uuid> = sqlx::query_scalar!(
+        "INSERT INTO heddle.run_instants (group_id, logical_time, run)
+         SELECT group_id, logical_time, run
+           FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS i (group_id, logical_time, run)
+          ORDER BY group_id, logical_time
+         ON CONFLICT (group_id, logical_time) DO NOTHING
+         RETURNING run",
+        &groups,
+        &times,
+        &ids
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    if made.len() == instants.len() {
+        return Ok(());
+    }
+    let made: std::collections::HashSet<Uuid> = made.into_iter().collect();
+    let holders: HashMap<(i64, Time), Uuid> = sqlx::query!(
+        "SELECT i.group_id, i.logical_time, i.run
+           FROM heddle.run_instants i
+           JOIN UNNEST($1::bigint[], $2::timestamptz[]) AS g (group_id, logical_time)
+             ON i.group_id = g.group_id AND i.logical_time = g.logical_time",
+        &groups,
+        &times
+    )
+    .fetch_all(&mut **tx)
+    .await?
+    .into_iter()
+    .map(|row| ((row.group_id, row.logical_time), row.run))
+    .collect();
+    for (group, at, id, index) in instants {
+        if !made.contains(&id) {
+            let holder = holders.get(&(group, at)).copied().unwrap_or(id);
             refused.insert(index, Created::Exists(RunId(holder)));
         }
     }

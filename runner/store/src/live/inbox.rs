@@ -43,6 +43,17 @@ pub struct LostAttempt {
     pub node: Option<uuid::Uuid>,
 }
 
+/// A run that has begun.
+#[derive(Clone, Copy, Debug)]
+pub struct ActiveRun {
+    /// Which.
+    pub run: RunId,
+    /// Why it was made, as a number.
+    pub trigger: i16,
+    /// Whether a backfill or a run made it.
+    pub sourced: bool,
+}
+
 impl Completion {
     /// Takes timers that are due, by the database's clock.
     pub async fn take_due(&mut self) -> Result<Vec<Due>, StoreError> {
@@ -138,24 +149,27 @@ impl Completion {
         &mut self,
         group_id: i64,
         limit: i64,
-    ) -> Result<(Vec<(RunId, i16)>, Vec<(RunId, i16)>), StoreError> {
+    ) -> Result<(Vec<ActiveRun>, Vec<RunId>), StoreError> {
         let active = sqlx::query!(
-            "SELECT id, trigger FROM heddle.runs_live WHERE group_id = $1 AND state <> 0",
+            r#"SELECT id, trigger, source IS NOT NULL AS "sourced!" FROM heddle.runs_live WHERE group_id = $1 AND state <> 0"#,
             group_id
         )
         .fetch_all(self.connection())
         .await?;
         let waiting = sqlx::query!(
-            "SELECT l.id, l.trigger FROM heddle.waits w JOIN heddle.runs_live l ON l.id = w.run
-              WHERE w.group_id = $1 ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2",
+            "SELECT l.id FROM heddle.waits w JOIN heddle.runs_live l ON l.id = w.run
+              WHERE w.group_id = $1 AND NOT w.upstreams ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2",
             group_id,
             limit
         )
         .fetch_all(self.connection())
         .await?;
         Ok((
-            active.into_iter().map(|row| (RunId(row.id), row.trigger)).collect(),
-            waiting.into_iter().map(|row| (RunId(row.id), row.trigger)).collect(),
+            active
+                .into_iter()
+                .map(|row| ActiveRun { run: RunId(row.id), trigger: row.trigger, sourced: row.sourced })
+                .collect(),
+            waiting.into_iter().map(|row| RunId(row.id)).collect(),
         ))
     }
 

@@ -40,7 +40,8 @@ pub use complete::{AttemptRow, Completion, Effect, EndedAttempt, LogRow, LockedR
 pub use control::{Interrupted, LiveRun};
 pub use create::{Created, NewRun, ReadyRow};
 pub(crate) use complete::insert_logs_in;
-pub use inbox::{Due, Inbox, LostAttempt, Settlement};
+pub(crate) use create::create_in;
+pub use inbox::{ActiveRun, Due, Inbox, LostAttempt, Settlement};
 
 /// How many rows one transaction of the data plane moves at most.
 pub const BATCH_MAX: usize = 2_000;

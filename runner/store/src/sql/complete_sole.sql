@@ -47,5 +47,23 @@ done AS (
         deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, end_progress,
         greatest(finished_at, created_at), run_error
       FROM gone
+),
+counted AS (
+    UPDATE heddle.schedules s
+       SET awaits = NULL, cursor = g.finished_at,
+           next_fire_at = CASE
+               WHEN s.live AND greatest(g.finished_at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
+                   THEN greatest(g.finished_at + s.delay, s.starts_at)
+           END
+      FROM gone g
+     WHERE g.trigger IN (1, 2, 3) AND s.group_id = g.group_id AND s.awaits = g.id
+),
+followed AS (
+    INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)
+    SELECT 0, g.group_id, g.id, g.logical_time, g.source, g.trigger = 2
+      FROM gone g
+     WHERE g.end_state = 3
+       AND EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = g.group_id AND l.kind = 'depends_on')
+    RETURNING run
 )
-SELECT run AS "run!" FROM fenced
+SELECT run AS "run!", run IN (SELECT run FROM followed) AS "followed!" FROM fenced

@@ -1,7 +1,9 @@
--- finish_runs: moves ended runs from *live* to history, tells parents of sub-runs, and wakes turnstiles.
+-- finish_runs: moves ended runs from *live* to history, tells parents of sub-runs and groups that follow, wakes
+-- turnstiles, and makes fixed delays due that are counted from these ends.
 --
 -- Locking: the caller holds the runs' rows. The parent's run is not locked here (that would be a second lock out of
--- order): its settlement is picked up by a transaction of its own.
+-- order): its settlement is picked up by a transaction of its own; so are the events for followers. A schedule that
+-- awaits a run is not due, so no scheduler holds its row; a change of its group may, but locks no run.
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[], $4::text[], $6::boolean[])
         AS e (id, state, progress, error, gated)
@@ -27,5 +29,23 @@ recorded AS (
         deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, end_progress,
         greatest($5, created_at), end_error
       FROM gone
+),
+counted AS (
+    UPDATE heddle.schedules s
+       SET awaits = NULL, cursor = $5::timestamptz,
+           next_fire_at = CASE
+               WHEN s.live AND greatest($5::timestamptz + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
+                   THEN greatest($5::timestamptz + s.delay, s.starts_at)
+           END
+      FROM gone g
+     WHERE g.trigger IN (1, 2, 3) AND s.group_id = g.group_id AND s.awaits = g.id
+),
+followed AS (
+    INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)
+    SELECT 0, g.group_id, g.id, g.logical_time, g.source, g.trigger = 2
+      FROM gone g
+     WHERE g.end_state = 3
+       AND EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = g.group_id AND l.kind = 'depends_on')
+    RETURNING run
 )
-SELECT id AS "id!", parent_run IS NOT NULL AS "has_parent!" FROM gone
+SELECT id AS "id!", parent_run IS NOT NULL AS "has_parent!", id IN (SELECT run FROM followed) AS "followed!" FROM gone

@@ -1,0 +1,433 @@
+//! Backfills: what may be asked for, which instants that means, and what becomes of an instant that has a run.
+//!
+//! Everything is reckoned from the spec, the calendar and the present instant, so a node that takes a backfill over
+//! goes on exactly where the last one stopped: it needs no more than the last instant that was decided.
+
+use std::collections::BTreeMap;
+
+use chrono::TimeDelta;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::schedule::Calendar;
+use crate::schedule::local::parse_moment;
+use crate::state::RunState;
+use crate::{Fault, Faults, Span, Time};
+
+/// How many instants one backfill may have.
+pub const INSTANTS_MAX: u64 = 1_000_000;
+
+/// How far instants of a calendar are counted, to tell people how many too many there are.
+const COUNTED_MAX: u64 = 2 * INSTANTS_MAX;
+
+/// How many of its runs may be active at once.
+pub const ACTIVE_MAX: u32 = 10_000;
+
+/// How far below its group's other runs a backfill stands, unless it says otherwise.
+pub const PRIORITY_BELOW: i16 = 10;
+
+/// Where a run's priority ends.
+const PRIORITY_MAX: i16 = 1_000;
+
+/// In which order instants are worked off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// The oldest first.
+    #[default]
+    Asc,
+    /// The newest first.
+    Desc,
+}
+
+/// What becomes of instants that have a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExisting {
+    /// They are left alone: gaps are filled, lost runs replenished.
+    #[default]
+    Skip,
+    /// Those whose last run failed or was cancelled get a new one.
+    Failed,
+    /// All get a new one.
+    All,
+}
+
+impl OnExisting {
+    /// The number that the database keeps.
+    pub fn number(self) -> i16 {
+        match self {
+            Self::Skip => 0,
+            Self::Failed => 1,
+            Self::All => 2,
+        }
+    }
+
+    /// What the database kept.
+    pub fn from_number(number: i16) -> Option<Self> {
+        [Self::Skip, Self::Failed, Self::All].into_iter().find(|one| one.number() == number)
+    }
+}
+
+/// Which script versions its runs take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scripts {
+    /// Those that are active when a run is made.
+    #[default]
+    Active,
+    /// Those of the run that is replaced.
+    Pinned,
+}
+
+/// A backfill as it is asked for: the body of `POST /v1/groups/{name}/backfills`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackfillSpec {
+    /// The first instant, included: RFC 3339, or a date or local time in the group's zone.
+    pub from: String,
+    /// The last, included; none: up to now, with what comes due meanwhile.
+    #[serde(default)]
+    pub to: Option<String>,
+    /// Between instants; none: those of the group's schedules.
+    #[serde(default)]
+    pub step: Option<Span>,
+    /// In which order.
+    #[serde(default)]
+    pub order: Order,
+    /// How many of its runs may be active at once.
+    #[serde(default = "one")]
+    pub max_active: u32,
+    /// What becomes of instants that have a run.
+    #[serde(default)]
+    pub on_existing: OnExisting,
+    /// Whether dependants follow.
+    #[serde(default)]
+    pub include_downstream: bool,
+    /// Which script versions.
+    #[serde(default)]
+    pub scripts: Scripts,
+    /// Higher goes first.
+    #[serde(default)]
+    pub priority: Option<i16>,
+    /// Params of each run.
+    #[serde(default)]
+    pub params: Map<String, Value>,
+    /// Only list the instants.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Make runs although the group is disabled.
+    #[serde(default)]
+    pub force: bool,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// The instants between two, however they are told.
+#[derive(Clone, Debug)]
+pub enum Grid {
+    /// Those of schedules.
+    Calendar(Calendar),
+    /// Every so often from `from`.
+    Step {
+        /// Where it begins.
+        from: Time,
+        /// How far apart.
+        step: Span,
+    },
+}
+
+impl Grid {
+    /// The instants from `from` to `to`, both included, in an order.
+    pub fn instants(&self, from: Time, to: Time, order: Order) -> Box<dyn Iterator<Item = Time> + '_> {
+        match (self, order) {
+            (Self::Calendar(calendar), Order::Asc) => Box::new(calendar.instants(from, to)),
+            (Self::Calendar(calendar), Order::Desc) => Box::new(calendar.instants_descending(from, to)),
+            (Self::Step { from: base, step }, order) => {
+                let (Some(first), Some(last)) = (steps_up(*base, *step, from), steps_down(*base, *step, to)) else {
+                    return Box::new(std::iter::empty());
+                };
+                let at = |n: i64| *base + TimeDelta::microseconds(n * step.micros() as i64);
+                match order {
+                    Order::Asc => Box::new((first..=last).map(at)),
+                    Order::Desc => Box::new((first..=last).rev().map(at)),
+                }
+            }
+        }
+    }
+
+    /// The instants that follow `position` (all, if there is none) between `from` and `to`, in an order.
+    pub fn after(
+        &self,
+        position: Option<Time>,
+        from: Time,
+        to: Time,
+        order: Order,
+    ) -> Box<dyn Iterator<Item = Time> + '_> {
+        const MICRO: TimeDelta = TimeDelta::microseconds(1);
+        match (position, order) {
+            (None, _) => self.instants(from, to, order),
+            (Some(position), Order::Asc) => self.instants(from.max(position + MICRO), to, order),
+            (Some(position), Order::Desc) => self.instants(from, to.min(position - MICRO), order),
+        }
+    }
+
+    /// The data interval of one of its instants.
+    pub fn data_interval(&self, instant: Time) -> (Time, Time) {
+        match self {
+            Self::Calendar(calendar) => calendar.data_interval(instant),
+            Self::Step { step, .. } => (instant.checked_sub_signed(step.chrono()).unwrap_or(instant), instant),
+        }
+    }
+
+    /// How many instants there are between two, both included; `Err`: more than so many, which is as far as they
+    /// were counted.
+    pub fn count(&self, from: Time, to: Time) -> Result<u64, u64> {
+        match self {
+            Self::Calendar(calendar) => {
+                let counted = calendar.instants(from, to).take(COUNTED_MAX as usize + 1).count() as u64;
+                if counted > COUNTED_MAX { Err(COUNTED_MAX) } else { Ok(counted) }
+            }
+            Self::Step { from: base, step } => Ok(match (steps_up(*base, *step, from), steps_down(*base, *step, to)) {
+                (Some(first), Some(last)) if last >= first => (last - first) as u64 + 1,
+                _ => 0,
+            }),
+        }
+    }
+}
+
+/// The first step at or after an instant, none before the base.
+fn steps_up(base: Time, step: Span, at: Time) -> Option<i64> {
+    let micros = at.signed_duration_since(base).num_microseconds()?.max(0);
+    let step = i64::try_from(step.micros()).ok()?.max(1);
+    Some(micros / step + i64::from(micros % step != 0))
+}
+
+/// The last step at or before an instant.
+fn steps_down(base: Time, step: Span, at: Time) -> Option<i64> {
+    let micros = at.signed_duration_since(base).num_microseconds()?;
+    Some(micros.div_euclid(i64::try_from(step.micros()).ok()?.max(1)))
+}
+
+/// A backfill that has been checked.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The first instant, included.
+    pub from: Time,
+    /// The last, included; none: up to now.
+    pub to: Option<Time>,
+    /// Its instants.
+    pub grid: Grid,
+    /// The priority of its runs.
+    pub priority: i16,
+}
+
+impl BackfillSpec {
+    /// Checks it against the group's calendar, zone and priority.
+    pub fn check(
+        &self,
+        calendar: Calendar,
+        zone: chrono_tz::Tz,
+        group_priority: Option<i16>,
+        now: Time,
+    ) -> Result<Checked, Faults> {
+        let mut faults = Faults::default();
+        let mut moment = |field: &str, text: &str| match parse_moment(text, zone) {
+            Ok(at) => Some(crate::clock::to_micros(at)),
+            Err(detail) => {
+                faults.add(field, detail);
+                None
+            }
+        };
+        let from = moment("/from", &self.from);
+        let to = self.to.as_deref().map(|text| moment("/to", text));
+        if let Some(Some(to)) = to
+            && to > now
+        {
+            faults.add("/to", "`to` is in the future; leave it out to go on with what comes due");
+        }
+        if let Some(from) = from
+            && from > to.flatten().unwrap_or(now)
+        {
+            let than = if self.to.is_some() { "`to`" } else { "now" };
+            faults.add("/from", format!("`from` is after {than}: there is nothing between them"));
+        }
+        if self.step.is_some_and(Span::is_zero) {
+            faults.add("/step", "`step` is longer than zero");
+        }
+        if self.step.is_none() && !calendar.has_grid() {
+            faults.add(
+                "/step",
+                "the group has no enabled `cron`, `every` or `daily` schedule: `step` says how far its instants lie apart",
+            );
+        }
+        if self.max_active == 0 || self.max_active > ACTIVE_MAX {
+            faults.add("/max_active", format!("`max_active` is from 1 to {ACTIVE_MAX}"));
+        }
+        if self.priority.is_some_and(|priority| !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority)) {
+            faults.add("/priority", format!("a priority is a number from -{PRIORITY_MAX} to {PRIORITY_MAX}"));
+        }
+        let (true, Some(from)) = (faults.is_empty(), from) else { return Err(faults) };
+        let grid = match self.step {
+            Some(step) => Grid::Step { from, step },
+            None => Grid::Calendar(calendar),
+        };
+        let below = group_priority.unwrap_or(0).saturating_sub(PRIORITY_BELOW).max(-PRIORITY_MAX);
+        let checked = Checked { from, to: to.flatten(), grid, priority: self.priority.unwrap_or(below) };
+        let count = checked.grid.count(from, checked.to.unwrap_or(now));
+        let many = match count {
+            Ok(count) if count <= INSTANTS_MAX => return Ok(checked),
+            Ok(count) => format!("{count}"),
+            Err(counted) => format!("more than {counted}"),
+        };
+        let detail = format!("this means {many} instants; a backfill may have {INSTANTS_MAX}: narrow it, or make several");
+        Err(Fault::at("/from", detail).into())
+    }
+}
+
+/// The last run that was made for an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Existing<R> {
+    /// Which.
+    pub run: R,
+    /// How it stands.
+    pub state: RunState,
+    /// Whether it was there before the backfill was.
+    pub earlier: bool,
+}
+
+/// What becomes of an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<R> {
+    /// It gets a run; there is none.
+    Fill,
+    /// It gets a run instead of this one.
+    Replace(R),
+    /// It is left alone.
+    Skip,
+}
+
+/// Decides about an instant. A run that is still under way is never replaced: it is being done already. Nor is one
+/// that was made after the backfill: a schedule, or another backfill, was faster.
+pub fn decide<R>(on_existing: OnExisting, existing: Option<Existing<R>>) -> Verdict<R> {
+    let Some(existing) = existing else { return Verdict::Fill };
+    let wanted = match on_existing {
+        OnExisting::Skip => false,
+        OnExisting::Failed => matches!(existing.state, RunState::Failed | RunState::Cancelled),
+        OnExisting::All => existing.state.is_final(),
+    };
+    if wanted && existing.earlier { Verdict::Replace(existing.run) } else { Verdict::Skip }
+}
+
+/// How a backfill ends whose runs have all ended: it has succeeded if all of them have.
+pub fn ended(counts: &BTreeMap<RunState, i64>) -> RunState {
+    let bad = |state: &RunState| matches!(state, RunState::Failed | RunState::Cancelled);
+    match counts.iter().any(|(state, count)| bad(state) && *count > 0) {
+        true => RunState::Failed,
+        false => RunState::Succeeded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Schedule;
+    use crate::spec::ScheduleSpec;
+    use chrono_tz::Tz;
+
+    fn time(text: &str) -> Time {
+        text.parse().expect("a time")
+    }
+
+    fn calendar(crons: &[&str]) -> Calendar {
+        Calendar::new(crons.iter().map(|cron| {
+            let spec = ScheduleSpec { cron: Some((*cron).into()), ..ScheduleSpec::default() };
+            Schedule::compile(&spec, Tz::UTC, time("2026-01-01T00:00:00Z")).expect("a schedule")
+        }))
+    }
+
+    fn spec(value: serde_json::Value) -> BackfillSpec {
+        serde_json::from_value(value).expect("a spec")
+    }
+
+    const NOW: &str = "2026-02-01T12:00:00Z";
+
+    fn check(value: serde_json::Value, crons: &[&str], expect: Result<u64, &str>) {
+        let found = spec(value.clone()).check(calendar(crons), Tz::UTC, None, time(NOW));
+        match (found, expect) {
+            (Ok(checked), Ok(count)) => {
+                let to = checked.to.unwrap_or(time(NOW));
+                assert_eq!(checked.grid.count(checked.from, to), Ok(count), "{value}");
+                for order in [Order::Asc, Order::Desc] {
+                    assert_eq!(checked.grid.instants(checked.from, to, order).count() as u64, count, "{value}");
+                }
+            }
+            (Err(faults), Err(pointer)) => assert_eq!(faults.0[0].pointer, pointer, "{value}: {faults}"),
+            (found, expect) => panic!("{value}: {found:?}, not {expect:?}"),
+        }
+    }
+
+    #[test]
+    fn ranges_are_checked_and_counted() {
+        use serde_json::json;
+        let daily = &["0 0 * * *"][..];
+        check(json!({"from": "2026-01-01", "to": "2026-01-31"}), daily, Ok(31));
+        check(json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"}), daily, Ok(1));
+        check(json!({"from": "2026-01-01T00:00:01Z"}), daily, Ok(31));
+        check(json!({"from": "2026-01-02", "to": "2026-01-01"}), daily, Err("/from"));
+        check(json!({"from": "2026-03-01"}), daily, Err("/from"));
+        check(json!({"from": "2026-01-01", "to": "2026-02-02"}), daily, Err("/to"));
+        check(json!({"from": "yesterday"}), daily, Err("/from"));
+        check(json!({"from": "2026-01-01", "max_active": 0}), daily, Err("/max_active"));
+        check(json!({"from": "2026-01-01", "step": "0s"}), daily, Err("/step"));
+        check(json!({"from": "2026-01-01"}), &[], Err("/step"));
+        check(json!({"from": "2026-01-01", "to": "2026-01-02", "step": "6h"}), &[], Ok(5));
+        check(json!({"from": "2026-01-01", "to": "2026-01-02", "step": "7h"}), daily, Ok(4));
+        check(json!({"from": "2012-01-01", "to": "2015-12-31"}), daily, Ok(1_461));
+    }
+
+    #[test]
+    fn too_many_are_refused_with_their_number() {
+        let value = serde_json::json!({"from": "2025-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z", "step": "1s"});
+        let faults = spec(value).check(Calendar::default(), Tz::UTC, None, time(NOW)).unwrap_err();
+        assert!(faults.0[0].detail.contains("31536001 instants"), "{faults}");
+    }
+
+    #[test]
+    fn a_position_is_gone_on_from() {
+        for crons in [&["0 */5 * * *", "0 3 * * *"][..], &[]] {
+            let step = crons.is_empty().then_some("5h");
+            let value = serde_json::json!({"from": "2026-01-01", "to": "2026-01-09", "step": step});
+            let checked = spec(value).check(calendar(crons), Tz::UTC, None, time(NOW)).unwrap();
+            let (from, to) = (checked.from, checked.to.unwrap());
+            for order in [Order::Asc, Order::Desc] {
+                let all: Vec<Time> = checked.grid.instants(from, to, order).collect();
+                for (index, position) in all.iter().enumerate() {
+                    let rest: Vec<Time> = checked.grid.after(Some(*position), from, to, order).collect();
+                    assert_eq!(rest, all[index + 1..]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn existing_runs() {
+        let at = |state, earlier| Some(Existing { run: 7, state, earlier });
+        use RunState::*;
+        assert_eq!(decide::<i32>(OnExisting::Skip, None), Verdict::Fill);
+        for (on_existing, existing, expect) in [
+            (OnExisting::Skip, at(Failed, true), Verdict::Skip),
+            (OnExisting::Failed, at(Failed, true), Verdict::Replace(7)),
+            (OnExisting::Failed, at(Cancelled, true), Verdict::Replace(7)),
+            (OnExisting::Failed, at(Succeeded, true), Verdict::Skip),
+            (OnExisting::Failed, at(Running, true), Verdict::Skip),
+            (OnExisting::All, at(Succeeded, true), Verdict::Replace(7)),
+            (OnExisting::All, at(Running, true), Verdict::Skip),
+            (OnExisting::All, at(Succeeded, false), Verdict::Skip),
+        ] {
+            assert_eq!(decide(on_existing, existing), expect, "{on_existing:?} {existing:?}");
+        }
+    }
+}

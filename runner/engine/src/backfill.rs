@@ -1,0 +1,493 @@
+//! The backfiller: takes turns at backfills; `heddle_store::backfill` tells the protocol.
+//!
+//! What wakes it is the end of a backfill's run on this node, a control, or a look once in a while. A turn makes at
+//! most [`MADE_MAX`] runs and looks at no more than [`LOOKED_AT_MAX`] instants, so that several backfills share a node
+//! and no transaction grows with a backfill's length; there is no barrier between turns: the run that ends makes room
+//! for the next one at once.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::StreamExt;
+use heddle_domain::backfill::{self, BackfillSpec, Existing, Grid, OnExisting, Order, Scripts, Verdict};
+use heddle_domain::id::{RunId, uuid_v7};
+use heddle_domain::spec::SubmissionSpec;
+use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::{Span, Time};
+use heddle_store::backfill::{
+    BackfillAction, BackfillChange, BackfillRow, BackfillTurn, CANCELLING, Moved, NewBackfill, Standing,
+};
+use heddle_store::change::By;
+use heddle_store::live::{Created, NewRun};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::catalog::{Group, Resolution};
+use crate::control::{BulkAction, ControlError};
+use crate::submit::Layout;
+use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
+
+/// How often to look without being told.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How long to wait for another node's turn.
+const BUSY_FOR: Duration = Duration::from_millis(5);
+
+/// How many runs one turn makes.
+const MADE_MAX: usize = 500;
+
+/// How many instants one statement looks up.
+const CHUNK_MAX: usize = 1_000;
+
+/// How many instants one turn looks at.
+const LOOKED_AT_MAX: usize = 10_000;
+
+/// How many open backfills one look takes in hand.
+const OPEN_MAX: i64 = 1_000;
+
+/// How many runs of a cancelled backfill one look cancels, and how many at once.
+const CANCELLED_MAX: i64 = 10_000;
+const CANCELLED_AT_ONCE: usize = 4;
+
+/// Of how many backfills a node remembers where their instants come from.
+pub(crate) const SOURCES_MAX: usize = 1_000;
+
+/// What came of asking for a backfill.
+#[derive(Clone, Debug)]
+pub enum Started {
+    /// A dry run: these instants would get a run.
+    Planned(Vec<Time>),
+    /// It goes on under this id.
+    Made(Uuid),
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turned {
+    /// There is more to do at once.
+    More,
+    /// Another node is at it.
+    Busy,
+    /// Something else has to happen first.
+    Idle,
+}
+
+/// Where a backfill's instants come from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    grid: Grid,
+}
+
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let mut wait = Duration::ZERO;
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = inner.backfills.notified() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = LOOK_EVERY;
+        if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
+            continue;
+        }
+        match inner.backfill_look().await {
+            Ok(Turned::More) => wait = Duration::ZERO,
+            Ok(Turned::Busy) => wait = BUSY_FOR,
+            Ok(Turned::Idle) => {}
+            Err(error) => {
+                tracing::warn!(%error, source = ?std::error::Error::source(&error), "backfills cannot be moved on; trying again");
+            }
+        }
+    }
+}
+
+fn verdict(row_made: Uuid, on_existing: OnExisting, standing: &Standing) -> Verdict<RunId> {
+    // Ids are UUIDv7: what was made before the backfill has a smaller one.
+    let existing =
+        standing.last.map(|(run, state, _)| Existing { run, state, earlier: run.0 < row_made });
+    backfill::decide(on_existing, existing)
+}
+
+impl Engine {
+    /// Starts a backfill, or lists what it would do.
+    pub async fn start_backfill(
+        &self,
+        name: &str,
+        spec: BackfillSpec,
+        asked: &Value,
+        actor: &str,
+    ) -> Result<Started, SubmitError> {
+        let inner = &self.inner;
+        let group =
+            inner.catalog.group(name).await?.ok_or_else(|| SubmitError::UnknownGroup(name.to_owned()))?;
+        let plan = &group.revision.plan;
+        if !plan.spec.history {
+            return Err(SubmitError::Refused(format!(
+                "group `{name}` keeps no history: `history: true` in its spec allows backfills"
+            )));
+        }
+        let given = SubmissionSpec { params: spec.params.clone(), force: true, ..SubmissionSpec::default() };
+        inner.layout(Submission::manual(name, given)).await?;
+        let calendar = group.revision.calendar.clone();
+        let (zone, priority) = (plan.zone, plan.spec.priority);
+        let now = inner.now();
+        let counted = spec.clone();
+        // A million instants of a cron expression take a while to count: not on the threads that answer requests.
+        let checked = tokio::task::spawn_blocking(move || counted.check(calendar, zone, priority, now))
+            .await
+            .map_err(|error| EngineError::Unreadable(error.to_string()))??;
+        let to = checked.to.unwrap_or(now);
+        let id = uuid_v7(now, inner.chance.bits());
+        let instants = inner.survey(&group, id, &spec, checked.grid.clone(), checked.from, to).await?;
+        if spec.dry_run {
+            return Ok(Started::Planned(instants));
+        }
+        if !group.enabled && !spec.force {
+            return Err(SubmitError::Disabled(name.to_owned()));
+        }
+        let new = NewBackfill {
+            id,
+            group_id: group.id,
+            calendar_revision_id: group.revision.id,
+            from: checked.from,
+            to: checked.to,
+            step_micros: spec.step.map(|step| step.micros() as i64),
+            descending: spec.order == Order::Desc,
+            max_active: spec.max_active as i32,
+            on_existing: spec.on_existing.number(),
+            include_downstream: spec.include_downstream,
+            pinned: spec.scripts == Scripts::Pinned,
+            force: spec.force,
+            priority: checked.priority,
+            params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
+            started_to: to,
+            expected: instants.len() as i64,
+        };
+        inner.store.insert_backfill(By { actor, at: now }, &new, asked).await.map_err(EngineError::Store)?;
+        inner.backfills.notify_one();
+        Ok(Started::Made(id))
+    }
+
+    /// Pauses, resumes or cancels a backfill; the answer comes after it is committed.
+    pub async fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: &str) -> Result<(), ControlError> {
+        let inner = &self.inner;
+        let by = By { actor, at: inner.now() };
+        match inner.store.change_backfill(by, id, action).await? {
+            BackfillChange::Missing => return Err(ControlError::NotFound("backfill")),
+            BackfillChange::Refused(state) => {
+                let state = state_word(state);
+                return Err(ControlError::Refused(format!("the backfill is {state}: it cannot {}", action.as_str())));
+            }
+            BackfillChange::Done => {}
+        }
+        if action == BackfillAction::Cancel {
+            inner.cancel_backfill(id).await?;
+        }
+        inner.backfills.notify_one();
+        Ok(())
+    }
+}
+
+/// The word of a backfill's state.
+pub fn state_word(state: i16) -> &'static str {
+    match state {
+        CANCELLING => RunState::Cancelled.as_str(),
+        state => RunState::from_number(state).unwrap_or(RunState::Failed).as_str(),
+    }
+}
+
+impl Inner {
+    /// The instants that would get a run now, in the backfill's order.
+    async fn survey(
+        &self,
+        group: &Group,
+        id: Uuid,
+        spec: &BackfillSpec,
+        grid: Grid,
+        from: Time,
+        to: Time,
+    ) -> Result<Vec<Time>, EngineError> {
+        let (on_existing, order) = (spec.on_existing, spec.order);
+        let standings = self.store.standings_between(group.id, from, to).await?;
+        tokio::task::spawn_blocking(move || {
+            let taken: std::collections::HashSet<Time> = standings
+                .iter()
+                .filter(|standing| verdict(id, on_existing, standing) == Verdict::Skip)
+                .map(|standing| standing.at)
+                .collect();
+            grid.instants(from, to, order)
+                .take(backfill::INSTANTS_MAX as usize)
+                .filter(|instant| !taken.contains(instant))
+                .collect()
+        })
+        .await
+        .map_err(|error| EngineError::Unreadable(error.to_string()))
+    }
+
+    /// One turn at each backfill that has something to do.
+    async fn backfill_look(self: &Arc<Self>) -> Result<Turned, EngineError> {
+        let mut came_to = Turned::Idle;
+        for id in self.store.open_backfills(OPEN_MAX).await? {
+            match self.backfill_turn(id).await {
+                Ok(Turned::Idle) => {}
+                Ok(Turned::More) => came_to = Turned::More,
+                Ok(Turned::Busy) => {
+                    if came_to == Turned::Idle {
+                        came_to = Turned::Busy;
+                    }
+                }
+                // One that cannot go on holds no other up.
+                Err(error) => {
+                    tracing::warn!(%error, backfill = %id, source = ?std::error::Error::source(&error), "a backfill cannot be moved on");
+                }
+            }
+        }
+        Ok(came_to)
+    }
+
+    async fn backfill_turn(self: &Arc<Self>, id: Uuid) -> Result<Turned, EngineError> {
+        let now = self.now();
+        let Some(mut turn) = self.store.backfill_turn(id).await? else { return Ok(Turned::Busy) };
+        let row = turn.row.clone();
+        if row.state == CANCELLING {
+            drop(turn);
+            self.cancel_backfill(id).await?;
+            return Ok(Turned::Idle);
+        }
+        let mut moved = Moved {
+            position: row.position,
+            catching_up: row.catching_up,
+            note: row.note.clone(),
+            ..Moved::default()
+        };
+        let group = match self.catalog.group(&row.group_name).await? {
+            Some(group) if group.id == row.group_id && !row.group_deleted => group,
+            _ => {
+                moved.note = Some("the group was deleted".into());
+                moved.ended = Some(RunState::Cancelled.number());
+                turn.commit(&moved, now).await?;
+                return Ok(Turned::Idle);
+            }
+        };
+        let held = (!group.enabled && !row.force).then(|| "the group is disabled".to_owned());
+        if held.is_some() {
+            if held != row.note {
+                moved.note = held;
+                turn.commit(&moved, now).await?;
+            }
+            return Ok(Turned::Idle);
+        }
+        moved.note = None;
+        let active = turn.active().await?;
+        let room = usize::try_from(i64::from(row.max_active) - active).unwrap_or(0).min(MADE_MAX);
+        if room == 0 {
+            return Ok(Turned::Idle);
+        }
+        let source = self.backfill_source(&row).await?;
+        let found = search(&mut turn, &row, &source.grid, room, now, &mut moved).await?;
+        if found.make.is_empty() {
+            if found.exhausted && active == 0 {
+                moved.ended = Some(backfill::ended(&turn.counts().await?).number());
+                self.sources.remove(&id);
+            } else if moved.skipped == 0 && moved.position == row.position && moved.note == row.note {
+                return Ok(Turned::Idle);
+            }
+            turn.commit(&moved, now).await?;
+            return Ok(if found.exhausted { Turned::Idle } else { Turned::More });
+        }
+        let made = self.make_runs(&mut turn, &row, &group, &source, found.make, now).await?;
+        moved.made = made.runs.len() as i64;
+        moved.skipped += made.lost;
+        turn.commit(&moved, now).await?;
+        self.runs_made(made);
+        Ok(if found.exhausted || moved.made as usize == room { Turned::Idle } else { Turned::More })
+    }
+
+    /// Its instants, reckoned from the revision that it was made for; remembered while it goes on.
+    async fn backfill_source(&self, row: &BackfillRow) -> Result<Arc<Source>, EngineError> {
+        if let Some(source) = self.sources.get(&row.id) {
+            return Ok(source);
+        }
+        let grid = match row.step_micros {
+            Some(step) => Grid::Step { from: row.from_at, step: Span::from_micros(step.unsigned_abs()) },
+            None => Grid::Calendar(self.catalog.revision(row.calendar_revision_id).await?.calendar.clone()),
+        };
+        let source = Arc::new(Source { grid });
+        self.sources.insert(row.id, source.clone());
+        Ok(source)
+    }
+
+    async fn make_runs(
+        &self,
+        turn: &mut BackfillTurn,
+        row: &BackfillRow,
+        group: &Group,
+        source: &Source,
+        make: Vec<Standing>,
+        now: Time,
+    ) -> Result<Made, EngineError> {
+        let revision = &group.revision;
+        let labels: Map<String, Value> =
+            revision.plan.spec.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+        let labels = (!labels.is_empty()).then_some(Value::Object(labels));
+        let mut pinned: HashMap<i64, Arc<Resolution>> = HashMap::new();
+        let mut laid_out = Vec::with_capacity(make.len());
+        for standing in &make {
+            let resolution = match standing.last {
+                Some((_, _, Some(replaced))) if row.pinned => match pinned.entry(replaced) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(free) => {
+                        free.insert(self.catalog.resolve_like(revision, replaced).await?).clone()
+                    }
+                },
+                _ => group.resolution.clone(),
+            };
+            let layout = Layout {
+                trigger: Trigger::Backfill,
+                priority: Some(row.priority),
+                logical_time: standing.at,
+                interval: source.grid.data_interval(standing.at),
+                params: row.params.clone(),
+                task_params: None,
+                labels: labels.clone(),
+                key: None,
+                dedupe: None,
+                callback: None,
+                source: Some(row.id),
+                parent: None,
+            };
+            let (mut run, context) = self.lay_out(revision, &resolution, layout, now);
+            // The turn registers it, since it may take an instant over from another run.
+            run.instant = false;
+            laid_out.push((run, context));
+        }
+        let registrations: Vec<(Time, RunId, Option<Uuid>)> = make
+            .iter()
+            .zip(&laid_out)
+            .map(|(standing, (run, _))| (standing.at, run.id, standing.registered.map(|(run, _)| run)))
+            .collect();
+        let got: std::collections::HashSet<RunId> = turn.register(&registrations).await?.into_iter().collect();
+        let asked = laid_out.len();
+        laid_out.retain(|(run, _)| got.contains(&run.id));
+        let lost = (asked - laid_out.len()) as i64;
+        let mut room = if self.backlog.load(Ordering::Relaxed) { 0 } else { self.room() };
+        for ready in laid_out.iter_mut().flat_map(|(run, _)| &mut run.ready) {
+            ready.handed = room > 0;
+            room = room.saturating_sub(1);
+        }
+        let (runs, contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = laid_out.into_iter().unzip();
+        let created = turn.create(&runs, self.lease(), now).await?;
+        let handed = created.iter().all(|created| *created == Created::Made { handed: true });
+        if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
+            return Err(EngineError::Unreadable(format!("a run of backfill {} was not made: {refused:?}", row.id)));
+        }
+        Ok(Made { runs, contexts, handed, lost })
+    }
+
+    /// After the commit: what was handed to this node begins, what was not is told to all.
+    fn runs_made(self: &Arc<Self>, made: Made) {
+        let mut taken = Vec::new();
+        let mut left = false;
+        for (run, context) in made.runs.iter().zip(made.contexts) {
+            self.contexts.insert(run.id, context);
+            for row in &run.ready {
+                if row.handed && made.handed {
+                    taken.push((run.id, row.at));
+                } else {
+                    left = true;
+                }
+            }
+        }
+        self.take(taken);
+        if left {
+            self.work.notify_one();
+            self.wakes.work();
+        }
+    }
+
+    /// Cancels what a cancelled backfill has under way; when all of that has ended, so has the backfill.
+    async fn cancel_backfill(self: &Arc<Self>, id: Uuid) -> Result<(), EngineError> {
+        let runs = self.store.live_runs_of_source(id, CANCELLED_MAX).await?;
+        let engine = Engine { inner: self.clone() };
+        let mut cancelled = futures::stream::iter(runs.into_iter().map(|run| {
+            let engine = engine.clone();
+            async move { engine.control(run, &BulkAction::Cancel, "backfill").await }
+        }))
+        .buffer_unordered(CANCELLED_AT_ONCE);
+        while let Some(result) = cancelled.next().await {
+            if let Err(ControlError::Engine(error)) = result {
+                return Err(error);
+            }
+        }
+        if self.store.live_runs_of_source(id, 1).await?.is_empty() {
+            self.store.end_cancelled_backfill(id, self.now()).await?;
+        }
+        self.sources.remove(&id);
+        Ok(())
+    }
+}
+
+/// Runs of a turn.
+struct Made {
+    runs: Vec<NewRun>,
+    contexts: Vec<Arc<RunContext>>,
+    /// The rows meant for this node came to it.
+    handed: bool,
+    /// At so many instants somebody was faster.
+    lost: i64,
+}
+
+/// What a turn's search found.
+struct Found {
+    /// Instants to make runs for.
+    make: Vec<Standing>,
+    /// There are no more for now.
+    exhausted: bool,
+}
+
+/// Looks for up to `room` instants to make runs for, and moves the position along.
+async fn search(
+    turn: &mut BackfillTurn,
+    row: &BackfillRow,
+    grid: &Grid,
+    room: usize,
+    now: Time,
+    moved: &mut Moved,
+) -> Result<Found, EngineError> {
+    let on_existing = OnExisting::from_number(row.on_existing).unwrap_or_default();
+    let mut found = Found { make: Vec::with_capacity(room), exhausted: false };
+    let mut looked_at = 0;
+    while found.make.len() < room && looked_at < LOOKED_AT_MAX {
+        let (from, to, order) = match (row.descending, moved.catching_up) {
+            (false, _) => (row.from_at, row.to_at.unwrap_or(now), Order::Asc),
+            (true, false) => (row.from_at, row.started_to, Order::Desc),
+            (true, true) => (row.from_at, now, Order::Asc),
+        };
+        let chunk = (room - found.make.len()).clamp(8, CHUNK_MAX);
+        let instants: Vec<Time> = grid.after(moved.position, from, to, order).take(chunk).collect();
+        if instants.is_empty() {
+            if row.descending && !moved.catching_up && row.to_at.is_none() {
+                moved.catching_up = true;
+                moved.position = Some(row.started_to);
+                continue;
+            }
+            found.exhausted = true;
+            break;
+        }
+        looked_at += instants.len();
+        for standing in turn.standings(&instants).await? {
+            if found.make.len() == room {
+                break;
+            }
+            moved.position = Some(standing.at);
+            match verdict(row.id, on_existing, &standing) {
+                Verdict::Skip => moved.skipped += 1,
+                Verdict::Fill | Verdict::Replace(_) => found.make.push(standing),
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,223 @@
+//! The gate of a group: which of its waiting runs begin.
+//!
+//! `max_active_runs` bounds all runs but backfilled ones. `overlap` applies among *timed* runs, those that a schedule
+//! or an upstream made (those of a backfill, or brought along by one, are not timed: neither holds up the other):
+//!
+//! | overlap | a timed run that comes while another one is active |
+//! |---|---|
+//! | `queue` | waits; the earliest logical time goes first |
+//! | `skip` | ends as `cancelled`, its error says what it was skipped for |
+//! | `allow` | begins |
+//! | `cancel_previous` | cancels the other one, and begins when that has stopped |
+//!
+//! Active is what has begun and not ended. A run that still waits for upstreams is not active: it holds up nobody.
+//!
+//! A group's gate is an advisory lock, held from before the look until the commit, so that two nodes never admit to
+//! one group at once.
+
+use std::sync::Arc;
+
+use heddle_domain::id::RunId;
+use heddle_domain::run::{Event, Progress};
+use heddle_domain::spec::Overlap;
+use heddle_domain::state::{RunState, Trigger};
+use heddle_store::live::{ActiveRun, RunWrite};
+
+use crate::apply::After;
+use crate::catalog::is_timed;
+use crate::control::BulkAction;
+use crate::{Engine, EngineError, Inner};
+
+/// How many waiting runs of a group one look admits at most.
+const ADMIT_MAX: i64 = 1_000;
+
+/// What a gate decides.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Admission {
+    admitted: Vec<RunId>,
+    /// These are left out, because of those.
+    skipped: Vec<(RunId, RunId)>,
+    /// These have to stop first.
+    cancelled: Vec<RunId>,
+}
+
+/// A waiting run, as the gate sees it.
+struct Applicant {
+    run: RunId,
+    trigger: Trigger,
+    timed: bool,
+    overlap: Overlap,
+    max_active: Option<u32>,
+}
+
+/// Decides upon the runs that wait before one gate, in their order.
+fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admission) {
+    let bounded = |trigger: Trigger| trigger != Trigger::Backfill;
+    let triggers = active.iter().filter_map(|active| Some((active, Trigger::from_number(active.trigger)?)));
+    let mut count = triggers.clone().filter(|(_, trigger)| bounded(*trigger)).count();
+    let mut timed: Vec<RunId> = triggers
+        .filter(|(active, trigger)| is_timed(*trigger, active.sourced))
+        .map(|(active, _)| active.run)
+        .collect();
+    // Of several that would each cancel the one before, only the last has to begin.
+    let last = applicants.iter().rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
+    for (place, applicant) in applicants.iter().enumerate() {
+        if applicant.timed && applicant.overlap == Overlap::CancelPrevious && Some(place) != last {
+            admission.cancelled.push(applicant.run);
+            continue;
+        }
+        if applicant.timed
+            && let Some(&earlier) = timed.last()
+        {
+            match applicant.overlap {
+                Overlap::Allow => {}
+                Overlap::Queue => continue,
+                Overlap::Skip => {
+                    admission.skipped.push((applicant.run, earlier));
+                    continue;
+                }
+                Overlap::CancelPrevious => {
+                    admission.cancelled.extend(&timed);
+                    continue;
+                }
+            }
+        }
+        if bounded(applicant.trigger) && applicant.max_active.is_some_and(|max| count >= max as usize) {
+            continue;
+        }
+        count += usize::from(bounded(applicant.trigger));
+        if applicant.timed {
+            timed.push(applicant.run);
+        }
+        admission.admitted.push(applicant.run);
+    }
+}
+
+impl Inner {
+    /// Groups whose waiting runs may be let through.
+    pub(crate) async fn turnstiles(self: &Arc<Self>) -> Result<(), EngineError> {
+        let now = self.now();
+        let mut completion = self.store.completion(self.lease(), now).await?;
+        let groups = completion.take_turnstiles().await?;
+        let mut admission = Admission::default();
+        for group_id in groups {
+            let (active, waiting) = completion.queue_of_group(group_id, ADMIT_MAX).await?;
+            self.load_contexts(&waiting).await?;
+            let applicants: Vec<Applicant> = waiting
+                .into_iter()
+                .filter_map(|run| {
+                    let context = self.contexts.get(&run)?;
+                    let spec = &context.revision.plan.spec;
+                    Some(Applicant {
+                        run,
+                        trigger: context.facts.trigger,
+                        timed: is_timed(context.facts.trigger, context.facts.source.is_some()),
+                        overlap: spec.overlap,
+                        max_active: spec.max_active_runs,
+                    })
+                })
+                .collect();
+            admit(&active, &applicants, &mut admission);
+        }
+        let Admission { mut admitted, skipped, cancelled } = admission;
+        let mut concerned: Vec<RunId> = admitted.iter().chain(skipped.iter().map(|(run, _)| run)).copied().collect();
+        concerned.sort_unstable();
+        admitted.sort_unstable();
+        let locked = completion.lock_runs(&concerned).await?;
+        let mut after = After::default();
+        let mut writes = Vec::new();
+        let mut room = self.room();
+        for run in &admitted {
+            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else { continue };
+            if found.state != RunState::Waiting {
+                continue;
+            }
+            let mut found = found.clone();
+            found.progress = Progress::new(&context.revision.plan).to_bytes();
+            let (actions, state, progress) =
+                self.decide(&context, &found, &[Event::Start], &mut completion, now).await?;
+            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
+        }
+        let mut left_out = Vec::new();
+        for (run, earlier) in &skipped {
+            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else { continue };
+            let cancel = Event::Cancel { withdrawn: Vec::new() };
+            let (actions, state, progress) = self.decide(&context, found, &[cancel], &mut completion, now).await?;
+            let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+            let error = Some(format!("skipped: the earlier run {earlier} was still active (overlap: skip)"));
+            writes.push(RunWrite { error, ..write });
+            left_out.push(*run);
+        }
+        completion.unwait(&concerned).await?;
+        // What the overlap cancels holds up no follower either.
+        left_out.extend(&cancelled);
+        if !left_out.is_empty() {
+            completion.note_skipped(&left_out).await?;
+            after.followed = true;
+        }
+        self.write(&mut completion, &writes, &mut after).await?;
+        completion.commit().await?;
+        self.acted(after);
+        for run in cancelled {
+            let engine = Engine { inner: self.clone() };
+            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &BulkAction::Cancel, "overlap").await {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(number: u128) -> RunId {
+        RunId(uuid::Uuid::from_u128(number))
+    }
+
+    fn active(number: u128, trigger: Trigger) -> ActiveRun {
+        ActiveRun { run: run(number), trigger: trigger.number(), sourced: false }
+    }
+
+    fn check(overlap: Overlap, active: &[ActiveRun], trigger: Trigger, expect: (&[u128], &[(u128, u128)], &[u128])) {
+        let applicants: Vec<Applicant> = [10, 11]
+            .into_iter()
+            .map(|number| Applicant {
+                run: run(number),
+                trigger,
+                timed: is_timed(trigger, false),
+                overlap,
+                max_active: None,
+            })
+            .collect();
+        let mut admission = Admission::default();
+        admit(active, &applicants, &mut admission);
+        let expect = Admission {
+            admitted: expect.0.iter().copied().map(run).collect(),
+            skipped: expect.1.iter().map(|&(left, why)| (run(left), run(why))).collect(),
+            cancelled: expect.2.iter().copied().map(run).collect(),
+        };
+        assert_eq!(admission, expect, "{overlap:?} {trigger:?}");
+    }
+
+    #[test]
+    fn what_overlap_does() {
+        let earlier = [active(1, Trigger::Schedule)];
+        let schedule = Trigger::Schedule;
+        check(Overlap::Queue, &[], schedule, (&[10], &[], &[]));
+        check(Overlap::Queue, &earlier, schedule, (&[], &[], &[]));
+        check(Overlap::Skip, &[], schedule, (&[10], &[(11, 10)], &[]));
+        check(Overlap::Skip, &earlier, schedule, (&[], &[(10, 1), (11, 1)], &[]));
+        check(Overlap::Allow, &earlier, schedule, (&[10, 11], &[], &[]));
+        check(Overlap::CancelPrevious, &earlier, schedule, (&[], &[], &[10, 1]));
+        check(Overlap::CancelPrevious, &[], schedule, (&[11], &[], &[10]));
+    }
+
+    #[test]
+    fn manual_runs_hold_up_no_scheduled_one_nor_are_held_up() {
+        check(Overlap::Queue, &[active(1, Trigger::Manual)], Trigger::Upstream, (&[10], &[], &[]));
+        check(Overlap::Queue, &[active(1, Trigger::Backfill)], Trigger::Schedule, (&[10], &[], &[]));
+        check(Overlap::Queue, &[active(1, Trigger::Schedule)], Trigger::Manual, (&[10, 11], &[], &[]));
+    }
+}

@@ -1,0 +1,113 @@
+//! Backfills: starting, looking at, steering.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::backfill::{self, BackfillSpec, OnExisting};
+use heddle_domain::state::RunState;
+use heddle_domain::{Name, Span};
+use heddle_engine::{ControlError, Engine, Started, backfill_state_word};
+use heddle_store::backfill::{BackfillAction, BackfillRow};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::not_found;
+use crate::engine_api::{BackfillStart, Refusal};
+use crate::shapes::{Backfill, List};
+
+type Counts = BTreeMap<RunState, i64>;
+
+pub(super) async fn start(
+    engine: &Engine,
+    group: Name,
+    spec: BackfillSpec,
+    asked: Value,
+    actor: String,
+) -> Result<BackfillStart, Refusal> {
+    Ok(match engine.start_backfill(&group, spec, &asked, &actor).await? {
+        Started::Planned(instants) => BackfillStart::Planned(instants),
+        Started::Made(id) => BackfillStart::Made(Box::new(get(engine, id).await?)),
+    })
+}
+
+pub(super) async fn get(engine: &Engine, id: Uuid) -> Result<Backfill, Refusal> {
+    let row = engine.store().backfill(id).await?.ok_or_else(|| not_found("backfill", id))?;
+    let mut counts = engine.store().backfill_counts(&[(row.id, row.group_id)]).await?;
+    let counts = counts.remove(&row.id).unwrap_or_default();
+    Ok(view(row, counts))
+}
+
+pub(super) async fn list(
+    engine: &Engine,
+    groups: Vec<String>,
+    cursor: Option<Uuid>,
+    limit: i64,
+) -> Result<List<Backfill>, Refusal> {
+    let page = engine.store().backfills(&groups, cursor, limit).await?;
+    let ids: Vec<(Uuid, i64)> = page.items.iter().map(|row| (row.id, row.group_id)).collect();
+    let mut counts = engine.store().backfill_counts(&ids).await?;
+    let items = page
+        .items
+        .into_iter()
+        .map(|row| {
+            let counts = counts.remove(&row.id).unwrap_or_default();
+            view(row, counts)
+        })
+        .collect();
+    Ok(List { items, next_cursor: page.next })
+}
+
+pub(super) async fn change(
+    engine: &Engine,
+    id: Uuid,
+    action: BackfillAction,
+    actor: String,
+) -> Result<Backfill, Refusal> {
+    engine.change_backfill(id, action, &actor).await.map_err(|error| match error {
+        ControlError::NotFound(what) => not_found(what, id),
+        other => other.into(),
+    })?;
+    get(engine, id).await
+}
+
+fn view(row: BackfillRow, counts: Counts) -> Backfill {
+    // How its runs stand is looked at anew: one that failed may have been restarted since.
+    let state = match RunState::from_number(row.state) {
+        Some(RunState::Succeeded | RunState::Failed) => backfill::ended(&counts).as_str(),
+        _ => backfill_state_word(row.state),
+    };
+    // What was expected has come or has turned out not to be needed, unless it was given up.
+    let worked_off = row.finished_at.is_some() && row.state != RunState::Cancelled.number();
+    let total = if worked_off { row.made } else { row.expected.max(row.made) };
+    let mut by_state: BTreeMap<String, i64> =
+        counts.into_iter().map(|(state, count)| (state.as_str().to_owned(), count)).collect();
+    if total > row.made && matches!(state, "running" | "paused") {
+        by_state.insert("pending".into(), total - row.made);
+    }
+    Backfill {
+        id: row.id,
+        group: row.group_name,
+        state: state.to_owned(),
+        from: row.from_at.into(),
+        to: row.to_at.map(Into::into),
+        step: row.step_micros.map(|step| Span::from_micros(step.unsigned_abs()).to_string()),
+        order: if row.descending { "desc" } else { "asc" },
+        max_active: row.max_active,
+        on_existing: match OnExisting::from_number(row.on_existing).unwrap_or_default() {
+            OnExisting::Skip => "skip",
+            OnExisting::Failed => "failed",
+            OnExisting::All => "all",
+        },
+        include_downstream: row.include_downstream,
+        scripts: if row.pinned { "pinned" } else { "active" },
+        priority: row.priority,
+        params: serde_json::from_str(&row.params).unwrap_or_default(),
+        total,
+        counts: by_state,
+        skipped: row.skipped,
+        position: row.position.map(Into::into),
+        note: row.note,
+        created_at: row.created_at.into(),
+        created_by: row.created_by,
+        finished_at: row.finished_at.map(Into::into),
+    }
+}

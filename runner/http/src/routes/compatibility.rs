@@ -1,0 +1,210 @@
+//! The calls of an older task scheduler, so that its clients need not change; `docs/compatibility.md` tells what each
+//! field becomes. Answers are always 200 with `{code, msg, data}`: `code` is 0, or the status that the same problem has
+//! elsewhere in this API.
+
+use std::collections::HashSet;
+
+use axum::http::header;
+use axum::response::IntoResponse;
+use heddle_domain::spec::{SubmissionSpec, parse_group};
+use heddle_domain::state::Trigger;
+use heddle_store::group::{GroupDelete, GroupPut, GroupWrite};
+use heddle_store::timer_task::TimerTaskRow;
+use serde_json::{Value, json};
+
+use super::spec_check;
+use crate::access::Access;
+use crate::engine_api::Submission;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, ok};
+use crate::table::{Method, Route};
+use crate::timer_task::{self, DISABLED};
+
+/// What `code` says when all is well.
+const CODE_OK: u16 = 0;
+
+pub(crate) fn routes() -> Vec<Route> {
+    fn call<F, R>(path: &'static str, summary: &'static str, handler: F) -> Route
+    where
+        F: Fn(Request) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = Result<Value, Problem>> + Send + 'static,
+    {
+        Route::new(Method::Post, path, Access::Operate, summary, move |request| {
+            let handler = handler.clone();
+            async move { wrapped(handler(request).await) }
+        })
+        .answers(200, "CompatibilityAnswer")
+    }
+    vec![
+        call("/task-scheduler/task/submitTimerTask", "Create or change a tree of timer tasks", submit)
+            .detail("Without `taskId` it creates. The tree becomes a group `timer-task-<taskId>`, child after parent.")
+            .takes("TimerTask"),
+        call("/task-scheduler/task/timerTaskDel", "Delete a tree of timer tasks", delete).takes("TimerTaskId"),
+        call("/task-scheduler/task/disableTask", "Disable a timer task", |request| set_status(request, false))
+            .takes("TimerTaskId"),
+        call("/task-scheduler/task/enableTask", "Enable a timer task", |request| set_status(request, true))
+            .takes("TimerTaskId"),
+        call("/task-scheduler/task/execTaskImmediately", "Start a tree of timer tasks now", execute)
+            .takes("TimerTaskId"),
+        Route::new(Method::Get, "/checkstatus", Access::Open, "Whether the node answers", check_status)
+            .answers_as(200, "text/plain", "Text"),
+    ]
+}
+
+async fn check_status(_request: Request) -> Outcome {
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], "success").into_response())
+}
+
+fn wrapped(result: Result<Value, Problem>) -> Outcome {
+    match result {
+        Ok(data) => ok(&json!({"code": CODE_OK, "msg": "success", "data": data})),
+        Err(problem) => ok(&json!({"code": problem.status.as_u16(), "msg": problem.detail, "data": null})),
+    }
+}
+
+fn no_task(id: i64) -> Problem {
+    Problem::not_found("timer task", &id.to_string())
+}
+
+async fn text_of(request: &mut Request) -> Result<String, Problem> {
+    let bytes_max = request.app.config.batch_bytes_max;
+    let bytes = request.bytes(bytes_max).await?;
+    String::from_utf8(bytes.into()).map_err(|_| Problem::malformed("the body is not UTF-8"))
+}
+
+/// The number of the task that a call is about: `taskId` in the body or the query, or the body itself.
+async fn task_id(request: &mut Request) -> Result<i64, Problem> {
+    let text = text_of(request).await?;
+    let value = match text.trim() {
+        "" => Value::Null,
+        text => serde_json::from_str(text)
+            .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?,
+    };
+    let given = match &value {
+        Value::Object(fields) => fields.get("taskId").or(fields.get("id")).cloned().unwrap_or_default(),
+        other => other.clone(),
+    };
+    let found = match timer_task::number(&given, "taskId")? {
+        Some(id) => Some(id),
+        None => request.query_as("taskId", "a number")?,
+    };
+    found.ok_or_else(|| Problem::invalid_at("/taskId", "which task: `taskId` is missing"))
+}
+
+/// The tree of a task, if its group is there.
+async fn tree_of(request: &Request, id: i64) -> Result<(i64, Vec<TimerTaskRow>), Problem> {
+    let (root, rows) = request.app.store.timer_tree_of(id).await?;
+    let there = !rows.is_empty()
+        && request.app.store.group_by_name(timer_task::group_name(root)?.as_str()).await?.is_some();
+    if there { Ok((root, rows)) } else { Err(no_task(id)) }
+}
+
+async fn submit(mut request: Request) -> Result<Value, Problem> {
+    let text = text_of(&mut request).await?;
+    // A deep tree takes a while: not on the threads that answer requests.
+    let tree = tokio::task::spawn_blocking(move || timer_task::read_tree(&text))
+        .await
+        .map_err(|error| Problem::internal(&error))??;
+    let known: HashSet<i64> = match tree.first().and_then(|root| root.task_id) {
+        Some(id) => {
+            let (root, rows) = tree_of(&request, id).await?;
+            if root != id {
+                return Err(Problem::conflict(format!("task {id} is a part of the tree of task {root}: submit that")));
+            }
+            rows.into_iter().map(|row| row.task_id).collect()
+        }
+        None => HashSet::new(),
+    };
+    if let Some(id) = tree.iter().filter_map(|task| task.task_id).find(|id| !known.contains(id)) {
+        return Err(no_task(id));
+    }
+    let fresh = tree.iter().filter(|task| task.task_id.is_none()).count();
+    let mut fresh = request.app.store.new_timer_task_ids(fresh).await?.into_iter();
+    let ids: Vec<i64> = tree.iter().map(|task| task.task_id.or_else(|| fresh.next()).unwrap_or_default()).collect();
+    let rows: Vec<TimerTaskRow> = tree
+        .into_iter()
+        .zip(&ids)
+        .map(|(task, id)| TimerTaskRow {
+            task_id: *id,
+            parent: task.parent.map(|parent| ids[parent]),
+            definition: Value::Object(task.fields),
+        })
+        .collect();
+    save(&request, ids[0], &rows).await?;
+    Ok(timer_task::shown(&rows))
+}
+
+/// Makes a tree's group what the tree says.
+async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<(), Problem> {
+    let store = &request.app.store;
+    let name = timer_task::group_name(root)?;
+    let enabled = match rows.first().and_then(|row| row.definition.as_object()) {
+        Some(fields) => timer_task::is_enabled(fields)?,
+        None => true,
+    };
+    let spec = parse_group(&timer_task::group_spec(rows)?)?;
+    let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
+    store.put_timer_tree(root, rows).await?;
+    let write = GroupWrite {
+        name: &name,
+        spec: &checked.canonical,
+        category: checked.spec.category.as_deref(),
+        links: &checked.links,
+        scripts: &checked.scripts,
+        if_match: None,
+    };
+    let row = match store.put_group(request.by(), write).await? {
+        GroupPut::Done(done) => done.row,
+        // Neither links nor scripts nor `If-Match` are asked for.
+        _ => return Err(Problem::conflict("the group was changed meanwhile; try again")),
+    };
+    if row.enabled != enabled {
+        store.set_group_enabled(request.by(), &name, enabled).await?;
+    }
+    Ok(())
+}
+
+async fn delete(mut request: Request) -> Result<Value, Problem> {
+    let id = task_id(&mut request).await?;
+    let (root, _) = tree_of(&request, id).await?;
+    only_root(id, root)?;
+    let name = timer_task::group_name(root)?;
+    match request.app.store.delete_group(request.by(), &name, true).await? {
+        GroupDelete::Missing => return Err(no_task(id)),
+        GroupDelete::Upstreams(groups) | GroupDelete::UsedBy(groups) => {
+            return Err(Problem::conflict(format!("other groups hold on to it: {}", groups.join(", "))));
+        }
+        GroupDelete::Active(runs) => return Err(Problem::conflict(format!("{runs} runs are active"))),
+        GroupDelete::Deleted { id, .. } => {
+            request.app.engine.cancel_group(id, request.caller.actor.clone()).await?;
+        }
+    }
+    request.app.store.delete_timer_tree(root).await?;
+    Ok(json!({"taskId": id}))
+}
+
+fn only_root(id: i64, root: i64) -> Result<(), Problem> {
+    if id == root {
+        return Ok(());
+    }
+    Err(Problem::conflict(format!("task {id} is a part of the tree of task {root}, which goes as a whole")))
+}
+
+async fn set_status(mut request: Request, enabled: bool) -> Result<Value, Problem> {
+    let id = task_id(&mut request).await?;
+    let (root, mut rows) = tree_of(&request, id).await?;
+    let row = rows.iter_mut().find(|row| row.task_id == id).ok_or_else(|| no_task(id))?;
+    row.definition["status"] = json!(if enabled { 1 } else { DISABLED });
+    save(&request, root, &rows).await?;
+    Ok(json!({"taskId": id}))
+}
+
+async fn execute(mut request: Request) -> Result<Value, Problem> {
+    let id = task_id(&mut request).await?;
+    let (root, _) = tree_of(&request, id).await?;
+    only_root(id, root)?;
+    let submission = Submission { spec: SubmissionSpec::default(), trigger: Trigger::Manual };
+    let actor = request.caller.actor.clone();
+    let run = request.app.engine.submit(timer_task::group_name(root)?, submission, actor).await?;
+    Ok(json!({"taskId": id, "run": run.id}))
+}

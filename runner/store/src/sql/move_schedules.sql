@@ -1,0 +1,26 @@
+-- move_schedules: moves schedules on, with the insert of the runs that they called for.
+--
+-- Locking: the rows are this transaction's already (take_schedules). A run that a fixed delay is counted from may have
+-- ended before this transaction could say that it waits for it (the instant had its run from elsewhere): then the
+-- delay is counted from now. A run that ends later finds `awaits`, once this has committed: it was inserted here, or
+-- is looked at under its lock.
+WITH moved AS (
+    SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::uuid[], $6::timestamptz[])
+        AS m (group_id, name, cursor, next, awaits, fired_at)
+),
+awaited AS MATERIALIZED (
+    SELECT l.id FROM heddle.runs_live l WHERE l.id IN (SELECT awaits FROM moved WHERE awaits IS NOT NULL)
+     ORDER BY l.id FOR KEY SHARE
+)
+UPDATE heddle.schedules s
+   SET cursor = m.cursor,
+       fired_at = m.fired_at,
+       awaits = CASE WHEN m.awaits IN (SELECT id FROM awaited) THEN m.awaits END,
+       next_fire_at = CASE
+           WHEN m.awaits IS NULL THEN m.next
+           WHEN m.awaits IN (SELECT id FROM awaited) THEN NULL
+           WHEN greatest(m.cursor + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
+               THEN greatest(m.cursor + s.delay, s.starts_at)
+       END
+  FROM moved m
+ WHERE s.group_id = m.group_id AND s.name = m.name
