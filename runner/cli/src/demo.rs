@@ -66,11 +66,25 @@ async fn fill_warehouse(database_url: &str) -> Result<String> {
     let driver = tokio::spawn(connection);
     let exists = client.query_opt("SELECT 1 FROM pg_database WHERE datname = $1", &[&WAREHOUSE]).await?;
     if exists.is_none() {
-        client.batch_execute("CREATE DATABASE warehouse").await?;
+        // A role of its own: what scripts may do in the warehouse must not reach the server's files or Heddle's tables.
+        client
+            .batch_execute(
+                "DO $$ BEGIN
+                     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'warehouse') THEN
+                         CREATE ROLE warehouse LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION;
+                     END IF;
+                 END $$",
+            )
+            .await?;
+        client.batch_execute("CREATE DATABASE warehouse OWNER warehouse").await?;
     }
+    let own: String = client.query_one("SELECT quote_ident(current_database())", &[]).await?.get(0);
+    client.batch_execute(&format!("REVOKE CONNECT ON DATABASE {own} FROM PUBLIC")).await?;
+    client.batch_execute("REVOKE CONNECT ON DATABASE postgres, template1 FROM PUBLIC").await?;
     drop(client);
     let _ = driver.await;
     url.set_path(&format!("/{WAREHOUSE}"));
+    url.set_username(WAREHOUSE).map_err(|()| anyhow::anyhow!("the database's URL takes no user"))?;
     let (mut client, connection) = tokio_postgres::connect(url.as_str(), NoTls).await?;
     let driver = tokio::spawn(connection);
     client.batch_execute(WAREHOUSE_SQL).await?;

@@ -103,6 +103,12 @@ impl Inner {
         for group_id in groups {
             let (active, waiting) = completion.queue_of_group(group_id, ADMIT_MAX).await?;
             self.load_contexts(&waiting).await?;
+            // The bound is the group's of today, not of the day on which a run was made: raising it lets runs begin.
+            let name = waiting.iter().find_map(|run| Some(self.contexts.get(run)?.revision.group_name.clone()));
+            let current = match &name {
+                Some(name) => self.catalog.group(name).await?.map(|group| group.revision.plan.spec.max_active_runs),
+                None => None,
+            };
             let applicants: Vec<Applicant> = waiting
                 .into_iter()
                 .filter_map(|run| {
@@ -113,7 +119,7 @@ impl Inner {
                         trigger: context.facts.trigger,
                         timed: is_timed(context.facts.trigger, context.facts.source.is_some()),
                         overlap: spec.overlap,
-                        max_active: spec.max_active_runs,
+                        max_active: current.unwrap_or(spec.max_active_runs),
                     })
                 })
                 .collect();

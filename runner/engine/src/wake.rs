@@ -257,6 +257,12 @@ impl Inner {
         }
     }
 
+    fn tell(&self, kind: &str, name: &str) {
+        for listener in self.on_change.lock().iter() {
+            listener(kind, name);
+        }
+    }
+
     /// Drops from the caches what was changed elsewhere.
     pub(crate) async fn follow_changes(&self) -> Result<(), EngineError> {
         /// How many changes one statement reads.
@@ -266,12 +272,14 @@ impl Inner {
             let changes = self.store.changes_since(position, PAGE).await?;
             for change in &changes {
                 self.catalog.forget(&change.kind, &change.name);
-                for listener in self.on_change.lock().iter() {
-                    listener(&change.kind, &change.name);
-                }
+                self.tell(&change.kind, &change.name);
                 if change.kind == "group" {
                     self.schedules.notify_one();
                     self.links.notify_one();
+                }
+                if change.kind == "group" && self.store.wake_gate(&change.name).await? {
+                    // Its bounds may have changed, and with them whose turn it is.
+                    self.inbox.notify_one();
                 }
                 if change.kind == "script" {
                     self.warm_up.notify_one();

@@ -246,12 +246,13 @@ fn exit_of(result: wasmtime::Result<Result<(), ()>>, output: &Captured) -> wasmt
     let code = match result {
         Ok(Ok(())) => 0,
         Ok(Err(())) => 1,
-        Err(error) => error.downcast_ref::<I32Exit>().map(|exit| exit.0).ok_or(error)?,
+        Err(error) => exit_code(&error).ok_or(error)?,
     };
     if code != 0 {
         return Ok(Answer::Exit(code));
     }
-    let text = String::from_utf8_lossy(&output.take()).into_owned();
+    // What is not UTF-8 is not JSON either (RFC 8259, section 8.1): a byte that no JSON has makes that plain.
+    let text = String::from_utf8(output.take().to_vec()).unwrap_or_else(|_| "\u{fffd}: stdout is not UTF-8".into());
     Ok(Answer::Output(if text.trim().is_empty() {
         "null".into()
     } else {
@@ -360,8 +361,21 @@ fn message(text: &str) -> String {
     cut(text, MAX_MESSAGE_BYTES).replace('\0', "\u{fffd}")
 }
 
+/// The code of a command that ended by `proc_exit` or `exit-with-code`. The p1 implementation traps for codes of 126 and
+/// above, which shells and interpreters do use: its message is all that tells them from other traps, and it does not
+/// tell the code.
+fn exit_code(error: &wasmtime::Error) -> Option<i32> {
+    if let Some(exit) = error.downcast_ref::<I32Exit>() {
+        return Some(exit.0);
+    }
+    let large = error.chain().any(|cause| cause.to_string().contains("exit with invalid exit status"));
+    large.then_some(126)
+}
+
 pub(crate) fn check_json(text: &str) -> Result<(), serde_json::Error> {
-    serde_json::from_str::<serde::de::IgnoredAny>(text).map(drop)
+    // Read as a value: what cannot be (numbers out of range, lone surrogates, nesting without end) is no JSON that
+    // anybody downstream could use.
+    serde_json::from_str::<serde_json::Value>(text).map(drop)
 }
 
 fn elapsed(from: Time, to: Time) -> Duration {

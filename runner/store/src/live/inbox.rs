@@ -265,3 +265,18 @@ impl Completion {
         Ok(())
     }
 }
+
+impl Store {
+    /// Has a group's waiting runs looked at; `false`: it has none.
+    pub async fn wake_gate(&self, group: &str) -> Result<bool, StoreError> {
+        let woken = sqlx::query!(
+            "INSERT INTO heddle.turnstiles (group_id)
+             SELECT g.id FROM heddle.groups g
+              WHERE g.name = $1 AND EXISTS (SELECT FROM heddle.waits w WHERE w.group_id = g.id)",
+            group
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(woken.rows_affected() > 0)
+    }
+}
