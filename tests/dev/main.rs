@@ -24,7 +24,11 @@ fn expected(month: &str) -> Value {
         .filter(|line| line.starts_with(month))
         .map(|line| line.split(',').collect())
         .collect();
-    let column = |index: usize| rows.iter().map(|row| row[index].parse::<f64>().unwrap()).collect::<Vec<f64>>();
+    let column = |index: usize| {
+        rows.iter()
+            .map(|row| row[index].parse::<f64>().unwrap())
+            .collect::<Vec<f64>>()
+    };
     let (precipitation, highest, lowest) = (column(1), column(2), column(3));
     let mean = |values: &[f64]| rounded(values.iter().sum::<f64>() / values.len() as f64);
     let mut wettest = 0;
@@ -53,13 +57,22 @@ async fn the_demo_reports_the_weather() {
     let group = dev.get("/v1/groups/seattle-weather").await.expect_status(200);
     assert_eq!((&group["history"], &group["category"]), (&json!(true), &json!("demo")));
     for month in ["2012-01", "2012-02", "2013-02", "2013-07", "2014-12", "2015-12"] {
-        let run = dev.run("seattle-weather", json!({"logical_time": format!("{month}-15T12:00:00Z")})).await;
+        let run = dev
+            .run(
+                "seattle-weather",
+                json!({"logical_time": format!("{month}-15T12:00:00Z")}),
+            )
+            .await;
         assert_eq!(run["state"], "succeeded", "{run:#}");
         assert_eq!(task(&run, "report")["output"], expected(month));
         // Side by side, after the extract, before the report.
         for middle in ["temperature", "precipitation"] {
-            assert!(heddle_tests::seconds(&task(&run, "extract")["finished_at"], &task(&run, middle)["started_at"]) >= 0.0);
-            assert!(heddle_tests::seconds(&task(&run, middle)["finished_at"], &task(&run, "report")["started_at"]) >= 0.0);
+            assert!(
+                heddle_tests::seconds(&task(&run, "extract")["finished_at"], &task(&run, middle)["started_at"]) >= 0.0
+            );
+            assert!(
+                heddle_tests::seconds(&task(&run, middle)["finished_at"], &task(&run, "report")["started_at"]) >= 0.0
+            );
         }
     }
     // Months out of range fail with a clear, fatal error.
@@ -67,24 +80,38 @@ async fn the_demo_reports_the_weather() {
         let run = dev.run("seattle-weather", json!({"logical_time": time})).await;
         assert_eq!(run["state"], "failed");
         let extract = task(&run, "extract");
-        assert_eq!((&extract["error"]["kind"], &extract["attempt"]), (&json!("fatal"), &json!(1)), "{extract:#}");
+        assert_eq!(
+            (&extract["error"]["kind"], &extract["attempt"]),
+            (&json!("fatal"), &json!(1)),
+            "{extract:#}"
+        );
         let message = extract["error"]["message"].as_str().unwrap();
-        assert!(message.contains(&time[..7]) && message.contains("2012-01 to 2015-12"), "{message}");
+        assert!(
+            message.contains(&time[..7]) && message.contains("2012-01 to 2015-12"),
+            "{message}"
+        );
         assert_eq!(task(&run, "report")["state"], "upstream_failed");
     }
     // The rows are in the warehouse: one for each month, also after a rerun.
-    let again = dev.run("seattle-weather", json!({"logical_time": "2013-07-01T00:00:00Z"})).await;
+    let again = dev
+        .run("seattle-weather", json!({"logical_time": "2013-07-01T00:00:00Z"}))
+        .await;
     assert_eq!(again["state"], "succeeded");
     let look = json!({"tasks": {"t": {"script": "query", "sql": ["warehouse"], "params": {
         "connection": "warehouse", "statement": "select month, days, run from monthly_report order by month",
     }}}, "category": "demo"});
     let wasm = heddle_scripts::get("query").unwrap();
-    dev.put_bytes("/v1/scripts/query", "application/wasm", wasm).await.expect_status(201);
+    dev.put_bytes("/v1/scripts/query", "application/wasm", wasm)
+        .await
+        .expect_status(201);
     dev.put_group("look", look).await;
     let found = dev.run("look", json!({})).await;
     let rows = task(&found, "t")["output"]["rows"].as_array().unwrap().clone();
     let months: Vec<&str> = rows.iter().filter_map(|row| row["month"].as_str()).collect();
-    assert_eq!(months, ["2012-01", "2012-02", "2013-02", "2013-07", "2014-12", "2015-12"]);
+    assert_eq!(
+        months,
+        ["2012-01", "2012-02", "2013-02", "2013-07", "2014-12", "2015-12"]
+    );
     assert_eq!(rows[3]["run"], again["id"]);
     // A page of another site, or a name rebound to this machine, does not reach it.
     for (header, value, status) in [
@@ -104,12 +131,21 @@ async fn life_of_a_data_directory() {
     let mut dev = Dev::start(&data_dir, &["--no-demo"]).await;
     assert_eq!(dev.all("/v1/groups").await.len(), 0, "--no-demo brings nothing along");
     let wasm = heddle_scripts::get("sleep").unwrap();
-    dev.put_bytes("/v1/scripts/sleep", "application/wasm", wasm).await.expect_status(201);
-    dev.put_group("g", json!({"tasks": {"t": {"script": "sleep", "params": {"seconds": 0.1}}}})).await;
+    dev.put_bytes("/v1/scripts/sleep", "application/wasm", wasm)
+        .await
+        .expect_status(201);
+    dev.put_group(
+        "g",
+        json!({"tasks": {"t": {"script": "sleep", "params": {"seconds": 0.1}}}}),
+    )
+    .await;
     let first = id(&dev.run("g", json!({})).await);
     // One instance per data directory.
     let text = data_dir.to_string_lossy().into_owned();
-    let second = run_program(&["dev", "--listen", "127.0.0.1:0", "--no-demo", "--data-dir", &text], &[]);
+    let second = run_program(
+        &["dev", "--listen", "127.0.0.1:0", "--no-demo", "--data-dir", &text],
+        &[],
+    );
     assert!(!second.status.success());
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(said.contains("data") && !said.contains("panicked"), "{said}");
@@ -119,7 +155,11 @@ async fn life_of_a_data_directory() {
     let mut dev = Dev::start(&data_dir, &["--no-demo"]).await;
     assert_eq!(dev.run_now(&first).await["state"], "succeeded");
     // kill -9 with work in hand.
-    dev.put_group("g", json!({"tasks": {"t": {"script": "sleep", "params": {"seconds": 1.0}}}})).await;
+    dev.put_group(
+        "g",
+        json!({"tasks": {"t": {"script": "sleep", "params": {"seconds": 1.0}}}}),
+    )
+    .await;
     let mut runs = Vec::new();
     for _ in 0..20 {
         runs.push(dev.start("g", json!({})).await);
@@ -137,7 +177,9 @@ async fn life_of_a_data_directory() {
         (reply.status == 200).then_some(())
     })
     .await;
-    let run = dev.run("seattle-weather", json!({"logical_time": "2014-05-01T00:00:00Z"})).await;
+    let run = dev
+        .run("seattle-weather", json!({"logical_time": "2014-05-01T00:00:00Z"}))
+        .await;
     assert_eq!(task(&run, "report")["output"], expected("2014-05"));
 }
 
@@ -153,10 +195,15 @@ async fn the_demo_leaves_changes_alone() {
     dev.process().end().await;
     let dev = Dev::start(&data_dir, &[]).await;
     let found = dev.get("/v1/groups/hello").await.expect_status(200);
-    assert_eq!((&found["description"], &found["revision"]), (&json!("mine"), &changed["revision"]));
+    assert_eq!(
+        (&found["description"], &found["revision"]),
+        (&json!("mine"), &changed["revision"])
+    );
     let versions = dev.all("/v1/scripts/weather-extract/versions").await;
     assert_eq!(versions.len(), 1);
-    let run = dev.run("seattle-weather", json!({"logical_time": "2015-03-01T00:00:00Z"})).await;
+    let run = dev
+        .run("seattle-weather", json!({"logical_time": "2015-03-01T00:00:00Z"}))
+        .await;
     assert_eq!(task(&run, "report")["output"], expected("2015-03"));
 }
 
@@ -168,7 +215,10 @@ fn other_addresses_are_refused() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:8080"] {
         let output = run_program(&["dev", "--listen", address, "--data-dir", &text], &[]);
         assert_eq!(output.status.code(), Some(2), "{address}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("loopback"), "{address}");
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("loopback"),
+            "{address}"
+        );
     }
     assert!(!data_dir.exists(), "nothing was made");
 }

@@ -16,13 +16,19 @@ async fn tokens() {
         let reply = api.get("/v1/groups").await;
         assert!(reply.headers.contains_key("www-authenticate"));
         reply.expect_problem(401, &[]);
-        assert_eq!(api.put("/v1/groups/g", one(json!({"script": "hello"}))).await.status, 401);
+        assert_eq!(
+            api.put("/v1/groups/g", one(json!({"script": "hello"}))).await.status,
+            401
+        );
         assert_eq!(api.get("/metrics").await.status, 401);
         for open in ["/healthz", "/readyz", "/v1/openapi.json", "/docs"] {
             assert_eq!(api.get(open).await.status, 200, "{open}");
         }
     }
-    let basic = node.with_token(None).request(Method::GET, "/v1/groups").basic_auth("e2e", Some(TOKEN));
+    let basic = node
+        .with_token(None)
+        .request(Method::GET, "/v1/groups")
+        .basic_auth("e2e", Some(TOKEN));
     assert_eq!(node.send(basic).await.status, 401);
 }
 
@@ -32,30 +38,66 @@ async fn life_of_a_token() {
     let world = World::new().await;
     let node = world.node().await;
     let output = run_program(
-        &["token", "create", "--database-url", world.url(), "--name", "first", "--role", "admin", "-o", "json"],
+        &[
+            "token",
+            "create",
+            "--database-url",
+            world.url(),
+            "--name",
+            "first",
+            "--role",
+            "admin",
+            "-o",
+            "json",
+        ],
         &[],
     );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let made: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let api = node.with_token(made["token"].as_str());
-    let second = api.post("/v1/tokens", json!({"name": "second", "role": "viewer"})).await.expect_status(201);
+    let second = api
+        .post("/v1/tokens", json!({"name": "second", "role": "viewer"}))
+        .await
+        .expect_status(201);
     let viewer = node.with_token(second["token"].as_str());
     viewer.get("/v1/groups").await.expect_status(200);
-    api.post("/v1/tokens", json!({"name": "second", "role": "viewer"})).await.expect_problem(409, &[]);
-    api.post("/v1/tokens", json!({"name": "x", "role": "emperor"})).await.expect_problem(422, &["/role"]);
+    api.post("/v1/tokens", json!({"name": "second", "role": "viewer"}))
+        .await
+        .expect_problem(409, &[]);
+    api.post("/v1/tokens", json!({"name": "x", "role": "emperor"}))
+        .await
+        .expect_problem(422, &["/role"]);
     let listed = api.get("/v1/tokens").await.expect_status(200);
-    assert!(!listed.to_string().contains(second["token"].as_str().unwrap()), "a token is shown once");
+    assert!(
+        !listed.to_string().contains(second["token"].as_str().unwrap()),
+        "a token is shown once"
+    );
     api.delete("/v1/tokens/second").await.expect_status(204);
     viewer.get("/v1/groups").await.expect_problem(401, &[]);
     let past = json!({"name": "past", "role": "viewer", "expires_at": "2020-01-01T00:00:00Z"});
     let reply = api.post("/v1/tokens", past).await;
     if reply.status == 201 {
-        node.with_token(reply.body["token"].as_str()).get("/v1/groups").await.expect_problem(401, &[]);
+        node.with_token(reply.body["token"].as_str())
+            .get("/v1/groups")
+            .await
+            .expect_problem(401, &[]);
     } else {
         reply.expect_problem(422, &["/expires_at"]);
     }
     // The same name twice in the database.
-    let again = run_program(&["token", "create", "--database-url", world.url(), "--name", "first", "--role", "admin"], &[]);
+    let again = run_program(
+        &[
+            "token",
+            "create",
+            "--database-url",
+            world.url(),
+            "--name",
+            "first",
+            "--role",
+            "admin",
+        ],
+        &[],
+    );
     assert!(!again.status.success());
     assert!(String::from_utf8_lossy(&again.stderr).contains("first"));
 }
@@ -65,14 +107,19 @@ async fn life_of_a_token() {
 async fn revocation_reaches_all_nodes() {
     let world = World::new().await;
     let nodes = world.nodes(2).await;
-    let made = nodes[0].post("/v1/tokens", json!({"name": "x", "role": "viewer"})).await.expect_status(201);
+    let made = nodes[0]
+        .post("/v1/tokens", json!({"name": "x", "role": "viewer"}))
+        .await
+        .expect_status(201);
     let token = made["token"].as_str();
     nodes[1].with_token(token).get("/v1/groups").await.expect_status(200);
     nodes[0].delete("/v1/tokens/x").await.expect_status(204);
     assert_eq!(nodes[0].with_token(token).get("/v1/groups").await.status, 401);
-    heddle_tests::within(std::time::Duration::from_secs(2), "revocation on the other node", async || {
-        (nodes[1].with_token(token).get("/v1/groups").await.status == 401).then_some(())
-    })
+    heddle_tests::within(
+        std::time::Duration::from_secs(2),
+        "revocation on the other node",
+        async || (nodes[1].with_token(token).get("/v1/groups").await.status == 401).then_some(()),
+    )
     .await;
 }
 
@@ -91,25 +138,69 @@ async fn roles() {
         ("worker", false, false, false, false),
         ("admin", true, true, true, true),
     ] {
-        let made = node.post("/v1/tokens", json!({"name": role, "role": role})).await.expect_status(201);
+        let made = node
+            .post("/v1/tokens", json!({"name": role, "role": role}))
+            .await
+            .expect_status(201);
         let api = node.with_token(made["token"].as_str());
         let check = |what: &str, may: bool, status: u16| {
             assert_eq!(status != 403, may, "{role}: {what} answers {status}");
             assert_ne!(status, 401, "{role}: {what}");
         };
-        for path in ["/v1/groups", "/v1/scripts", "/v1/runs", &format!("/v1/runs/{run}"), "/v1/nodes", "/v1/audit", "/metrics"] {
+        for path in [
+            "/v1/groups",
+            "/v1/scripts",
+            "/v1/runs",
+            &format!("/v1/runs/{run}"),
+            "/v1/nodes",
+            "/v1/audit",
+            "/metrics",
+        ] {
             check(path, reads, api.get(path).await.status);
         }
-        check("put group", operates, api.put("/v1/groups/g", one(json!({"script": "hello"}))).await.status);
-        check("start run", operates, api.post("/v1/groups/g/runs", json!({})).await.status);
-        check("cancel run", operates, api.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.status);
-        check("bulk", operates, api.post("/v1/runs/bulk", json!({"filter": {"group": "g"}, "action": "cancel", "dry_run": true})).await.status);
-        let upload = api.put_bytes(&format!("/v1/scripts/by-{role}"), "application/wasm", wasm).await;
+        check(
+            "put group",
+            operates,
+            api.put("/v1/groups/g", one(json!({"script": "hello"}))).await.status,
+        );
+        check(
+            "start run",
+            operates,
+            api.post("/v1/groups/g/runs", json!({})).await.status,
+        );
+        check(
+            "cancel run",
+            operates,
+            api.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.status,
+        );
+        check(
+            "bulk",
+            operates,
+            api.post(
+                "/v1/runs/bulk",
+                json!({"filter": {"group": "g"}, "action": "cancel", "dry_run": true}),
+            )
+            .await
+            .status,
+        );
+        let upload = api
+            .put_bytes(&format!("/v1/scripts/by-{role}"), "application/wasm", wasm)
+            .await;
         check("put script", authors, upload.status);
-        check("invoke", operates || authors, api.post("/v1/scripts/hello/invoke", json!({})).await.status);
+        check(
+            "invoke",
+            operates || authors,
+            api.post("/v1/scripts/hello/invoke", json!({})).await.status,
+        );
         for path in ["/v1/tokens", "/v1/secrets", "/v1/connections"] {
             check(path, administers, api.get(path).await.status);
         }
-        check("put secret", administers, api.put(&format!("/v1/secrets/{role}"), json!({"value": "x"})).await.status);
+        check(
+            "put secret",
+            administers,
+            api.put(&format!("/v1/secrets/{role}"), json!({"value": "x"}))
+                .await
+                .status,
+        );
     }
 }

@@ -6,12 +6,16 @@ use serde_json::{Value, json};
 use crate::{fails, one, sleeps, with};
 
 async fn control(node: &Node, run: &str, action: &str) -> Value {
-    node.post(&format!("/v1/runs/{run}/{action}"), json!({})).await.expect_status(200)
+    node.post(&format!("/v1/runs/{run}/{action}"), json!({}))
+        .await
+        .expect_status(200)
 }
 
 async fn override_task(node: &Node, run: &str, task: &str, state: &str) -> Value {
     let body = json!({"state": state, "reason": "by a test"});
-    node.put(&format!("/v1/runs/{run}/tasks/{task}/state"), body).await.expect_status(200)
+    node.put(&format!("/v1/runs/{run}/tasks/{task}/state"), body)
+        .await
+        .expect_status(200)
 }
 
 /// Cancelling interrupts running wasm within a second.
@@ -35,7 +39,10 @@ async fn cancel() {
     node.task_becomes(&run, "sleep", "running").await;
     let cancelled = control(&node, &run, "cancel").await;
     assert_eq!(cancelled["state"], "cancelled");
-    assert_eq!(states(&cancelled), "done=succeeded never=cancelled sleep=cancelled spin=cancelled");
+    assert_eq!(
+        states(&cancelled),
+        "done=succeeded never=cancelled sleep=cancelled spin=cancelled"
+    );
     for name in ["spin", "sleep"] {
         let attempt = node.attempts(&run, name).await.remove(0);
         assert_eq!(attempt["state"], "cancelled", "{attempt:#}");
@@ -46,7 +53,9 @@ async fn cancel() {
         (nodes["node"]["in_hand"] == 0).then_some(())
     })
     .await;
-    node.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.expect_problem(409, &[]);
+    node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_problem(409, &[]);
 }
 
 /// A paused run starts nothing new; what runs ends. A resumed one goes on.
@@ -66,15 +75,25 @@ async fn pause_and_resume() {
     let run = node.start("g", json!({})).await;
     node.task_becomes(&run, "first", "running").await;
     assert_eq!(control(&node, &run, "pause").await["state"], "paused");
-    node.post(&format!("/v1/runs/{run}/pause"), json!({})).await.expect_problem(409, &[]);
+    node.post(&format!("/v1/runs/{run}/pause"), json!({}))
+        .await
+        .expect_problem(409, &[]);
     let found = node.task_becomes(&run, "first", "succeeded").await;
-    assert_eq!((&found["state"], &task(&found, "second")["state"]), (&json!("paused"), &json!("paused")), "{found:#}");
+    assert_eq!(
+        (&found["state"], &task(&found, "second")["state"]),
+        (&json!("paused"), &json!("paused")),
+        "{found:#}"
+    );
     let waited = node.get(&format!("/v1/runs/{run}?wait=500ms")).await.expect_status(200);
     assert_eq!(states(&waited), "first=succeeded second=paused third=pending");
     assert_ne!(control(&node, &run, "resume").await["state"], "paused");
     assert_eq!(node.ended(&run).await["state"], "succeeded");
-    node.post(&format!("/v1/runs/{run}/resume"), json!({})).await.expect_problem(409, &[]);
-    node.post(&format!("/v1/runs/{run}/pause"), json!({})).await.expect_problem(409, &[]);
+    node.post(&format!("/v1/runs/{run}/resume"), json!({}))
+        .await
+        .expect_problem(409, &[]);
+    node.post(&format!("/v1/runs/{run}/pause"), json!({}))
+        .await
+        .expect_problem(409, &[]);
 }
 
 /// A retry that comes due while the run is paused waits for it.
@@ -83,7 +102,8 @@ async fn a_paused_run_retries_later() {
     let world = World::new().await;
     let node = world.node().await;
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "300ms"});
-    node.put_group("g", one(json!({"script": "flaky", "retry": retry}))).await;
+    node.put_group("g", one(json!({"script": "flaky", "retry": retry})))
+        .await;
     let run = node.start("g", json!({})).await;
     node.task_becomes(&run, "t", "retrying").await;
     control(&node, &run, "pause").await;
@@ -115,18 +135,28 @@ async fn restart() {
     assert_eq!(task(&again, "kept"), task(&failed, "kept"));
     assert_eq!(task(&again, "flaky")["output"], json!({"attempt": 2}));
     assert_eq!(node.attempts(&run, "flaky").await.len(), 2);
-    node.post(&format!("/v1/runs/{run}/restart"), json!({})).await.expect_problem(409, &[]);
+    node.post(&format!("/v1/runs/{run}/restart"), json!({}))
+        .await
+        .expect_problem(409, &[]);
     // A cancelled one.
-    node.put_group("h", json!({"tasks": {"first": {"script": "hello"}, "t": with(sleeps(1.0), json!({"depends_on": ["first"]}))}}))
-        .await;
+    node.put_group(
+        "h",
+        json!({"tasks": {"first": {"script": "hello"}, "t": with(sleeps(1.0), json!({"depends_on": ["first"]}))}}),
+    )
+    .await;
     let run = node.start("h", json!({})).await;
-    node.post(&format!("/v1/runs/{run}/restart"), json!({})).await.expect_problem(409, &[]);
+    node.post(&format!("/v1/runs/{run}/restart"), json!({}))
+        .await
+        .expect_problem(409, &[]);
     node.task_becomes(&run, "t", "running").await;
     control(&node, &run, "cancel").await;
     control(&node, &run, "restart").await;
     let again = node.ended(&run).await;
     assert_eq!(again["state"], "succeeded", "{again:#}");
-    assert_eq!((&task(&again, "first")["attempt"], &task(&again, "t")["attempt"]), (&json!(1), &json!(2)));
+    assert_eq!(
+        (&task(&again, "first")["attempt"], &task(&again, "t")["attempt"]),
+        (&json!(1), &json!(2))
+    );
 }
 
 /// A script without a version is resolved when the run is created; `scripts: active` takes what is active now.
@@ -136,12 +166,17 @@ async fn pinned_and_active_scripts() {
     let node = world.node().await;
     let upload = async |wasm: &str| {
         let bytes = heddle_scripts::get(wasm).unwrap().to_vec();
-        node.put_bytes("/v1/scripts/s", "application/wasm", bytes).await.expect_status(201)
+        node.put_bytes("/v1/scripts/s", "application/wasm", bytes)
+            .await
+            .expect_status(201)
     };
     upload("flaky").await;
     node.put_group("g", one(json!({"script": "s"}))).await;
     let failed = node.run("g", json!({})).await;
-    assert_eq!((&failed["state"], &failed["scripts"]["t"]), (&json!("failed"), &json!("s@1")));
+    assert_eq!(
+        (&failed["state"], &failed["scripts"]["t"]),
+        (&json!("failed"), &json!("s@1"))
+    );
     upload("hello").await;
     let repeat = async |action: &str, body: Value, status: u16| {
         let path = format!("/v1/runs/{}/{action}", id(&failed));
@@ -149,12 +184,21 @@ async fn pinned_and_active_scripts() {
         node.ended(&id(&run)).await
     };
     let rerun = repeat("rerun", json!({}), 202).await;
-    assert_eq!((&rerun["trigger"], &rerun["state"], &rerun["scripts"]["t"]), (&json!("rerun"), &json!("failed"), &json!("s@1")));
+    assert_eq!(
+        (&rerun["trigger"], &rerun["state"], &rerun["scripts"]["t"]),
+        (&json!("rerun"), &json!("failed"), &json!("s@1"))
+    );
     assert_ne!(rerun["id"], failed["id"]);
     let rerun = repeat("rerun", json!({"scripts": "active"}), 202).await;
-    assert_eq!((&rerun["state"], &rerun["scripts"]["t"]), (&json!("succeeded"), &json!("s@2")));
+    assert_eq!(
+        (&rerun["state"], &rerun["scripts"]["t"]),
+        (&json!("succeeded"), &json!("s@2"))
+    );
     let restarted = repeat("restart", json!({"scripts": "active"}), 200).await;
-    assert_eq!((&restarted["state"], &restarted["scripts"]["t"]), (&json!("succeeded"), &json!("s@2")));
+    assert_eq!(
+        (&restarted["state"], &restarted["scripts"]["t"]),
+        (&json!("succeeded"), &json!("s@2"))
+    );
     assert_eq!(restarted["id"], failed["id"]);
     // New runs take what is active; `name@1` stays.
     assert_eq!(node.run("g", json!({})).await["scripts"]["t"], "s@2");
@@ -173,7 +217,10 @@ async fn rerun_repeats_what_was_asked() {
         "labels": {"team": "x"}, "key": "k",
     });
     let run = node.run("g", submission).await;
-    let again = node.post(&format!("/v1/runs/{}/rerun", id(&run)), json!({})).await.expect_status(202);
+    let again = node
+        .post(&format!("/v1/runs/{}/rerun", id(&run)), json!({}))
+        .await
+        .expect_status(202);
     let again = node.ended(&id(&again)).await;
     for field in ["params", "task_params", "logical_time", "labels", "group"] {
         assert_eq!(run[field], again[field], "{field}");
@@ -198,23 +245,38 @@ async fn override_of_task_runs() {
     .await;
     let run = id(&node.run("g", json!({})).await);
     let path = format!("/v1/runs/{run}/tasks/bad/state");
-    node.put(&path, json!({"state": "succeeded"})).await.expect_problem(422, &["/reason"]);
-    node.put(&path, json!({"state": "succeeded", "reason": "  "})).await.expect_problem(422, &["/reason"]);
-    node.put(&path, json!({"state": "running", "reason": "x"})).await.expect_problem(422, &["/state"]);
-    node.put(&format!("/v1/runs/{run}/tasks/nope/state"), json!({"state": "failed", "reason": "x"}))
+    node.put(&path, json!({"state": "succeeded"}))
         .await
-        .expect_problem(404, &[]);
+        .expect_problem(422, &["/reason"]);
+    node.put(&path, json!({"state": "succeeded", "reason": "  "}))
+        .await
+        .expect_problem(422, &["/reason"]);
+    node.put(&path, json!({"state": "running", "reason": "x"}))
+        .await
+        .expect_problem(422, &["/state"]);
+    node.put(
+        &format!("/v1/runs/{run}/tasks/nope/state"),
+        json!({"state": "failed", "reason": "x"}),
+    )
+    .await
+    .expect_problem(404, &[]);
     let body = json!({"state": "succeeded", "reason": "checked by hand", "output": {"by": "hand"}});
     node.put(&path, body).await.expect_status(200);
     let again = node.ended(&run).await;
-    assert_eq!((again["state"].as_str(), states(&again).as_str()), (Some("succeeded"), "after=succeeded bad=succeeded last=succeeded"));
+    assert_eq!(
+        (again["state"].as_str(), states(&again).as_str()),
+        (Some("succeeded"), "after=succeeded bad=succeeded last=succeeded")
+    );
     assert_eq!(task(&again, "after")["output"]["params"]["was"], json!({"by": "hand"}));
     assert_eq!(again["error"], Value::Null);
     // To skipped.
     let run = id(&node.run("g", json!({})).await);
     override_task(&node, &run, "bad", "skipped").await;
     let again = node.ended(&run).await;
-    assert_eq!((again["state"].as_str(), states(&again).as_str()), (Some("succeeded"), "after=skipped bad=skipped last=skipped"));
+    assert_eq!(
+        (again["state"].as_str(), states(&again).as_str()),
+        (Some("succeeded"), "after=skipped bad=skipped last=skipped")
+    );
 }
 
 /// An override of what runs cancels its attempt first.
@@ -236,7 +298,10 @@ async fn override_of_what_runs() {
     assert_eq!(detail["state"], "succeeded");
     assert_eq!(detail["attempts"][0]["state"], "cancelled", "{detail:#}");
     let ended = node.ended(&run).await;
-    assert_eq!((ended["state"].as_str(), states(&ended).as_str()), (Some("succeeded"), "after=succeeded t=succeeded"));
+    assert_eq!(
+        (ended["state"].as_str(), states(&ended).as_str()),
+        (Some("succeeded"), "after=succeeded t=succeeded")
+    );
 }
 
 /// One item of a mapped task.
@@ -245,20 +310,36 @@ async fn override_and_retry_of_items() {
     let world = World::new().await;
     let node = world.node().await;
     let map = json!({"script": "flaky", "for_each": [0, 1, 9], "params": {"fail_times": "{{ item }}"}});
-    node.put_group("g", json!({"tasks": {"m": map, "after": {"script": "hello", "depends_on": ["m"]}}})).await;
+    node.put_group(
+        "g",
+        json!({"tasks": {"m": map, "after": {"script": "hello", "depends_on": ["m"]}}}),
+    )
+    .await;
     let run = node.run("g", json!({})).await;
     assert_eq!(states(&run), "after=upstream_failed m=failed");
     let run = id(&run);
-    node.post(&format!("/v1/runs/{run}/tasks/m/retry?item=1"), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{run}/tasks/m/retry?item=1"), json!({}))
+        .await
+        .expect_status(200);
     let found = node.ended(&run).await;
     assert_eq!(heddle_tests::item(&found, "m", Some(1))["state"], "succeeded");
     assert_eq!(found["state"], "failed");
     let body = json!({"state": "succeeded", "reason": "by hand", "output": {"attempt": 0}});
-    node.put(&format!("/v1/runs/{run}/tasks/m/state?item=2"), body).await.expect_status(200);
+    node.put(&format!("/v1/runs/{run}/tasks/m/state?item=2"), body)
+        .await
+        .expect_status(200);
     let found = node.ended(&run).await;
-    assert_eq!((found["state"].as_str(), states(&found).as_str()), (Some("succeeded"), "after=succeeded m=succeeded"));
-    assert_eq!(task(&found, "m")["output"], json!([{"attempt": 1}, {"attempt": 2}, {"attempt": 0}]));
-    node.post(&format!("/v1/runs/{run}/tasks/m/retry?item=7"), json!({})).await.expect_problem(404, &[]);
+    assert_eq!(
+        (found["state"].as_str(), states(&found).as_str()),
+        (Some("succeeded"), "after=succeeded m=succeeded")
+    );
+    assert_eq!(
+        task(&found, "m")["output"],
+        json!([{"attempt": 1}, {"attempt": 2}, {"attempt": 0}])
+    );
+    node.post(&format!("/v1/runs/{run}/tasks/m/retry?item=7"), json!({}))
+        .await
+        .expect_problem(404, &[]);
 }
 
 /// Retry now: what waits for its next attempt gets it at once, what has failed gets another.
@@ -269,17 +350,31 @@ async fn retry_now() {
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1h"});
     let after = json!({"script": "hello", "depends_on": ["t"]});
     let flaky = json!({"script": "flaky", "params": {"fail_times": 1}});
-    node.put_group("waits", json!({"tasks": {"t": with(flaky.clone(), json!({"retry": retry})), "after": after}})).await;
-    node.put_group("failed", json!({"tasks": {"t": flaky, "after": after}})).await;
+    node.put_group(
+        "waits",
+        json!({"tasks": {"t": with(flaky.clone(), json!({"retry": retry})), "after": after}}),
+    )
+    .await;
+    node.put_group("failed", json!({"tasks": {"t": flaky, "after": after}}))
+        .await;
     let run = node.start("waits", json!({})).await;
     node.task_becomes(&run, "t", "retrying").await;
-    node.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({}))
+        .await
+        .expect_status(200);
     assert_eq!(node.ended(&run).await["state"], "succeeded");
-    node.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({})).await.expect_problem(409, &[]);
+    node.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({}))
+        .await
+        .expect_problem(409, &[]);
     let run = id(&node.run("failed", json!({})).await);
-    node.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({}))
+        .await
+        .expect_status(200);
     let again = node.ended(&run).await;
-    assert_eq!((again["state"].as_str(), states(&again).as_str()), (Some("succeeded"), "after=succeeded t=succeeded"));
+    assert_eq!(
+        (again["state"].as_str(), states(&again).as_str()),
+        (Some("succeeded"), "after=succeeded t=succeeded")
+    );
 }
 
 /// The state of a whole run.
@@ -291,10 +386,14 @@ async fn override_of_runs() {
     node.put_group("slow", one(sleeps(3600.0))).await;
     let set = async |run: &str, state: &str| {
         let body = json!({"state": state, "reason": "by a test"});
-        node.put(&format!("/v1/runs/{run}/state"), body).await.expect_status(200)
+        node.put(&format!("/v1/runs/{run}/state"), body)
+            .await
+            .expect_status(200)
     };
     let run = id(&node.run("bad", json!({})).await);
-    node.put(&format!("/v1/runs/{run}/state"), json!({"state": "succeeded"})).await.expect_problem(422, &["/reason"]);
+    node.put(&format!("/v1/runs/{run}/state"), json!({"state": "succeeded"}))
+        .await
+        .expect_problem(422, &["/reason"]);
     assert_eq!(set(&run, "succeeded").await["state"], "succeeded");
     assert_eq!(node.run_now(&run).await["state"], "succeeded");
     let run = node.start("slow", json!({})).await;
@@ -315,30 +414,50 @@ async fn bulk() {
     node.post("/v1/groups/g/runs/batch", labelled).await.expect_status(202);
     let other = node.start("g", json!({"labels": {"wave": "2"}})).await;
     let bulk = async |body: Value| node.post("/v1/runs/bulk", body).await;
-    bulk(json!({"filter": {}, "action": "cancel"})).await.expect_problem(422, &["/filter"]);
-    bulk(json!({"filter": {"group": "g"}, "action": "explode"})).await.expect_problem(422, &["/action"]);
-    bulk(json!({"filter": {"colour": "g"}, "action": "cancel"})).await.expect_said(422, "/filter/colour");
+    bulk(json!({"filter": {}, "action": "cancel"}))
+        .await
+        .expect_problem(422, &["/filter"]);
+    bulk(json!({"filter": {"group": "g"}, "action": "explode"}))
+        .await
+        .expect_problem(422, &["/action"]);
+    bulk(json!({"filter": {"colour": "g"}, "action": "cancel"}))
+        .await
+        .expect_said(422, "/filter/colour");
     let filter = json!({"group": "g", "labels": {"wave": "1"}});
-    let dry = bulk(json!({"filter": filter, "action": "cancel", "dry_run": true})).await.expect_status(200);
-    assert_eq!((&dry["matched"], &dry["changed"], &dry["dry_run"]), (&json!(20), &json!(0), &json!(true)));
+    let dry = bulk(json!({"filter": filter, "action": "cancel", "dry_run": true}))
+        .await
+        .expect_status(200);
+    assert_eq!(
+        (&dry["matched"], &dry["changed"], &dry["dry_run"]),
+        (&json!(20), &json!(0), &json!(true))
+    );
     assert_eq!(node.all("/v1/runs?group=g&state=running").await.len(), 21);
-    let paused = bulk(json!({"filter": filter, "action": "pause"})).await.expect_status(200);
+    let paused = bulk(json!({"filter": filter, "action": "pause"}))
+        .await
+        .expect_status(200);
     assert_eq!(paused["changed"], 20);
     assert_eq!(node.all("/v1/runs?group=g&state=paused").await.len(), 20);
-    let done = bulk(json!({"filter": filter, "action": "cancel", "dry_run": false})).await.expect_status(200);
+    let done = bulk(json!({"filter": filter, "action": "cancel", "dry_run": false}))
+        .await
+        .expect_status(200);
     assert_eq!((&done["matched"], &done["changed"]), (&json!(20), &json!(20)));
     assert_eq!(node.all("/v1/runs?group=g&state=cancelled").await.len(), 20);
     assert_eq!(node.run_now(&other).await["state"], "running");
     // What does not go with a run's state is told, and hinders no other.
-    let again = bulk(json!({"filter": {"group": "g"}, "action": "cancel"})).await.expect_status(200);
+    let again = bulk(json!({"filter": {"group": "g"}, "action": "cancel"}))
+        .await
+        .expect_status(200);
     assert_eq!((&again["matched"], &again["changed"]), (&json!(21), &json!(1)));
     assert_eq!(again["refused"].as_array().unwrap().len(), 20);
     for _ in 0..3 {
         node.run("h", json!({})).await;
     }
-    let restarted = bulk(json!({"filter": {"group": "h", "state": "failed"}, "action": "restart"})).await.expect_status(200);
+    let restarted = bulk(json!({"filter": {"group": "h", "state": "failed"}, "action": "restart"}))
+        .await
+        .expect_status(200);
     assert_eq!(restarted["changed"], 3);
-    let set = json!({"filter": {"group": "g", "state": "cancelled"}, "action": "state", "state": "succeeded", "reason": "x"});
+    let set =
+        json!({"filter": {"group": "g", "state": "cancelled"}, "action": "state", "state": "succeeded", "reason": "x"});
     assert_eq!(bulk(set).await.expect_status(200)["changed"], 21);
     assert_eq!(node.all("/v1/runs?group=g&state=succeeded").await.len(), 21);
 }
@@ -351,19 +470,31 @@ async fn disable_and_enable() {
     node.put_group("g", one(sleeps(0.5))).await;
     let run = node.start("g", json!({})).await;
     node.task_becomes(&run, "t", "running").await;
-    let shown = node.post("/v1/groups/g/disable", json!({"mode": "drain"})).await.expect_status(200);
+    let shown = node
+        .post("/v1/groups/g/disable", json!({"mode": "drain"}))
+        .await
+        .expect_status(200);
     assert_eq!(shown["enabled"], false);
     node.post("/v1/groups/g/runs", json!({})).await.expect_problem(409, &[]);
     assert_eq!(node.ended(&run).await["state"], "succeeded");
     assert_eq!(node.run("g", json!({"force": true})).await["state"], "succeeded");
-    assert_eq!(node.post("/v1/groups/g/enable", json!({})).await.expect_status(200)["enabled"], true);
+    assert_eq!(
+        node.post("/v1/groups/g/enable", json!({})).await.expect_status(200)["enabled"],
+        true
+    );
     node.put_group("g", one(sleeps(3600.0))).await;
     let run = node.start("g", json!({})).await;
     node.task_becomes(&run, "t", "running").await;
-    node.post("/v1/groups/g/disable", json!({"mode": "stop"})).await.expect_status(200);
+    node.post("/v1/groups/g/disable", json!({"mode": "stop"}))
+        .await
+        .expect_status(200);
     assert_eq!(node.ended(&run).await["state"], "cancelled");
-    node.post("/v1/groups/g/disable", json!({"mode": "explode"})).await.expect_problem(422, &["/mode"]);
-    node.post("/v1/groups/nope/disable", json!({})).await.expect_problem(404, &[]);
+    node.post("/v1/groups/g/disable", json!({"mode": "explode"}))
+        .await
+        .expect_problem(422, &["/mode"]);
+    node.post("/v1/groups/nope/disable", json!({}))
+        .await
+        .expect_problem(404, &[]);
 }
 
 /// `max_active_runs` bounds manual runs; the others wait, and say for what.
@@ -371,14 +502,23 @@ async fn disable_and_enable() {
 async fn max_active_runs() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put_group("g", with(one(sleeps(0.3)), json!({"max_active_runs": 2}))).await;
+    node.put_group("g", with(one(sleeps(0.3)), json!({"max_active_runs": 2})))
+        .await;
     let mut runs = Vec::new();
     for _ in 0..6 {
         runs.push(node.start("g", json!({})).await);
     }
     let waiting = node.all("/v1/runs?group=g&state=waiting").await;
-    assert!(!waiting.is_empty(), "six runs of which two may be active, and none waits");
-    assert!(waiting.iter().all(|run| !run["waiting_for"].as_array().unwrap().is_empty()), "{waiting:#?}");
+    assert!(
+        !waiting.is_empty(),
+        "six runs of which two may be active, and none waits"
+    );
+    assert!(
+        waiting
+            .iter()
+            .all(|run| !run["waiting_for"].as_array().unwrap().is_empty()),
+        "{waiting:#?}"
+    );
     let mut ended = Vec::new();
     for run in &runs {
         ended.push(node.ended(run).await);
@@ -386,12 +526,14 @@ async fn max_active_runs() {
     assert!(ended.iter().all(|run| run["state"] == "succeeded"));
     for run in &ended {
         let at = &run["started_at"];
-        let active =
-            ended.iter().filter(|other| seconds(&other["started_at"], at) >= 0.0 && seconds(at, &other["finished_at"]) > 0.0);
+        let active = ended
+            .iter()
+            .filter(|other| seconds(&other["started_at"], at) >= 0.0 && seconds(at, &other["finished_at"]) > 0.0);
         assert!(active.count() <= 2, "more than two runs were active at {at}");
     }
     // Paused runs count as active, and a cancelled one makes room.
-    node.put_group("g", with(one(sleeps(3600.0)), json!({"max_active_runs": 1}))).await;
+    node.put_group("g", with(one(sleeps(3600.0)), json!({"max_active_runs": 1})))
+        .await;
     let (first, second) = (node.start("g", json!({})).await, node.start("g", json!({})).await);
     node.task_becomes(&first, "t", "running").await;
     assert_eq!(node.run_now(&second).await["state"], "waiting");
@@ -415,8 +557,12 @@ async fn pools() {
     }});
     node.put_group("g", spec.clone()).await;
     node.put_group("h", spec).await;
-    node.refused_group("i", one(with(sleeps(1.0), json!({"pools": {"db": 3}})))).await.expect_problem(422, &["/tasks/t/pools/db"]);
-    node.refused_group("i", one(with(sleeps(1.0), json!({"pools": {"nope": 1}})))).await.expect_problem(422, &["/tasks/t/pools/nope"]);
+    node.refused_group("i", one(with(sleeps(1.0), json!({"pools": {"db": 3}}))))
+        .await
+        .expect_problem(422, &["/tasks/t/pools/db"]);
+    node.refused_group("i", one(with(sleeps(1.0), json!({"pools": {"nope": 1}}))))
+        .await
+        .expect_problem(422, &["/tasks/t/pools/nope"]);
     let mut runs = Vec::new();
     for (index, group) in ["g", "h", "g", "h"].into_iter().enumerate() {
         runs.push(nodes[index % 2].start(group, json!({})).await);
@@ -454,14 +600,24 @@ async fn priority() {
         low.push(node.start("g", json!({"priority": -5})).await);
     }
     let high = node.start("g", json!({"priority": 5})).await;
-    assert_eq!(task(&node.run_now(&blocker).await, "t")["state"], "running", "the blocker was too quick");
+    assert_eq!(
+        task(&node.run_now(&blocker).await, "t")["state"],
+        "running",
+        "the blocker was too quick"
+    );
     let high = node.ended(&high).await;
     for run in low {
         let run = node.ended(&run).await;
         let ahead = seconds(&task(&high, "t")["started_at"], &task(&run, "t")["started_at"]);
-        assert!(ahead > 0.0, "a run of low priority started {} s before that of high", -ahead);
+        assert!(
+            ahead > 0.0,
+            "a run of low priority started {} s before that of high",
+            -ahead
+        );
     }
-    node.post("/v1/groups/g/runs", json!({"priority": 40_000})).await.expect_problem(422, &["/priority"]);
+    node.post("/v1/groups/g/runs", json!({"priority": 40_000}))
+        .await
+        .expect_problem(422, &["/priority"]);
 }
 
 /// An ended run can be forgotten, an active one not.

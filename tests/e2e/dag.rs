@@ -22,8 +22,16 @@ async fn diamond() {
     .await;
     let run = node.run("diamond", json!({})).await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
-    assert_eq!(states(&run), "bottom=succeeded left=succeeded right=succeeded top=succeeded");
-    for (before, after) in [("top", "left"), ("top", "right"), ("left", "bottom"), ("right", "bottom")] {
+    assert_eq!(
+        states(&run),
+        "bottom=succeeded left=succeeded right=succeeded top=succeeded"
+    );
+    for (before, after) in [
+        ("top", "left"),
+        ("top", "right"),
+        ("left", "bottom"),
+        ("right", "bottom"),
+    ] {
         let gap = seconds(&task(&run, before)["finished_at"], &task(&run, after)["started_at"]);
         assert!(gap >= 0.0, "{after} started {gap} s before {before} had ended");
     }
@@ -52,7 +60,9 @@ async fn no_level_barrier() {
     let found = node.task_becomes(&run, "e", "succeeded").await;
     assert_eq!(task(&found, "slow")["state"], "running");
     assert_eq!(task(&found, "after_slow")["state"], "pending");
-    node.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
 }
 
 /// Tasks that are ready together run at the same time.
@@ -64,10 +74,15 @@ async fn what_is_ready_together_runs_together() {
     node.put_group("wide", json!({"tasks": tasks})).await;
     let run = node.run("wide", json!({})).await;
     assert_eq!(run["state"], "succeeded");
-    let first_end = (0..20).map(|i| task(&run, &format!("t{i}"))["finished_at"].as_str().unwrap().to_owned()).min();
+    let first_end = (0..20)
+        .map(|i| task(&run, &format!("t{i}"))["finished_at"].as_str().unwrap().to_owned())
+        .min();
     for i in 0..20 {
         let start = task(&run, &format!("t{i}"))["started_at"].as_str().unwrap().to_owned();
-        assert!(start < first_end.clone().unwrap(), "t{i} started at {start}, when another had ended");
+        assert!(
+            start < first_end.clone().unwrap(),
+            "t{i} started at {start}, when another had ended"
+        );
     }
 }
 
@@ -112,7 +127,12 @@ async fn trigger_rules() {
     node.put_group("rules", json!({"tasks": tasks})).await;
     let run = node.run("rules", json!({})).await;
     assert_eq!(run["state"], "failed");
-    for (name, state) in [("s", "succeeded"), ("f", "failed"), ("k", "skipped"), ("u", "upstream_failed")] {
+    for (name, state) in [
+        ("s", "succeeded"),
+        ("f", "failed"),
+        ("k", "skipped"),
+        ("u", "upstream_failed"),
+    ] {
         assert_eq!(task(&run, name)["state"], state, "{name}");
     }
     for (rule, dependencies, state) in expect {
@@ -143,7 +163,9 @@ async fn any_rules_fire_early() {
     let found = node.task_becomes(&run, "on_failure", "succeeded").await;
     assert_eq!(task(&found, "slow")["state"], "running");
     assert_eq!(task(&found, "all")["state"], "pending");
-    node.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
 }
 
 /// `allow_failure`: the run does not fail for it, and dependants treat it as a success.
@@ -163,7 +185,10 @@ async fn allowed_failures_count_as_success() {
     .await;
     let run = node.run("lenient", json!({})).await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
-    assert_eq!(states(&run), "all_success=succeeded any_failed=skipped any_success=succeeded f=failed");
+    assert_eq!(
+        states(&run),
+        "all_success=succeeded any_failed=skipped any_success=succeeded f=failed"
+    );
     assert_eq!(task(&run, "f")["error"]["kind"], "fatal");
 }
 
@@ -177,7 +202,11 @@ async fn when_is_an_expression() {
         ("params_yes", "params.n > 3", "succeeded"),
         ("params_no", "params.n < 3", "skipped"),
         ("upstream_yes", "upstream.first.greeting == 'Hello, you!'", "succeeded"),
-        ("upstream_key", "upstream[\"first\"].greeting != 'Hello, you!'", "skipped"),
+        (
+            "upstream_key",
+            "upstream[\"first\"].greeting != 'Hello, you!'",
+            "skipped",
+        ),
         ("time_yes", "(logical_time | date) == '2013-07-01'", "succeeded"),
         ("interval", "(data_interval.end | date) != '2013-07-01'", "skipped"),
         ("braces", "{{ params.n == 5 }}", "succeeded"),
@@ -188,7 +217,12 @@ async fn when_is_an_expression() {
     }
     tasks["after_skipped"] = json!({"script": "hello", "depends_on": ["params_no"]});
     node.put_group("when", json!({"tasks": tasks})).await;
-    let run = node.run("when", json!({"params": {"n": 5}, "logical_time": "2013-07-01T12:00:00Z"})).await;
+    let run = node
+        .run(
+            "when",
+            json!({"params": {"n": 5}, "logical_time": "2013-07-01T12:00:00Z"}),
+        )
+        .await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
     for (name, condition, state) in expect {
         assert_eq!(task(&run, name)["state"], state, "{condition}");
@@ -202,11 +236,18 @@ async fn a_condition_that_fails_is_invalid() {
     let world = World::new().await;
     let node = world.node().await;
     let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
-    node.put_group("g", one(json!({"script": "hello", "when": "params.nope.deeper > 1", "retry": retry}))).await;
+    node.put_group(
+        "g",
+        one(json!({"script": "hello", "when": "params.nope.deeper > 1", "retry": retry})),
+    )
+    .await;
     let run = node.run("g", json!({})).await;
     assert_eq!(run["state"], "failed");
     assert_eq!(task(&run, "t")["error"]["kind"], "invalid", "{run:#}");
-    assert_eq!(node.attempts(&run["id"].as_str().unwrap().to_owned(), "t").await.len(), 1);
+    assert_eq!(
+        node.attempts(&run["id"].as_str().unwrap().to_owned(), "t").await.len(),
+        1
+    );
 }
 
 /// `on_failure: stop` cancels what has not started; what runs ends by itself. The default goes on.
@@ -219,11 +260,18 @@ async fn on_failure() {
         "slow": sleeps(1.0),
         "later": {"script": "hello", "depends_on": ["slow"]},
     });
-    node.put_group("stop", json!({"on_failure": "stop", "tasks": tasks})).await;
+    node.put_group("stop", json!({"on_failure": "stop", "tasks": tasks}))
+        .await;
     node.put_group("continue", json!({"tasks": tasks})).await;
-    let (stopped, continued) = (node.start("stop", json!({})).await, node.start("continue", json!({})).await);
+    let (stopped, continued) = (
+        node.start("stop", json!({})).await,
+        node.start("continue", json!({})).await,
+    );
     let (stopped, continued) = (node.ended(&stopped).await, node.ended(&continued).await);
-    assert_eq!((&stopped["state"], &continued["state"]), (&json!("failed"), &json!("failed")));
+    assert_eq!(
+        (&stopped["state"], &continued["state"]),
+        (&json!("failed"), &json!("failed"))
+    );
     assert_eq!(states(&stopped), "f=failed later=cancelled slow=succeeded");
     assert_eq!(states(&continued), "f=failed later=succeeded slow=succeeded");
 }
@@ -267,9 +315,14 @@ async fn fail_each_task_in_turn() {
             assert_eq!(task(&run, name)["state"], state, "{name} when {failing} fails");
         }
         let message = run["error"]["message"].as_str().unwrap_or_default();
-        assert!(message.contains(&format!("task {failing}")), "the run says `{message}` when {failing} fails");
+        assert!(
+            message.contains(&format!("task {failing}")),
+            "the run says `{message}` when {failing} fails"
+        );
         let id = heddle_tests::id(&run);
-        node.post(&format!("/v1/runs/{id}/restart"), json!({})).await.expect_status(200);
+        node.post(&format!("/v1/runs/{id}/restart"), json!({}))
+            .await
+            .expect_status(200);
         let again = node.ended(&id).await;
         assert_eq!(again["state"], "succeeded", "after {failing}: {again:#}");
         assert_eq!(again["error"], Value::Null);
@@ -317,8 +370,15 @@ async fn ten_thousand_tasks() {
     let count = 10_000;
     let mut tasks = serde_json::Map::new();
     for i in 0..count {
-        let depends_on: Vec<String> = if i < 100 { Vec::new() } else { vec![format!("t{}", i - 100)] };
-        tasks.insert(format!("t{i}"), json!({"script": "hello-wasi", "depends_on": depends_on}));
+        let depends_on: Vec<String> = if i < 100 {
+            Vec::new()
+        } else {
+            vec![format!("t{}", i - 100)]
+        };
+        tasks.insert(
+            format!("t{i}"),
+            json!({"script": "hello-wasi", "depends_on": depends_on}),
+        );
     }
     node.put_group("huge", json!({"tasks": tasks})).await;
     let id = node.start("huge", json!({})).await;
@@ -326,8 +386,13 @@ async fn ten_thousand_tasks() {
     assert_eq!(run["state"], "succeeded");
     let done = run["tasks"].as_array().unwrap();
     assert_eq!(done.len(), count);
-    assert!(done.iter().all(|task| task["state"] == "succeeded" && task["attempt"] == 1));
+    assert!(
+        done.iter()
+            .all(|task| task["state"] == "succeeded" && task["attempt"] == 1)
+    );
     // One more is refused.
     tasks.insert("one_more".into(), json!({"script": "hello"}));
-    node.refused_group("huger", json!({"tasks": tasks})).await.expect_problem(422, &["/tasks"]);
+    node.refused_group("huger", json!({"tasks": tasks}))
+        .await
+        .expect_problem(422, &["/tasks"]);
 }

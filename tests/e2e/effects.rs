@@ -7,7 +7,13 @@ use serde_json::{Value, json};
 use crate::{one, with};
 
 async fn notices(world: &World) -> i64 {
-    world.sql().await.query_one("SELECT count(*) FROM heddle.notices", &[]).await.unwrap().get(0)
+    world
+        .sql()
+        .await
+        .query_one("SELECT count(*) FROM heddle.notices", &[])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 #[tokio::test]
@@ -22,8 +28,12 @@ async fn state_is_kept_per_group() {
     }
     assert_eq!(task(&node.run("b", json!({})).await, "t")["output"]["count"], 1);
     // A change of the spec keeps it.
-    node.put_group("a", one(json!({"script": "stateful", "description": "changed"}))).await;
-    assert_eq!(task(&node.run("a", json!({"params": {"by": 10}})).await, "t")["output"]["count"], 13);
+    node.put_group("a", one(json!({"script": "stateful", "description": "changed"})))
+        .await;
+    assert_eq!(
+        task(&node.run("a", json!({"params": {"by": 10}})).await, "t")["output"]["count"],
+        13
+    );
 }
 
 /// A failed attempt writes nothing, a succeeded one everything, once.
@@ -46,10 +56,17 @@ async fn effects_come_with_success_only() {
     assert_eq!(notices(&world).await, 0);
     let succeeded = node.run("g", effects(false)).await;
     assert_eq!(succeeded["state"], "succeeded", "{succeeded:#}");
-    assert_eq!(task(&succeeded, "t")["output"]["count"], 1, "the failed attempt counted");
+    assert_eq!(
+        task(&succeeded, "t")["output"]["count"],
+        1,
+        "the failed attempt counted"
+    );
     let made = node.all("/v1/runs?group=target").await;
     assert_eq!(made.len(), 1, "{made:#?}");
-    assert_eq!((&made[0]["trigger"], &made[0]["params"]), (&json!("task"), &json!({"from": "g"})));
+    assert_eq!(
+        (&made[0]["trigger"], &made[0]["params"]),
+        (&json!("task"), &json!({"from": "g"}))
+    );
     assert_eq!(node.ended(&heddle_tests::id(&made[0])).await["state"], "succeeded");
     assert_eq!(notices(&world).await, 1);
 }
@@ -68,11 +85,17 @@ async fn retried_attempts_have_their_effects_once() {
     node.put_group("g", one(spec)).await;
     let run = node.run("g", json!({})).await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
-    let mut counts: Vec<i64> =
-        task(&run, "t")["output"].as_array().unwrap().iter().filter_map(|output| output["count"].as_i64()).collect();
+    let mut counts: Vec<i64> = task(&run, "t")["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|output| output["count"].as_i64())
+        .collect();
     counts.sort_unstable();
     assert_eq!(counts, [1, 2, 3, 4], "each success saw the state of the one before");
-    let attempts: u64 = (0..4).map(|index| heddle_tests::item(&run, "t", Some(index))["attempt"].as_u64().unwrap()).sum();
+    let attempts: u64 = (0..4)
+        .map(|index| heddle_tests::item(&run, "t", Some(index))["attempt"].as_u64().unwrap())
+        .sum();
     assert!(attempts > 4, "nobody lost a comparison");
     assert_eq!(node.all("/v1/runs?group=target").await.len(), 4);
     assert_eq!(notices(&world).await, 4);
@@ -98,7 +121,10 @@ async fn lost_comparisons_fail_retryably() {
     assert_eq!(task(&run, "retried")["output"]["count"], 2);
     let attempts = node.attempts(&heddle_tests::id(&run), "retried").await;
     assert_eq!(attempts.len(), 2, "{attempts:#?}");
-    assert_eq!((&attempts[0]["state"], &attempts[0]["error"]["kind"]), (&json!("failed"), &json!("failed")));
+    assert_eq!(
+        (&attempts[0]["state"], &attempts[0]["error"]["kind"]),
+        (&json!("failed"), &json!("failed"))
+    );
 }
 
 /// A key makes a second request for the same run no second run.
@@ -108,7 +134,8 @@ async fn enqueued_keys_are_unique() {
     let node = world.node().await;
     node.put_group("target", one(json!({"script": "hello"}))).await;
     let params = json!({"enqueue": {"group": "target", "key": "the-key"}});
-    node.put_group("g", one(json!({"script": "stateful", "params": params}))).await;
+    node.put_group("g", one(json!({"script": "stateful", "params": params})))
+        .await;
     for _ in 0..3 {
         assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
     }
@@ -134,7 +161,11 @@ async fn unknown_groups_cannot_be_enqueued() {
 async fn idempotency_keys() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put_group("g", json!({"tasks": {"a": {"script": "echo"}, "b": {"script": "echo"}}})).await;
+    node.put_group(
+        "g",
+        json!({"tasks": {"a": {"script": "echo"}, "b": {"script": "echo"}}}),
+    )
+    .await;
     let (one, other) = (node.run("g", json!({})).await, node.run("g", json!({})).await);
     let mut keys = std::collections::BTreeSet::new();
     for run in [&one, &other] {
@@ -143,7 +174,10 @@ async fn idempotency_keys() {
             keys.insert(context["idempotency_key"].as_str().unwrap().to_owned());
             assert_eq!(context["run"], run["id"]);
             assert_eq!((&context["group"], &context["task"]), (&json!("g"), &json!(name)));
-            assert_eq!((&context["attempt"], &context["trigger"]), (&json!(1), &json!("manual")));
+            assert_eq!(
+                (&context["attempt"], &context["trigger"]),
+                (&json!(1), &json!("manual"))
+            );
             assert_eq!(context["logical_time"], run["logical_time"]);
         }
     }

@@ -36,16 +36,28 @@ async fn http() {
         ("s503", "failed", 2),
     ] {
         let found = task(&run, name);
-        assert_eq!((&found["state"], &found["attempt"]), (&json!(state), &json!(attempts)), "{name}: {found:#}");
+        assert_eq!(
+            (&found["state"], &found["attempt"]),
+            (&json!(state), &json!(attempts)),
+            "{name}: {found:#}"
+        );
         if state == "failed" {
             assert_eq!(found["error"]["kind"], "http", "{name}");
         }
     }
     let requests = sink.requests();
-    let of = |path: &str| requests.iter().filter(move |request| request.path == path).collect::<Vec<_>>();
+    let of = |path: &str| {
+        requests
+            .iter()
+            .filter(move |request| request.path == path)
+            .collect::<Vec<_>>()
+    };
     let plain = of("/plain")[0];
     assert_eq!((plain.method.as_str(), &plain.body["task"]), ("POST", &json!("plain")));
-    assert_eq!((&plain.body["run"], &plain.body["group"]), (&run["id"], &json!("calls")));
+    assert_eq!(
+        (&plain.body["run"], &plain.body["group"]),
+        (&run["id"], &json!("calls"))
+    );
     assert_eq!(plain.body["params"]["a"], 1, "{:#}", plain.body);
     assert!(plain.body["idempotency_key"].is_string(), "{:#}", plain.body);
     let full = of("/full/monday")[0];
@@ -61,7 +73,8 @@ async fn http_follows_the_outbound_policy() {
     let world = World::new().await;
     let sink = Sink::start().await;
     let node = world.node().await;
-    node.put_group("calls", one(json!({"http": {"url": format!("{}/x", sink.url)}}))).await;
+    node.put_group("calls", one(json!({"http": {"url": format!("{}/x", sink.url)}})))
+        .await;
     let run = node.run("calls", json!({})).await;
     assert_eq!(run["state"], "failed", "{run:#}");
     assert!(sink.requests().is_empty());
@@ -86,7 +99,9 @@ async fn group() {
         }}),
     )
     .await;
-    let run = node.run("parent", json!({"logical_time": "2013-07-01T00:00:00Z"})).await;
+    let run = node
+        .run("parent", json!({"logical_time": "2013-07-01T00:00:00Z"}))
+        .await;
     assert_eq!(run["state"], "failed");
     assert_eq!(
         states(&run),
@@ -97,9 +112,15 @@ async fn group() {
     assert_eq!(children.len(), 3);
     let mut given: Vec<String> = children.iter().map(|child| child["params"].to_string()).collect();
     given.sort();
-    assert_eq!(given, [r#"{"item":"x"}"#, r#"{"item":"y"}"#, r#"{"said":"Hello, world!"}"#]);
+    assert_eq!(
+        given,
+        [r#"{"item":"x"}"#, r#"{"item":"y"}"#, r#"{"said":"Hello, world!"}"#]
+    );
     for child in &children {
-        assert_eq!((&child["trigger"], &child["state"]), (&json!("task"), &json!("succeeded")));
+        assert_eq!(
+            (&child["trigger"], &child["state"]),
+            (&json!("task"), &json!("succeeded"))
+        );
         assert_eq!(child["logical_time"], "2013-07-01T00:00:00.000000Z");
     }
 }
@@ -119,7 +140,9 @@ async fn cancelling_reaches_sub_runs() {
     })
     .await;
     node.task_becomes(&leaf, "t", "running").await;
-    node.post(&format!("/v1/runs/{top}/cancel"), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{top}/cancel"), json!({}))
+        .await
+        .expect_status(200);
     assert_eq!(node.ended(&leaf).await["state"], "cancelled");
     assert_eq!(node.all("/v1/runs?group=middle&state=cancelled").await.len(), 1);
 }
@@ -129,7 +152,9 @@ async fn cancelling_reaches_sub_runs() {
 async fn sub_runs_in_a_circle() {
     let world = World::new().await;
     let node = world.node().await;
-    node.refused_group("a", one(json!({"group": "a"}))).await.expect_said(422, "a -> a");
+    node.refused_group("a", one(json!({"group": "a"})))
+        .await
+        .expect_said(422, "a -> a");
     node.put_group("c", one(json!({"script": "hello"}))).await;
     node.put_group("b", one(json!({"group": "c"}))).await;
     node.put_group("a", one(json!({"group": "b"}))).await;
@@ -137,7 +162,9 @@ async fn sub_runs_in_a_circle() {
     let said = refused.clone().expect_problem(422, &["/tasks/t/group"]).to_string();
     let circles = ["a -> b -> c -> a", "b -> c -> a -> b", "c -> a -> b -> c"];
     assert!(circles.iter().any(|circle| said.contains(circle)), "{said}");
-    node.refused_group("d", one(json!({"group": "nope"}))).await.expect_problem(422, &["/tasks/t/group"]);
+    node.refused_group("d", one(json!({"group": "nope"})))
+        .await
+        .expect_problem(422, &["/tasks/t/group"]);
 }
 
 /// A restart runs a failed sub-run's task again.
@@ -145,12 +172,22 @@ async fn sub_runs_in_a_circle() {
 async fn a_failed_sub_run_can_be_restarted() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put_group("child", one(json!({"script": "flaky", "params": {"fail_times": 5, "kind": "fatal"}}))).await;
-    node.put_group("parent", json!({"tasks": {"sub": {"group": "child"}, "t": {"script": "hello"}}})).await;
+    node.put_group(
+        "child",
+        one(json!({"script": "flaky", "params": {"fail_times": 5, "kind": "fatal"}})),
+    )
+    .await;
+    node.put_group(
+        "parent",
+        json!({"tasks": {"sub": {"group": "child"}, "t": {"script": "hello"}}}),
+    )
+    .await;
     let run = node.run("parent", json!({})).await;
     assert_eq!(run["state"], "failed");
     node.put_group("child", one(json!({"script": "hello"}))).await;
-    node.post(&format!("/v1/runs/{}/restart", id(&run)), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{}/restart", id(&run)), json!({}))
+        .await
+        .expect_status(200);
     let again = node.ended(&id(&run)).await;
     assert_eq!(again["state"], "succeeded", "{again:#}");
 }

@@ -18,7 +18,10 @@ async fn sql() {
         .unwrap();
     let connection = json!({"url": world.url(), "groups": ["g"]});
     let shown = node.put("/v1/connections/shop", connection).await.expect_status(201);
-    assert!(!shown.to_string().contains("postgres://"), "a connection's URL is write only: {shown}");
+    assert!(
+        !shown.to_string().contains("postgres://"),
+        "a connection's URL is write only: {shown}"
+    );
     let query = |params: Value| json!({"script": "query", "params": params, "sql": ["shop"]});
     let insert = "insert into shop.orders values ($1, $2, $3, '2013-07-01T00:00:00Z'), (2, null, null, null)";
     node.put_group(
@@ -42,19 +45,33 @@ async fn sql() {
     let run = node.run("g", json!({})).await;
     assert_eq!(task(&run, "insert")["output"], json!({"changed": 2}), "{run:#}");
     let rows = &task(&run, "select")["output"]["rows"];
-    assert_eq!((&rows[0]["id"], &rows[0]["price"], &rows[0]["label"]), (&json!(1), &json!(2.5), &json!("größer")));
-    assert!(rows[0]["at"].as_str().unwrap().starts_with("2013-07-01T00:00:00"), "{rows}");
+    assert_eq!(
+        (&rows[0]["id"], &rows[0]["price"], &rows[0]["label"]),
+        (&json!(1), &json!(2.5), &json!("größer"))
+    );
+    assert!(
+        rows[0]["at"].as_str().unwrap().starts_with("2013-07-01T00:00:00"),
+        "{rows}"
+    );
     assert_eq!(rows[1], json!({"id": 2, "price": null, "label": null, "at": null}));
     let typed = &task(&run, "typed")["output"]["rows"][0];
     assert_eq!((&typed["big"], &typed["yes"]), (&json!(1), &json!(true)));
     assert_eq!((&typed["json"], &typed["list"]), (&json!({"a": [1]}), &json!([1, 2])));
     assert!(typed["money"] == "1.10" || typed["money"] == 1.1, "{typed}");
     let wrong = task(&run, "wrong");
-    assert!(wrong["error"]["message"].as_str().unwrap().contains("nope"), "{wrong:#}");
+    assert!(
+        wrong["error"]["message"].as_str().unwrap().contains("nope"),
+        "{wrong:#}"
+    );
     for name in ["ungranted", "many"] {
         assert_eq!(task(&run, name)["state"], "failed", "{name}");
     }
-    assert!(task(&run, "ungranted")["error"]["message"].as_str().unwrap().contains("other"));
+    assert!(
+        task(&run, "ungranted")["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("other")
+    );
 }
 
 /// A connection or a secret that a group was not granted is refused at PUT, naming it.
@@ -62,12 +79,19 @@ async fn sql() {
 async fn grants_are_checked_at_put() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put("/v1/connections/shop", json!({"url": world.url(), "groups": ["friend"], "categories": ["bi"]}))
+    node.put(
+        "/v1/connections/shop",
+        json!({"url": world.url(), "groups": ["friend"], "categories": ["bi"]}),
+    )
+    .await
+    .expect_status(201);
+    node.put("/v1/secrets/key", json!({"value": "s3cret", "groups": ["friend"]}))
         .await
         .expect_status(201);
-    node.put("/v1/secrets/key", json!({"value": "s3cret", "groups": ["friend"]})).await.expect_status(201);
-    let spec = |sql: &[&str], secrets: &[&str]| one(json!({"script": "query", "sql": sql, "secrets": secrets,
-        "params": {"connection": "shop", "statement": "select 1"}}));
+    let spec = |sql: &[&str], secrets: &[&str]| {
+        one(json!({"script": "query", "sql": sql, "secrets": secrets,
+        "params": {"connection": "shop", "statement": "select 1"}}))
+    };
     let refused = node.refused_group("stranger", spec(&["shop"], &["key"])).await;
     refused.expect_problem(422, &["/tasks/t/sql/0", "/tasks/t/secrets/0"]);
     node.refused_group("friend", spec(&["nope"], &["nope"]))
@@ -75,10 +99,13 @@ async fn grants_are_checked_at_put() {
         .expect_problem(422, &["/tasks/t/sql/0", "/tasks/t/secrets/0"]);
     node.put_group("friend", spec(&["shop"], &["key"])).await;
     // By category, too.
-    node.put_group("analyst", with(spec(&["shop"], &[]), json!({"category": "bi"}))).await;
+    node.put_group("analyst", with(spec(&["shop"], &[]), json!({"category": "bi"})))
+        .await;
     assert_eq!(node.run("analyst", json!({})).await["state"], "succeeded");
     // A grant that is taken back is followed.
-    node.put("/v1/connections/shop", json!({"groups": ["friend"]})).await.expect_status(200);
+    node.put("/v1/connections/shop", json!({"groups": ["friend"]}))
+        .await
+        .expect_status(200);
     let run = node.run("analyst", json!({})).await;
     assert_eq!(run["state"], "failed", "{run:#}");
     let secrets = node.get("/v1/secrets").await.expect_status(200);
@@ -91,11 +118,22 @@ async fn grants_are_checked_at_put() {
 async fn read_only_connections() {
     let world = World::new().await;
     let node = world.node().await;
-    world.sql().await.batch_execute("CREATE SCHEMA shop; CREATE TABLE shop.orders (id int)").await.unwrap();
-    node.put("/v1/connections/shop", json!({"url": world.url(), "groups": ["*"], "read_only": true}))
+    world
+        .sql()
         .await
-        .expect_status(201);
-    for statement in ["insert into shop.orders values (1)", "set transaction read write; insert into shop.orders values (1)"] {
+        .batch_execute("CREATE SCHEMA shop; CREATE TABLE shop.orders (id int)")
+        .await
+        .unwrap();
+    node.put(
+        "/v1/connections/shop",
+        json!({"url": world.url(), "groups": ["*"], "read_only": true}),
+    )
+    .await
+    .expect_status(201);
+    for statement in [
+        "insert into shop.orders values (1)",
+        "set transaction read write; insert into shop.orders values (1)",
+    ] {
         node.put_group(
             "g",
             one(json!({"script": "query", "sql": ["shop"],

@@ -28,18 +28,27 @@ async fn refused_with_pointers() {
         (one(json!({})), "/tasks/t"),
         (one(json!({"script": "hello", "group": "x"})), "/tasks/t"),
         (task(json!({"depends_on": ["nope"]})), "/tasks/t/depends_on/0"),
-        (json!({"tasks": {"a": ok, "b": hello(&["a", "a"])}}), "/tasks/b/depends_on/1"),
+        (
+            json!({"tasks": {"a": ok, "b": hello(&["a", "a"])}}),
+            "/tasks/b/depends_on/1",
+        ),
         (task(json!({"timeout": "soon"})), "/tasks/t/timeout"),
         (task(json!({"timeout": "-5s"})), "/tasks/t/timeout"),
         (task(json!({"timeout": 5})), "/tasks/t/timeout"),
         (task(json!({"timeout": "0s"})), "/tasks/t/timeout"),
         (task(json!({"timeout": "99999999999d"})), "/tasks/t/timeout"),
         (task(json!({"retry": {"strategy": "nope"}})), "/tasks/t/retry/strategy"),
-        (task(json!({"retry": {"strategy": "fixed", "interval": "x"}})), "/tasks/t/retry/interval"),
+        (
+            task(json!({"retry": {"strategy": "fixed", "interval": "x"}})),
+            "/tasks/t/retry/interval",
+        ),
         (task(json!({"trigger_rule": "maybe"})), "/tasks/t/trigger_rule"),
         (task(json!({"memory": "lots"})), "/tasks/t/memory"),
         (task(json!({"memory": "100GiB"})), "/tasks/t/memory"),
-        (task(json!({"allow_hosts": ["ok.example.com", "http://x/"]})), "/tasks/t/allow_hosts/1"),
+        (
+            task(json!({"allow_hosts": ["ok.example.com", "http://x/"]})),
+            "/tasks/t/allow_hosts/1",
+        ),
         (task(json!({"concurrency": 0, "shards": 2})), "/tasks/t/concurrency"),
         (task(json!({"colour": "red"})), "/tasks/t/colour"),
         (task(json!({"params": []})), "/tasks/t/params"),
@@ -55,16 +64,26 @@ async fn refused_with_pointers() {
         (schedule(json!({"cron": "not a cron"})), "/schedules/s/cron"),
         (schedule(json!({"cron": "61 * * * *"})), "/schedules/s/cron"),
         (schedule(json!({"every": "x"})), "/schedules/s/every"),
-        (schedule(json!({"cron": "0 0 * * *", "timezone": "Mars/Olympus"})), "/schedules/s/timezone"),
+        (
+            schedule(json!({"cron": "0 0 * * *", "timezone": "Mars/Olympus"})),
+            "/schedules/s/timezone",
+        ),
         (schedule(json!({"cron": "0 0 * * *", "every": "1h"})), "/schedules/s"),
         (schedule(json!({})), "/schedules/s"),
         (one(json!({"http": {"url": "ftp://x"}})), "/tasks/t/http/url"),
-        (one(json!({"http": {"url": "http://x", "method": "BREW"}})), "/tasks/t/http/method"),
+        (
+            one(json!({"http": {"url": "http://x", "method": "BREW"}})),
+            "/tasks/t/http/method",
+        ),
     ] {
         let reply = node.refused_group("g", spec.clone()).await;
         assert_eq!(reply.status, 422, "{spec}: {:#}", reply.body);
-        let pointers: Vec<&str> =
-            reply.body["errors"].as_array().unwrap().iter().filter_map(|error| error["pointer"].as_str()).collect();
+        let pointers: Vec<&str> = reply.body["errors"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|error| error["pointer"].as_str())
+            .collect();
         assert_eq!(pointers, [pointer], "{spec}: {:#}", reply.body);
     }
     node.get("/v1/groups/g").await.expect_problem(404, &[]);
@@ -79,10 +98,21 @@ async fn all_errors_at_once() {
         "timezone": "x",
         "tasks": {"a": {"script": "nope", "timeout": "0s"}, "b": {"script": "hello", "depends_on": ["c"]}},
     });
-    let pointers = ["/timezone", "/tasks/a/script", "/tasks/a/timeout", "/tasks/b/depends_on/0"];
-    node.refused_group("g", spec.clone()).await.expect_problem(422, &pointers);
-    node.post("/v1/groups/g/validate", spec).await.expect_problem(422, &pointers);
-    let reply = node.refused_group("g", json!({"tasks": {"a/b~c": {"script": "hello"}}})).await;
+    let pointers = [
+        "/timezone",
+        "/tasks/a/script",
+        "/tasks/a/timeout",
+        "/tasks/b/depends_on/0",
+    ];
+    node.refused_group("g", spec.clone())
+        .await
+        .expect_problem(422, &pointers);
+    node.post("/v1/groups/g/validate", spec)
+        .await
+        .expect_problem(422, &pointers);
+    let reply = node
+        .refused_group("g", json!({"tasks": {"a/b~c": {"script": "hello"}}}))
+        .await;
     assert_eq!(reply.status, 422, "{:#}", reply.body);
     assert!(reply.body.to_string().contains("/tasks/a~1b~0c"), "{:#}", reply.body);
 }
@@ -93,11 +123,17 @@ async fn cycles() {
     let world = World::new().await;
     let node = world.node().await;
     let check = async |tasks: Value, circle: &str| {
-        node.refused_group("g", json!({"tasks": tasks})).await.expect_said(422, circle);
+        node.refused_group("g", json!({"tasks": tasks}))
+            .await
+            .expect_said(422, circle);
     };
     check(json!({"a": hello(&["a"])}), "a -> a").await;
     check(json!({"a": hello(&["b"]), "b": hello(&["a"])}), "a -> b -> a").await;
-    check(json!({"a": hello(&["c"]), "b": hello(&["a"]), "c": hello(&["b"]), "d": hello(&[])}), "a -> b -> c -> a").await;
+    check(
+        json!({"a": hello(&["c"]), "b": hello(&["a"]), "c": hello(&["b"]), "d": hello(&[])}),
+        "a -> b -> c -> a",
+    )
+    .await;
     let mut long = json!({});
     for i in 0..2000 {
         long[format!("t{i}")] = hello(&[&format!("t{}", (i + 1) % 2000)]);
@@ -107,10 +143,17 @@ async fn cycles() {
     assert!(reply.body["detail"].as_str().unwrap().len() < 100_000);
     // Between groups.
     node.put_group("up", one(json!({"script": "hello"}))).await;
-    node.put_group("down", with(one(json!({"script": "hello"})), json!({"depends_on": ["up"]}))).await;
-    node.refused_group("up", with(one(json!({"script": "hello"})), json!({"depends_on": ["down"]})))
-        .await
-        .expect_said(422, " -> ");
+    node.put_group(
+        "down",
+        with(one(json!({"script": "hello"})), json!({"depends_on": ["up"]})),
+    )
+    .await;
+    node.refused_group(
+        "up",
+        with(one(json!({"script": "hello"})), json!({"depends_on": ["down"]})),
+    )
+    .await
+    .expect_said(422, " -> ");
 }
 
 /// Keys that are given twice are refused, in JSON and in YAML.
@@ -121,7 +164,11 @@ async fn duplicate_keys() {
     let json = r#"{"tasks": {"a": {"script": "hello"}, "b": {"script": "hello"}, "a": {"script": "hello"}}}"#;
     let reply = node.put_bytes("/v1/groups/g", "application/json", json).await;
     assert!(matches!(reply.status, 400 | 422), "{:#}", reply.body);
-    assert!(reply.body.to_string().contains("`a`") || reply.body.to_string().contains("/tasks/a"), "{:#}", reply.body);
+    assert!(
+        reply.body.to_string().contains("`a`") || reply.body.to_string().contains("/tasks/a"),
+        "{:#}",
+        reply.body
+    );
     let yaml = "tasks:\n  a: {script: hello}\n  a: {script: hello}\n";
     let reply = node.put_bytes("/v1/groups/g", "application/yaml", yaml).await;
     assert!(matches!(reply.status, 400 | 422), "{:#}", reply.body);
@@ -133,22 +180,44 @@ async fn duplicate_keys() {
 async fn revisions() {
     let world = World::new().await;
     let node = world.node().await;
-    let put = async |yaml: &str| node.put_bytes("/v1/groups/g", "application/yaml", yaml.to_owned()).await;
-    let first = put("tasks:\n  t: {script: hello, timeout: 60s}\n").await.expect_status(201);
-    assert_eq!((&first["name"], &first["revision"], &first["enabled"]), (&json!("g"), &json!(1), &json!(true)));
+    let put = async |yaml: &str| {
+        node.put_bytes("/v1/groups/g", "application/yaml", yaml.to_owned())
+            .await
+    };
+    let first = put("tasks:\n  t: {script: hello, timeout: 60s}\n")
+        .await
+        .expect_status(201);
+    assert_eq!(
+        (&first["name"], &first["revision"], &first["enabled"]),
+        (&json!("g"), &json!(1), &json!(true))
+    );
     time(&first["created_at"]);
-    assert_eq!(put("tasks: {t: {timeout: 1m, script: hello}}\n").await.expect_status(200)["revision"], 1);
-    let same = node.put_group("g", one(json!({"script": "hello", "timeout": "60s"}))).await;
+    assert_eq!(
+        put("tasks: {t: {timeout: 1m, script: hello}}\n")
+            .await
+            .expect_status(200)["revision"],
+        1
+    );
+    let same = node
+        .put_group("g", one(json!({"script": "hello", "timeout": "60s"})))
+        .await;
     assert_eq!(same["revision"], 1);
     // What was read can be put again.
     let read = node.get("/v1/groups/g").await.expect_status(200);
     assert_eq!(node.put_group("g", read).await["revision"], 1);
-    let changed = node.put_group("g", one(json!({"script": "hello", "timeout": "61s"}))).await;
+    let changed = node
+        .put_group("g", one(json!({"script": "hello", "timeout": "61s"})))
+        .await;
     assert_eq!(changed["revision"], 2);
-    let back = node.put_group("g", one(json!({"script": "hello", "timeout": "60s"}))).await;
+    let back = node
+        .put_group("g", one(json!({"script": "hello", "timeout": "60s"})))
+        .await;
     assert_eq!(back["revision"], 3);
     let all = node.all("/v1/groups/g/revisions?limit=2").await;
-    let numbers: Vec<u64> = all.iter().filter_map(|revision| revision["revision"].as_u64()).collect();
+    let numbers: Vec<u64> = all
+        .iter()
+        .filter_map(|revision| revision["revision"].as_u64())
+        .collect();
     assert_eq!(numbers, [3, 2, 1]);
     let graph = node.get("/v1/groups/g/graph").await.expect_status(200);
     assert_eq!(graph["nodes"][0]["task"], "t", "{graph:#}");
@@ -161,10 +230,12 @@ async fn revisions() {
 async fn runs_pin_their_revision() {
     let world = World::new().await;
     let node = world.node().await;
-    let spec = |name: &str| json!({"tasks": {
-        "slow": {"script": "sleep", "params": {"seconds": 1.0}},
-        "t": {"script": "hello", "params": {"name": name}, "depends_on": ["slow"]},
-    }});
+    let spec = |name: &str| {
+        json!({"tasks": {
+            "slow": {"script": "sleep", "params": {"seconds": 1.0}},
+            "t": {"script": "hello", "params": {"name": name}, "depends_on": ["slow"]},
+        }})
+    };
     node.put_group("g", spec("old")).await;
     let run = node.start("g", json!({})).await;
     node.put_group("g", spec("new")).await;
@@ -172,7 +243,10 @@ async fn runs_pin_their_revision() {
     assert_eq!(run["revision"], 1);
     assert_eq!(heddle_tests::task(&run, "t")["output"]["greeting"], "Hello, old!");
     let run = node.run("g", json!({})).await;
-    assert_eq!((&run["revision"], &heddle_tests::task(&run, "t")["output"]["greeting"]), (&json!(2), &json!("Hello, new!")));
+    assert_eq!(
+        (&run["revision"], &heddle_tests::task(&run, "t")["output"]["greeting"]),
+        (&json!(2), &json!("Hello, new!"))
+    );
 }
 
 /// `If-Match` with the revision guards against what was changed meanwhile.
@@ -182,7 +256,10 @@ async fn if_match() {
     let node = world.node().await;
     let put = async |if_match: &str, name: &str| {
         let spec = one(json!({"script": "hello", "params": {"name": name}}));
-        let request = node.request(reqwest::Method::PUT, "/v1/groups/g").header("if-match", if_match).json(&spec);
+        let request = node
+            .request(reqwest::Method::PUT, "/v1/groups/g")
+            .header("if-match", if_match)
+            .json(&spec);
         node.send(request).await
     };
     put("\"1\"", "a").await.expect_problem(412, &[]);
@@ -199,7 +276,11 @@ async fn if_match() {
     // Of ten changes on one revision one wins.
     let names: Vec<String> = (0..10).map(|n| format!("n{n}")).collect();
     let replies = futures::future::join_all(names.iter().map(|name| put("\"4\"", name))).await;
-    assert_eq!(replies.iter().filter(|reply| reply.status == 200).count(), 1, "{replies:#?}");
+    assert_eq!(
+        replies.iter().filter(|reply| reply.status == 200).count(),
+        1,
+        "{replies:#?}"
+    );
     assert_eq!(replies.iter().filter(|reply| reply.status == 412).count(), 9);
 }
 
@@ -215,7 +296,11 @@ async fn ten_puts_at_once() {
         let replies = futures::future::join_all(replies).await;
         let mut statuses: Vec<u16> = replies.iter().map(|reply| reply.status).collect();
         statuses.sort_unstable();
-        assert_eq!(statuses, [200, 200, 200, 200, 200, 200, 200, 200, 200, 201], "{replies:#?}");
+        assert_eq!(
+            statuses,
+            [200, 200, 200, 200, 200, 200, 200, 200, 200, 201],
+            "{replies:#?}"
+        );
         assert!(replies.iter().all(|reply| reply.body["revision"] == 1));
         assert_eq!(nodes[0].all(&format!("{path}/revisions")).await.len(), 1);
     }
@@ -228,14 +313,20 @@ async fn changes_reach_all_nodes() {
     let nodes = world.nodes(2).await;
     for round in 0..3 {
         let name = format!("round {round}");
-        nodes[0].put_group("g", one(json!({"script": "hello", "params": {"name": name}}))).await;
+        nodes[0]
+            .put_group("g", one(json!({"script": "hello", "params": {"name": name}})))
+            .await;
         let wanted = format!("Hello, {name}!");
         let here = nodes[0].run("g", json!({})).await;
         assert_eq!(heddle_tests::task(&here, "t")["output"]["greeting"], *wanted);
-        heddle_tests::within(std::time::Duration::from_secs(3), "change on the other node", async || {
-            let there = nodes[1].run("g", json!({})).await;
-            (heddle_tests::task(&there, "t")["output"]["greeting"] == *wanted).then_some(())
-        })
+        heddle_tests::within(
+            std::time::Duration::from_secs(3),
+            "change on the other node",
+            async || {
+                let there = nodes[1].run("g", json!({})).await;
+                (heddle_tests::task(&there, "t")["output"]["greeting"] == *wanted).then_some(())
+            },
+        )
         .await;
     }
     let shown = nodes[1].get("/v1/nodes").await.expect_status(200);
@@ -243,7 +334,10 @@ async fn changes_reach_all_nodes() {
     assert_eq!(shown.len(), 2);
     for node in shown {
         assert_eq!(node["state"], "active");
-        assert!(node["position"].is_u64() && node["position_newest"].is_u64(), "{node:#}");
+        assert!(
+            node["position"].is_u64() && node["position_newest"].is_u64(),
+            "{node:#}"
+        );
     }
 }
 
@@ -254,16 +348,26 @@ async fn delete() {
     let node = world.node().await;
     let hello = one(json!({"script": "hello"}));
     node.put_group("up", hello.clone()).await;
-    node.put_group("down", with(hello.clone(), json!({"depends_on": ["up"]}))).await;
+    node.put_group("down", with(hello.clone(), json!({"depends_on": ["up"]})))
+        .await;
     node.delete("/v1/groups/down").await.expect_said(409, "up");
-    assert_eq!(node.delete("/v1/groups/up").await.expect_status(200)["detached"], json!(["down"]));
+    assert_eq!(
+        node.delete("/v1/groups/up").await.expect_status(200)["detached"],
+        json!(["down"])
+    );
     node.get("/v1/groups/up").await.expect_problem(404, &[]);
-    assert_eq!(node.get("/v1/groups/down").await.expect_status(200)["depends_on"], json!([]));
+    assert_eq!(
+        node.get("/v1/groups/down").await.expect_status(200)["depends_on"],
+        json!([])
+    );
     node.put_group("slow", one(crate::sleeps(3600.0))).await;
     let run = node.start("slow", json!({})).await;
     node.task_becomes(&run, "t", "running").await;
     node.delete("/v1/groups/slow").await.expect_problem(409, &[]);
-    assert_eq!(node.delete("/v1/groups/slow?force=true").await.expect_status(200)["detached"], json!([]));
+    assert_eq!(
+        node.delete("/v1/groups/slow?force=true").await.expect_status(200)["detached"],
+        json!([])
+    );
     assert_eq!(node.ended(&run).await["state"], "cancelled");
     node.put_group("child", hello.clone()).await;
     node.put_group("parent", one(json!({"group": "child"}))).await;
@@ -281,10 +385,22 @@ async fn lists() {
     let node = world.node().await;
     for n in 0..7 {
         let category = if n % 2 == 0 { "even" } else { "odd" };
-        node.put_group(&format!("g{n}"), with(one(json!({"script": "hello"})), json!({"category": category}))).await;
+        node.put_group(
+            &format!("g{n}"),
+            with(one(json!({"script": "hello"})), json!({"category": category})),
+        )
+        .await;
     }
-    let names = |groups: &[Value]| groups.iter().filter_map(|g| g["name"].as_str().map(str::to_owned)).collect::<Vec<_>>();
-    assert_eq!(names(&node.all("/v1/groups?limit=3").await), ["g0", "g1", "g2", "g3", "g4", "g5", "g6"]);
+    let names = |groups: &[Value]| {
+        groups
+            .iter()
+            .filter_map(|g| g["name"].as_str().map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        names(&node.all("/v1/groups?limit=3").await),
+        ["g0", "g1", "g2", "g3", "g4", "g5", "g6"]
+    );
     assert_eq!(names(&node.all("/v1/groups?category=odd").await), ["g1", "g3", "g5"]);
     assert_eq!(node.all("/v1/groups?category=nope").await.len(), 0);
     node.get("/v1/groups?limit=501").await.expect_problem(422, &["/limit"]);
@@ -296,8 +412,16 @@ async fn categories_and_templates() {
     let world = World::new().await;
     let node = world.node().await;
     for (path, first, second) in [
-        ("/v1/categories/bi", json!({"description": "a"}), json!({"description": "b"})),
-        ("/v1/templates/t", json!({"type": "object"}), json!({"type": "object", "required": ["a"]})),
+        (
+            "/v1/categories/bi",
+            json!({"description": "a"}),
+            json!({"description": "b"}),
+        ),
+        (
+            "/v1/templates/t",
+            json!({"type": "object"}),
+            json!({"type": "object", "required": ["a"]}),
+        ),
     ] {
         node.get(path).await.expect_problem(404, &[]);
         node.put(path, first.clone()).await.expect_status(201);
@@ -322,5 +446,4 @@ async fn audit() {
     let entries = node.all("/v1/audit?kind=group&name=g").await;
     assert_eq!(entries.len(), 3, "{entries:#?}");
     assert!(entries.iter().all(|entry| entry["actor"] == "e2e"));
-
 }

@@ -16,8 +16,23 @@ async fn names() {
     let world = World::new().await;
     let node = world.node().await;
     let longest = "名".repeat(63);
-    for name in ["größe", "日次集計", "ежедневно", "تقرير", "दैनिक", "_x", "a.b-c_1", "1st", &longest] {
-        node.put(&format!("/v1/groups/{}", path_part(name)), one(json!({"script": "hello"}))).await.expect_status(201);
+    for name in [
+        "größe",
+        "日次集計",
+        "ежедневно",
+        "تقرير",
+        "दैनिक",
+        "_x",
+        "a.b-c_1",
+        "1st",
+        &longest,
+    ] {
+        node.put(
+            &format!("/v1/groups/{}", path_part(name)),
+            one(json!({"script": "hello"})),
+        )
+        .await
+        .expect_status(201);
         let run = node.run(name, json!({})).await;
         assert_eq!((&run["state"], &run["group"]), (&json!("succeeded"), &json!(name)));
         let tasks = json!({"tasks": {name: {"script": "hello"}, "after": {
@@ -33,24 +48,68 @@ async fn names() {
     // One letter, written in two ways, is one name.
     let (composed, decomposed) = ("caf\u{e9}", "cafe\u{301}");
     node.put_group(composed, one(json!({"script": "hello"}))).await;
-    let again = node.put(&format!("/v1/groups/{}", path_part(decomposed)), one(json!({"script": "hello"}))).await;
+    let again = node
+        .put(
+            &format!("/v1/groups/{}", path_part(decomposed)),
+            one(json!({"script": "hello"})),
+        )
+        .await;
     assert_eq!(again.expect_status(200)["name"], composed);
     let too_long = "x".repeat(64);
     let far_too_long = "n".repeat(300);
     let hangul = "한".repeat(300);
-    for bad in [&too_long, &far_too_long, &hangul, "-x", ".x", "a b", "a/b", "a@1", "😀", "a\u{0}b", "a\nb", "a\u{202e}b", "*"] {
-        let reply = node.put(&format!("/v1/groups/{}", path_part(bad)), one(json!({"script": "hello"}))).await;
-        assert!(matches!(reply.status, 400 | 422), "{bad:?}: {} {:#}", reply.status, reply.body);
+    for bad in [
+        &too_long,
+        &far_too_long,
+        &hangul,
+        "-x",
+        ".x",
+        "a b",
+        "a/b",
+        "a@1",
+        "😀",
+        "a\u{0}b",
+        "a\nb",
+        "a\u{202e}b",
+        "*",
+    ] {
+        let reply = node
+            .put(
+                &format!("/v1/groups/{}", path_part(bad)),
+                one(json!({"script": "hello"})),
+            )
+            .await;
+        assert!(
+            matches!(reply.status, 400 | 422),
+            "{bad:?}: {} {:#}",
+            reply.status,
+            reply.body
+        );
         assert_eq!(reply.headers["content-type"], "application/problem+json", "{bad:?}");
         let reply = node.put_group("holder", one(json!({"script": "hello"}))).await;
         assert_eq!(reply["revision"], 1);
-        let reply = node.refused_group("tasks", json!({"tasks": {bad: {"script": "hello"}}})).await;
+        let reply = node
+            .refused_group("tasks", json!({"tasks": {bad: {"script": "hello"}}}))
+            .await;
         assert_eq!(reply.status, 422, "{bad:?}: {:#}", reply.body);
         let wasm = heddle_scripts::get("hello").unwrap();
-        let reply = node.put_bytes(&format!("/v1/scripts/{}", path_part(bad)), "application/wasm", wasm).await;
-        assert!(matches!(reply.status, 400 | 422), "{bad:?}: {} {:#}", reply.status, reply.body);
+        let reply = node
+            .put_bytes(&format!("/v1/scripts/{}", path_part(bad)), "application/wasm", wasm)
+            .await;
+        assert!(
+            matches!(reply.status, 400 | 422),
+            "{bad:?}: {} {:#}",
+            reply.status,
+            reply.body
+        );
         // Of what cannot be there it is said that it is not there.
-        assert!(matches!(node.get(&format!("/v1/groups/{}", path_part(bad))).await.status, 400 | 404), "{bad:?}");
+        assert!(
+            matches!(
+                node.get(&format!("/v1/groups/{}", path_part(bad))).await.status,
+                400 | 404
+            ),
+            "{bad:?}"
+        );
     }
 }
 
@@ -69,18 +128,26 @@ async fn requests() {
         assert!(matches!(reply.status, 400 | 422), "{body}: {:#}", reply.body);
         assert_eq!(reply.headers["content-type"], "application/problem+json");
     }
-    node.put_bytes("/v1/groups/g", "application/json", vec![b'"', 0xff, b'"']).await.expect_problem(400, &[]);
+    node.put_bytes("/v1/groups/g", "application/json", vec![b'"', 0xff, b'"'])
+        .await
+        .expect_problem(400, &[]);
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let reply = node.put_bytes("/v1/groups/g", "application/json", deep).await;
     assert!(matches!(reply.status, 400 | 422), "{}", reply.status);
     let bomb = (0..30).fold("a0: &a0 [x]\n".to_owned(), |yaml, n| {
-        format!("{yaml}a{}: &a{} [*a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}]\n", n + 1, n + 1)
+        format!(
+            "{yaml}a{}: &a{} [*a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}, *a{n}]\n",
+            n + 1,
+            n + 1
+        )
     });
     let reply = node.put_bytes("/v1/groups/g", "application/yaml", bomb).await;
     assert!(matches!(reply.status, 400 | 413 | 422), "{}", reply.status);
     let reply = node.put_bytes("/v1/groups/g", "image/png", "{}").await;
     assert_eq!(reply.status, 415, "{:#}", reply.body);
-    let reply = node.put_bytes("/v1/groups/g", "application/json", vec![b' '; 5 << 20]).await;
+    let reply = node
+        .put_bytes("/v1/groups/g", "application/json", vec![b' '; 5 << 20])
+        .await;
     reply.expect_problem(413, &[]);
     for path in ["/v1/runs?limit=%ff", "/v1/groups/%ff", "/v1/runs/%00"] {
         let reply = node.get(path).await;
@@ -109,7 +176,11 @@ async fn half_sent_bodies() {
     let node = world.node().await;
     let spec = one(json!({"script": "hello"})).to_string();
     // Sent by half, then gone; also a submission, also a script.
-    for (method, path) in [("PUT", "/v1/groups/half"), ("POST", "/v1/groups/half/runs"), ("PUT", "/v1/scripts/half")] {
+    for (method, path) in [
+        ("PUT", "/v1/groups/half"),
+        ("POST", "/v1/groups/half/runs"),
+        ("PUT", "/v1/scripts/half"),
+    ] {
         for _ in 0..10 {
             let mut stream = raw(&node, &head(method, path, spec.len())).await;
             stream.write_all(&spec.as_bytes()[..spec.len() / 2]).await.unwrap();
@@ -145,13 +216,22 @@ async fn half_sent_bodies() {
 async fn no_http() {
     let world = World::new().await;
     let node = world.node().await;
-    for text in ["\u{16}\u{3}\u{1}", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", &format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000))] {
+    for text in [
+        "\u{16}\u{3}\u{1}",
+        "GET\r\n\r\n",
+        "GET / HTTP/9.9\r\n\r\n",
+        &format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000)),
+    ] {
         let mut stream = raw(&node, text).await;
         let mut answer = Vec::new();
         // Whatever it answers: it closes, and lives.
         let _ = stream.shutdown().await;
         let read = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
-        assert!(read.is_ok(), "the connection stays open after {:?}", &text[..text.len().min(20)]);
+        assert!(
+            read.is_ok(),
+            "the connection stays open after {:?}",
+            &text[..text.len().min(20)]
+        );
     }
     node.get("/healthz").await.expect_status(200);
 }
@@ -163,11 +243,23 @@ async fn description() {
     let node = world.node().await;
     let document = node.get("/v1/openapi.json").await.expect_status(200);
     assert_eq!(document["openapi"].as_str().map(|version| &version[..3]), Some("3.1"));
-    for path in ["/v1/groups/{name}/runs", "/v1/runs/{id}", "/v1/scripts/{name}", "/v1/runs/bulk"] {
+    for path in [
+        "/v1/groups/{name}/runs",
+        "/v1/runs/{id}",
+        "/v1/scripts/{name}",
+        "/v1/runs/bulk",
+    ] {
         assert!(document["paths"][path].is_object(), "{path} is not described");
     }
     let page = node.get("/docs").await;
     assert!(page.headers["content-type"].to_str().unwrap().starts_with("text/html"));
-    let metrics = node.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    let metrics = node
+        .request(Method::GET, "/metrics")
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
     assert!(metrics.contains("heddle_runs_ended_total"), "{metrics}");
 }

@@ -27,8 +27,14 @@ async fn lines() {
         let lines = node.log_lines(&run, "hello").await;
         assert_eq!(lines.len(), 1, "{lines:#?}");
         let line = &lines[0];
-        assert_eq!((&line["message"], &line["level"]), (&json!("Hello, größe 日本!"), &json!("info")));
-        assert_eq!((&line["task"], &line["attempt"], &line["item"]), (&json!("hello"), &json!(1), &Value::Null));
+        assert_eq!(
+            (&line["message"], &line["level"]),
+            (&json!("Hello, größe 日本!"), &json!("info"))
+        );
+        assert_eq!(
+            (&line["task"], &line["attempt"], &line["item"]),
+            (&json!("hello"), &json!(1), &Value::Null)
+        );
         assert_eq!(line["fields"]["name"], "größe 日本", "{line:#}");
         time(&line["at"]);
         let flaky = node.log_lines(&run, "flaky").await;
@@ -41,10 +47,17 @@ async fn lines() {
         assert_eq!(node.log_lines(&run, "silent").await.len(), 0);
         assert_eq!(node.all(&format!("/v1/runs/{run}/logs")).await.len(), 5);
         // Page by page.
-        assert_eq!(node.all(&format!("/v1/runs/{run}/logs?limit=2")).await, node.all(&format!("/v1/runs/{run}/logs")).await);
+        assert_eq!(
+            node.all(&format!("/v1/runs/{run}/logs?limit=2")).await,
+            node.all(&format!("/v1/runs/{run}/logs")).await
+        );
     }
-    node.get(&format!("/v1/runs/{run}/tasks/nope/logs")).await.expect_problem(404, &[]);
-    node.get("/v1/runs/00000000-0000-7000-8000-000000000000/logs").await.expect_problem(404, &[]);
+    node.get(&format!("/v1/runs/{run}/tasks/nope/logs"))
+        .await
+        .expect_problem(404, &[]);
+    node.get("/v1/runs/00000000-0000-7000-8000-000000000000/logs")
+        .await
+        .expect_problem(404, &[]);
 }
 
 /// Followed on another node than the one that works: each line while the run is under way, then the end.
@@ -52,14 +65,15 @@ async fn lines() {
 async fn follow_across_nodes() {
     let world = World::new().await;
     let worker = world.node().await;
-    worker.put_group(
-        "g",
-        one(json!({
-            "script": "flaky", "params": {"fail_times": 1000},
-            "retry": {"strategy": "forever", "interval": "300ms"},
-        })),
-    )
-    .await;
+    worker
+        .put_group(
+            "g",
+            one(json!({
+                "script": "flaky", "params": {"fail_times": 1000},
+                "retry": {"strategy": "forever", "interval": "300ms"},
+            })),
+        )
+        .await;
     let run = worker.start("g", json!({})).await;
     worker.task_becomes(&run, "t", "retrying").await;
     // The other one has no slot worth speaking of, and comes later.
@@ -75,7 +89,10 @@ async fn follow_across_nodes() {
         assert_eq!(state["state"], "running", "the lines came while the run was under way");
     }
     let mut stream = other.follow(&format!("/v1/runs/{run}/logs")).await;
-    worker.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.expect_status(200);
+    worker
+        .post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
     loop {
         let (name, _) = stream.next().await.expect("an end");
         if name == "end" {
@@ -91,14 +108,15 @@ async fn follow_across_nodes() {
 async fn events() {
     let world = World::new().await;
     let nodes = world.nodes(2).await;
-    nodes[0].put_group(
-        "g",
-        json!({"tasks": {
-            "first": sleeps(0.7),
-            "second": with(json!({"script": "hello"}), json!({"depends_on": ["first"]})),
-        }}),
-    )
-    .await;
+    nodes[0]
+        .put_group(
+            "g",
+            json!({"tasks": {
+                "first": sleeps(0.7),
+                "second": with(json!({"script": "hello"}), json!({"depends_on": ["first"]})),
+            }}),
+        )
+        .await;
     let run = nodes[0].start("g", json!({})).await;
     let mut stream = nodes[1].follow(&format!("/v1/runs/{run}/events")).await;
     let mut names = Vec::new();
@@ -114,5 +132,8 @@ async fn events() {
     let succeeded = names.iter().filter(|name| *name == "task.succeeded").count();
     assert_eq!(succeeded, 2, "{names:?}");
     assert!(names.contains(&"task.running".to_owned()), "{names:?}");
-    nodes[0].get("/v1/runs/00000000-0000-7000-8000-000000000000/events").await.expect_problem(404, &[]);
+    nodes[0]
+        .get("/v1/runs/00000000-0000-7000-8000-000000000000/events")
+        .await
+        .expect_problem(404, &[]);
 }

@@ -32,8 +32,10 @@ async fn items_in_order() {
     }
     let after = task(&run, "after");
     assert_eq!(after["output"]["params"]["all"], Value::Array(output.clone()));
-    let keys: std::collections::BTreeSet<&str> =
-        output.iter().filter_map(|one| one["context"]["idempotency_key"].as_str()).collect();
+    let keys: std::collections::BTreeSet<&str> = output
+        .iter()
+        .filter_map(|one| one["context"]["idempotency_key"].as_str())
+        .collect();
     assert_eq!(keys.len(), 4, "each item has an idempotency key of its own");
 }
 
@@ -57,7 +59,11 @@ async fn failed_items_are_null() {
     assert_eq!(run["state"], "failed");
     let output = json!([{"attempt": 1}, null, {"attempt": 1}]);
     for name in ["m", "lenient"] {
-        assert_eq!((&task(&run, name)["state"], &task(&run, name)["output"]), (&json!("failed"), &output), "{name}");
+        assert_eq!(
+            (&task(&run, name)["state"], &task(&run, name)["output"]),
+            (&json!("failed"), &output),
+            "{name}"
+        );
         assert_eq!(item(&run, name, Some(1))["state"], "failed");
         assert_eq!(item(&run, name, Some(2))["state"], "succeeded");
     }
@@ -75,9 +81,15 @@ async fn items_are_retried() {
     node.put_group("map", one(map)).await;
     let run = node.run("map", json!({})).await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
-    assert_eq!(task(&run, "t")["output"], json!([{"attempt": 1}, {"attempt": 2}, {"attempt": 3}]));
+    assert_eq!(
+        task(&run, "t")["output"],
+        json!([{"attempt": 1}, {"attempt": 2}, {"attempt": 3}])
+    );
     let id = heddle_tests::id(&run);
-    let detail = node.get(&format!("/v1/runs/{id}/tasks/t?item=2")).await.expect_status(200);
+    let detail = node
+        .get(&format!("/v1/runs/{id}/tasks/t?item=2"))
+        .await
+        .expect_status(200);
     assert_eq!(detail["attempts"].as_array().unwrap().len(), 3, "{detail:#}");
 }
 
@@ -87,14 +99,20 @@ async fn fail_fast() {
     let world = World::new().await;
     let node = world.node().await;
     let map = json!({"script": "hostile", "params": {"mode": "{{ item }}"}, "fail_fast": true});
-    let map = |items: Value, concurrency: u32| with(map.clone(), json!({"for_each": items, "concurrency": concurrency}));
-    node.put_group("one-by-one", one(map(json!(["trap", "sleep", "sleep"]), 1))).await;
+    let map =
+        |items: Value, concurrency: u32| with(map.clone(), json!({"for_each": items, "concurrency": concurrency}));
+    node.put_group("one-by-one", one(map(json!(["trap", "sleep", "sleep"]), 1)))
+        .await;
     let run = node.run("one-by-one", json!({})).await;
-    assert_eq!((&run["state"], &task(&run, "t")["state"]), (&json!("failed"), &json!("failed")));
+    assert_eq!(
+        (&run["state"], &task(&run, "t")["state"]),
+        (&json!("failed"), &json!("failed"))
+    );
     for (index, state) in [(0, "failed"), (1, "cancelled"), (2, "cancelled")] {
         assert_eq!(item(&run, "t", Some(index))["state"], state, "item {index}");
     }
-    node.put_group("together", one(map(json!(["sleep", "trap", "spin"]), 3))).await;
+    node.put_group("together", one(map(json!(["sleep", "trap", "spin"]), 3)))
+        .await;
     let run = node.run("together", json!({})).await;
     for (index, state) in [(0, "cancelled"), (1, "failed"), (2, "cancelled")] {
         assert_eq!(item(&run, "t", Some(index))["state"], state, "item {index}");
@@ -119,7 +137,10 @@ async fn no_items() {
     let run = node.run("empty", json!({})).await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
     for name in ["written", "rendered"] {
-        assert_eq!((&task(&run, name)["state"], &task(&run, name)["output"]), (&json!("succeeded"), &json!([])));
+        assert_eq!(
+            (&task(&run, name)["state"], &task(&run, name)["output"]),
+            (&json!("succeeded"), &json!([]))
+        );
     }
     assert_eq!(task(&run, "after")["state"], "succeeded");
 }
@@ -129,7 +150,8 @@ async fn no_items() {
 async fn shards() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put_group("sharded", one(json!({"script": "echo", "shards": 3}))).await;
+    node.put_group("sharded", one(json!({"script": "echo", "shards": 3})))
+        .await;
     let run = node.run("sharded", json!({})).await;
     let output = task(&run, "t")["output"].as_array().unwrap().clone();
     for (index, one) in output.iter().enumerate() {
@@ -144,7 +166,11 @@ async fn shards() {
 async fn concurrency() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put_group("bounded", one(with(sleeps(0.3), json!({"shards": 9, "concurrency": 3})))).await;
+    node.put_group(
+        "bounded",
+        one(with(sleeps(0.3), json!({"shards": 9, "concurrency": 3}))),
+    )
+    .await;
     let run = node.run("bounded", json!({})).await;
     assert_eq!(run["state"], "succeeded");
     let spans: Vec<(&Value, &Value)> = (0..9)
@@ -167,7 +193,8 @@ async fn ten_thousand_items() {
     let world = World::new().await;
     let node = world.node().await;
     let map = json!({"script": "sum", "params": {"numbers": ["{{ item }}"]}});
-    node.put_group("large", one(with(map.clone(), json!({"shards": 10_000})))).await;
+    node.put_group("large", one(with(map.clone(), json!({"shards": 10_000}))))
+        .await;
     node.put_group("small", one(json!({"script": "hello"}))).await;
     let large = node.start("large", json!({})).await;
     node.task_becomes(&large, "t", "running").await;
@@ -177,7 +204,10 @@ async fn ten_thousand_items() {
         assert_eq!(small["state"], "succeeded");
     }
     let still = node.get(&format!("/v1/runs?group=large")).await.expect_status(200);
-    assert_eq!(still["items"][0]["state"], "running", "the small runs waited for the large map");
+    assert_eq!(
+        still["items"][0]["state"], "running",
+        "the small runs waited for the large map"
+    );
     let run = node.ended(&large).await;
     assert_eq!(run["state"], "succeeded");
     let output = task(&run, "t")["output"].as_array().unwrap().clone();
@@ -192,9 +222,17 @@ async fn ten_thousand_items() {
     node.refused_group("shards", one(json!({"script": "hello", "shards": 10_001})))
         .await
         .expect_problem(422, &["/tasks/t/shards"]);
-    node.put_group("rendered", one(json!({"script": "hello", "for_each": "{{ range(10001) | list }}"}))).await;
+    node.put_group(
+        "rendered",
+        one(json!({"script": "hello", "for_each": "{{ range(10001) | list }}"})),
+    )
+    .await;
     let run = node.run("rendered", json!({})).await;
-    assert_eq!((&run["state"], &task(&run, "t")["error"]["kind"]), (&json!("failed"), &json!("invalid")), "{run:#}");
+    assert_eq!(
+        (&run["state"], &task(&run, "t")["error"]["kind"]),
+        (&json!("failed"), &json!("invalid")),
+        "{run:#}"
+    );
 }
 
 /// The joined output has at most 8 MiB: more fails with kind `output`.
@@ -202,14 +240,18 @@ async fn ten_thousand_items() {
 async fn joined_output() {
     let world = World::new().await;
     let node = world.node().await;
-    let map = |shards: u32| json!({"script": "hostile", "shards": shards, "params": {"mode": "output", "count": 250_000}});
+    let map =
+        |shards: u32| json!({"script": "hostile", "shards": shards, "params": {"mode": "output", "count": 250_000}});
     node.put_group("fits", one(map(33))).await;
     node.put_group("bursts", one(map(34))).await;
     let run = node.run("fits", json!({})).await;
     assert_eq!(run["state"], "succeeded");
     assert_eq!(task(&run, "t")["output"].as_array().unwrap().len(), 33);
     let run = node.run("bursts", json!({})).await;
-    assert_eq!((&run["state"], &task(&run, "t")["error"]["kind"]), (&json!("failed"), &json!("output")));
+    assert_eq!(
+        (&run["state"], &task(&run, "t")["error"]["kind"]),
+        (&json!("failed"), &json!("output"))
+    );
 }
 
 /// What is no array fails its task, fatally.
@@ -220,7 +262,11 @@ async fn for_each_needs_an_array() {
     node.refused_group("text", one(json!({"script": "hello", "for_each": "abc"})))
         .await
         .expect_problem(422, &["/tasks/t/for_each"]);
-    node.put_group("number", one(json!({"script": "hello", "for_each": "{{ 5 }}"}))).await;
+    node.put_group("number", one(json!({"script": "hello", "for_each": "{{ 5 }}"})))
+        .await;
     let run = node.run("number", json!({})).await;
-    assert_eq!((&run["state"], &task(&run, "t")["error"]["kind"]), (&json!("failed"), &json!("invalid")));
+    assert_eq!(
+        (&run["state"], &task(&run, "t")["error"]["kind"]),
+        (&json!("failed"), &json!("invalid"))
+    );
 }

@@ -24,11 +24,20 @@ const SUCCEEDED_OTHER_THAN_ONCE: &str = "
 
 async fn check_history(world: &World) {
     let sql = world.sql().await;
-    let wrong: Vec<String> =
-        sql.query(SUCCEEDED_OTHER_THAN_ONCE, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let wrong: Vec<String> = sql
+        .query(SUCCEEDED_OTHER_THAN_ONCE, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     assert_eq!(wrong, Vec::<String>::new());
     for table in ["runs_live", "ready", "running", "timers", "settlements", "starts"] {
-        let left: i64 = sql.query_one(&format!("SELECT count(*) FROM heddle.{table}"), &[]).await.unwrap().get(0);
+        let left: i64 = sql
+            .query_one(&format!("SELECT count(*) FROM heddle.{table}"), &[])
+            .await
+            .unwrap()
+            .get(0);
         assert_eq!(left, 0, "rows are left in {table}");
     }
 }
@@ -37,7 +46,11 @@ async fn check_history(world: &World) {
 async fn all_ended(world: &World) {
     let sql = world.sql().await;
     eventually("end of all runs", async || {
-        let left: i64 = sql.query_one("SELECT count(*) FROM heddle.runs_live", &[]).await.unwrap().get(0);
+        let left: i64 = sql
+            .query_one("SELECT count(*) FROM heddle.runs_live", &[])
+            .await
+            .unwrap()
+            .get(0);
         (left == 0).then_some(())
     })
     .await;
@@ -95,7 +108,11 @@ async fn kill_one_of_three() {
         nodes[2].kill();
         // The others go on under load for longer than the dead one's lease lasts.
         eventually("a lost attempt", async || {
-            let lost: i64 = sql.query_one("SELECT count(*) FROM heddle.attempts WHERE state = 4", &[]).await.unwrap().get(0);
+            let lost: i64 = sql
+                .query_one("SELECT count(*) FROM heddle.attempts WHERE state = 4", &[])
+                .await
+                .unwrap()
+                .get(0);
             (lost > 0).then_some(())
         })
         .await;
@@ -108,15 +125,27 @@ async fn kill_one_of_three() {
     all_ended(&world).await;
     for (key, run) in &accepted {
         let found = nodes[0].run_now(run).await;
-        assert_eq!((&found["state"], &found["key"]), (&json!("succeeded"), &json!(key)), "{found:#}");
+        assert_eq!(
+            (&found["state"], &found["key"]),
+            (&json!("succeeded"), &json!(key)),
+            "{found:#}"
+        );
         assert_eq!(task(&found, "last")["output"]["sum"], 12.0, "{found:#}");
     }
-    let failed: i64 = sql.query_one("SELECT count(*) FROM heddle.runs_done WHERE state <> 3", &[]).await.unwrap().get(0);
+    let failed: i64 = sql
+        .query_one("SELECT count(*) FROM heddle.runs_done WHERE state <> 3", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(failed, 0, "an attempt lost with its node uses up no retry");
     check_history(&world).await;
     let shown = nodes[0].get("/v1/nodes").await.expect_status(200);
-    let states: BTreeMap<&str, &str> =
-        shown["items"].as_array().unwrap().iter().filter_map(|n| Some((n["id"].as_str()?, n["state"].as_str()?))).collect();
+    let states: BTreeMap<&str, &str> = shown["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|n| Some((n["id"].as_str()?, n["state"].as_str()?)))
+        .collect();
     assert_eq!(states[victim.as_str()], "lost");
 }
 
@@ -152,7 +181,11 @@ async fn fences_refuse_the_zombie() {
     let zombie_id = zombie.node_id();
     eventually("return of the zombie", async || {
         let nodes = other.get("/v1/nodes").await.expect_status(200);
-        nodes["items"].as_array()?.iter().find(|node| node["id"] == *zombie_id && node["state"] == "active").map(drop)
+        nodes["items"]
+            .as_array()?
+            .iter()
+            .find(|node| node["id"] == *zombie_id && node["state"] == "active")
+            .map(drop)
     })
     .await;
     zombie.put_group("light", one(json!({"script": "hello"}))).await;
@@ -164,7 +197,10 @@ async fn fences_refuse_the_zombie() {
     .await;
     for run in &runs {
         let attempts = zombie.attempts(run, "t").await;
-        let states: Vec<&str> = attempts.iter().filter_map(|attempt| attempt["state"].as_str()).collect();
+        let states: Vec<&str> = attempts
+            .iter()
+            .filter_map(|attempt| attempt["state"].as_str())
+            .collect();
         assert_eq!(states, ["lost", "succeeded"], "{attempts:#?}");
         let found = zombie.run_now(run).await;
         assert_eq!(task(&found, "t")["output"]["count"], 1, "the state was written twice");
@@ -182,13 +218,21 @@ async fn restart_with_a_thousand_runs() {
     let directory = world.directory().join("node");
     let options = world.options().data_dir(&directory);
     let mut node = options.start().await;
-    node.put_group("g", json!({"tasks": {"t": sleeps(3.0), "after": {"script": "hello", "depends_on": ["t"]}}})).await;
+    node.put_group(
+        "g",
+        json!({"tasks": {"t": sleeps(3.0), "after": {"script": "hello", "depends_on": ["t"]}}}),
+    )
+    .await;
     let batch = json!({"runs": (0..1000).map(|n| json!({"key": n.to_string()})).collect::<Vec<_>>()});
     let reply = node.post("/v1/groups/g/runs/batch", batch).await.expect_status(202);
     assert_eq!(reply["accepted"], 1000);
     let sql = world.sql().await;
     eventually("many running attempts", async || {
-        let running: i64 = sql.query_one("SELECT count(*) FROM heddle.running", &[]).await.unwrap().get(0);
+        let running: i64 = sql
+            .query_one("SELECT count(*) FROM heddle.running", &[])
+            .await
+            .unwrap()
+            .get(0);
         (running >= 500).then_some(())
     })
     .await;
@@ -203,12 +247,23 @@ async fn restart_with_a_thousand_runs() {
     })
     .await;
     let taken = start.elapsed() - up;
-    assert!(taken < Duration::from_secs(4), "taken over {taken:?} after the start: that is as if by another node");
+    assert!(
+        taken < Duration::from_secs(4),
+        "taken over {taken:?} after the start: that is as if by another node"
+    );
     all_ended(&world).await;
-    let done: i64 = sql.query_one("SELECT count(*) FROM heddle.runs_done WHERE state = 3", &[]).await.unwrap().get(0);
+    let done: i64 = sql
+        .query_one("SELECT count(*) FROM heddle.runs_done WHERE state = 3", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(done, 1000);
     check_history(&world).await;
-    let lost: i64 = sql.query_one("SELECT count(*) FROM heddle.attempts WHERE state = 4", &[]).await.unwrap().get(0);
+    let lost: i64 = sql
+        .query_one("SELECT count(*) FROM heddle.attempts WHERE state = 4", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert!(lost >= 500, "{lost} attempts were lost");
     assert_eq!(node.all("/v1/runs?group=g&state=succeeded&limit=500").await.len(), 1000);
 }
@@ -243,7 +298,12 @@ async fn graceful_drain() {
     let _alone = ALONE.lock().await;
     let world = World::new().await;
     let mut nodes = world.nodes(2).await;
-    nodes[0].put_group("g", json!({"tasks": {"t": sleeps(1.0), "after": {"script": "hello", "depends_on": ["t"]}}})).await;
+    nodes[0]
+        .put_group(
+            "g",
+            json!({"tasks": {"t": sleeps(1.0), "after": {"script": "hello", "depends_on": ["t"]}}}),
+        )
+        .await;
     let mut runs = Vec::new();
     for _ in 0..20 {
         runs.push(nodes[1].start("g", json!({})).await);
@@ -257,7 +317,11 @@ async fn graceful_drain() {
     for run in &runs {
         let found = nodes[0].ended(run).await;
         assert_eq!(found["state"], "succeeded", "{found:#}");
-        assert_eq!(task(&found, "t")["attempt"], 1, "an attempt was cut off by a graceful stop: {found:#}");
+        assert_eq!(
+            task(&found, "t")["attempt"],
+            1,
+            "an attempt was cut off by a graceful stop: {found:#}"
+        );
         let gap = seconds(&task(&found, "t")["finished_at"], &task(&found, "after")["started_at"]);
         assert!(gap < 2.0, "nobody took over for {gap} s");
     }
@@ -272,7 +336,8 @@ async fn max_lost() {
     let directory = world.directory().join("node");
     let options = world.options().data_dir(&directory);
     let mut node = options.start().await;
-    node.put_group("g", one(with(sleeps(3600.0), json!({"max_lost": 1})))).await;
+    node.put_group("g", one(with(sleeps(3600.0), json!({"max_lost": 1}))))
+        .await;
     let run = node.start("g", json!({})).await;
     for attempt in 1..=2 {
         eventually("running attempt", async || {
@@ -286,7 +351,11 @@ async fn max_lost() {
     }
     let found = node.ended(&run).await;
     let failed = task(&found, "t");
-    assert_eq!((&found["state"], &failed["error"]["kind"]), (&json!("failed"), &json!("lost")), "{found:#}");
+    assert_eq!(
+        (&found["state"], &failed["error"]["kind"]),
+        (&json!("failed"), &json!("lost")),
+        "{found:#}"
+    );
     assert_eq!(node.attempts(&run, "t").await.len(), 2);
 }
 
@@ -295,16 +364,25 @@ async fn max_lost() {
 async fn controls_across_nodes() {
     let world = World::new().await;
     let worker = world.node().await;
-    worker.put_group("g", one(json!({"script": "hostile", "params": {"mode": "spin"}}))).await;
+    worker
+        .put_group("g", one(json!({"script": "hostile", "params": {"mode": "spin"}})))
+        .await;
     let run = worker.start("g", json!({})).await;
     worker.task_becomes(&run, "t", "running").await;
     let other: Node = world.node().await;
     let start = Instant::now();
-    other.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.expect_status(200);
+    other
+        .post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
     eventually("idle worker", async || {
         let stats = worker.get("/v1/stats").await.expect_status(200);
         (stats["node"]["in_hand"] == 0).then_some(())
     })
     .await;
-    assert!(start.elapsed() < Duration::from_secs(1), "wasm ran on for {:?} after it was cancelled", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "wasm ran on for {:?} after it was cancelled",
+        start.elapsed()
+    );
 }

@@ -30,12 +30,20 @@ async fn short() {
         runs.push(nodes[n % 2].start("g", json!({"key": format!("before-{n}")})).await);
     }
     let owner = world.sql_as_owner().await;
-    let cut = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", world.database());
-    owner.batch_execute(&format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", world.database())).await.unwrap();
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        world.database()
+    );
+    owner
+        .batch_execute(&format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", world.database()))
+        .await
+        .unwrap();
     owner.query(&cut, &[]).await.unwrap();
     // Submissions get an answer, and it is not a lie.
     for n in 0..3 {
-        let reply = nodes[n % 2].post("/v1/groups/g/runs", json!({"key": format!("during-{n}")})).await;
+        let reply = nodes[n % 2]
+            .post("/v1/groups/g/runs", json!({"key": format!("during-{n}")}))
+            .await;
         assert_eq!(reply.status, 503, "{:#}", reply.body);
         assert!(reply.headers.contains_key("retry-after"));
         assert_eq!(reply.body["status"], 503);
@@ -43,10 +51,16 @@ async fn short() {
     let ready = nodes[0].get("/readyz").await;
     assert_eq!(ready.status, 503, "{:#}", ready.body);
     nodes[0].get("/healthz").await.expect_status(200);
-    owner.batch_execute(&format!("ALTER DATABASE {} ALLOW_CONNECTIONS true", world.database())).await.unwrap();
+    owner
+        .batch_execute(&format!("ALTER DATABASE {} ALLOW_CONNECTIONS true", world.database()))
+        .await
+        .unwrap();
     for node in &nodes {
         eventually("ready node", async || {
-            node.try_get("/readyz").await.filter(|reply| reply.status == 200).map(drop)
+            node.try_get("/readyz")
+                .await
+                .filter(|reply| reply.status == 200)
+                .map(drop)
         })
         .await;
     }
@@ -69,12 +83,26 @@ async fn short() {
 #[tokio::test]
 async fn long() {
     let directory = tempfile::Builder::new().prefix("heddle-outage-").tempdir().unwrap();
-    let options = Options { for_tests: true, ..Options::new(directory.path()) };
+    let options = Options {
+        for_tests: true,
+        ..Options::new(directory.path())
+    };
     let postgres = EmbeddedPostgres::start(options.clone()).await.unwrap();
     postgres.create_database("outage").await.unwrap();
     let url = postgres.url("outage");
     let made = heddle_tests::run_program(
-        &["token", "create", "--database-url", &url, "--name", "t", "--role", "admin", "-o", "json"],
+        &[
+            "token",
+            "create",
+            "--database-url",
+            &url,
+            "--name",
+            "t",
+            "--role",
+            "admin",
+            "-o",
+            "json",
+        ],
         &[],
     );
     let token: Value = serde_json::from_slice(&made.stdout).unwrap();
@@ -82,7 +110,9 @@ async fn long() {
     let api = node.with_token(token["token"].as_str());
     for name in ["hello", "sleep", "stateful"] {
         let wasm = heddle_scripts::get(name).unwrap();
-        api.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm).await.expect_status(201);
+        api.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm)
+            .await
+            .expect_status(201);
     }
     api.put_group(
         "g",
@@ -92,7 +122,11 @@ async fn long() {
         }}),
     )
     .await;
-    api.put_group("counts", one(json!({"script": "stateful", "params": {"pause_ms": 2000}}))).await;
+    api.put_group(
+        "counts",
+        one(json!({"script": "stateful", "params": {"pause_ms": 2000}})),
+    )
+    .await;
     let mut runs = Vec::new();
     for _ in 0..10 {
         runs.push(api.start("g", json!({})).await);
@@ -115,7 +149,13 @@ async fn long() {
     api.get("/healthz").await.expect_status(200);
     let postgres = EmbeddedPostgres::start(options).await.unwrap();
     assert_eq!(postgres.url("outage"), url);
-    eventually("ready node", async || api.try_get("/readyz").await.filter(|reply| reply.status == 200).map(drop)).await;
+    eventually("ready node", async || {
+        api.try_get("/readyz")
+            .await
+            .filter(|reply| reply.status == 200)
+            .map(drop)
+    })
+    .await;
     for run in &runs {
         let found = api.ended(run).await;
         assert_eq!(found["state"], "succeeded", "{found:#}");

@@ -31,7 +31,10 @@ async fn layers() {
     assert_eq!(task(&run, "t")["output"]["params"], expect);
     let expect = json!({"a": 1, "b": 1, "c": 3, "deep": {"y": 3}, "e": 3, "f": null});
     assert_eq!(task(&run, "u")["output"]["params"], expect);
-    assert_eq!((&run["params"], &run["task_params"]), (&submission["params"], &submission["task_params"]));
+    assert_eq!(
+        (&run["params"], &run["task_params"]),
+        (&submission["params"], &submission["task_params"])
+    );
 }
 
 /// A string that is one expression keeps its type; what stands around it makes text.
@@ -64,7 +67,9 @@ async fn templates_keep_types() {
         }),
     )
     .await;
-    let run = node.run("types", json!({"logical_time": "2013-07-01T22:30:00+00:00"})).await;
+    let run = node
+        .run("types", json!({"logical_time": "2013-07-01T22:30:00+00:00"}))
+        .await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
     let params = &task(&run, "t")["output"]["params"];
     let sum = json!({"sum": 3.0, "count": 2, "min": 1.0, "max": 2.0});
@@ -86,8 +91,14 @@ async fn templates_keep_types() {
         assert_eq!(params[key], value, "{key}");
     }
     let text = params["json"].as_str().unwrap();
-    assert_eq!(serde_json::from_str::<Value>(text.strip_suffix('!').unwrap()).unwrap(), sum);
-    assert!(params["moment"].as_str().unwrap().starts_with("2013-07-01"), "{params:#}");
+    assert_eq!(
+        serde_json::from_str::<Value>(text.strip_suffix('!').unwrap()).unwrap(),
+        sum
+    );
+    assert!(
+        params["moment"].as_str().unwrap().starts_with("2013-07-01"),
+        "{params:#}"
+    );
     assert_eq!(run["logical_time"], "2013-07-01T22:30:00.000000Z");
 }
 
@@ -96,12 +107,21 @@ async fn templates_keep_types() {
 async fn run_params_are_data() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put_group("data", one(json!({"script": "echo", "params": {"copy": "{{ params.given }}"}}))).await;
+    node.put_group(
+        "data",
+        one(json!({"script": "echo", "params": {"copy": "{{ params.given }}"}})),
+    )
+    .await;
     let given = json!({"given": "{{ 1 + 1 }}", "own": "{% for x in y %}"});
-    let run = node.run("data", json!({"params": given, "task_params": {"t": {"z": "{{ nope"}}})).await;
+    let run = node
+        .run("data", json!({"params": given, "task_params": {"t": {"z": "{{ nope"}}}))
+        .await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
     let params = &task(&run, "t")["output"]["params"];
-    assert_eq!(params, &json!({"given": "{{ 1 + 1 }}", "own": "{% for x in y %}", "z": "{{ nope", "copy": "{{ 1 + 1 }}"}));
+    assert_eq!(
+        params,
+        &json!({"given": "{{ 1 + 1 }}", "own": "{% for x in y %}", "z": "{{ nope", "copy": "{{ 1 + 1 }}"})
+    );
 }
 
 /// What is constant is checked at PUT, with a pointer for each error.
@@ -110,8 +130,12 @@ async fn constants_are_checked_at_put() {
     let world = World::new().await;
     let node = world.node().await;
     let fib = |params: Value| one(json!({"script": "fib", "params": params}));
-    node.refused_group("g", fib(json!({"n": "x"}))).await.expect_problem(422, &["/tasks/t/params/n"]);
-    node.refused_group("g", fib(json!({"n": -1}))).await.expect_problem(422, &["/tasks/t/params/n"]);
+    node.refused_group("g", fib(json!({"n": "x"})))
+        .await
+        .expect_problem(422, &["/tasks/t/params/n"]);
+    node.refused_group("g", fib(json!({"n": -1})))
+        .await
+        .expect_problem(422, &["/tasks/t/params/n"]);
     node.refused_group("g", fib(json!({"n": 94, "recursion": "yes"})))
         .await
         .expect_problem(422, &["/tasks/t/params/n", "/tasks/t/params/recursion"]);
@@ -134,13 +158,22 @@ async fn constants_are_checked_at_submission() {
     )
     .await;
     let submit = async |submission: Value| node.post("/v1/groups/g/runs", submission).await;
-    submit(json!({"params": {"n": 100}})).await.expect_said(422, "/params/n");
-    submit(json!({"task_params": {"t": {"n": []}}})).await.expect_said(422, "/task_params/t/n");
-    submit(json!({"task_params": {"nope": {"n": 1}}})).await.expect_problem(422, &["/task_params/nope"]);
+    submit(json!({"params": {"n": 100}}))
+        .await
+        .expect_said(422, "/params/n");
+    submit(json!({"task_params": {"t": {"n": []}}}))
+        .await
+        .expect_said(422, "/task_params/t/n");
+    submit(json!({"task_params": {"nope": {"n": 1}}}))
+        .await
+        .expect_problem(422, &["/task_params/nope"]);
     submit(json!({})).await.expect_said(422, "n");
     let run = node.run("g", json!({"params": {"n": 10}})).await;
     assert_eq!(run["state"], "succeeded");
-    assert_eq!((&task(&run, "t")["output"], &task(&run, "u")["output"]), (&json!(55), &json!(55)));
+    assert_eq!(
+        (&task(&run, "t")["output"], &task(&run, "u")["output"]),
+        (&json!(55), &json!(55))
+    );
     let runs = node.all("/v1/runs?group=g").await;
     assert_eq!(runs.len(), 1, "what was refused left no run");
 }
@@ -166,7 +199,11 @@ async fn rendered_params_are_checked_at_the_start() {
     assert_eq!(run["state"], "failed");
     for name in ["wrong", "unknown", "breaks"] {
         let found = task(&run, name);
-        assert_eq!((&found["state"], &found["error"]["kind"]), (&json!("failed"), &json!("invalid")), "{found:#}");
+        assert_eq!(
+            (&found["state"], &found["error"]["kind"]),
+            (&json!("failed"), &json!("invalid")),
+            "{found:#}"
+        );
         assert_eq!(node.attempts(&heddle_tests::id(&run), name).await.len(), 1, "{name}");
     }
 }
@@ -196,7 +233,13 @@ async fn templates_are_bounded() {
 async fn bad_templates_are_refused() {
     let world = World::new().await;
     let node = world.node().await;
-    for bad in ["{{ nope", "{% if %}", "{{ 1 + }}", "{% for x in %}{% endfor %}", "{{ x | no_such_filter }}"] {
+    for bad in [
+        "{{ nope",
+        "{% if %}",
+        "{{ 1 + }}",
+        "{% for x in %}{% endfor %}",
+        "{{ x | no_such_filter }}",
+    ] {
         node.refused_group("g", one(json!({"script": "echo", "params": {"a": {"b": ["ok", bad]}}})))
             .await
             .expect_problem(422, &["/tasks/t/params/a/b/1"]);
@@ -204,7 +247,9 @@ async fn bad_templates_are_refused() {
             .await
             .expect_problem(422, &["/params/p"]);
     }
-    node.refused_group("g", one(json!({"script": "echo", "when": "1 +"}))).await.expect_problem(422, &["/tasks/t/when"]);
+    node.refused_group("g", one(json!({"script": "echo", "when": "1 +"})))
+        .await
+        .expect_problem(422, &["/tasks/t/when"]);
     node.refused_group("g", one(json!({"script": "echo", "for_each": "{{ ["})))
         .await
         .expect_problem(422, &["/tasks/t/for_each"]);
@@ -217,8 +262,11 @@ async fn a_group_may_name_a_template() {
     let node = world.node().await;
     let schema = json!({"type": "object", "required": ["who"], "properties": {"who": {"type": "string"}}});
     node.put("/v1/templates/strict", schema).await.expect_status(201);
-    node.put_group("g", with(one(json!({"script": "echo"})), json!({"template": "strict"}))).await;
-    node.post("/v1/groups/g/runs", json!({"params": {"who": 5}})).await.expect_problem(422, &["/params/who"]);
+    node.put_group("g", with(one(json!({"script": "echo"})), json!({"template": "strict"})))
+        .await;
+    node.post("/v1/groups/g/runs", json!({"params": {"who": 5}}))
+        .await
+        .expect_problem(422, &["/params/who"]);
     let run = node.run("g", json!({"params": {"who": "me"}})).await;
     assert_eq!(run["state"], "succeeded");
     node.refused_group("h", with(one(json!({"script": "echo"})), json!({"template": "nope"})))

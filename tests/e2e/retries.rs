@@ -19,7 +19,10 @@ fn check_gaps(attempts: &[Value], gaps: &[f64]) {
     assert_eq!(attempts.len(), gaps.len() + 1, "{attempts:#?}");
     for (pair, gap) in attempts.windows(2).zip(gaps) {
         let found = seconds(&pair[0]["finished_at"], &pair[1]["started_at"]);
-        assert!((*gap..gap + SLACK_SECONDS).contains(&found), "{found} s instead of {gap} s");
+        assert!(
+            (*gap..gap + SLACK_SECONDS).contains(&found),
+            "{found} s instead of {gap} s"
+        );
     }
 }
 
@@ -55,7 +58,11 @@ async fn exponential_and_mixed() {
     let (_, found) = attempts(&node, with(flaky.clone(), json!({"retry": retry}))).await;
     check_gaps(&found, &[0.1, 0.1, 0.2, 0.4]);
     let retry = json!({"strategy": "forever", "interval": "50ms"});
-    let (run, found) = attempts(&node, with(flaky, json!({"retry": retry, "params": {"fail_times": 12}}))).await;
+    let (run, found) = attempts(
+        &node,
+        with(flaky, json!({"retry": retry, "params": {"fail_times": 12}})),
+    )
+    .await;
     assert_eq!((&run["state"], found.len()), (&json!("succeeded"), 13));
 }
 
@@ -65,11 +72,18 @@ async fn retrying_is_a_state() {
     let world = World::new().await;
     let node = world.node().await;
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1h"});
-    node.put_group("g", one(json!({"script": "flaky", "retry": retry}))).await;
+    node.put_group("g", one(json!({"script": "flaky", "retry": retry})))
+        .await;
     let run = node.start("g", json!({})).await;
     let found = node.task_becomes(&run, "t", "retrying").await;
-    assert_eq!((&found["state"], &task(&found, "t")["attempt"]), (&json!("running"), &json!(1)));
-    let cancelled = node.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.expect_status(200);
+    assert_eq!(
+        (&found["state"], &task(&found, "t")["attempt"]),
+        (&json!("running"), &json!(1))
+    );
+    let cancelled = node
+        .post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
     assert_eq!(task(&cancelled, "t")["state"], "cancelled");
 }
 
@@ -140,7 +154,10 @@ async fn timeouts() {
         assert_eq!(found[0]["state"], "timed_out", "{mode}");
         assert_eq!(found[0]["error"]["kind"], "timeout", "{mode}");
         let took = seconds(&found[0]["started_at"], &found[0]["finished_at"]);
-        assert!(took <= seconds_most, "{mode} was stopped after {took} s, with a timeout of {timeout}");
+        assert!(
+            took <= seconds_most,
+            "{mode} was stopped after {took} s, with a timeout of {timeout}"
+        );
     }
     let spec = json!({"script": "sleep", "params": {"seconds": 0.2}, "timeout": "never"});
     assert_eq!(attempts(&node, spec).await.0["state"], "succeeded");
@@ -152,13 +169,21 @@ async fn deadlines() {
     let world = World::new().await;
     let node = world.node().await;
     let slow = json!({"script": "hostile", "params": {"mode": "sleep"}});
-    node.put_group("g", with(one(slow.clone()), json!({"deadline": "1s", "deadline_action": "cancel"}))).await;
+    node.put_group(
+        "g",
+        with(
+            one(slow.clone()),
+            json!({"deadline": "1s", "deadline_action": "cancel"}),
+        ),
+    )
+    .await;
     let run = node.run("g", json!({})).await;
     assert_eq!(run["state"], "cancelled", "{run:#}");
     let took = seconds(&run["created_at"], &run["finished_at"]);
     assert!((1.0..1.0 + SLACK_SECONDS).contains(&took), "{took} s");
     // `alert` lets it go on.
     let brief = json!({"script": "sleep", "params": {"seconds": 1.5}});
-    node.put_group("h", with(one(brief), json!({"deadline": "500ms"}))).await;
+    node.put_group("h", with(one(brief), json!({"deadline": "500ms"})))
+        .await;
     assert_eq!(node.run("h", json!({})).await["state"], "succeeded");
 }

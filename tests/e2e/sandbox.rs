@@ -13,13 +13,18 @@ const OUTPUT_BYTES_MAX: u64 = 256 * 1024;
 const QUOTES: u64 = 2;
 
 async fn hostile(node: &Node, params: Value, more: Value) -> Value {
-    node.put_group("g", one(with(json!({"script": "hostile", "params": params}), more))).await;
+    node.put_group("g", one(with(json!({"script": "hostile", "params": params}), more)))
+        .await;
     node.run("g", json!({})).await
 }
 
 fn check(run: &Value, kind: &str) {
     let found = task(run, "t");
-    assert_eq!((&found["state"], &found["error"]["kind"]), (&json!("failed"), &json!(kind)), "{found:#}");
+    assert_eq!(
+        (&found["state"], &found["error"]["kind"]),
+        (&json!("failed"), &json!(kind)),
+        "{found:#}"
+    );
     assert!(!found["error"]["message"].as_str().unwrap_or_default().is_empty());
 }
 
@@ -38,8 +43,14 @@ async fn output() {
     let run = hostile(&node, json!({"mode": "output", "count": 50_000_000}), json!({})).await;
     check(&run, "output");
     let limit = json!({"max_output": "1KiB"});
-    check(&hostile(&node, json!({"mode": "output", "count": 1023}), limit.clone()).await, "output");
-    assert_eq!(hostile(&node, json!({"mode": "output", "count": 1022}), limit).await["state"], "succeeded");
+    check(
+        &hostile(&node, json!({"mode": "output", "count": 1023}), limit.clone()).await,
+        "output",
+    );
+    assert_eq!(
+        hostile(&node, json!({"mode": "output", "count": 1022}), limit).await["state"],
+        "succeeded"
+    );
     let limit = json!({"max_output": "1MiB"});
     let run = hostile(&node, json!({"mode": "output", "count": 1_000_000}), limit).await;
     assert_eq!(task(&run, "t")["output"].as_str().map(str::len), Some(1_000_000));
@@ -66,7 +77,10 @@ async fn recursion_and_traps() {
         check(&run, "trap");
         let id = heddle_tests::id(&run);
         let attempt = node.attempts(&id, "t").await.remove(0);
-        assert!(!attempt["error"]["trace"].as_str().unwrap_or_default().is_empty(), "{mode} has no trace: {attempt:#}");
+        assert!(
+            !attempt["error"]["trace"].as_str().unwrap_or_default().is_empty(),
+            "{mode} has no trace: {attempt:#}"
+        );
     }
     // The node is as it was.
     node.put_group("light", one(json!({"script": "hello"}))).await;
@@ -78,18 +92,38 @@ async fn recursion_and_traps() {
 async fn log() {
     let world = World::new().await;
     let node = world.node().await;
-    for (mode, count) in [("log_flood", 100_000), ("stderr_flood", 100_000), ("log_line", 3_000_000)] {
-        let run = hostile(&node, json!({"mode": mode, "count": count}), json!({"max_log": "64KiB"})).await;
+    for (mode, count) in [
+        ("log_flood", 100_000),
+        ("stderr_flood", 100_000),
+        ("log_line", 3_000_000),
+    ] {
+        let run = hostile(
+            &node,
+            json!({"mode": mode, "count": count}),
+            json!({"max_log": "64KiB"}),
+        )
+        .await;
         assert_eq!(run["state"], "succeeded", "{mode}: {}", run["error"]);
         let lines = node.log_lines(&heddle_tests::id(&run), "t").await;
-        let bytes: usize = lines.iter().filter_map(|line| line["message"].as_str()).map(str::len).sum();
+        let bytes: usize = lines
+            .iter()
+            .filter_map(|line| line["message"].as_str())
+            .map(str::len)
+            .sum();
         assert!(bytes <= 65 << 10, "{mode}: {bytes} bytes are kept of 64 KiB");
         let last = lines.last().map(Value::to_string).unwrap_or_default();
-        assert!(last.contains("cut") || last.contains("limit"), "{mode}: the log does not say that it was cut: {last}");
+        assert!(
+            last.contains("cut") || last.contains("limit"),
+            "{mode}: the log does not say that it was cut: {last}"
+        );
     }
     let run = hostile(&node, json!({"mode": "log_line", "count": 2_000_000}), json!({})).await;
     let lines = node.log_lines(&heddle_tests::id(&run), "t").await;
-    let bytes: usize = lines.iter().filter_map(|line| line["message"].as_str()).map(str::len).sum();
+    let bytes: usize = lines
+        .iter()
+        .filter_map(|line| line["message"].as_str())
+        .map(str::len)
+        .sum();
     assert!(bytes <= (1 << 20) + 1024, "{bytes} bytes are kept of 1 MiB");
 }
 
@@ -98,11 +132,18 @@ async fn log() {
 async fn floods() {
     let world = World::new().await;
     let node = world.node().await;
-    for (mode, count) in [("host_flood", 200_000), ("progress_flood", 200_000), ("state_flood", 100_000), ("failure", 10_000_000)]
-    {
+    for (mode, count) in [
+        ("host_flood", 200_000),
+        ("progress_flood", 200_000),
+        ("state_flood", 100_000),
+        ("failure", 10_000_000),
+    ] {
         let run = hostile(&node, json!({"mode": mode, "count": count}), json!({"timeout": "10s"})).await;
         let found = task(&run, "t");
-        assert!(matches!(found["state"].as_str(), Some("succeeded" | "failed")), "{mode}: {found:#}");
+        assert!(
+            matches!(found["state"].as_str(), Some("succeeded" | "failed")),
+            "{mode}: {found:#}"
+        );
         let message = found["error"]["message"].as_str().unwrap_or_default().len();
         assert!(message < 64 << 10, "{mode}: a message of {message} bytes is kept");
     }
@@ -113,7 +154,18 @@ async fn floods() {
 async fn hostile_beside_light() {
     let world = World::new().await;
     let node = world.node().await;
-    let modes = ["spin", "spin", "spin", "spin", "spin", "spin", "memory", "recursion", "log_flood", "host_flood"];
+    let modes = [
+        "spin",
+        "spin",
+        "spin",
+        "spin",
+        "spin",
+        "spin",
+        "memory",
+        "recursion",
+        "log_flood",
+        "host_flood",
+    ];
     let retry = json!({"strategy": "forever", "interval": "10ms"});
     node.put_group(
         "hostile",
@@ -127,7 +179,9 @@ async fn hostile_beside_light() {
     node.task_becomes(&bad, "t", "running").await;
     heddle_tests::eventually("spinning items", async || {
         let found = node.run_now(&bad).await;
-        let spinning = (0..6).filter(|index| item(&found, "t", Some(*index))["state"] == "running").count();
+        let spinning = (0..6)
+            .filter(|index| item(&found, "t", Some(*index))["state"] == "running")
+            .count();
         (spinning >= 2).then_some(())
     })
     .await;
@@ -141,8 +195,13 @@ async fn hostile_beside_light() {
         let waited = heddle_tests::seconds(&run["created_at"], &task(&run, "t")["started_at"]);
         assert!(waited < 1.0, "a light run waited for {waited} s beside hostile ones");
     }
-    assert!(slowest < Duration::from_secs(1), "the API took {slowest:?} beside spinning scripts");
-    node.post(&format!("/v1/runs/{bad}/cancel"), json!({})).await.expect_status(200);
+    assert!(
+        slowest < Duration::from_secs(1),
+        "the API took {slowest:?} beside spinning scripts"
+    );
+    node.post(&format!("/v1/runs/{bad}/cancel"), json!({}))
+        .await
+        .expect_status(200);
 }
 
 /// Nothing of one instance is left in the next.
@@ -163,8 +222,11 @@ async fn nothing_leaks_into_the_next() {
             (i32.store (i32.const 0) (i32.const 8))
             (i32.store (i32.const 4) (i32.const 1))
             (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))"#;
-    node.put_bytes("/v1/scripts/counter", "text/plain", text).await.expect_status(201);
-    node.put_group("g", one(json!({"script": "counter", "shards": 50}))).await;
+    node.put_bytes("/v1/scripts/counter", "text/plain", text)
+        .await
+        .expect_status(201);
+    node.put_group("g", one(json!({"script": "counter", "shards": 50})))
+        .await;
     let run = node.run("g", json!({})).await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
     let output = task(&run, "t")["output"].as_array().unwrap();
@@ -186,13 +248,23 @@ async fn commands() {
     )
     .await;
     let run = node.run("wasi", json!({})).await;
-    assert_eq!(task(&run, "p1")["output"], json!({"greeting": "Hello, p1!", "group": "wasi", "attempt": 1}));
+    assert_eq!(
+        task(&run, "p1")["output"],
+        json!({"greeting": "Hello, p1!", "group": "wasi", "attempt": 1})
+    );
     assert_eq!(task(&run, "p2")["output"], json!({"letters": {"a": 2, "b": 1, "c": 1}}));
     let failed = task(&run, "fails");
-    assert_eq!((&failed["state"], &failed["error"]["kind"]), (&json!("failed"), &json!("failed")), "{failed:#}");
+    assert_eq!(
+        (&failed["state"], &failed["error"]["kind"]),
+        (&json!("failed"), &json!("failed")),
+        "{failed:#}"
+    );
     let id = heddle_tests::id(&run);
     assert_eq!(node.log_lines(&id, "p1").await[0]["message"], "greeted");
-    assert_eq!(node.log_lines(&id, "fails").await[0]["message"], "params: `text` is missing");
+    assert_eq!(
+        node.log_lines(&id, "fails").await[0]["message"],
+        "params: `text` is missing"
+    );
 }
 
 /// Empty output is null, what is no JSON is `invalid`, an exit code fails retryably.
@@ -221,7 +293,9 @@ async fn what_commands_give() {
         ("text", "no json", 0, "failed", Some("invalid")),
         ("exit", "1", 3, "failed", Some("failed")),
     ] {
-        node.put_bytes(&format!("/v1/scripts/{name}"), "text/plain", command(stdout, exit)).await.expect_status(201);
+        node.put_bytes(&format!("/v1/scripts/{name}"), "text/plain", command(stdout, exit))
+            .await
+            .expect_status(201);
         let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
         node.put_group(name, one(json!({"script": name, "retry": retry}))).await;
         let run = node.run(name, json!({})).await;
@@ -229,7 +303,11 @@ async fn what_commands_give() {
         assert_eq!(found["state"], state, "{name}: {found:#}");
         match kind {
             Some(kind) => assert_eq!(found["error"]["kind"], kind, "{name}"),
-            None => assert_eq!(found["output"], serde_json::from_str(stdout).unwrap_or(Value::Null), "{name}"),
+            None => assert_eq!(
+                found["output"],
+                serde_json::from_str(stdout).unwrap_or(Value::Null),
+                "{name}"
+            ),
         }
         let attempts = if name == "exit" { 2 } else { 1 };
         assert_eq!(found["attempt"], attempts, "{name}");

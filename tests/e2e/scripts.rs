@@ -17,30 +17,57 @@ async fn versions() {
     let world = World::new().await;
     let node = world.node().await;
     let upload = async |path: &str, name: &str| {
-        node.put_bytes(&format!("/v1/scripts/{path}"), "application/wasm", wasm(name)).await
+        node.put_bytes(&format!("/v1/scripts/{path}"), "application/wasm", wasm(name))
+            .await
     };
     let first = upload("s", HELLO).await.expect_status(201);
-    assert_eq!((&first["name"], &first["version"], &first["world"]), (&json!("s"), &json!(1), &json!("task")));
+    assert_eq!(
+        (&first["name"], &first["version"], &first["world"]),
+        (&json!("s"), &json!(1), &json!("task"))
+    );
     assert_eq!(first["digest"].as_str().map(str::len), Some(64));
-    assert_eq!(first["params_schema"]["properties"]["name"]["type"], "string", "{first:#}");
+    assert_eq!(
+        first["params_schema"]["properties"]["name"]["type"], "string",
+        "{first:#}"
+    );
     let same = upload("s", HELLO).await.expect_status(200);
     assert_eq!((&same["version"], &same["digest"]), (&json!(1), &first["digest"]));
     let second = upload("s", "fib").await.expect_status(201);
     assert_eq!(second["version"], 2);
     // An older digest is a new version.
     assert_eq!(upload("s", HELLO).await.expect_status(201)["version"], 3);
-    assert_eq!(upload("s?activate=false", "echo").await.expect_status(201)["version"], 4);
+    assert_eq!(
+        upload("s?activate=false", "echo").await.expect_status(201)["version"],
+        4
+    );
     let shown = node.get("/v1/scripts/s").await.expect_status(200);
-    assert_eq!((&shown["active_version"], &shown["latest_version"]), (&json!(3), &json!(4)), "{shown:#}");
-    node.put("/v1/scripts/s/active", json!({"version": 2})).await.expect_status(200);
+    assert_eq!(
+        (&shown["active_version"], &shown["latest_version"]),
+        (&json!(3), &json!(4)),
+        "{shown:#}"
+    );
+    node.put("/v1/scripts/s/active", json!({"version": 2}))
+        .await
+        .expect_status(200);
     assert_eq!(node.invoke("s", json!({"n": 10})).await["output"], 55);
-    node.put("/v1/scripts/s/active", json!({"version": 9})).await.expect_problem(422, &["/version"]);
-    node.put("/v1/scripts/nope/active", json!({"version": 1})).await.expect_problem(404, &[]);
+    node.put("/v1/scripts/s/active", json!({"version": 9}))
+        .await
+        .expect_problem(422, &["/version"]);
+    node.put("/v1/scripts/nope/active", json!({"version": 1}))
+        .await
+        .expect_problem(404, &[]);
     let all = node.all("/v1/scripts/s/versions?limit=2").await;
     assert_eq!(all.len(), 4);
-    let bytes = node.request(reqwest::Method::GET, "/v1/scripts/s/versions/2/wasm").send().await.unwrap();
+    let bytes = node
+        .request(reqwest::Method::GET, "/v1/scripts/s/versions/2/wasm")
+        .send()
+        .await
+        .unwrap();
     assert_eq!(bytes.bytes().await.unwrap(), wasm("fib"));
-    assert_eq!(node.get("/v1/scripts/s/versions/2").await.expect_status(200)["digest"], second["digest"]);
+    assert_eq!(
+        node.get("/v1/scripts/s/versions/2").await.expect_status(200)["digest"],
+        second["digest"]
+    );
     node.get("/v1/scripts/s/versions/9").await.expect_problem(404, &[]);
     node.get("/v1/scripts/nope").await.expect_problem(404, &[]);
 }
@@ -50,13 +77,17 @@ async fn versions() {
 async fn ten_uploads_at_once() {
     let world = World::new().await;
     let nodes = world.nodes(2).await;
-    let uploads = (0..10).map(async |client: usize| loop {
-        let reply = nodes[client % 2].put_bytes("/v1/scripts/s", "application/wasm", wasm(HELLO)).await;
-        // Uploads are bounded; who is turned away is told when to come back.
-        if reply.status != 429 {
-            break reply;
+    let uploads = (0..10).map(async |client: usize| {
+        loop {
+            let reply = nodes[client % 2]
+                .put_bytes("/v1/scripts/s", "application/wasm", wasm(HELLO))
+                .await;
+            // Uploads are bounded; who is turned away is told when to come back.
+            if reply.status != 429 {
+                break reply;
+            }
+            assert!(reply.headers.contains_key("retry-after"));
         }
-        assert!(reply.headers.contains_key("retry-after"));
     });
     let replies = futures::future::join_all(uploads).await;
     let mut statuses: Vec<u16> = replies.iter().map(|reply| reply.status).collect();
@@ -75,27 +106,54 @@ async fn refused() {
     let mut broken = whole.clone();
     let middle = broken.len() / 3;
     broken[middle..middle + 512].iter_mut().for_each(|byte| *byte = !*byte);
-    let nested = format!("(module (func (export \"_start\") {} {}))", "(loop ".repeat(7000), ")".repeat(7000));
+    let nested = format!(
+        "(module (func (export \"_start\") {} {}))",
+        "(loop ".repeat(7000),
+        ")".repeat(7000)
+    );
     for (what, bytes, said) in [
         ("nothing", Vec::new(), "empty"),
         ("garbage", b"MZ\x90\0 this is no wasm".to_vec(), "not WebAssembly"),
         ("half", half, ""),
         ("broken", broken, ""),
         ("only a head", whole[..8].to_vec(), ""),
-        ("bad text", b"(module (func $x (export \"_start\") i32.add))".to_vec(), ""),
+        (
+            "bad text",
+            b"(module (func $x (export \"_start\") i32.add))".to_vec(),
+            "",
+        ),
         ("unclosed text", b"(module".to_vec(), ""),
-        ("a library", b"(module (func (export \"add\") (param i32) (result i32) local.get 0))".to_vec(), "_start"),
+        (
+            "a library",
+            b"(module (func (export \"add\") (param i32) (result i32) local.get 0))".to_vec(),
+            "_start",
+        ),
         ("an empty module", b"(module)".to_vec(), "_start"),
         ("an empty component", b"(component)".to_vec(), "run"),
-        ("foreign imports", b"(module (import \"env\" \"exec\" (func)) (func (export \"_start\")))".to_vec(), "env"),
-        ("too large a memory", b"(module (memory 60000) (func (export \"_start\")))".to_vec(), "memory"),
-        ("too large a table", b"(module (table 10000000 funcref) (func (export \"_start\")))".to_vec(), "table"),
+        (
+            "foreign imports",
+            b"(module (import \"env\" \"exec\" (func)) (func (export \"_start\")))".to_vec(),
+            "env",
+        ),
+        (
+            "too large a memory",
+            b"(module (memory 60000) (func (export \"_start\")))".to_vec(),
+            "memory",
+        ),
+        (
+            "too large a table",
+            b"(module (table 10000000 funcref) (func (export \"_start\")))".to_vec(),
+            "table",
+        ),
         ("too deep loops", nested.into_bytes(), "loops"),
     ] {
         let reply = node.put_bytes("/v1/scripts/bad", "application/wasm", bytes).await;
         assert_eq!(reply.status, 422, "{what}: {:#}", reply.body);
         let detail = reply.body["detail"].as_str().unwrap_or_default();
-        assert!(detail.contains(said) && !detail.is_empty(), "{what}: `{said}` is not said in {detail}");
+        assert!(
+            detail.contains(said) && !detail.is_empty(),
+            "{what}: `{said}` is not said in {detail}"
+        );
     }
     node.get("/v1/scripts/bad").await.expect_problem(404, &[]);
     // The node is as it was.
@@ -108,7 +166,9 @@ async fn oversized() {
     let world = World::new().await;
     let node = world.node().await;
     let size = (64 << 20) + 1;
-    let reply = node.put_bytes("/v1/scripts/big", "application/wasm", vec![0; size]).await;
+    let reply = node
+        .put_bytes("/v1/scripts/big", "application/wasm", vec![0; size])
+        .await;
     reply.expect_problem(413, &[]);
     let pieces = (0..65).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 1 << 20]));
     let stream = reqwest::Body::wrap_stream(futures::stream::iter(pieces));
@@ -127,7 +187,10 @@ async fn text_form() {
     let world = World::new().await;
     let node = world.node().await;
     let text = "(module (memory (export \"memory\") 1) (func (export \"_start\")))";
-    let made = node.put_bytes("/v1/scripts/text", "text/plain", text).await.expect_status(201);
+    let made = node
+        .put_bytes("/v1/scripts/text", "text/plain", text)
+        .await
+        .expect_status(201);
     assert_eq!(made["world"], "command");
     let done = node.invoke("text", json!({})).await;
     assert_eq!((&done["state"], &done["output"]), (&json!("succeeded"), &Value::Null));
@@ -146,13 +209,27 @@ async fn invoke() {
     assert_eq!(done["logs"][0]["message"], "Hello, you!");
     assert!(done["duration_ms"].as_f64().unwrap() > 0.0 && done["memory_bytes"].as_u64().unwrap() > 0);
     let failed = node.invoke("flaky", json!({"kind": "fatal"})).await;
-    assert_eq!((&failed["state"], &failed["error"]["kind"]), (&json!("failed"), &json!("fatal")));
+    assert_eq!(
+        (&failed["state"], &failed["error"]["kind"]),
+        (&json!("failed"), &json!("fatal"))
+    );
     let post = async |script: &str, body: Value| node.post(&format!("/v1/scripts/{script}/invoke"), body).await;
-    let spun = post("hostile", json!({"params": {"mode": "spin"}, "timeout": "300ms"})).await.expect_status(200);
-    assert_eq!((&spun["state"], &spun["error"]["kind"]), (&json!("timed_out"), &json!("timeout")));
-    post("fib", json!({"params": {"n": "x"}})).await.expect_problem(422, &["/params/n"]);
-    post("fib", json!({"params": {"n": 1}, "version": 7})).await.expect_problem(422, &["/version"]);
-    post("fib", json!({"params": {"n": 1}, "timeout": "1d"})).await.expect_problem(422, &["/timeout"]);
+    let spun = post("hostile", json!({"params": {"mode": "spin"}, "timeout": "300ms"}))
+        .await
+        .expect_status(200);
+    assert_eq!(
+        (&spun["state"], &spun["error"]["kind"]),
+        (&json!("timed_out"), &json!("timeout"))
+    );
+    post("fib", json!({"params": {"n": "x"}}))
+        .await
+        .expect_problem(422, &["/params/n"]);
+    post("fib", json!({"params": {"n": 1}, "version": 7}))
+        .await
+        .expect_problem(422, &["/version"]);
+    post("fib", json!({"params": {"n": 1}, "timeout": "1d"}))
+        .await
+        .expect_problem(422, &["/timeout"]);
     post("fib", json!({"parms": {}})).await.expect_problem(422, &["/parms"]);
     post("nope", json!({})).await.expect_problem(404, &[]);
     assert_eq!(node.all("/v1/runs").await.len(), 0);
@@ -164,16 +241,23 @@ async fn delete() {
     let world = World::new().await;
     let node = world.node().await;
     for name in ["s", "t"] {
-        node.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm(HELLO)).await.expect_status(201);
+        node.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm(HELLO))
+            .await
+            .expect_status(201);
     }
     node.put_group("users-of-s", one(json!({"script": "s"}))).await;
     node.delete("/v1/scripts/s").await.expect_said(409, "users-of-s");
     node.delete("/v1/scripts/t").await.expect_status(204);
     node.get("/v1/scripts/t").await.expect_problem(404, &[]);
     node.delete("/v1/scripts/t").await.expect_problem(404, &[]);
-    node.refused_group("g", one(json!({"script": "t"}))).await.expect_problem(422, &["/tasks/t/script"]);
+    node.refused_group("g", one(json!({"script": "t"})))
+        .await
+        .expect_problem(422, &["/tasks/t/script"]);
     // A version never comes to mean other code.
-    let again = node.put_bytes("/v1/scripts/t", "application/wasm", wasm("fib")).await.expect_status(201);
+    let again = node
+        .put_bytes("/v1/scripts/t", "application/wasm", wasm("fib"))
+        .await
+        .expect_status(201);
     assert_eq!(again["version"], 2);
     node.delete("/v1/groups/users-of-s").await.expect_status(200);
     node.delete("/v1/scripts/s").await.expect_status(204);
@@ -185,8 +269,13 @@ async fn scripts_reach_all_nodes() {
     let world = World::new().await;
     let nodes = world.nodes(3).await;
     let text = "(module (memory (export \"memory\") 1) (func (export \"_start\")))";
-    nodes[0].put_bytes("/v1/scripts/fresh", "text/plain", text).await.expect_status(201);
-    nodes[1].put_group("g", one(json!({"script": "fresh", "shards": 60}))).await;
+    nodes[0]
+        .put_bytes("/v1/scripts/fresh", "text/plain", text)
+        .await
+        .expect_status(201);
+    nodes[1]
+        .put_group("g", one(json!({"script": "fresh", "shards": 60})))
+        .await;
     let run = nodes[2].run("g", json!({})).await;
     assert_eq!(run["state"], "succeeded", "{:#}", task(&run, "t"));
 }
@@ -196,6 +285,11 @@ async fn scripts_reach_all_nodes() {
 async fn consumers_are_no_tasks() {
     let world = World::new().await;
     let node = world.node().await;
-    assert_eq!(node.get("/v1/scripts/greetings").await.expect_status(200)["world"], "consumer");
-    node.refused_group("g", one(json!({"script": "greetings"}))).await.expect_problem(422, &["/tasks/t/script"]);
+    assert_eq!(
+        node.get("/v1/scripts/greetings").await.expect_status(200)["world"],
+        "consumer"
+    );
+    node.refused_group("g", one(json!({"script": "greetings"})))
+        .await
+        .expect_problem(422, &["/tasks/t/script"]);
 }

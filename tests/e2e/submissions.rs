@@ -16,7 +16,10 @@ async fn keys() {
     node.put_group("h", one(json!({"script": "hello"}))).await;
     let run = node.start("g", json!({"key": "order-1"})).await;
     for _ in 0..2 {
-        let problem = node.post("/v1/groups/g/runs", json!({"key": "order-1"})).await.expect_problem(409, &[]);
+        let problem = node
+            .post("/v1/groups/g/runs", json!({"key": "order-1"}))
+            .await
+            .expect_problem(409, &[]);
         assert_eq!(problem["existing"], *run);
         // While it is active, and after.
         node.ended(&run).await;
@@ -26,7 +29,9 @@ async fn keys() {
     let found = node.all("/v1/runs?group=g&key=order-1").await;
     assert_eq!((found.len(), &found[0]["key"]), (1, &json!("order-1")));
     for bad in [json!(""), json!("x".repeat(10_000)), json!(5)] {
-        node.post("/v1/groups/g/runs", json!({"key": bad})).await.expect_problem(422, &["/key"]);
+        node.post("/v1/groups/g/runs", json!({"key": bad}))
+            .await
+            .expect_problem(422, &["/key"]);
     }
 }
 
@@ -40,10 +45,18 @@ async fn one_key_from_many_clients() {
         let body = json!({"key": format!("k{round}")});
         let replies = (0..20).map(|client| nodes[client % 2].post("/v1/groups/g/runs", body.clone()));
         let replies = futures::future::join_all(replies).await;
-        let accepted: Vec<String> = replies.iter().filter(|reply| reply.status == 202).map(|reply| id(&reply.body)).collect();
+        let accepted: Vec<String> = replies
+            .iter()
+            .filter(|reply| reply.status == 202)
+            .map(|reply| id(&reply.body))
+            .collect();
         assert_eq!(accepted.len(), 1, "{replies:#?}");
         for reply in replies.iter().filter(|reply| reply.status != 202) {
-            assert_eq!((reply.status, &reply.body["existing"]), (409, &json!(accepted[0])), "{reply:#?}");
+            assert_eq!(
+                (reply.status, &reply.body["existing"]),
+                (409, &json!(accepted[0])),
+                "{reply:#?}"
+            );
         }
     }
     assert_eq!(nodes[1].all("/v1/runs?group=g").await.len(), 5);
@@ -64,7 +77,8 @@ async fn dedupe() {
     assert_eq!(problem["existing"], *run);
     submit("params", 2).await.expect_status(202);
     // Without `dedupe` nobody asks.
-    node.start("g", json!({"params": {"n": 1, "other": [1, {"a": 2}]}})).await;
+    node.start("g", json!({"params": {"n": 1, "other": [1, {"a": 2}]}}))
+        .await;
     node.ended(&run).await;
     let again = id(&submit("params", 1).await.expect_status(202));
     node.ended(&again).await;
@@ -76,7 +90,9 @@ async fn dedupe() {
     let text = r#"{"params": {"other": [1, {"a": 2}], "n": 3}, "dedupe": "params_kept"}"#;
     let request = node.request(reqwest::Method::POST, "/v1/groups/g/runs").body(text);
     node.send(request).await.expect_problem(409, &[]);
-    node.post("/v1/groups/g/runs", json!({"dedupe": "nope"})).await.expect_problem(422, &["/dedupe"]);
+    node.post("/v1/groups/g/runs", json!({"dedupe": "nope"}))
+        .await
+        .expect_problem(422, &["/dedupe"]);
 }
 
 /// Labels, and everything else that a list can be filtered by.
@@ -90,7 +106,9 @@ async fn lists() {
     for n in 0..12 {
         let labels = json!({"parity": if n % 2 == 0 { "even" } else { "odd" }, "n": n.to_string()});
         let logical_time = format!("2013-07-{:02}T00:00:00Z", n + 1);
-        let run = node.run("g", json!({"labels": labels, "logical_time": logical_time})).await;
+        let run = node
+            .run("g", json!({"labels": labels, "logical_time": logical_time}))
+            .await;
         all.push(run);
     }
     node.run("h", json!({"labels": {"parity": "even"}})).await;
@@ -106,7 +124,10 @@ async fn lists() {
     assert_eq!(count("state=failed,succeeded").await, 13);
     assert_eq!(count("trigger=manual").await, 13);
     assert_eq!(count("trigger=schedule").await, 0);
-    assert_eq!(count("logical_from=2013-07-03T00:00:00Z&logical_to=2013-07-05T00:00:00Z").await, 3);
+    assert_eq!(
+        count("logical_from=2013-07-03T00:00:00Z&logical_to=2013-07-05T00:00:00Z").await,
+        3
+    );
     let from = all[6]["created_at"].as_str().unwrap();
     assert_eq!(count(&format!("group=g&from={from}")).await, 6);
     assert_eq!(count(&format!("group=g&to={from}")).await, 7);
@@ -114,9 +135,15 @@ async fn lists() {
     let mut seen = Vec::new();
     let mut cursor = String::new();
     loop {
-        let page = node.get(&format!("/v1/runs?group=g&limit=5{cursor}")).await.expect_status(200);
+        let page = node
+            .get(&format!("/v1/runs?group=g&limit=5{cursor}"))
+            .await
+            .expect_status(200);
         let items = page["items"].as_array().unwrap();
-        assert!(items.len() <= 5 && items.iter().all(|run| run["tasks"].is_null()), "lists leave the tasks out");
+        assert!(
+            items.len() <= 5 && items.iter().all(|run| run["tasks"].is_null()),
+            "lists leave the tasks out"
+        );
         seen.extend(items.iter().map(id));
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
@@ -132,8 +159,14 @@ async fn lists() {
         assert_eq!(node.get(&format!("/v1/runs?{bad}")).await.status, 400, "{bad}");
     }
     let too_many: serde_json::Map<String, Value> = (0..1000).map(|n| (format!("l{n}"), json!("x"))).collect();
-    assert_eq!(node.post("/v1/groups/g/runs", json!({"labels": too_many})).await.status, 422);
-    assert_eq!(node.post("/v1/groups/g/runs", json!({"labels": {"a": 5}})).await.status, 422);
+    assert_eq!(
+        node.post("/v1/groups/g/runs", json!({"labels": too_many})).await.status,
+        422
+    );
+    assert_eq!(
+        node.post("/v1/groups/g/runs", json!({"labels": {"a": 5}})).await.status,
+        422
+    );
 }
 
 /// Batches up to 10,000, with a result for each.
@@ -141,12 +174,16 @@ async fn lists() {
 async fn batches() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put_group("g", one(json!({"script": "fib", "params": {"n": 3}}))).await;
+    node.put_group("g", one(json!({"script": "fib", "params": {"n": 3}})))
+        .await;
     let first = node.start("g", json!({"key": "k1"})).await;
     let runs = json!([
         {"key": "k0"}, {"key": "k1"}, {"key": "k0"}, {"params": {"n": "x"}}, {"params": {"n": 10}}, 5, {"nope": 1},
     ]);
-    let reply = node.post("/v1/groups/g/runs/batch", json!({"runs": runs})).await.expect_status(202);
+    let reply = node
+        .post("/v1/groups/g/runs/batch", json!({"runs": runs}))
+        .await
+        .expect_status(202);
     let items = reply["items"].as_array().unwrap();
     let statuses: Vec<u64> = items.iter().filter_map(|item| item["status"].as_u64()).collect();
     assert_eq!(statuses, [202, 409, 409, 422, 202, 422, 422], "{reply:#}");
@@ -161,7 +198,10 @@ async fn batches() {
     let half = json!({"runs": keyed.iter().step_by(2).collect::<Vec<_>>()});
     let reply = node.post("/v1/groups/g/runs/batch", half).await.expect_status(202);
     assert_eq!(reply["accepted"], 5_000);
-    let reply = node.post("/v1/groups/g/runs/batch", json!({"runs": keyed})).await.expect_status(202);
+    let reply = node
+        .post("/v1/groups/g/runs/batch", json!({"runs": keyed}))
+        .await
+        .expect_status(202);
     assert_eq!(reply["accepted"], 5_000);
     let ids: BTreeSet<&str> = reply["items"]
         .as_array()
@@ -172,18 +212,33 @@ async fn batches() {
     assert_eq!(ids.len(), 10_000);
     let sql = world.sql().await;
     heddle_tests::eventually("end of 10,003 runs", async || {
-        let row = sql.query_one("SELECT count(*) FROM heddle.runs_done WHERE state = 3", &[]).await.unwrap();
+        let row = sql
+            .query_one("SELECT count(*) FROM heddle.runs_done WHERE state = 3", &[])
+            .await
+            .unwrap();
         (row.get::<_, i64>(0) == 10_003).then_some(())
     })
     .await;
-    let attempts: i64 = sql.query_one("SELECT count(*) FROM heddle.attempts", &[]).await.unwrap().get(0);
+    let attempts: i64 = sql
+        .query_one("SELECT count(*) FROM heddle.attempts", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(attempts, 10_003, "each ran once");
     // Bounds.
     let many: Vec<Value> = (0..10_001).map(|_| json!({})).collect();
-    node.post("/v1/groups/g/runs/batch", json!({"runs": many})).await.expect_problem(422, &["/runs"]);
-    node.post("/v1/groups/g/runs/batch", json!({"run": []})).await.expect_problem(422, &["/run"]);
-    node.post("/v1/groups/g/runs/batch", json!({"runs": 5})).await.expect_problem(422, &["/runs"]);
-    node.post("/v1/groups/nope/runs/batch", json!({"runs": []})).await.expect_problem(404, &[]);
+    node.post("/v1/groups/g/runs/batch", json!({"runs": many}))
+        .await
+        .expect_problem(422, &["/runs"]);
+    node.post("/v1/groups/g/runs/batch", json!({"run": []}))
+        .await
+        .expect_problem(422, &["/run"]);
+    node.post("/v1/groups/g/runs/batch", json!({"runs": 5}))
+        .await
+        .expect_problem(422, &["/runs"]);
+    node.post("/v1/groups/nope/runs/batch", json!({"runs": []}))
+        .await
+        .expect_problem(404, &[]);
 }
 
 /// `heddle.submit` in SQL submits within the caller's own transaction.
@@ -208,13 +263,22 @@ async fn in_sql() {
     assert_eq!(ended["state"], "succeeded", "{ended:#}");
     assert_eq!((&ended["key"], &ended["params"]), (&json!("sql-1"), &json!({"a": 1})));
     assert_eq!(heddle_tests::task(&ended, "t")["output"]["params"], json!({"a": 1}));
-    node.get(&format!("/v1/runs/{rolled_back}")).await.expect_problem(404, &[]);
+    node.get(&format!("/v1/runs/{rolled_back}"))
+        .await
+        .expect_problem(404, &[]);
     // The key is taken, here and there.
     assert!(sql.query_one(submit, &[]).await.is_err());
-    let problem = node.post("/v1/groups/g/runs", json!({"key": "sql-1"})).await.expect_problem(409, &[]);
+    let problem = node
+        .post("/v1/groups/g/runs", json!({"key": "sql-1"}))
+        .await
+        .expect_problem(409, &[]);
     assert_eq!(problem["existing"], *run);
-    for bad in ["SELECT heddle.submit('nope')", "SELECT heddle.submit('off')", "SELECT heddle.submit('g', '[]')", "SELECT heddle.submit('g', '{}', '')"]
-    {
+    for bad in [
+        "SELECT heddle.submit('nope')",
+        "SELECT heddle.submit('off')",
+        "SELECT heddle.submit('g', '[]')",
+        "SELECT heddle.submit('g', '{}', '')",
+    ] {
         let error = sql.query_one(bad, &[]).await.expect_err(bad);
         assert!(error.as_db_error().is_some(), "{bad}: {error}");
     }
@@ -240,13 +304,25 @@ async fn long_polls() {
     }
     let slow = nodes[0].start("slow", json!({})).await;
     let start = tokio::time::Instant::now();
-    let found = nodes[1].get(&format!("/v1/runs/{slow}?wait=700ms")).await.expect_status(200);
+    let found = nodes[1]
+        .get(&format!("/v1/runs/{slow}?wait=700ms"))
+        .await
+        .expect_status(200);
     assert_eq!(found["state"], "running");
     assert!(start.elapsed() >= std::time::Duration::from_millis(650));
-    nodes[0].get(&format!("/v1/runs/{slow}?wait=soon")).await.expect_problem(400, &[]);
-    nodes[0].get("/v1/runs/00000000-0000-7000-8000-000000000000?wait=20s").await.expect_problem(404, &[]);
+    nodes[0]
+        .get(&format!("/v1/runs/{slow}?wait=soon"))
+        .await
+        .expect_problem(400, &[]);
+    nodes[0]
+        .get("/v1/runs/00000000-0000-7000-8000-000000000000?wait=20s")
+        .await
+        .expect_problem(404, &[]);
     nodes[0].get("/v1/runs/nonsense").await.expect_problem(404, &[]);
-    nodes[0].post(&format!("/v1/runs/{slow}/cancel"), json!({})).await.expect_status(200);
+    nodes[0]
+        .post(&format!("/v1/runs/{slow}/cancel"), json!({}))
+        .await
+        .expect_status(200);
 }
 
 /// What a run looks like.
@@ -255,14 +331,28 @@ async fn shape() {
     let world = World::new().await;
     let node = world.node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
-    let reply = node.post("/v1/groups/g/runs", json!({"key": "k", "labels": {"a": "b"}, "priority": 3})).await;
+    let reply = node
+        .post(
+            "/v1/groups/g/runs",
+            json!({"key": "k", "labels": {"a": "b"}, "priority": 3}),
+        )
+        .await;
     assert!(reply.headers.contains_key("location"));
     let accepted = reply.expect_status(202);
     let run = node.ended(&id(&accepted)).await;
     assert_eq!(run["id"].as_str().map(|id| &id[14..15]), Some("7"), "a UUIDv7");
-    assert_eq!((&run["group"], &run["revision"], &run["trigger"]), (&json!("g"), &json!(1), &json!("manual")));
-    assert_eq!((&run["key"], &run["labels"], &run["priority"]), (&json!("k"), &json!({"a": "b"}), &json!(3)));
-    assert_eq!((&run["params"], &run["error"], &run["waiting_for"]), (&json!({}), &Value::Null, &json!([])));
+    assert_eq!(
+        (&run["group"], &run["revision"], &run["trigger"]),
+        (&json!("g"), &json!(1), &json!("manual"))
+    );
+    assert_eq!(
+        (&run["key"], &run["labels"], &run["priority"]),
+        (&json!("k"), &json!({"a": "b"}), &json!(3))
+    );
+    assert_eq!(
+        (&run["params"], &run["error"], &run["waiting_for"]),
+        (&json!({}), &Value::Null, &json!([]))
+    );
     for field in ["created_at", "started_at", "finished_at", "logical_time"] {
         time(&run[field]);
     }
@@ -271,11 +361,20 @@ async fn shape() {
     assert!(time(&run["created_at"]) <= time(&run["started_at"]));
     assert!(time(&run["started_at"]) <= time(&run["finished_at"]));
     let task = &run["tasks"][0];
-    assert_eq!((&task["task"], &task["item"], &task["state"], &task["attempt"]), (&json!("t"), &Value::Null, &json!("succeeded"), &json!(1)));
-    assert_eq!((&task["output"], &task["error"]), (&json!({"greeting": "Hello, world!"}), &Value::Null));
+    assert_eq!(
+        (&task["task"], &task["item"], &task["state"], &task["attempt"]),
+        (&json!("t"), &Value::Null, &json!("succeeded"), &json!(1))
+    );
+    assert_eq!(
+        (&task["output"], &task["error"]),
+        (&json!({"greeting": "Hello, world!"}), &Value::Null)
+    );
     assert_eq!(task["node"], node.node_id());
     let attempt = node.attempts(&id(&run), "t").await.remove(0);
-    assert_eq!((&attempt["attempt"], &attempt["state"], &attempt["node"]), (&json!(1), &json!("succeeded"), &task["node"]));
+    assert_eq!(
+        (&attempt["attempt"], &attempt["state"], &attempt["node"]),
+        (&json!(1), &json!("succeeded"), &task["node"])
+    );
     assert!(attempt["memory_bytes"].as_u64().unwrap() > 0, "{attempt:#}");
     assert!(attempt["cpu_ms"].is_u64(), "{attempt:#}");
     time(&attempt["started_at"]);
@@ -290,7 +389,8 @@ async fn bad_submissions() {
     node.put_group("g", one(json!({"script": "hello"}))).await;
     let post = async |body: &'static str| {
         let request = node.request(reqwest::Method::POST, "/v1/groups/g/runs");
-        node.send(request.header("content-type", "application/json").body(body)).await
+        node.send(request.header("content-type", "application/json").body(body))
+            .await
     };
     for (body, pointer) in [
         (r#"{"params": []}"#, "/params"),
@@ -307,7 +407,9 @@ async fn bad_submissions() {
         assert!(matches!(reply.status, 400 | 422), "{body}: {reply:#?}");
     }
     post("[]").await.expect_problem(422, &[""]);
-    node.post("/v1/groups/nope/runs", json!({})).await.expect_problem(404, &[]);
+    node.post("/v1/groups/nope/runs", json!({}))
+        .await
+        .expect_problem(404, &[]);
     // None of these left a run; an empty body is a submission.
     assert_eq!(node.all("/v1/runs").await.len(), 0);
     post("").await.expect_status(202);

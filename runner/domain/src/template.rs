@@ -146,7 +146,10 @@ impl Templates {
             return value::to_json(&result, &mut { OUTPUT_MAX_BYTES }, DEPTH_MAX)
                 .map_err(|error| explain(&error, expression, None));
         }
-        let compiled = self.env.template_from_str(template).map_err(|error| explain(&error, template, None))?;
+        let compiled = self
+            .env
+            .template_from_str(template)
+            .map_err(|error| explain(&error, template, None))?;
         let rewritten = compare::rewrite(template, &codes);
         let explain = |error: Error| explain(&error, template, rewritten.as_ref());
         let compiled = match &rewritten {
@@ -165,7 +168,10 @@ impl Templates {
 
     fn evaluate(&self, expression: &str, scope: &Scope) -> Result<minijinja::Value, TemplateError> {
         let code = guard::check_expression(expression).map_err(TemplateError)?;
-        let compiled = self.env.compile_expression(expression).map_err(|error| explain(&error, expression, None))?;
+        let compiled = self
+            .env
+            .compile_expression(expression)
+            .map_err(|error| explain(&error, expression, None))?;
         let rewritten = compare::rewrite(expression, std::slice::from_ref(&code));
         let explain = |error: Error| explain(&error, expression, rewritten.as_ref());
         let compiled = match &rewritten {

@@ -35,7 +35,11 @@ pub(crate) struct Cache<K, V> {
 
 impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
     pub(crate) fn new(max: usize) -> Self {
-        Self { entries: Mutex::new(HashMap::new()), uses: AtomicU64::new(0), max }
+        Self {
+            entries: Mutex::new(HashMap::new()),
+            uses: AtomicU64::new(0),
+            max,
+        }
     }
 
     pub(crate) fn get<Q>(&self, key: &Q) -> Option<V>
@@ -220,7 +224,9 @@ impl Catalog {
             return Ok(Some(group));
         }
         let generation = self.generation.load(Ordering::Acquire);
-        let Some(row) = self.store.group_by_name(name).await? else { return Ok(None) };
+        let Some(row) = self.store.group_by_name(name).await? else {
+            return Ok(None);
+        };
         let revision = self.revision(row.revision_id).await?;
         let resolution = self.resolve(&revision).await?;
         let template = match &revision.plan.spec.template {
@@ -267,8 +273,7 @@ impl Catalog {
             schedule::compile(&row.spec, &row.schedule_anchors, row.created_at)?;
         let spec: GroupSpec = serde_json::from_value(row.spec)
             .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
-        let plan =
-            Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
+        let plan = Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
         let mut state = RunState::Waiting;
         let mut progress = Progress::new(&plan);
         let epoch = heddle_domain::Time::UNIX_EPOCH;
@@ -449,7 +454,9 @@ impl Catalog {
         if let Some(facts) = self.versions.get(&key) {
             return Ok(Some(facts));
         }
-        let Some(row) = self.store.recorded_script_version(name, version).await? else { return Ok(None) };
+        let Some(row) = self.store.recorded_script_version(name, version).await? else {
+            return Ok(None);
+        };
         let schema = match &row.params_schema {
             Some(schema) => Some(Schema::compile(schema).map_err(EngineError::Unreadable)?),
             None => None,
@@ -468,7 +475,11 @@ impl Catalog {
 
 /// The version of a script that a task had, if it is that script's.
 fn kept_version(task: &Value, script: &str) -> Option<i32> {
-    if task["script"].as_str()? == script { i32::try_from(task["version"].as_i64()?).ok() } else { None }
+    if task["script"].as_str()? == script {
+        i32::try_from(task["version"].as_i64()?).ok()
+    } else {
+        None
+    }
 }
 
 /// `name@3` is version 3 of `name`; `name` alone stands for the active one.

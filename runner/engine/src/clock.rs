@@ -35,7 +35,9 @@ impl NodeClock {
     /// The database said `database` between `sent` and `received` of [`NodeClock::own`].
     pub fn follow(&self, sent: Time, received: Time, database: Time) {
         let round = (received - sent).num_microseconds().unwrap_or(0).max(0);
-        let offset = (database - (sent + (received - sent) / 2)).num_microseconds().unwrap_or(0);
+        let offset = (database - (sent + (received - sent) / 2))
+            .num_microseconds()
+            .unwrap_or(0);
         let uncertain = round / 2;
         let mut known = self.known.lock();
         if let Some(before) = *known {
@@ -45,7 +47,10 @@ impl NodeClock {
                 return;
             }
         }
-        *known = Some(Known { uncertain_micros: uncertain, at: received });
+        *known = Some(Known {
+            uncertain_micros: uncertain,
+            at: received,
+        });
         self.offset_micros.store(offset, Ordering::Relaxed);
     }
 
@@ -85,7 +90,8 @@ mod tests {
     #[test]
     fn a_slow_answer_does_not_move_the_clock_but_a_contradiction_does() {
         let clock = NodeClock::default();
-        let at = |micros: i64| chrono::DateTime::from_timestamp_micros(1_700_000_000_000_000 + micros).unwrap_or_default();
+        let at =
+            |micros: i64| chrono::DateTime::from_timestamp_micros(1_700_000_000_000_000 + micros).unwrap_or_default();
         let offset = |clock: &NodeClock| clock.offset_micros.load(Ordering::Relaxed);
         clock.follow(at(0), at(200), at(1_100));
         assert_eq!(offset(&clock), 1_000);

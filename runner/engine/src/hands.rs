@@ -33,13 +33,25 @@ impl LogBuffer {
         lines.1 += 1;
         // Level 2 is info. Postgres keeps no zero bytes in text.
         let message = message.replace('\0', "\u{fffd}");
-        lines.0.push(LogRow { run, at, line, time, level: 2, message, fields: None });
+        lines.0.push(LogRow {
+            run,
+            at,
+            line,
+            time,
+            level: 2,
+            message,
+            fields: None,
+        });
     }
 
     /// Takes what has not been written.
     pub(crate) fn drain(&self) -> Vec<LogRow> {
         let mut lines = self.lines.lock();
-        if lines.0.is_empty() { Vec::new() } else { std::mem::take(&mut lines.0) }
+        if lines.0.is_empty() {
+            Vec::new()
+        } else {
+            std::mem::take(&mut lines.0)
+        }
     }
 }
 
@@ -101,7 +113,10 @@ impl Hands {
     /// The attempt has ended: its place is free. It stays known until its outcome is recorded, see [`Hands::forget`].
     pub(crate) fn release(&self, run: RunId, at: AttemptKey) {
         let mut held = self.held.lock();
-        if let Some(hand) = held.get_mut(&(run, at.key)).filter(|hand| hand.attempt == at.attempt && !hand.released) {
+        if let Some(hand) = held
+            .get_mut(&(run, at.key))
+            .filter(|hand| hand.attempt == at.attempt && !hand.released)
+        {
             hand.released = true;
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -118,7 +133,10 @@ impl Hands {
 
     /// Whether the attempt is known here.
     pub(crate) fn knows(&self, run: RunId, at: AttemptKey) -> bool {
-        self.held.lock().get(&(run, at.key)).is_some_and(|hand| hand.attempt == at.attempt)
+        self.held
+            .lock()
+            .get(&(run, at.key))
+            .is_some_and(|hand| hand.attempt == at.attempt)
     }
 
     pub(crate) fn get(&self, run: RunId, key: TaskKey) -> Option<Hand> {
@@ -143,7 +161,15 @@ impl Hands {
             .lock()
             .iter()
             .filter(|(_, hand)| !hand.released && hand.since.elapsed() > age)
-            .map(|(&(run, key), hand)| (run, AttemptKey { key, attempt: hand.attempt }))
+            .map(|(&(run, key), hand)| {
+                (
+                    run,
+                    AttemptKey {
+                        key,
+                        attempt: hand.attempt,
+                    },
+                )
+            })
             .collect()
     }
 

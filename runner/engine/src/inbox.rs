@@ -7,11 +7,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Event, Progress};
 use heddle_domain::spec::DeadlineAction;
 use heddle_domain::state::{ErrorKind, RunState};
-use heddle_domain::Time;
 use heddle_store::live::{Due, EndedAttempt, RunWrite, Settlement};
 use serde_json::json;
 
@@ -109,11 +109,23 @@ impl Inner {
                 Due::Timeout(run, at) => timeouts.push(EndedAttempt { run, at, lease: 0 }),
             }
         }
-        let mut runs: Vec<RunId> = events.keys().copied().chain(timeouts.iter().map(|ended| ended.run)).collect();
+        let mut runs: Vec<RunId> = events
+            .keys()
+            .copied()
+            .chain(timeouts.iter().map(|ended| ended.run))
+            .collect();
         runs.sort_unstable();
         self.load_contexts(&runs).await?;
         let after = self.apply_events(&mut completion, events, now).await?;
-        let late = timeouts.into_iter().map(|ended| Applied { ended, end: timed_out(), finished_at: now, node: None }).collect();
+        let late = timeouts
+            .into_iter()
+            .map(|ended| Applied {
+                ended,
+                end: timed_out(),
+                finished_at: now,
+                node: None,
+            })
+            .collect();
         let late = self.apply(&mut completion, late, 0, now).await?;
         completion.commit().await?;
         self.acted(after);
@@ -129,11 +141,18 @@ impl Inner {
 
     async fn deadline(self: &Arc<Self>, run: RunId) -> Result<(), EngineError> {
         self.load_contexts(&[run]).await?;
-        let Some(context) = self.contexts.get(&run) else { return Ok(()) };
+        let Some(context) = self.contexts.get(&run) else {
+            return Ok(());
+        };
         tracing::warn!(%run, group = context.revision.group_name, "the run has missed its deadline");
         if context.revision.plan.deadline_action == DeadlineAction::Cancel {
             let engine = Engine { inner: self.clone() };
-            let deadline = context.revision.plan.deadline.map(|span| span.to_string()).unwrap_or_default();
+            let deadline = context
+                .revision
+                .plan
+                .deadline
+                .map(|span| span.to_string())
+                .unwrap_or_default();
             let action = BulkAction::CancelFor(format!("the run's deadline of {deadline} has passed"));
             match engine.control(run, &action, "deadline").await {
                 Ok(()) => {}
@@ -158,9 +177,10 @@ impl Inner {
         let mut writes = Vec::new();
         let mut room = self.room();
         for run in runs {
-            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else { continue };
-            let (actions, state, progress) =
-                self.decide(&context, found, &events[&run], completion, now).await?;
+            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else {
+                continue;
+            };
+            let (actions, state, progress) = self.decide(&context, found, &events[&run], completion, now).await?;
             writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
         }
         self.write(completion, &writes, &mut after).await?;
@@ -178,7 +198,12 @@ impl Inner {
         self.load_contexts(&parents).await?;
         let outcomes = settlements
             .into_iter()
-            .map(|settlement| Applied { ended: settlement.parent, end: end_of(settlement), finished_at: now, node: None })
+            .map(|settlement| Applied {
+                ended: settlement.parent,
+                end: end_of(settlement),
+                finished_at: now,
+                node: None,
+            })
             .collect();
         let after = self.apply(&mut completion, outcomes, self.room(), now).await?;
         completion.commit().await?;
@@ -199,21 +224,27 @@ impl Inner {
         let mut room = self.room();
         let mut gated = Vec::new();
         for run in runs {
-            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else { continue };
+            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else {
+                continue;
+            };
             if found.state != RunState::Waiting {
                 continue;
             }
             if context.facts.resolution_id.is_none() {
                 completion.set_resolution(run, context.resolution.id).await?;
             }
-            if context.revision.is_gated(context.facts.trigger, context.facts.source.is_some()) {
+            if context
+                .revision
+                .is_gated(context.facts.trigger, context.facts.source.is_some())
+            {
                 gated.push((run, context.facts.group_id));
                 continue;
             }
             let mut found = found.clone();
             found.progress = Progress::new(&context.revision.plan).to_bytes();
-            let (actions, state, progress) =
-                self.decide(&context, &found, &[Event::Start], &mut completion, now).await?;
+            let (actions, state, progress) = self
+                .decide(&context, &found, &[Event::Start], &mut completion, now)
+                .await?;
             writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
         }
         for (run, group_id) in gated {
@@ -230,7 +261,11 @@ impl Inner {
     /// Begins to work on attempts that are this node's by the tables but not by its memory: a commit whose answer was
     /// lost with the connection. Only what stays unknown for a while: between a commit and its answer that is nothing
     /// unusual.
-    fn adopt(self: &Arc<Self>, held: HashSet<(RunId, AttemptKey)>, strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>) {
+    fn adopt(
+        self: &Arc<Self>,
+        held: HashSet<(RunId, AttemptKey)>,
+        strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+    ) {
         strangers.retain(|entry, _| held.contains(entry));
         let mut adopted = Vec::new();
         for entry in held {
@@ -245,7 +280,10 @@ impl Inner {
             }
         }
         if !adopted.is_empty() {
-            tracing::warn!(attempts = adopted.len(), "taking up attempts whose hand-over was not heard of");
+            tracing::warn!(
+                attempts = adopted.len(),
+                "taking up attempts whose hand-over was not heard of"
+            );
             self.take(adopted);
         }
     }
@@ -298,7 +336,10 @@ impl Inner {
 }
 
 fn timed_out() -> End {
-    End::plain(Ending::failed(ErrorKind::Timeout, "the sub-run took longer than the task's timeout"))
+    End::plain(Ending::failed(
+        ErrorKind::Timeout,
+        "the sub-run took longer than the task's timeout",
+    ))
 }
 
 /// What a sub-run's end means to the attempt that waits for it.
@@ -311,5 +352,10 @@ fn end_of(settlement: Settlement) -> End {
             Ending::failed(ErrorKind::Failed, format!("sub-run {} {state}{why}", settlement.child))
         }
     };
-    End::Done(Done { result, effects: Vec::new(), memory_bytes: None, cpu: None })
+    End::Done(Done {
+        result,
+        effects: Vec::new(),
+        memory_bytes: None,
+        cpu: None,
+    })
 }

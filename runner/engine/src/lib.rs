@@ -192,7 +192,11 @@ impl Inner {
             return 0;
         }
         let load = self.sandbox.load_now();
-        self.hands.room((load.parked + load.long) as usize, self.config.threads, self.config.slots)
+        self.hands.room(
+            (load.parked + load.long) as usize,
+            self.config.threads,
+            self.config.slots,
+        )
     }
 }
 
@@ -206,7 +210,11 @@ const SHARE_WITH_OTHERS: usize = 128;
 impl Inner {
     /// How many task runs one transaction may give this node.
     pub(crate) fn share(&self) -> usize {
-        if self.others.load(Ordering::Relaxed) { SHARE_WITH_OTHERS } else { usize::MAX }
+        if self.others.load(Ordering::Relaxed) {
+            SHARE_WITH_OTHERS
+        } else {
+            usize::MAX
+        }
     }
 }
 
@@ -232,7 +240,9 @@ impl Engine {
         chance: Arc<dyn Chance>,
     ) -> Result<Self, EngineError> {
         let policy = sandbox.outbound().clone();
-        let outbound = policy.redirecting_client().map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let outbound = policy
+            .redirecting_client()
+            .map_err(|error| EngineError::Unreadable(error.to_string()))?;
         let (ended, ended_receiver) = mpsc::unbounded_channel();
         let (submissions, submission_receiver) = mpsc::channel(submit::QUEUE_MAX);
         let (wakes, wake_receiver) = wake::Wakes::new();

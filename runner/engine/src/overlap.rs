@@ -53,14 +53,18 @@ struct Applicant {
 /// Decides upon the runs that wait before one gate, in their order.
 fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admission) {
     let bounded = |trigger: Trigger| trigger != Trigger::Backfill;
-    let triggers = active.iter().filter_map(|active| Some((active, Trigger::from_number(active.trigger)?)));
+    let triggers = active
+        .iter()
+        .filter_map(|active| Some((active, Trigger::from_number(active.trigger)?)));
     let mut count = triggers.clone().filter(|(_, trigger)| bounded(*trigger)).count();
     let mut timed: Vec<RunId> = triggers
         .filter(|(active, trigger)| is_timed(*trigger, active.sourced))
         .map(|(active, _)| active.run)
         .collect();
     // Of several that would each cancel the one before, only the last has to begin.
-    let last = applicants.iter().rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
+    let last = applicants
+        .iter()
+        .rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
     for (place, applicant) in applicants.iter().enumerate() {
         if applicant.timed && applicant.overlap == Overlap::CancelPrevious && Some(place) != last {
             admission.cancelled.push(applicant.run);
@@ -104,9 +108,15 @@ impl Inner {
             let (active, waiting) = completion.queue_of_group(group_id, ADMIT_MAX).await?;
             self.load_contexts(&waiting).await?;
             // The bound is the group's of today, not of the day on which a run was made: raising it lets runs begin.
-            let name = waiting.iter().find_map(|run| Some(self.contexts.get(run)?.revision.group_name.clone()));
+            let name = waiting
+                .iter()
+                .find_map(|run| Some(self.contexts.get(run)?.revision.group_name.clone()));
             let current = match &name {
-                Some(name) => self.catalog.group(name).await?.map(|group| group.revision.plan.spec.max_active_runs),
+                Some(name) => self
+                    .catalog
+                    .group(name)
+                    .await?
+                    .map(|group| group.revision.plan.spec.max_active_runs),
                 None => None,
             };
             let applicants: Vec<Applicant> = waiting
@@ -125,8 +135,16 @@ impl Inner {
                 .collect();
             admit(&active, &applicants, &mut admission);
         }
-        let Admission { mut admitted, skipped, cancelled } = admission;
-        let mut concerned: Vec<RunId> = admitted.iter().chain(skipped.iter().map(|(run, _)| run)).copied().collect();
+        let Admission {
+            mut admitted,
+            skipped,
+            cancelled,
+        } = admission;
+        let mut concerned: Vec<RunId> = admitted
+            .iter()
+            .chain(skipped.iter().map(|(run, _)| run))
+            .copied()
+            .collect();
         concerned.sort_unstable();
         admitted.sort_unstable();
         let locked = completion.lock_runs(&concerned).await?;
@@ -134,23 +152,30 @@ impl Inner {
         let mut writes = Vec::new();
         let mut room = self.room();
         for run in &admitted {
-            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else { continue };
+            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else {
+                continue;
+            };
             if found.state != RunState::Waiting {
                 continue;
             }
             let mut found = found.clone();
             found.progress = Progress::new(&context.revision.plan).to_bytes();
-            let (actions, state, progress) =
-                self.decide(&context, &found, &[Event::Start], &mut completion, now).await?;
+            let (actions, state, progress) = self
+                .decide(&context, &found, &[Event::Start], &mut completion, now)
+                .await?;
             writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
         }
         let mut left_out = Vec::new();
         for (run, earlier) in &skipped {
-            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else { continue };
+            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else {
+                continue;
+            };
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let (actions, state, progress) = self.decide(&context, found, &[cancel], &mut completion, now).await?;
             let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
-            let error = Some(format!("skipped: the earlier run {earlier} was still active (overlap: skip)"));
+            let error = Some(format!(
+                "skipped: the earlier run {earlier} was still active (overlap: skip)"
+            ));
             writes.push(RunWrite { error, ..write });
             left_out.push(*run);
         }
@@ -183,7 +208,11 @@ mod tests {
     }
 
     fn active(number: u128, trigger: Trigger) -> ActiveRun {
-        ActiveRun { run: run(number), trigger: trigger.number(), sourced: false }
+        ActiveRun {
+            run: run(number),
+            trigger: trigger.number(),
+            sourced: false,
+        }
     }
 
     fn check(overlap: Overlap, active: &[ActiveRun], trigger: Trigger, expect: (&[u128], &[(u128, u128)], &[u128])) {
@@ -222,8 +251,23 @@ mod tests {
 
     #[test]
     fn manual_runs_hold_up_no_scheduled_one_nor_are_held_up() {
-        check(Overlap::Queue, &[active(1, Trigger::Manual)], Trigger::Upstream, (&[10], &[], &[]));
-        check(Overlap::Queue, &[active(1, Trigger::Backfill)], Trigger::Schedule, (&[10], &[], &[]));
-        check(Overlap::Queue, &[active(1, Trigger::Schedule)], Trigger::Manual, (&[10, 11], &[], &[]));
+        check(
+            Overlap::Queue,
+            &[active(1, Trigger::Manual)],
+            Trigger::Upstream,
+            (&[10], &[], &[]),
+        );
+        check(
+            Overlap::Queue,
+            &[active(1, Trigger::Backfill)],
+            Trigger::Schedule,
+            (&[10], &[], &[]),
+        );
+        check(
+            Overlap::Queue,
+            &[active(1, Trigger::Schedule)],
+            Trigger::Manual,
+            (&[10, 11], &[], &[]),
+        );
     }
 }

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use heddle_domain::params;
 use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, Progress, TaskKey};
 use heddle_domain::spec::{ForEach, Shards, SubmissionSpec};
 use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_domain::template::{Given, Scope, UpstreamNames};
 use heddle_sandbox::Script;
-use heddle_domain::params;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -90,7 +90,8 @@ fn given_params(context: &RunContext, task: TaskIndex) -> Result<(Map<String, Va
         Some(text) => {
             let mut all: BTreeMap<String, Map<String, Value>> =
                 serde_json::from_str(text).map_err(|error| invalid(format!("the run's task_params: {error}")))?;
-            all.remove(context.revision.plan.tasks[task as usize].name.as_str()).unwrap_or_default()
+            all.remove(context.revision.plan.tasks[task as usize].name.as_str())
+                .unwrap_or_default()
         }
         None => Map::new(),
     };
@@ -173,7 +174,11 @@ impl Inner {
                     Err(ending) => return Ok(Err(ending)),
                 };
                 let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
-                Ok(Ok(Prepared::Script { script, params, item: item_raw }))
+                Ok(Ok(Prepared::Script {
+                    script,
+                    params,
+                    item: item_raw,
+                }))
             }
             Executor::Http => {
                 let scope = scope.with_params(&effective);
@@ -185,9 +190,11 @@ impl Inner {
                 let told = self.context_of(context, at, map_item);
                 let mut body = serde_json::to_value(&told).unwrap_or_default();
                 body["params"] = Value::Object(effective);
-                let request = task.spec.http.as_ref().map(|spec| {
-                    HttpRequest::render(spec, task, &scope, &self.templates, &told.idempotency_key)
-                });
+                let request = task
+                    .spec
+                    .http
+                    .as_ref()
+                    .map(|spec| HttpRequest::render(spec, task, &scope, &self.templates, &told.idempotency_key));
                 match request {
                     Some(Ok(request)) => Ok(Ok(Prepared::Http { request, context: body })),
                     Some(Err(message)) => Ok(Err(invalid(message))),
@@ -195,7 +202,12 @@ impl Inner {
                 }
             }
             Executor::Group => {
-                let group = task.spec.group.as_ref().map(|name| name.as_str().to_owned()).unwrap_or_default();
+                let group = task
+                    .spec
+                    .group
+                    .as_ref()
+                    .map(|name| name.as_str().to_owned())
+                    .unwrap_or_default();
                 let spec = SubmissionSpec {
                     params: effective,
                     logical_time: Some(context.facts.logical_time),
@@ -204,9 +216,7 @@ impl Inner {
                 };
                 Ok(Ok(Prepared::SubRun { group, spec }))
             }
-            Executor::Queue | Executor::Audience => {
-                Ok(Err(invalid("tasks of this kind are not executed by nodes")))
-            }
+            Executor::Queue | Executor::Audience => Ok(Err(invalid("tasks of this kind are not executed by nodes"))),
         }
     }
 
@@ -222,7 +232,11 @@ impl Inner {
                 rendered
             }
             (Some(ForEach::Template(template)), _) => {
-                match self.templates.render(template, scope).map_err(|error| invalid(format!("for_each: {error}")))? {
+                match self
+                    .templates
+                    .render(template, scope)
+                    .map_err(|error| invalid(format!("for_each: {error}")))?
+                {
                     Value::Array(items) => items,
                     Value::String(text) => match serde_json::from_str(&text) {
                         Ok(Value::Array(items)) => items,
@@ -235,13 +249,22 @@ impl Inner {
             _ => return Err(invalid("the number of shards is not known")),
         };
         if items.len() > ITEMS_MAX as usize {
-            return Err(invalid(format!("{} items; a mapped task has at most {ITEMS_MAX}", items.len())));
+            return Err(invalid(format!(
+                "{} items; a mapped task has at most {ITEMS_MAX}",
+                items.len()
+            )));
         }
         let text = serde_json::to_string(&items).map_err(|error| invalid(error.to_string()))?;
         if text.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
-            return Err(invalid(format!("items of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}", text.len())));
+            return Err(invalid(format!(
+                "items of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}",
+                text.len()
+            )));
         }
-        Ok(End::Expanded { items: text, count: items.len() as u32 })
+        Ok(End::Expanded {
+            items: text,
+            count: items.len() as u32,
+        })
     }
 
     /// An item of a mapped task, and how many there are.
@@ -250,7 +273,12 @@ impl Inner {
     /// so what was read for a lower one is read again.
     async fn item(&self, context: &RunContext, at: AttemptKey, item: u32) -> Step<(Box<RawValue>, u32)> {
         let task = at.key.task;
-        let known = context.maps.lock().get(&task).filter(|known| known.0 >= at.attempt).cloned();
+        let known = context
+            .maps
+            .lock()
+            .get(&task)
+            .filter(|known| known.0 >= at.attempt)
+            .cloned();
         let items = match known {
             Some((_, items)) => items,
             None => {
@@ -299,7 +327,9 @@ impl Inner {
             }
         }
         let named: Vec<TaskIndex> = if wanted.all {
-            (0..plan.tasks.len() as TaskIndex).filter(|&other| plan.is_ancestor(other, at.key.task)).collect()
+            (0..plan.tasks.len() as TaskIndex)
+                .filter(|&other| plan.is_ancestor(other, at.key.task))
+                .collect()
         } else {
             wanted
                 .names
@@ -312,7 +342,12 @@ impl Inner {
         for (task, output) in self.outputs(context, &named).await? {
             let value: Value = match serde_json::from_str(&output) {
                 Ok(value) => value,
-                Err(error) => return Ok(Err(invalid(format!("output of {}: {error}", plan.tasks[task as usize].name)))),
+                Err(error) => {
+                    return Ok(Err(invalid(format!(
+                        "output of {}: {error}",
+                        plan.tasks[task as usize].name
+                    ))));
+                }
             };
             upstream.insert(plan.tasks[task as usize].name.clone(), Arc::new(value));
         }
@@ -373,7 +408,10 @@ impl Inner {
                         progress.as_ref().and_then(|progress| progress.state(key)) == Some(TaskState::Succeeded)
                     };
                     let outputs = items.remove(&task).unwrap_or_default();
-                    join(outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(), count)
+                    join(
+                        outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(),
+                        count,
+                    )
                 }
                 None => whole.remove(&task).unwrap_or_else(|| "null".into()),
             };
@@ -432,7 +470,6 @@ fn kind_of(value: &Value) -> &'static str {
         Value::Object(_) => "an object",
     }
 }
-
 
 impl crate::Engine {
     /// Makes a script runnable on this node; the inner error says why that cannot be.

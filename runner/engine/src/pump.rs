@@ -116,7 +116,10 @@ async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
 }
 
 async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
-    let mut reports: Vec<Report> = reports.into_iter().filter(|report| !matches!(report.end, End::Dropped)).collect();
+    let mut reports: Vec<Report> = reports
+        .into_iter()
+        .filter(|report| !matches!(report.end, End::Dropped))
+        .collect();
     for report in &mut reports {
         report.lines = report.hand.log.drain();
     }
@@ -133,8 +136,11 @@ async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
             // Without the lease nothing can be recorded: other nodes run these again.
             continue;
         }
-        let result =
-            if sole { record_sole(inner, &batch).await } else { record_general(inner, &batch).await };
+        let result = if sole {
+            record_sole(inner, &batch).await
+        } else {
+            record_general(inner, &batch).await
+        };
         let error = match result {
             Ok(()) => continue,
             Err(error) => error,
@@ -149,10 +155,19 @@ async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
             batches.push((sole, second));
         } else if let Some(report) = batch.pop() {
             tracing::error!(%error, source = ?std::error::Error::source(&error), run = %report.run, "an outcome cannot be recorded");
-            let ending = Ending::fatal(ErrorKind::Invalid, "the outcome could not be recorded; see the node's log");
+            let ending = Ending::fatal(
+                ErrorKind::Invalid,
+                "the outcome could not be recorded; see the node's log",
+            );
             if !matches!(&report.end, End::Done(done) if matches!(&done.result, Ending::Failed { kind: ErrorKind::Invalid, .. }))
             {
-                batches.push((sole, vec![Report { end: End::plain(ending), ..report }]));
+                batches.push((
+                    sole,
+                    vec![Report {
+                        end: End::plain(ending),
+                        ..report
+                    }],
+                ));
             }
         }
     }
@@ -169,7 +184,9 @@ fn is_sole(report: &Report) -> bool {
         && done.effects.is_empty()
         && !context.facts.has_parent
         && context.facts.deadline_at.is_none()
-        && !context.revision.is_gated(context.facts.trigger, context.facts.source.is_some())
+        && !context
+            .revision
+            .is_gated(context.facts.trigger, context.facts.source.is_some())
         && ends_run(plan, report).is_some()
 }
 
@@ -187,19 +204,45 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
     let mut rows = Vec::with_capacity(reports.len());
     for report in reports {
         let End::Done(done) = &report.end else { continue };
-        let Some((state, progress)) = ends_run(&report.context.revision.plan, report) else { continue };
-        let ended = EndedAttempt { run: report.run, at: report.at, lease };
-        let attempt =
-            attempt_row(ended, done.clone(), report.finished_at, report.finished_at, Some(inner.config.node));
-        let error = (state == RunState::Failed).then(|| progress.error().map(str::to_owned)).flatten();
-        rows.push(SoleRow { attempt, state, progress: progress.to_bytes(), error });
+        let Some((state, progress)) = ends_run(&report.context.revision.plan, report) else {
+            continue;
+        };
+        let ended = EndedAttempt {
+            run: report.run,
+            at: report.at,
+            lease,
+        };
+        let attempt = attempt_row(
+            ended,
+            done.clone(),
+            report.finished_at,
+            report.finished_at,
+            Some(inner.config.node),
+        );
+        let error = (state == RunState::Failed)
+            .then(|| progress.error().map(str::to_owned))
+            .flatten();
+        rows.push(SoleRow {
+            attempt,
+            state,
+            progress: progress.to_bytes(),
+            error,
+        });
     }
     let lines = lines_of(reports);
-    let (owned, followed) = inner.store.complete_sole(&rows, &lines, lease, inner.config.node).await?;
+    let (owned, followed) = inner
+        .store
+        .complete_sole(&rows, &lines, lease, inner.config.node)
+        .await?;
     if owned.len() < rows.len() {
-        tracing::info!(refused = rows.len() - owned.len(), "outcomes were refused: the attempts had been taken away");
+        tracing::info!(
+            refused = rows.len() - owned.len(),
+            "outcomes were refused: the attempts had been taken away"
+        );
     }
-    let backfilled = reports.iter().any(|report| report.context.facts.trigger == Trigger::Backfill);
+    let backfilled = reports
+        .iter()
+        .any(|report| report.context.facts.trigger == Trigger::Backfill);
     let after = After {
         moved: owned.clone(),
         recorded: owned.len() as u64,
@@ -223,14 +266,22 @@ async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), En
     let outcomes = reports
         .iter()
         .map(|report| Applied {
-            ended: EndedAttempt { run: report.run, at: report.at, lease },
+            ended: EndedAttempt {
+                run: report.run,
+                at: report.at,
+                lease,
+            },
             end: report.end.clone(),
             finished_at: report.finished_at,
             node: Some(inner.config.node),
         })
         .collect();
     // With a backlog everything queues: what became ready must not overtake what has waited.
-    let room = if inner.backlog.load(Ordering::Relaxed) { 0 } else { inner.room().min(inner.share()) };
+    let room = if inner.backlog.load(Ordering::Relaxed) {
+        0
+    } else {
+        inner.room().min(inner.share())
+    };
     let mut completion = inner.store.completion(lease, now).await?;
     completion.insert_logs(&lines_of(reports)).await?;
     let after = inner.apply(&mut completion, outcomes, room, now).await?;

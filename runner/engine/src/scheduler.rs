@@ -178,7 +178,11 @@ impl Inner {
         now: Time,
     ) {
         let Some(schedule) = revision.schedules.get(&due.name) else {
-            tracing::error!(schedule = due.name, group = revision.group_name, "the revision has no such schedule");
+            tracing::error!(
+                schedule = due.name,
+                group = revision.group_name,
+                "the revision has no such schedule"
+            );
             batch.postpone(due, now);
             return;
         };
@@ -247,7 +251,11 @@ impl Inner {
 
     /// Marks the rows that this node has room for.
     pub(crate) fn hand_out(&self, runs: &mut [NewRun]) {
-        let mut room = if self.backlog.load(Ordering::Relaxed) { 0 } else { self.room() };
+        let mut room = if self.backlog.load(Ordering::Relaxed) {
+            0
+        } else {
+            self.room()
+        };
         for row in runs.iter_mut().flat_map(|run| run.ready.iter_mut()) {
             row.handed = room > 0;
             room = room.saturating_sub(1);
@@ -301,7 +309,12 @@ mod tests {
     fn check(spec: serde_json::Value, due_at: &str, now: &str, expect: Firing) {
         let spec: ScheduleSpec = serde_json::from_value(spec).unwrap();
         let created = at("2026-03-01T00:00:00Z");
-        let schedule = Schedule::compile(&spec, heddle_domain::schedule::local::parse_zone("UTC").unwrap(), created).unwrap();
+        let schedule = Schedule::compile(
+            &spec,
+            heddle_domain::schedule::local::parse_zone("UTC").unwrap(),
+            created,
+        )
+        .unwrap();
         assert_eq!(firing(&schedule, created, at(due_at), at(now), 100), expect);
     }
 
@@ -367,7 +380,9 @@ mod tests {
             "2026-03-01T00:00:10Z",
             now,
             Firing {
-                instants: ["10", "20", "30"].map(|second| at(&format!("2026-03-01T00:00:{second}Z"))).to_vec(),
+                instants: ["10", "20", "30"]
+                    .map(|second| at(&format!("2026-03-01T00:00:{second}Z")))
+                    .to_vec(),
                 cursor: at(now),
                 next: Some(at("2026-03-01T00:00:40Z")),
                 awaits: false,

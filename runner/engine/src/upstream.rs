@@ -103,7 +103,9 @@ impl Family {
     }
 
     fn revision(&self, group: i64) -> Result<&Arc<Revision>, EngineError> {
-        self.revisions.get(&group).ok_or_else(|| EngineError::Unreadable(format!("the revision of group {group} is not known")))
+        self.revisions
+            .get(&group)
+            .ok_or_else(|| EngineError::Unreadable(format!("the revision of group {group} is not known")))
     }
 }
 
@@ -132,11 +134,18 @@ impl Inner {
             return Ok(());
         }
         let completion = self.store.completion(self.lease(), self.now()).await?;
-        let events = waiting.into_iter().map(|(run, group_id)| LinkEvent::Arrived { group_id, run }).collect();
+        let events = waiting
+            .into_iter()
+            .map(|(run, group_id)| LinkEvent::Arrived { group_id, run })
+            .collect();
         self.work_events(completion, events).await
     }
 
-    async fn work_events(self: &Arc<Self>, mut completion: Completion, events: Vec<LinkEvent>) -> Result<(), EngineError> {
+    async fn work_events(
+        self: &Arc<Self>,
+        mut completion: Completion,
+        events: Vec<LinkEvent>,
+    ) -> Result<(), EngineError> {
         let mut successes: Vec<Success> = Vec::new();
         let mut weigh: BTreeSet<RunId> = BTreeSet::new();
         let mut gates: BTreeSet<i64> = BTreeSet::new();
@@ -151,12 +160,21 @@ impl Inner {
                 LinkEvent::Changed(group_id) => drop(changed.insert(group_id)),
             }
         }
-        let upstreams: Vec<i64> = changed.iter().copied().chain(successes.iter().map(|one| one.group_id)).collect();
+        let upstreams: Vec<i64> = changed
+            .iter()
+            .copied()
+            .chain(successes.iter().map(|one| one.group_id))
+            .collect();
         let followers = completion.followers(&upstreams).await?;
         let concerned: BTreeSet<i64> = changed
             .iter()
             .copied()
-            .chain(followers.iter().filter(|one| changed.contains(&one.upstream_id)).map(|one| one.group_id))
+            .chain(
+                followers
+                    .iter()
+                    .filter(|one| changed.contains(&one.upstream_id))
+                    .map(|one| one.group_id),
+            )
             .collect();
         gates.extend(&concerned);
         gates.extend(followers.iter().map(|follower| follower.group_id));
@@ -186,7 +204,11 @@ impl Inner {
 
     async fn family(&self, completion: &mut Completion, groups: &[i64]) -> Result<Family, EngineError> {
         let links = completion.links_above(groups).await?;
-        let mut family = Family { above: HashMap::new(), revisions: HashMap::new(), names: HashMap::new() };
+        let mut family = Family {
+            above: HashMap::new(),
+            revisions: HashMap::new(),
+            names: HashMap::new(),
+        };
         for link in links {
             if !family.revisions.contains_key(&link.upstream_id) {
                 let revision = self.catalog.revision(link.revision_id).await?;
@@ -211,9 +233,19 @@ impl Inner {
             let mut told = Vec::new();
             for link in family.above(one.group_id) {
                 let missing = if link.interval {
-                    interval_lacks(completion, &family, link.upstream_id, one.interval, LACKS_MAX - lacks.len()).await?
+                    interval_lacks(
+                        completion,
+                        &family,
+                        link.upstream_id,
+                        one.interval,
+                        LACKS_MAX - lacks.len(),
+                    )
+                    .await?
                 } else {
-                    latest_lack(completion, &family, link.upstream_id, one.logical_time).await?.into_iter().collect()
+                    latest_lack(completion, &family, link.upstream_id, one.logical_time)
+                        .await?
+                        .into_iter()
+                        .collect()
                 };
                 let need = if link.interval { "interval" } else { "latest" };
                 for at in missing {
@@ -224,8 +256,17 @@ impl Inner {
                     break;
                 }
             }
-            let waiting_for = if lacks.is_empty() { json!({"turn": true}) } else { Value::Array(told) };
-            weighed.push(Weighed { run: one.run, group_id: one.group_id, lacks, waiting_for });
+            let waiting_for = if lacks.is_empty() {
+                json!({"turn": true})
+            } else {
+                Value::Array(told)
+            };
+            weighed.push(Weighed {
+                run: one.run,
+                group_id: one.group_id,
+                lacks,
+                waiting_for,
+            });
         }
         Ok(weighed)
     }
@@ -246,7 +287,10 @@ impl Inner {
                 continue;
             }
             let source = success.source.filter(|_| success.cascades);
-            for follower in followers.iter().filter(|one| one.upstream_id == success.group_id && one.enabled) {
+            for follower in followers
+                .iter()
+                .filter(|one| one.upstream_id == success.group_id && one.enabled)
+            {
                 if !follower.scheduled {
                     wanted.push((follower, success.logical_time, source));
                 } else if source.is_some() {
@@ -266,7 +310,12 @@ impl Inner {
         let pairs: Vec<(i64, Time)> = wanted
             .iter()
             .filter(|entry| !entry.0.scheduled)
-            .flat_map(|entry| family.above(entry.0.group_id).iter().map(|link| (link.upstream_id, entry.1)))
+            .flat_map(|entry| {
+                family
+                    .above(entry.0.group_id)
+                    .iter()
+                    .map(|link| (link.upstream_id, entry.1))
+            })
             .collect();
         let succeeded: std::collections::HashSet<(i64, Time)> =
             completion.succeeded_at(&pairs).await?.into_iter().collect();
@@ -276,7 +325,9 @@ impl Inner {
             if !follower.scheduled && !above.iter().all(|link| succeeded.contains(&(link.upstream_id, at))) {
                 continue;
             }
-            let Some(group) = self.catalog.group(&follower.name).await? else { continue };
+            let Some(group) = self.catalog.group(&follower.name).await? else {
+                continue;
+            };
             let revision = &group.revision;
             let interval = if follower.scheduled {
                 revision.calendar.data_interval(at)
@@ -308,7 +359,9 @@ impl Inner {
 
     /// The instants of a follower with schedules that need the one that succeeded, up to now.
     async fn touched(&self, follower: &Follower, success: &Success, now: Time) -> Result<Vec<Time>, EngineError> {
-        let Some(group) = self.catalog.group(&follower.name).await? else { return Ok(Vec::new()) };
+        let Some(group) = self.catalog.group(&follower.name).await? else {
+            return Ok(Vec::new());
+        };
         if !group.revision.plan.spec.history {
             return Ok(Vec::new());
         }
@@ -350,11 +403,19 @@ async fn latest(
     if !revision.schedules.is_empty() {
         // Before the scheduler has passed it, the schedules tell; afterwards, what it has made of them.
         let open = completion.next_of_group(group).await?.is_some_and(|next| next <= at);
-        return Ok(if open { revision.calendar.latest(at).max(made) } else { made });
+        return Ok(if open {
+            revision.calendar.latest(at).max(made)
+        } else {
+            made
+        });
     }
     let above = family.above(group);
     if above.is_empty() || depth >= DEPTH_MAX {
-        return Ok(completion.newest_run_at(group, at).await?.map(|(instant, _)| instant).max(made));
+        return Ok(completion
+            .newest_run_at(group, at)
+            .await?
+            .map(|(instant, _)| instant)
+            .max(made));
     }
     let mut common: Option<Time> = None;
     for link in above {
@@ -363,11 +424,17 @@ async fn latest(
             None => return Ok(made),
         }
     }
-    let Some(common) = common.filter(|common| made.is_none_or(|made| *common > made)) else { return Ok(made) };
+    let Some(common) = common.filter(|common| made.is_none_or(|made| *common > made)) else {
+        return Ok(made);
+    };
     let pairs: Vec<(i64, Time)> = above.iter().map(|link| (link.upstream_id, common)).collect();
     let succeeded = completion.succeeded_at(&pairs).await?;
     // All have succeeded and there is no run: it was called for before this group followed them, or never.
-    Ok(if succeeded.len() == pairs.len() { made } else { Some(common) })
+    Ok(if succeeded.len() == pairs.len() {
+        made
+    } else {
+        Some(common)
+    })
 }
 
 /// The instant that a `latest` link lacks.
@@ -377,7 +444,9 @@ async fn latest_lack(
     group: i64,
     at: Time,
 ) -> Result<Option<Time>, EngineError> {
-    let Some(instant) = latest(completion, family, group, at, 0).await? else { return Ok(None) };
+    let Some(instant) = latest(completion, family, group, at, 0).await? else {
+        return Ok(None);
+    };
     let known = completion.known_instants(group, instant, instant).await?;
     if !known.succeeded.is_empty() || !known.skipped.is_empty() {
         return Ok(None);
@@ -385,7 +454,10 @@ async fn latest_lack(
     if completion.newest_run_at(group, instant).await? == Some((instant, RunState::Succeeded)) {
         return Ok(None);
     }
-    if excused(completion, family, group, instant, instant, 0).await?.covers(instant) {
+    if excused(completion, family, group, instant, instant, 0)
+        .await?
+        .covers(instant)
+    {
         return Ok(None);
     }
     Ok(Some(instant))
@@ -401,7 +473,10 @@ struct Excused {
 impl Excused {
     fn covers(&self, at: Time) -> bool {
         self.skipped.contains(&at)
-            || self.disabled.iter().any(|(since, until)| *since <= at && until.is_none_or(|until| at <= until))
+            || self
+                .disabled
+                .iter()
+                .any(|(since, until)| *since <= at && until.is_none_or(|until| at <= until))
     }
 }
 
@@ -416,7 +491,12 @@ async fn excused(
 ) -> Result<Excused, EngineError> {
     let mut excused = Excused {
         disabled: completion.disabled_between(group, from, to).await?,
-        skipped: completion.known_instants(group, from, to).await?.skipped.into_iter().collect(),
+        skipped: completion
+            .known_instants(group, from, to)
+            .await?
+            .skipped
+            .into_iter()
+            .collect(),
     };
     if family.revision(group)?.schedules.is_empty() && depth < DEPTH_MAX {
         for link in family.above(group) {

@@ -39,7 +39,10 @@ pub fn router(app: App) -> Router {
     routes::table()
         .router(app.clone())
         .fallback(|uri: axum::http::Uri| async move {
-            Problem::new(axum::http::StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path()))
+            Problem::new(
+                axum::http::StatusCode::NOT_FOUND,
+                format!("there is nothing at {}", uri.path()),
+            )
         })
         .layer(axum::middleware::from_fn_with_state(app, guard))
 }

@@ -648,11 +648,23 @@ fn control(all: &mut Schemas) {
             ("from", text()),
             ("to?", text()),
             ("step?", text()),
-            ("order?", json!({"type": "string", "enum": ["asc", "desc"], "default": "asc"})),
-            ("max_active?", json!({"type": "integer", "minimum": 1, "maximum": heddle_domain::backfill::ACTIVE_MAX, "default": 1})),
-            ("on_existing?", json!({"type": "string", "enum": ["skip", "failed", "all"], "default": "skip"})),
+            (
+                "order?",
+                json!({"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
+            ),
+            (
+                "max_active?",
+                json!({"type": "integer", "minimum": 1, "maximum": heddle_domain::backfill::ACTIVE_MAX, "default": 1}),
+            ),
+            (
+                "on_existing?",
+                json!({"type": "string", "enum": ["skip", "failed", "all"], "default": "skip"}),
+            ),
             ("include_downstream?", json!({"type": "boolean", "default": false})),
-            ("scripts?", json!({"type": "string", "enum": ["active", "pinned"], "default": "active"})),
+            (
+                "scripts?",
+                json!({"type": "string", "enum": ["active", "pinned"], "default": "active"}),
+            ),
             ("priority?", integer()),
             ("params?", json!({"type": "object"})),
             ("dry_run?", json!({"type": "boolean", "default": false})),
@@ -665,7 +677,10 @@ fn control(all: &mut Schemas) {
         object(&[
             ("id", json!({"type": "string", "format": "uuid"})),
             ("group", name()),
-            ("state", json!({"type": "string", "enum": ["running", "paused", "succeeded", "failed", "cancelled"]})),
+            (
+                "state",
+                json!({"type": "string", "enum": ["running", "paused", "succeeded", "failed", "cancelled"]}),
+            ),
             ("from", time()),
             ("to", nullable(time())),
             ("step", nullable(text())),
@@ -686,7 +701,10 @@ fn control(all: &mut Schemas) {
             ("finished_at", nullable(time())),
         ]),
     );
-    all.insert("BackfillPlan", object(&[("instants", array(time())), ("total", integer())]));
+    all.insert(
+        "BackfillPlan",
+        object(&[("instants", array(time())), ("total", integer())]),
+    );
     all.insert("BackfillList", list_of(to("Backfill")));
     all.insert(
         "CompatibilityAnswer",

@@ -285,7 +285,10 @@ async fn serve(app: App, route: Route, path: Option<RawPathParams>, request: axu
             Ok(answered) => answered,
             Err(error) => {
                 tracing::error!(%error, "a handler panicked");
-                Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "this request could not be handled"))
+                Err(Problem::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "this request could not be handled",
+                ))
             }
         }
     };
@@ -303,8 +306,17 @@ async fn upload_slot(
     app: &App,
     bound: &std::sync::Arc<tokio::sync::Semaphore>,
 ) -> Result<tokio::sync::OwnedSemaphorePermit, Problem> {
-    let overloaded = || Problem::overloaded("this node has as many uploads under way as it takes", SHED_RETRY_SECONDS);
-    let _waiting = app.uploads_waiting.clone().try_acquire_owned().map_err(|_| overloaded())?;
+    let overloaded = || {
+        Problem::overloaded(
+            "this node has as many uploads under way as it takes",
+            SHED_RETRY_SECONDS,
+        )
+    };
+    let _waiting = app
+        .uploads_waiting
+        .clone()
+        .try_acquire_owned()
+        .map_err(|_| overloaded())?;
     match tokio::time::timeout(UPLOAD_WAIT, bound.clone().acquire_owned()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => Err(overloaded()),

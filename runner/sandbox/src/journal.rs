@@ -104,7 +104,9 @@ impl Journal {
         let whole_bytes = message.len();
         let mut message = cut(message, MAX_LINE_BYTES).replace('\0', "\u{fffd}");
         if whole_bytes > MAX_LINE_BYTES {
-            message.push_str(&format!(" … (cut: the line had {whole_bytes} bytes, {MAX_LINE_BYTES} are kept)"));
+            message.push_str(&format!(
+                " … (cut: the line had {whole_bytes} bytes, {MAX_LINE_BYTES} are kept)"
+            ));
         }
         let fields = fields.filter(|fields| fields.len() <= MAX_LINE_BYTES);
         let bytes = LINE_OVERHEAD_BYTES + message.len() + fields.as_ref().map_or(0, String::len);

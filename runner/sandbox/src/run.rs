@@ -368,7 +368,9 @@ fn exit_code(error: &wasmtime::Error) -> Option<i32> {
     if let Some(exit) = error.downcast_ref::<I32Exit>() {
         return Some(exit.0);
     }
-    let large = error.chain().any(|cause| cause.to_string().contains("exit with invalid exit status"));
+    let large = error
+        .chain()
+        .any(|cause| cause.to_string().contains("exit with invalid exit status"));
     large.then_some(126)
 }
 

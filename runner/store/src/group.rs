@@ -10,8 +10,8 @@ use sqlx::PgConnection;
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::link::{self, GroupLink};
-use crate::{schedule, upstream};
 use crate::{Store, StoreError};
+use crate::{schedule, upstream};
 
 /// Serialises all changes of groups.
 const GROUPS_LOCK: i64 = 0x6865_6464_6c65_0002;
@@ -523,7 +523,11 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         }
-        let row = GroupRow { enabled, updated_at: by.at, ..before.clone() };
+        let row = GroupRow {
+            enabled,
+            updated_at: by.at,
+            ..before.clone()
+        };
         schedule::sync(&mut tx, &row, by.at).await?;
         upstream::changed(&mut tx, row.id).await?;
         let action = if enabled { "enable" } else { "disable" };

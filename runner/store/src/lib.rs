@@ -58,7 +58,11 @@ impl Store {
             .options([("search_path", "public")])
             // All statements of the data plane reach their rows by index. A plan that was made while a table was empty,
             // and is kept, must not scan it when there are a hundred thousand runs in it a second later.
-            .options([("enable_seqscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")])
+            .options([
+                ("enable_seqscan", "off"),
+                ("enable_hashjoin", "off"),
+                ("enable_mergejoin", "off"),
+            ])
             .statement_cache_capacity(256);
         let pool = PgPoolOptions::new()
             .max_connections(connections_max)
@@ -71,7 +75,10 @@ impl Store {
 
     /// Brings the schema up to date. Nodes that start together take turns (an advisory lock).
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        MIGRATIONS.run(&self.pool).await.map_err(|error| StoreError::Migration(error.to_string()))
+        MIGRATIONS
+            .run(&self.pool)
+            .await
+            .map_err(|error| StoreError::Migration(error.to_string()))
     }
 
     /// A transaction.

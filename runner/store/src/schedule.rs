@@ -90,7 +90,10 @@ pub struct Compiled {
 /// Reads the schedules of a spec that has been accepted. `anchors` tells since when each stands as it is written,
 /// `created_at` is for those that it does not know.
 pub fn compile(spec: &Value, anchors: &Value, created_at: Time) -> Result<Compiled, StoreError> {
-    let unreadable = |detail: String| StoreError::Unreadable { table: "revisions", detail };
+    let unreadable = |detail: String| StoreError::Unreadable {
+        table: "revisions",
+        detail,
+    };
     let mut schedules = BTreeMap::new();
     let zone = spec.get("timezone").and_then(Value::as_str).unwrap_or("UTC");
     for (name, written) in spec.get("schedules").and_then(Value::as_object).into_iter().flatten() {
@@ -155,7 +158,9 @@ pub(crate) async fn sync(connection: &mut PgConnection, group: &GroupRow, at: Ti
         let anchor = anchor_of(&group.schedule_anchors, name).unwrap_or(group.created_at);
         let zone = schedule.zone().name().to_owned();
         let live = group.enabled && schedule.enabled();
-        let before = known.remove(name).filter(|before| before.anchor == anchor && before.zone == zone);
+        let before = known
+            .remove(name)
+            .filter(|before| before.anchor == anchor && before.zone == zone);
         let (cursor, next, run, fired_at) = stand(schedule, before, live, anchor, at);
         names.push(name.clone());
         anchors.push(anchor);
@@ -245,12 +250,18 @@ fn stand(
 }
 
 fn micros(micros: u64) -> PgInterval {
-    PgInterval { months: 0, days: 0, microseconds: i64::try_from(micros).unwrap_or(i64::MAX) }
+    PgInterval {
+        months: 0,
+        days: 0,
+        microseconds: i64::try_from(micros).unwrap_or(i64::MAX),
+    }
 }
 
 /// A deleted group has no schedules.
 pub(crate) async fn remove(connection: &mut PgConnection, group_id: i64) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM heddle.schedules WHERE group_id = $1", group_id).execute(connection).await?;
+    sqlx::query!("DELETE FROM heddle.schedules WHERE group_id = $1", group_id)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -292,7 +303,9 @@ impl Store {
 impl Completion {
     /// Takes up to `limit` schedules that are due, with the database's clock; see `sql/take_schedules.sql`.
     pub async fn take_schedules(&mut self, limit: usize) -> Result<(Vec<DueSchedule>, Option<Time>), StoreError> {
-        let rows = sqlx::query_file!("src/sql/take_schedules.sql", limit as i64).fetch_all(self.connection()).await?;
+        let rows = sqlx::query_file!("src/sql/take_schedules.sql", limit as i64)
+            .fetch_all(self.connection())
+            .await?;
         let now = rows.first().map(|row| row.now);
         let due = rows
             .into_iter()

@@ -140,18 +140,23 @@ pub struct KnownInstants {
 
 /// Tells whoever follows, or waits within, a group that it has changed. Within the change's transaction.
 pub(crate) async fn changed(connection: &mut PgConnection, group_id: i64) -> Result<(), StoreError> {
-    sqlx::query!("INSERT INTO heddle.link_events (kind, group_id) VALUES (2, $1)", group_id)
-        .execute(connection)
-        .await?;
+    sqlx::query!(
+        "INSERT INTO heddle.link_events (kind, group_id) VALUES (2, $1)",
+        group_id
+    )
+    .execute(connection)
+    .await?;
     Ok(())
 }
 
 impl Store {
     /// Whether there are events.
     pub async fn has_link_events(&self) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.link_events) AS "some!""#)
-            .fetch_one(&self.pool)
-            .await?)
+        Ok(
+            sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.link_events) AS "some!""#)
+                .fetch_one(&self.pool)
+                .await?,
+        )
     }
 
     /// Runs that wait for upstreams, behind `after`: for the repair sweep.
@@ -195,7 +200,10 @@ impl Completion {
                     backfilled: row.backfilled,
                     cascades: row.cascades,
                 }),
-                (1, Some(run), _) => LinkEvent::Arrived { group_id: row.group_id, run: RunId(run) },
+                (1, Some(run), _) => LinkEvent::Arrived {
+                    group_id: row.group_id,
+                    run: RunId(run),
+                },
                 _ => LinkEvent::Changed(row.group_id),
             })
             .collect())
@@ -370,9 +378,12 @@ impl Completion {
 
     /// When the group's schedules are due next: what lies before that has been decided.
     pub async fn next_of_group(&mut self, group_id: i64) -> Result<Option<Time>, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT min(next_fire_at) FROM heddle.schedules WHERE group_id = $1", group_id)
-            .fetch_one(self.connection())
-            .await?)
+        Ok(sqlx::query_scalar!(
+            "SELECT min(next_fire_at) FROM heddle.schedules WHERE group_id = $1",
+            group_id
+        )
+        .fetch_one(self.connection())
+        .await?)
     }
 
     /// The last instant of a group at or before `at` that has a run.
@@ -462,7 +473,9 @@ impl Completion {
         )
         .execute(self.connection())
         .await?;
-        sqlx::query!("DELETE FROM heddle.needs WHERE run = ANY ($1)", &ids).execute(self.connection()).await?;
+        sqlx::query!("DELETE FROM heddle.needs WHERE run = ANY ($1)", &ids)
+            .execute(self.connection())
+            .await?;
         let lacks: Vec<(Uuid, i64, Time)> = weighed
             .iter()
             .flat_map(|entry| entry.lacks.iter().map(move |(group, at)| (entry.run.0, *group, *at)))
@@ -478,10 +491,16 @@ impl Completion {
         )
         .execute(self.connection())
         .await?;
-        let free: Vec<Uuid> =
-            weighed.iter().filter(|entry| entry.lacks.is_empty()).map(|entry| entry.run.0).collect();
-        let groups: Vec<i64> =
-            weighed.iter().filter(|entry| entry.lacks.is_empty()).map(|entry| entry.group_id).collect();
+        let free: Vec<Uuid> = weighed
+            .iter()
+            .filter(|entry| entry.lacks.is_empty())
+            .map(|entry| entry.run.0)
+            .collect();
+        let groups: Vec<i64> = weighed
+            .iter()
+            .filter(|entry| entry.lacks.is_empty())
+            .map(|entry| entry.group_id)
+            .collect();
         sqlx::query!(
             "WITH freed AS (UPDATE heddle.waits SET upstreams = false WHERE run = ANY ($1))
              INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT g FROM UNNEST($2::bigint[]) AS g",
@@ -523,7 +542,9 @@ impl Completion {
             .execute(self.connection())
             .await?;
         } else {
-            sqlx::query!("DELETE FROM heddle.successes WHERE run = $1", run.0).execute(self.connection()).await?;
+            sqlx::query!("DELETE FROM heddle.successes WHERE run = $1", run.0)
+                .execute(self.connection())
+                .await?;
         }
         Ok(())
     }

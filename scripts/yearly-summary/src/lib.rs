@@ -62,7 +62,9 @@ pub struct Output {
 /// Sums up the twelve monthly reports of a year, and writes the result to the warehouse.
 #[heddle::task]
 fn run(params: Params) -> Result<Output, Failure> {
-    let year = params.year.unwrap_or_else(|| heddle::context().data_interval.start.year());
+    let year = params
+        .year
+        .unwrap_or_else(|| heddle::context().data_interval.start.year());
     let warehouse = sql::connection("warehouse");
     let months: Vec<Month> = warehouse.query(MONTHS, (format!("{year:04}-01"), format!("{year:04}-12")))?;
     if months.len() != 12 {
@@ -179,7 +181,10 @@ mod tests {
     fn a_year_that_is_not_complete_is_fatal() {
         let host = host(11);
         let failure = run(Params { year: None }).unwrap_err();
-        assert!(failure.is_fatal() && failure.message().contains("11 of the twelve"), "{failure}");
+        assert!(
+            failure.is_fatal() && failure.message().contains("11 of the twelve"),
+            "{failure}"
+        );
         assert_eq!(host.statements().len(), 1, "nothing is written");
     }
 }

@@ -59,19 +59,28 @@ impl HostServices for Terminal {
 
 /// Whether a script is named by its file.
 pub(crate) fn is_file(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|extension| extension == "wasm" || extension == "wat")
+    Path::new(name)
+        .extension()
+        .is_some_and(|extension| extension == "wasm" || extension == "wat")
 }
 
 /// Compiles and runs a file.
 pub(crate) async fn test(file: &str, params: Map<String, Value>, timeout: Option<&str>) -> Result<ExitCode> {
     let wasm = std::fs::read(file).map_err(|error| usage(format!("cannot read {file}: {error}")))?;
     let timeout = match timeout {
-        Some(text) => text.parse::<Span>().map_err(|error| usage(format!("--timeout {text}: {error}")))?.std(),
+        Some(text) => text
+            .parse::<Span>()
+            .map_err(|error| usage(format!("--timeout {text}: {error}")))?
+            .std(),
         None => TIMEOUT,
     };
     let cache = tempfile::tempdir().context("no directory for compiled scripts")?;
     let program = std::env::current_exe().context("cannot find the program itself")?;
-    let compiler = CompilerCommand { program, args: vec!["compile-wasm".into()], env: Vec::new() };
+    let compiler = CompilerCommand {
+        program,
+        args: vec!["compile-wasm".into()],
+        env: Vec::new(),
+    };
     let clock = Arc::new(NodeClock::default());
     let sandbox = Sandbox::new(SandboxConfig::new(cache.path().to_owned(), compiler), clock.clone())?;
     let compiled = match sandbox.compile(wasm.into()).await {
@@ -90,11 +99,15 @@ pub(crate) async fn test(file: &str, params: Map<String, Value>, timeout: Option
         }
     }
     let script = sandbox
-        .load(&compiled.digest, async { Err::<bytes::Bytes, _>("it was compiled just now".to_owned()) })
+        .load(&compiled.digest, async {
+            Err::<bytes::Bytes, _>("it was compiled just now".to_owned())
+        })
         .await
         .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
     let now = clock.now();
-    let name = Path::new(file).file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let name = Path::new(file)
+        .file_stem()
+        .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let id = heddle_domain::id::uuid_v7(now, SystemChance.bits());
     let request = AttemptRequest {
         context: Context {
@@ -110,7 +123,10 @@ pub(crate) async fn test(file: &str, params: Map<String, Value>, timeout: Option
             idempotency_key: format!("{id}/{name}"),
         },
         params: params.to_string(),
-        limits: Limits { timeout: Some(timeout), ..Limits::default() },
+        limits: Limits {
+            timeout: Some(timeout),
+            ..Limits::default()
+        },
         grants: Grants::default(),
         host: Arc::new(Terminal),
     };
@@ -123,7 +139,11 @@ pub(crate) async fn test(file: &str, params: Map<String, Value>, timeout: Option
         }),
     );
     let result = receiver.await.context("the run did not end")?;
-    let what = format!("in {:.1} ms, {} KiB", result.duration.as_secs_f64() * 1e3, result.memory_bytes / 1024);
+    let what = format!(
+        "in {:.1} ms, {} KiB",
+        result.duration.as_secs_f64() * 1e3,
+        result.memory_bytes / 1024
+    );
     match result.outcome {
         Outcome::Succeeded(output) => {
             let shown = serde_json::from_str::<Value>(&output)
@@ -137,7 +157,9 @@ pub(crate) async fn test(file: &str, params: Map<String, Value>, timeout: Option
             eprintln!("skipped: {why}; {what}");
             done()
         }
-        Outcome::Failed { kind, message, trace, .. } => {
+        Outcome::Failed {
+            kind, message, trace, ..
+        } => {
             eprintln!("failed {what}\n{kind}: {message}");
             if let Some(trace) = trace {
                 eprintln!("{trace}");

@@ -116,9 +116,7 @@ async fn bind(listen: std::net::SocketAddr) -> Result<TcpListener> {
     let until = tokio::time::Instant::now() + BIND_WAIT;
     loop {
         match TcpListener::bind(listen).await {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::AddrInUse && tokio::time::Instant::now() < until =>
-            {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && tokio::time::Instant::now() < until => {
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
             bound => {

@@ -141,7 +141,10 @@ pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time)
     for (task_name, task) in &spec.tasks {
         let place = format!("/tasks/{}", pointer_token(task_name));
         let tasks = |taken: &Name| ancestry.check(task_name, taken);
-        let checker = task::Checker { templates: &templates, tasks: &tasks };
+        let checker = task::Checker {
+            templates: &templates,
+            tasks: &tasks,
+        };
         task::check(&place, (name, spec), task, catalog, &checker, &mut faults);
     }
     graph::check_tasks(spec, &mut faults);

@@ -23,7 +23,10 @@ fn all(template: String, condition: bool) -> (Result<(), String>, Result<Value, 
             let checked = templates.check_condition(&template, &any_task);
             (checked, templates.eval_condition(&template, &scope()).map(Value::from))
         } else {
-            (templates.check(&template, &any_task), templates.render(&template, &scope()))
+            (
+                templates.check(&template, &any_task),
+                templates.render(&template, &scope()),
+            )
         }
     })
 }
@@ -41,7 +44,10 @@ fn refused(expression: &str) {
     ] {
         let (checked, rendered) = all(template, condition);
         let detail = checked.expect_err(&shown);
-        assert!(detail.contains(" deep, at `") || detail.contains("in one another, at `"), "{shown}: {detail}");
+        assert!(
+            detail.contains(" deep, at `") || detail.contains("in one another, at `"),
+            "{shown}: {detail}"
+        );
         rendered.expect_err(&shown);
     }
 }
@@ -112,7 +118,10 @@ fn nested_statements_are_refused() {
     ] {
         let (checked, _) = all(format!("{open}{}{close}", middle.repeat(2_000)), false);
         let detail = checked.unwrap_err();
-        assert!(detail.contains("more than 64 `elif`") || detail.contains("nested more than 16 deep"), "{detail}");
+        assert!(
+            detail.contains("more than 64 `elif`") || detail.contains("nested more than 16 deep"),
+            "{detail}"
+        );
     }
     for (open, close) in [("{% if 1 %}", "{% endif %}"), ("{% for x in y %}", "{% endfor %}")] {
         let (checked, _) = all(format!("{}{}", open.repeat(2_000), close.repeat(2_000)), false);
@@ -123,13 +132,19 @@ fn nested_statements_are_refused() {
 /// Values that are nested by hand overflow when they are printed, compared or dropped.
 #[test]
 fn nested_values_are_refused() {
-    for step in ["{% set x = [x] %}", "{% set x = {'a': x} %}", "{% set x = dict(a=x) %}", "{% set x = x[::1] %}"] {
+    for step in [
+        "{% set x = [x] %}",
+        "{% set x = {'a': x} %}",
+        "{% set x = dict(a=x) %}",
+        "{% set x = x[::1] %}",
+    ] {
         let (checked, rendered) = all(format!("{{% set x = [1] %}}{}{{{{ x }}}}", step.repeat(2_000)), false);
         assert!(checked.unwrap_err().contains("may nest values"), "{step}");
         rendered.unwrap_err();
     }
     for step in ["[x]", "{'a': x}", "x ~ x"] {
-        let template = format!("{{% set x = 'x' %}}{{% for i in range(2000) %}}{{% set x = {step} %}}{{% endfor %}}{{{{ x }}}}");
+        let template =
+            format!("{{% set x = 'x' %}}{{% for i in range(2000) %}}{{% set x = {step} %}}{{% endfor %}}{{{{ x }}}}");
         let (_, rendered) = all(template, false);
         assert_eq!(rendered.unwrap(), json!("x"), "{step}");
     }
@@ -169,10 +184,18 @@ fn the_most_that_is_let_in() {
             (expression.clone(), true),
             (format!("{{{{ {expression} }}}}"), false),
             (format!("x {{{{ {expression} }}}}"), false),
-            (nested(&format!("{{% for x in [1] %}}{{{{ {expression} }}}}{{% endfor %}}")), false),
-            (nested(&format!("{{% if 0 %}}{elifs}{{{{ {expression} }}}}{{% endif %}}")), false),
+            (
+                nested(&format!("{{% for x in [1] %}}{{{{ {expression} }}}}{{% endfor %}}")),
+                false,
+            ),
+            (
+                nested(&format!("{{% if 0 %}}{elifs}{{{{ {expression} }}}}{{% endif %}}")),
+                false,
+            ),
         ] {
-            if std::env::var("DBG").is_ok() {eprintln!("DBG {}", template.chars().take(60).collect::<String>());}
+            if std::env::var("DBG").is_ok() {
+                eprintln!("DBG {}", template.chars().take(60).collect::<String>());
+            }
             let (checked, _) = all(template, condition);
             assert_eq!(checked, Ok(()), "{expression}");
         }

@@ -98,12 +98,20 @@ impl Templates {
             Use::Function(name) => self.env.globals().any(|(known, _)| known == name),
             _ => !name.starts_with('_') && self.has(kind, name),
         };
-        if there { Ok(()) } else { Err(format!("there is no {kind} `{}`", super::shown(name))) }
+        if there {
+            Ok(())
+        } else {
+            Err(format!("there is no {kind} `{}`", super::shown(name)))
+        }
     }
 
     /// Whether there is a filter, or a test, of a name; only minijinja's own tests for that know.
     fn has(&self, kind: &str, name: &str) -> bool {
-        let asked = if kind == "filter" { "name is filter" } else { "name is test" };
+        let asked = if kind == "filter" {
+            "name is filter"
+        } else {
+            "name is test"
+        };
         self.env
             .compile_expression(asked)
             .and_then(|expression| expression.eval(minijinja::context! { name }))

@@ -116,8 +116,14 @@ impl Rewritten {
     /// The place in the source; of a filter that was written for a comparison, that of the comparison.
     pub(super) fn place(&self, range: Range<usize>) -> Range<usize> {
         let (start, end) = (self.place_of(range.start), self.place_of(range.end));
-        let written = self.text.get(range.start..).is_some_and(|text| text.starts_with(FILTER));
-        let around = self.comparisons.iter().filter(|place| written && place.contains(&start));
+        let written = self
+            .text
+            .get(range.start..)
+            .is_some_and(|text| text.starts_with(FILTER));
+        let around = self
+            .comparisons
+            .iter()
+            .filter(|place| written && place.contains(&start));
         around.min_by_key(|place| place.len()).cloned().unwrap_or(start..end)
     }
 
@@ -152,7 +158,11 @@ pub(super) fn rewrite(source: &str, codes: &[Code<'_>]) -> Option<Rewritten> {
         alike.push((text.len(), at));
     }
     text.push_str(&source[at..]);
-    Some(Rewritten { text, alike, comparisons })
+    Some(Rewritten {
+        text,
+        alike,
+        comparisons,
+    })
 }
 
 /// A bracket's inside, or all of an expression, up to where it is read.
@@ -200,7 +210,10 @@ fn rewrite_code(code: &Code<'_>, edits: &mut Vec<Edit>, comparisons: &mut Vec<Ra
             Joint::Boundary => level.end(last_end, edits, comparisons),
             Joint::Comparison(length) => {
                 let start = level.operand.unwrap_or(token.start);
-                let sign: Vec<_> = code.tokens[index..index + length].iter().map(|token| token.text).collect();
+                let sign: Vec<_> = code.tokens[index..index + length]
+                    .iter()
+                    .map(|token| token.text)
+                    .collect();
                 let sign = sign.join(" ");
                 let end = code.tokens[index + length - 1].end();
                 let written = match level.comparison {

@@ -54,7 +54,11 @@ pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
             return Err(wrong(template, place, &detail));
         }
         if statements.iter().sum::<usize>() > ELIFS_MAX {
-            return Err(wrong(template, place, &format!("more than {ELIFS_MAX} `elif` of one `if`")));
+            return Err(wrong(
+                template,
+                place,
+                &format!("more than {ELIFS_MAX} `elif` of one `if`"),
+            ));
         }
         if bound_nesting > NESTING_MAX {
             let detail = format!("`for` and `set` that may nest values more than {NESTING_MAX} deep");
@@ -93,7 +97,13 @@ fn check_tag(template: &str, code: &Code<'_>) -> Result<(), String> {
         return Err("`set` takes a value, `{% set name = value %}`, not a block".into());
     }
     // An attribute that is set outlives its block, and so could grow with each round of a `for`.
-    if tag == "set" && code.tokens.iter().take_while(|token| !token.is("=")).any(|token| token.is(".")) {
+    if tag == "set"
+        && code
+            .tokens
+            .iter()
+            .take_while(|token| !token.is("="))
+            .any(|token| token.is("."))
+    {
         return Err(wrong(template, code.range.start, "`set` takes a plain name"));
     }
     if tag == "for" && code.tokens.last().is_some_and(|word| word.is("recursive")) {

@@ -115,7 +115,10 @@ pub(super) fn template(source: &str) -> Result<Vec<Code<'_>>, String> {
 /// The length of ` name %}` or ` name -%}`, if the text begins so.
 fn tag_end(text: &str, name: &str) -> Option<usize> {
     let space = |c: char| c.is_ascii_whitespace();
-    let rest = text.trim_start_matches(space).strip_prefix(name)?.trim_start_matches(space);
+    let rest = text
+        .trim_start_matches(space)
+        .strip_prefix(name)?
+        .trim_start_matches(space);
     let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest).strip_prefix("%}")?;
     Some(text.len() - rest.len())
 }
@@ -155,7 +158,11 @@ fn piece<'s>(source: &'s str, from: usize, close: Option<&str>) -> Result<(Code<
             _ => None,
         };
         if let Some(end) = end {
-            let code = Code { statement: false, range: from..at, tokens };
+            let code = Code {
+                statement: false,
+                range: from..at,
+                tokens,
+            };
             return Ok((code, end));
         }
         let (kind, length) = token(rest).map_err(|detail| wrong(source, at, detail))?;
@@ -163,7 +170,10 @@ fn piece<'s>(source: &'s str, from: usize, close: Option<&str>) -> Result<(Code<
         match kind {
             Kind::Open => open.push(text),
             Kind::Close => {
-                if !matches!((open.pop(), text), (Some("("), ")") | (Some("["), "]") | (Some("{"), "}")) {
+                if !matches!(
+                    (open.pop(), text),
+                    (Some("("), ")") | (Some("["), "]") | (Some("{"), "}")
+                ) {
                     return Err(wrong(source, at, &format!("a `{text}` that closes nothing")));
                 }
             }

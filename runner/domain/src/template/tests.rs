@@ -184,7 +184,12 @@ fn check_says_where() {
     assert_eq!(templates.check("{{ params.x | date }}", &any_task), Ok(()));
     assert_eq!(templates.check("plain", &any_task), Ok(()));
     assert!(templates.check("{{ params.x", &any_task).is_err());
-    assert!(templates.check("line\n{{ 1 + }}", &any_task).unwrap_err().contains("(line 2)"));
+    assert!(
+        templates
+            .check("line\n{{ 1 + }}", &any_task)
+            .unwrap_err()
+            .contains("(line 2)")
+    );
     assert!(templates.check("{% if x %}", &any_task).is_err());
     let mut faults = Faults::default();
     templates.check_value(

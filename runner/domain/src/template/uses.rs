@@ -30,7 +30,11 @@ pub(super) fn check<'s>(
             // `map('upper')`, `select('defined')`: a filter or a test by its name.
             if let Some((filter, Some(argument))) = by_name(code, index) {
                 let inner = &argument.text[1..argument.text.len() - 1];
-                let named = if filter == "map" { Use::Filter(inner) } else { Use::Test(inner) };
+                let named = if filter == "map" {
+                    Use::Filter(inner)
+                } else {
+                    Use::Test(inner)
+                };
                 known(named).map_err(|detail| wrong(source, argument.start, &detail))?;
             }
         }
@@ -48,9 +52,8 @@ fn named<'s>(code: &Code<'s>, index: usize) -> Option<Use<'s>> {
     if before.is_some_and(|before| before.is("|")) {
         return Some(Use::Filter(token.text));
     }
-    let is = |at: usize| {
-        at > 0 && code.tokens[at].is("is") && code.is_operator(at) && code.tokens[at - 1].ends_operand()
-    };
+    let is =
+        |at: usize| at > 0 && code.tokens[at].is("is") && code.is_operator(at) && code.tokens[at - 1].ends_operand();
     let after_is = index
         .checked_sub(1)
         .is_some_and(|one| is(one) || (code.tokens[one].is("not") && one.checked_sub(1).is_some_and(is)));

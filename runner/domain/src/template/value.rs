@@ -144,7 +144,9 @@ pub(super) fn moment_of(value: &Value, zone: Tz) -> Result<Time, Error> {
     let Some(text) = value.as_str() else {
         return match value.kind() {
             ValueKind::Number | ValueKind::Plain => instant_of(value, zone),
-            kind => Err(invalid(format!("a time cannot be compared with a value of type {kind}"))),
+            kind => Err(invalid(format!(
+                "a time cannot be compared with a value of type {kind}"
+            ))),
         };
     };
     let text = text.trim();

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use heddle_domain::schedule::Kind;
 use heddle_domain::{Clock, Time};
 use heddle_engine::Engine;
-use heddle_domain::schedule::Kind;
 use heddle_store::group::GroupRow;
 use heddle_store::schedule;
 
@@ -41,7 +41,11 @@ pub(super) async fn next(engine: &Engine, group: GroupRow, count: usize) -> Resu
         for _ in 0..count {
             let Some(instant) = at else { break };
             instants.entry(instant).or_default().push(name.clone());
-            at = if schedule.has_grid() { schedule.next_after(instant) } else { None };
+            at = if schedule.has_grid() {
+                schedule.next_after(instant)
+            } else {
+                None
+            };
         }
     }
     next.instants = instants.into_iter().take(count).collect();

@@ -85,7 +85,10 @@ fn view(row: &GroupRow, next: &NextInstants) -> Value {
         for (name, schedule) in schedules {
             if let Value::Object(schedule) = schedule {
                 schedule.entry("enabled").or_insert(Value::Bool(true));
-                schedule.insert("next".into(), json!(next.by_schedule.get(name).copied().flatten().map(Moment)));
+                schedule.insert(
+                    "next".into(),
+                    json!(next.by_schedule.get(name).copied().flatten().map(Moment)),
+                );
                 if let Some(fired_at) = next.fired.get(name) {
                     // `once` has disabled itself.
                     schedule.insert("enabled".into(), Value::Bool(false));

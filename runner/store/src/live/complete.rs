@@ -189,7 +189,11 @@ pub struct Completion {
 impl Store {
     /// Begins to record outcomes.
     pub async fn completion(&self, lease: i64, now: Time) -> Result<Completion, StoreError> {
-        Ok(Completion { tx: self.begin().await?, lease, now })
+        Ok(Completion {
+            tx: self.begin().await?,
+            lease,
+            now,
+        })
     }
 
     /// Ends runs of one task run, under this node's lease; answers which were its to end, and whether a run succeeded
@@ -267,7 +271,10 @@ impl Completion {
                     locked.runs.insert(run, LockedRun { state, progress });
                 }
                 (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
-                    let at = AttemptKey { key: TaskKey::from_numbers(task, item), attempt: attempt as u16 };
+                    let at = AttemptKey {
+                        key: TaskKey::from_numbers(task, item),
+                        attempt: attempt as u16,
+                    };
                     locked.owned.insert((run, at), started_at);
                 }
                 _ => {}
@@ -291,7 +298,13 @@ impl Completion {
                 table: "runs_live",
                 detail: format!("state {}", row.state),
             })?;
-            locked.insert(RunId(row.id), LockedRun { state, progress: row.progress });
+            locked.insert(
+                RunId(row.id),
+                LockedRun {
+                    state,
+                    progress: row.progress,
+                },
+            );
         }
         Ok(locked)
     }
@@ -307,7 +320,9 @@ impl Completion {
         sqlx::query!("SAVEPOINT effects").execute(&mut *self.tx).await?;
         for effect in effects {
             if !self.apply_effect(run, task, group_id, effect).await? {
-                sqlx::query!("ROLLBACK TO SAVEPOINT effects").execute(&mut *self.tx).await?;
+                sqlx::query!("ROLLBACK TO SAVEPOINT effects")
+                    .execute(&mut *self.tx)
+                    .await?;
                 return Ok(false);
             }
         }
@@ -329,7 +344,11 @@ impl Completion {
                 .execute(&mut *self.tx)
                 .await?
             }
-            Effect::CompareAndSet { key, expected: None, value } => {
+            Effect::CompareAndSet {
+                key,
+                expected: None,
+                value,
+            } => {
                 sqlx::query!(
                     "INSERT INTO heddle.script_state (group_id, key, value, version) VALUES ($1, $2, $3, 1)
                      ON CONFLICT (group_id, key) DO NOTHING",
@@ -340,7 +359,11 @@ impl Completion {
                 .execute(&mut *self.tx)
                 .await?
             }
-            Effect::CompareAndSet { key, expected: Some(expected), value } => {
+            Effect::CompareAndSet {
+                key,
+                expected: Some(expected),
+                value,
+            } => {
                 sqlx::query!(
                     "UPDATE heddle.script_state SET value = $4, version = version + 1, updated_at = now()
                       WHERE group_id = $1 AND key = $2 AND version = $3",
@@ -353,9 +376,13 @@ impl Completion {
                 .await?
             }
             Effect::Delete { key } => {
-                sqlx::query!("DELETE FROM heddle.script_state WHERE group_id = $1 AND key = $2", group, key)
-                    .execute(&mut *self.tx)
-                    .await?;
+                sqlx::query!(
+                    "DELETE FROM heddle.script_state WHERE group_id = $1 AND key = $2",
+                    group,
+                    key
+                )
+                .execute(&mut *self.tx)
+                .await?;
                 return Ok(true);
             }
             Effect::Notify { channel, subject, body } => {
@@ -422,17 +449,26 @@ impl Completion {
 
     /// Inserts log lines.
     pub async fn insert_logs(&mut self, rows: &[LogRow]) -> Result<(), StoreError> {
-        if rows.is_empty() { Ok(()) } else { insert_logs_in(&mut self.tx, rows).await }
+        if rows.is_empty() {
+            Ok(())
+        } else {
+            insert_logs_in(&mut self.tx, rows).await
+        }
     }
 
     /// Writes what was decided of locked runs: progress, ready rows, timers, interrupts, ends.
     pub async fn write(&mut self, writes: &[RunWrite]) -> Result<Written, StoreError> {
-        let mut written = Written { handed: true, ..Written::default() };
+        let mut written = Written {
+            handed: true,
+            ..Written::default()
+        };
         self.write_timers(writes).await?;
         written.interrupted = self.interrupt(writes).await?;
         self.write_maps(writes).await?;
-        let rows: Vec<(&RunWrite, &ReadyRow)> =
-            writes.iter().flat_map(|write| write.ready.iter().map(move |row| (write, row))).collect();
+        let rows: Vec<(&RunWrite, &ReadyRow)> = writes
+            .iter()
+            .flat_map(|write| write.ready.iter().map(move |row| (write, row)))
+            .collect();
         if !rows.is_empty() {
             let runs: Vec<Uuid> = rows.iter().map(|(write, _)| write.run.0).collect();
             let tasks: Vec<i16> = rows.iter().map(|(_, row)| row.at.key.task as i16).collect();
@@ -485,14 +521,28 @@ impl Completion {
         if ended.is_empty() {
             return Ok((false, false));
         }
-        let timed: Vec<Uuid> = ended.iter().filter(|write| write.timed).map(|write| write.run.0).collect();
+        let timed: Vec<Uuid> = ended
+            .iter()
+            .filter(|write| write.timed)
+            .map(|write| write.run.0)
+            .collect();
         if !timed.is_empty() {
-            sqlx::query!("DELETE FROM heddle.timers WHERE run = ANY ($1)", &timed).execute(&mut *self.tx).await?;
+            sqlx::query!("DELETE FROM heddle.timers WHERE run = ANY ($1)", &timed)
+                .execute(&mut *self.tx)
+                .await?;
         }
-        let gated: Vec<Uuid> = ended.iter().filter(|write| write.gated).map(|write| write.run.0).collect();
+        let gated: Vec<Uuid> = ended
+            .iter()
+            .filter(|write| write.gated)
+            .map(|write| write.run.0)
+            .collect();
         if !gated.is_empty() {
-            sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &gated).execute(&mut *self.tx).await?;
-            sqlx::query!("DELETE FROM heddle.needs WHERE run = ANY ($1)", &gated).execute(&mut *self.tx).await?;
+            sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &gated)
+                .execute(&mut *self.tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.needs WHERE run = ANY ($1)", &gated)
+                .execute(&mut *self.tx)
+                .await?;
         }
         let ids: Vec<Uuid> = ended.iter().map(|write| write.run.0).collect();
         let states: Vec<i16> = ended.iter().map(|write| write.state.number()).collect();
@@ -510,7 +560,10 @@ impl Completion {
         )
         .fetch_all(&mut *self.tx)
         .await?;
-        Ok((rows.iter().any(|row| row.has_parent), rows.iter().any(|row| row.followed)))
+        Ok((
+            rows.iter().any(|row| row.has_parent),
+            rows.iter().any(|row| row.followed),
+        ))
     }
 
     async fn write_timers(&mut self, writes: &[RunWrite]) -> Result<(), StoreError> {
@@ -579,8 +632,10 @@ impl Completion {
     }
 
     async fn interrupt(&mut self, writes: &[RunWrite]) -> Result<Vec<Interrupted>, StoreError> {
-        let hit: Vec<(RunId, TaskKey)> =
-            writes.iter().flat_map(|write| write.interrupt.iter().map(move |&key| (write.run, key))).collect();
+        let hit: Vec<(RunId, TaskKey)> = writes
+            .iter()
+            .flat_map(|write| write.interrupt.iter().map(move |&key| (write.run, key)))
+            .collect();
         if hit.is_empty() {
             return Ok(Vec::new());
         }
@@ -594,7 +649,10 @@ impl Completion {
             .into_iter()
             .map(|row| Interrupted {
                 run: RunId(row.run),
-                at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                at: AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u16,
+                },
                 lease: row.lease,
             })
             .collect())
@@ -603,10 +661,16 @@ impl Completion {
     /// Takes back all ready rows of runs.
     pub async fn withdraw(&mut self, runs: &[RunId]) -> Result<Vec<(RunId, TaskKey)>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
-        let rows = sqlx::query!("DELETE FROM heddle.ready WHERE run = ANY ($1) RETURNING run, task, item", &ids)
-            .fetch_all(&mut *self.tx)
-            .await?;
-        Ok(rows.into_iter().map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))).collect())
+        let rows = sqlx::query!(
+            "DELETE FROM heddle.ready WHERE run = ANY ($1) RETURNING run, task, item",
+            &ids
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item)))
+            .collect())
     }
 
     /// Claims what comes next: always the last thing before the commit.

@@ -70,7 +70,10 @@ impl Completion {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let at = AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 };
+                let at = AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u16,
+                };
                 match row.kind {
                     1 => Due::Deadline(RunId(row.run)),
                     2 => Due::Timeout(RunId(row.run), at),
@@ -95,7 +98,10 @@ impl Completion {
             .map(|row| Settlement {
                 parent: EndedAttempt {
                     run: RunId(row.run),
-                    at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                    at: AttemptKey {
+                        key: TaskKey::from_numbers(row.task, row.item),
+                        attempt: row.attempt as u16,
+                    },
                     lease: 0,
                 },
                 child: RunId(row.child),
@@ -167,7 +173,11 @@ impl Completion {
         Ok((
             active
                 .into_iter()
-                .map(|row| ActiveRun { run: RunId(row.id), trigger: row.trigger, sourced: row.sourced })
+                .map(|row| ActiveRun {
+                    run: RunId(row.id),
+                    trigger: row.trigger,
+                    sourced: row.sourced,
+                })
                 .collect(),
             waiting.into_iter().map(|row| RunId(row.id)).collect(),
         ))
@@ -176,7 +186,9 @@ impl Completion {
     /// These runs wait no longer.
     pub async fn unwait(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
         let ids: Vec<uuid::Uuid> = runs.iter().map(|run| run.0).collect();
-        sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &ids).execute(self.connection()).await?;
+        sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &ids)
+            .execute(self.connection())
+            .await?;
         Ok(())
     }
 }
@@ -236,7 +248,10 @@ impl Store {
                 node: row.node,
                 ended: EndedAttempt {
                     run: RunId(row.run),
-                    at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                    at: AttemptKey {
+                        key: TaskKey::from_numbers(row.task, row.item),
+                        attempt: row.attempt as u16,
+                    },
                     lease: row.lease,
                 },
             })

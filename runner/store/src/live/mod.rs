@@ -36,11 +36,13 @@ mod create;
 mod inbox;
 
 pub use claim::{Claimed, RunFacts};
-pub use complete::{AttemptRow, Completion, Effect, EndedAttempt, LogRow, LockedRun, Locked, RunWrite, SoleRow, Written};
-pub use control::{Interrupted, LiveRun};
-pub use create::{Created, NewRun, ReadyRow};
 pub(crate) use complete::insert_logs_in;
+pub use complete::{
+    AttemptRow, Completion, Effect, EndedAttempt, Locked, LockedRun, LogRow, RunWrite, SoleRow, Written,
+};
+pub use control::{Interrupted, LiveRun};
 pub(crate) use create::create_in;
+pub use create::{Created, NewRun, ReadyRow};
 pub use inbox::{ActiveRun, Due, Inbox, LostAttempt, Settlement};
 
 /// How many rows one transaction of the data plane moves at most.

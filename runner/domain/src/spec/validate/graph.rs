@@ -49,7 +49,10 @@ struct Ancestors<'a> {
 
 impl<'a> Ancestry<'a> {
     pub(super) fn new(spec: &'a GroupSpec) -> Self {
-        Self { spec, known: OnceCell::new() }
+        Self {
+            spec,
+            known: OnceCell::new(),
+        }
     }
 
     /// Whether templates of a task may take another's output: that of a task it waits for, directly or not.
@@ -78,11 +81,21 @@ impl<'a> Ancestry<'a> {
 
 impl<'a> Ancestors<'a> {
     fn of(spec: &'a GroupSpec) -> Self {
-        let places: HashMap<_, _> = spec.tasks.keys().enumerate().map(|(place, name)| (name, place)).collect();
+        let places: HashMap<_, _> = spec
+            .tasks
+            .keys()
+            .enumerate()
+            .map(|(place, name)| (name, place))
+            .collect();
         let needs: Vec<Vec<usize>> = spec
             .tasks
             .values()
-            .map(|task| task.depends_on.iter().filter_map(|name| places.get(name).copied()).collect())
+            .map(|task| {
+                task.depends_on
+                    .iter()
+                    .filter_map(|name| places.get(name).copied())
+                    .collect()
+            })
             .collect();
         let mut dependants = vec![Vec::new(); needs.len()];
         let mut missing: Vec<usize> = needs.iter().map(Vec::len).collect();
