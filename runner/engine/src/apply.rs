@@ -39,6 +39,8 @@ pub(crate) struct After {
     pub(crate) interrupted: Vec<Interrupted>,
     /// The inbox has something: a sub-run's end, a gate.
     pub(crate) inbox: bool,
+    /// A run has moved that uses pools: slots may be free, or wanted.
+    pub(crate) pooled: bool,
     /// A backfill's run has ended: there may be room for its next.
     pub(crate) backfilled: bool,
     /// The earliest timer that was written.
@@ -149,14 +151,15 @@ impl Inner {
         let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
         let mut ready = Vec::with_capacity(actions.ready.len());
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
-            let handed = *room > 0;
-            *room = room.saturating_sub(1);
-            ready.push(ReadyRow { at, turn: turn + 1 + ordinal as i64, handed });
-            if handed {
+            let pools = context.revision.need_of(at);
+            let mut row = ReadyRow { at, turn: turn + 1 + ordinal as i64, handed: false, pools };
+            row.hand(room);
+            if row.handed {
                 after.taken.push((run, at));
             } else {
                 after.left = true;
             }
+            ready.push(row);
         }
         for (due, _) in &actions.timers {
             after.due = Some(after.due.map_or(*due, |earliest| earliest.min(*due)));
@@ -166,6 +169,7 @@ impl Inner {
             after.finished.push(run);
         }
         after.moved.push(run);
+        after.pooled |= context.revision.pooled;
         after.backfilled |= finished && context.facts.trigger == Trigger::Backfill;
         let gated = context.revision.is_gated(context.facts.trigger, context.facts.source.is_some());
         after.inbox |= finished && (gated || context.facts.has_parent);
@@ -247,6 +251,9 @@ impl Inner {
         }
         if after.inbox {
             self.inbox.notify_one();
+        }
+        if after.pooled {
+            self.pools.notify_one();
         }
         if after.backfilled {
             self.backfills.notify_one();

@@ -273,6 +273,9 @@ impl Inner {
                     self.schedules.notify_one();
                     self.links.notify_one();
                 }
+                if change.kind == "pool" {
+                    self.pools.notify_one();
+                }
                 if change.kind == "script" {
                     self.warm_up.notify_one();
                 }
