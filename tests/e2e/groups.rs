@@ -26,7 +26,7 @@ async fn refused_with_pointers() {
         (one(json!({"script": "hello@7"})), "/tasks/t/script"),
         (one(json!({"script": "hello@x"})), "/tasks/t/script"),
         (one(json!({})), "/tasks/t"),
-        (one(json!({"script": "hello", "group": "x"})), "/tasks/t"),
+        (one(json!({"script": "hello", "queue": "x"})), "/tasks/t"),
         (task(json!({"depends_on": ["nope"]})), "/tasks/t/depends_on/0"),
         (
             json!({"tasks": {"a": ok, "b": hello(&["a", "a"])}}),

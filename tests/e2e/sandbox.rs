@@ -40,7 +40,7 @@ async fn output() {
     let run = hostile(&node, json!({"mode": "output", "count": fits + 1}), json!({})).await;
     check(&run, "output");
     assert_eq!(task(&run, "t")["output"], Value::Null);
-    let run = hostile(&node, json!({"mode": "output", "count": 50_000_000}), json!({})).await;
+    let run = hostile(&node, json!({"mode": "output", "count": 10_000_000}), json!({})).await;
     check(&run, "output");
     let limit = json!({"max_output": "1KiB"});
     check(

@@ -13,6 +13,7 @@ pub mod id;
 pub mod name;
 pub mod params;
 pub mod plan;
+pub mod pool;
 pub mod retry;
 pub mod run;
 pub mod schedule;

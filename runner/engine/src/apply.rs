@@ -41,6 +41,8 @@ pub(crate) struct After {
     pub(crate) interrupted: Vec<Interrupted>,
     /// The inbox has something: a sub-run's end, a gate.
     pub(crate) inbox: bool,
+    /// A run has moved that uses pools: slots may be free, or wanted.
+    pub(crate) pooled: bool,
     /// A backfill's run has ended: there may be room for its next.
     pub(crate) backfilled: bool,
     /// The earliest timer that was written.
@@ -165,18 +167,15 @@ impl Inner {
         let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
         let mut ready = Vec::with_capacity(actions.ready.len());
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
-            let handed = *room > 0;
-            *room = room.saturating_sub(1);
-            ready.push(ReadyRow {
-                at,
-                turn: turn + 1 + ordinal as i64,
-                handed,
-            });
-            if handed {
+            let pools = context.revision.need_of(at);
+            let mut row = ReadyRow { at, turn: turn + 1 + ordinal as i64, handed: false, pools };
+            row.hand(room);
+            if row.handed {
                 after.taken.push((run, at));
             } else {
                 after.left = true;
             }
+            ready.push(row);
         }
         for (due, _) in &actions.timers {
             after.due = Some(after.due.map_or(*due, |earliest| earliest.min(*due)));
@@ -186,6 +185,7 @@ impl Inner {
             after.finished.push(run);
         }
         after.moved.push(run);
+        after.pooled |= context.revision.pooled;
         after.backfilled |= finished && context.facts.trigger == Trigger::Backfill;
         let gated = context
             .revision
@@ -273,6 +273,9 @@ impl Inner {
         }
         if after.inbox {
             self.inbox.notify_one();
+        }
+        if after.pooled {
+            self.pools.notify_one();
         }
         if after.backfilled {
             self.backfills.notify_one();

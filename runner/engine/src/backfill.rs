@@ -327,12 +327,8 @@ impl Inner {
         moved.made = made.runs.len() as i64;
         moved.skipped += made.lost;
         turn.commit(&moved, now).await?;
-        self.runs_made(made);
-        Ok(if found.exhausted || moved.made as usize == room {
-            Turned::Idle
-        } else {
-            Turned::More
-        })
+        self.made(made.runs, made.contexts, &made.created);
+        Ok(if found.exhausted || moved.made as usize == room { Turned::Idle } else { Turned::More })
     }
 
     /// Its instants, reckoned from the revision that it was made for; remembered while it goes on.
@@ -410,51 +406,16 @@ impl Inner {
         let asked = laid_out.len();
         laid_out.retain(|(run, _)| got.contains(&run.id));
         let lost = (asked - laid_out.len()) as i64;
-        let mut room = if self.backlog.load(Ordering::Relaxed) {
-            0
-        } else {
-            self.room()
-        };
-        for ready in laid_out.iter_mut().flat_map(|(run, _)| &mut run.ready) {
-            ready.handed = room > 0;
-            room = room.saturating_sub(1);
-        }
-        let (runs, contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = laid_out.into_iter().unzip();
+        let (mut runs, contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = laid_out.into_iter().unzip();
+        self.hand_out(&mut runs);
         let created = turn.create(&runs, self.lease(), now).await?;
-        let handed = created.iter().all(|created| *created == Created::Made { handed: true });
         if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
             return Err(EngineError::Unreadable(format!(
                 "a run of backfill {} was not made: {refused:?}",
                 row.id
             )));
         }
-        Ok(Made {
-            runs,
-            contexts,
-            handed,
-            lost,
-        })
-    }
-
-    /// After the commit: what was handed to this node begins, what was not is told to all.
-    fn runs_made(self: &Arc<Self>, made: Made) {
-        let mut taken = Vec::new();
-        let mut left = false;
-        for (run, context) in made.runs.iter().zip(made.contexts) {
-            self.contexts.insert(run.id, context);
-            for row in &run.ready {
-                if row.handed && made.handed {
-                    taken.push((run.id, row.at));
-                } else {
-                    left = true;
-                }
-            }
-        }
-        self.take(taken);
-        if left {
-            self.work.notify_one();
-            self.wakes.work();
-        }
+        Ok(Made { runs, contexts, created, lost })
     }
 
     /// Cancels what a cancelled backfill has under way; when all of that has ended, so has the backfill.
@@ -483,8 +444,7 @@ impl Inner {
 struct Made {
     runs: Vec<NewRun>,
     contexts: Vec<Arc<RunContext>>,
-    /// The rows meant for this node came to it.
-    handed: bool,
+    created: Vec<Created>,
     /// At so many instants somebody was faster.
     lost: i64,
 }

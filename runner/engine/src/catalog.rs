@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_domain::plan::{Executor, Plan};
+use heddle_domain::pool::PoolNeed;
 use heddle_domain::run::{AttemptKey, Event, Progress, decide};
 use heddle_domain::schedule::{Calendar, Schedule};
 use heddle_domain::schema::Schema;
@@ -120,11 +121,22 @@ pub struct Revision {
     pub calendar: Calendar,
     /// The state in which a run of it begins: progress and what is ready at once.
     pub(crate) start: (Vec<u8>, Progress, Vec<AttemptKey>),
+    /// Per task: the slots of pools that its attempts take.
+    pools: Vec<Option<Arc<PoolNeed>>>,
+    /// Some task takes slots of pools.
+    pub(crate) pooled: bool,
     /// Per task: whether its params hold templates.
     pub(crate) templated: Vec<bool>,
 }
 
 impl Revision {
+    /// The slots of pools that an attempt takes. (Finding out a mapped task's items takes none; the items do.)
+    pub(crate) fn need_of(&self, at: AttemptKey) -> Option<Arc<PoolNeed>> {
+        let need = self.pools.get(at.key.task as usize)?.as_ref()?;
+        let expands = at.key.item.is_none() && self.plan.task(at.key.task)?.mapped;
+        (!expands).then(|| need.clone())
+    }
+
     /// Whether runs made by this trigger have to wait before the group's gate: for their turn, or for upstreams.
     /// `sourced` ones were made by a backfill or another run: no overlap applies to them.
     pub fn is_gated(&self, trigger: Trigger, sourced: bool) -> bool {
@@ -279,6 +291,8 @@ impl Catalog {
         let epoch = heddle_domain::Time::UNIX_EPOCH;
         let actions = decide(&plan, &mut state, &mut progress, &[Event::Start], epoch, &mut || 0)
             .map_err(|refused| EngineError::Unreadable(refused.to_string()))?;
+        let pools: Vec<Option<Arc<PoolNeed>>> =
+            plan.tasks.iter().map(|task| PoolNeed::of(&task.spec.pools).map(Arc::new)).collect();
         let templated = plan
             .tasks
             .iter()
@@ -293,6 +307,8 @@ impl Catalog {
             group_id: row.group_id,
             group_name,
             start: (progress.to_bytes(), progress, actions.ready),
+            pooled: pools.iter().any(Option::is_some),
+            pools,
             templated,
             plan,
             schedules,

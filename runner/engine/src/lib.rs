@@ -10,6 +10,7 @@
 //! | links | `upstream.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
 //! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
 //! | backfiller | `backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
+//! | admitter | `pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
 //! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
 //! | follower | `wake.rs` | notifications, every second | changes made on other nodes |
 //! | log writer | `logs.rs` | every 200 ms | lines of attempts that are under way |
@@ -27,6 +28,7 @@ mod http_task;
 mod inbox;
 mod logs;
 mod node;
+mod pools;
 mod overlap;
 mod prepare;
 mod pump;
@@ -161,6 +163,7 @@ pub(crate) struct Inner {
     pub(crate) links: Notify,
     pub(crate) warm_up: Notify,
     pub(crate) backfills: Notify,
+    pub(crate) pools: Notify,
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     pub(crate) ended: mpsc::UnboundedSender<work::Report>,
@@ -265,6 +268,7 @@ impl Engine {
             links: Notify::new(),
             warm_up: Notify::new(),
             backfills: Notify::new(),
+            pools: Notify::new(),
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
             ended,
@@ -296,6 +300,7 @@ impl Engine {
         inner.tracker.spawn(scheduler::run(inner.clone()));
         inner.tracker.spawn(upstream::run(inner.clone()));
         inner.tracker.spawn(backfill::run(inner.clone()));
+        inner.tracker.spawn(pools::run(inner.clone()));
         inner.tracker.spawn(node::keep(inner.clone()));
         inner.tracker.spawn(wake::follow(inner.clone()));
         inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));

@@ -249,6 +249,7 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
         finished: owned,
         followed,
         backfilled,
+        pooled: reports.iter().any(|report| report.context.revision.pooled),
         ..After::default()
     };
     inner.acted(after);

@@ -220,11 +220,12 @@ impl Inner {
     /// What was handed to this node begins; whoever else is concerned is woken.
     pub(crate) fn made(self: &Arc<Self>, runs: Vec<NewRun>, contexts: Vec<Arc<RunContext>>, created: &[Created]) {
         let mut taken = Vec::new();
-        let (mut left, mut gated, mut follows) = (false, false, false);
+        let (mut left, mut gated, mut follows, mut pooled) = (false, false, false, false);
         for ((run, context), created) in runs.into_iter().zip(contexts).zip(created) {
             let Created::Made { handed } = created else { continue };
             gated |= run.gated && !run.follows;
             follows |= run.follows;
+            pooled |= context.revision.pooled;
             if !run.ready.is_empty() {
                 self.contexts.insert(run.id, context);
             }
@@ -240,6 +241,9 @@ impl Inner {
         if left {
             self.work.notify_one();
             self.wakes.work();
+        }
+        if pooled {
+            self.pools.notify_one();
         }
         if gated {
             self.inbox.notify_one();
@@ -257,8 +261,7 @@ impl Inner {
             self.room()
         };
         for row in runs.iter_mut().flat_map(|run| run.ready.iter_mut()) {
-            row.handed = room > 0;
-            room = room.saturating_sub(1);
+            row.hand(&mut room);
         }
     }
 }

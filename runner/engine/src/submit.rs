@@ -314,6 +314,7 @@ impl Inner {
                     at,
                     turn: turn + 1 + ordinal as i64,
                     handed: false,
+                    pools: revision.need_of(at),
                 })
                 .collect(),
             gated,
@@ -521,8 +522,7 @@ async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
     let mut rows_left = false;
     for request in batch.iter_mut() {
         for row in &mut request.run.ready {
-            row.handed = room > 0;
-            room = room.saturating_sub(1);
+            row.hand(&mut room);
             rows_left |= !row.handed;
         }
     }
@@ -532,9 +532,11 @@ async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
         Ok(created) => {
             let mut taken = Vec::new();
             let mut gated = false;
+            let mut pooled = false;
             for ((request, created), run) in batch.drain(..).zip(created).zip(&runs) {
                 if let Created::Made { handed } = created {
                     gated |= run.gated;
+                    pooled |= run.ready.iter().any(|row| row.pools.is_some());
                     if !run.ready.is_empty() {
                         inner.contexts.insert(run.id, request.context);
                     }
@@ -550,6 +552,9 @@ async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
             if rows_left {
                 inner.work.notify_one();
                 inner.wakes.work();
+            }
+            if pooled {
+                inner.pools.notify_one();
             }
             if gated {
                 inner.inbox.notify_one();

@@ -289,6 +289,9 @@ impl Inner {
                     // Its bounds may have changed, and with them whose turn it is.
                     self.inbox.notify_one();
                 }
+                if change.kind == "pool" {
+                    self.pools.notify_one();
+                }
                 if change.kind == "script" {
                     self.warm_up.notify_one();
                 }

@@ -542,7 +542,7 @@ impl Store {
     pub async fn depths(&self) -> Result<Depths, StoreError> {
         Ok(sqlx::query_as!(
             Depths,
-            r#"SELECT (SELECT count(*) FROM heddle.ready) AS "ready!",
+            r#"SELECT (SELECT count(*) FROM heddle.ready) + (SELECT count(*) FROM heddle.ready_pooled) AS "ready!",
                       (SELECT count(*) FROM heddle.running) AS "running!",
                       (SELECT count(*) FROM heddle.timers WHERE kind = 0) AS "timers!""#
         )

@@ -203,6 +203,225 @@ fn check_says_where() {
 }
 
 #[test]
+fn instants_compare_with_texts() {
+    let when = |text: &str| Templates::new().eval_condition(text, &scope()).map_err(|error| error.0);
+    for (condition, expect) in [
+        ("logical_time < '2030'", true),
+        ("logical_time > '2030'", false),
+        ("logical_time >= '2026-11'", true),
+        ("logical_time < '2026-11-21' and logical_time >= '2026-11-20'", true),
+        ("logical_time == '2026-11-20T18:00:00.000000Z'", true),
+        ("logical_time == '2026-11-20T18:00:00Z'", true),
+        ("logical_time == '2026-11-21T02:00:00+08:00'", true),
+        ("logical_time != '2026-11-20T18:00:00Z'", false),
+        ("'2026-11-20 18:00' == logical_time", true),
+        ("'2013' <= data_interval.start", true),
+        (
+            "'2026' < data_interval.start < logical_time <= data_interval.end < '2027'",
+            true,
+        ),
+        ("data_interval.end == logical_time", true),
+        ("data_interval.start == logical_time", false),
+        ("not logical_time < '2030' or false", false),
+        ("not (logical_time < '2030')", false),
+        ("logical_time | plus('1d') > '2026-11-21'", true),
+        ("logical_time == 1795197600", true),
+        ("logical_time == none", false),
+        ("logical_time != none", true),
+        ("logical_time is lt('2030')", true),
+        ("logical_time is not eq '2026-11-20T18:00:00Z'", false),
+        ("logical_time in ['2025-01-01', '2026-11-20T18:00:00Z']", true),
+        ("logical_time not in ['2025-01-01']", true),
+        (
+            "['2025-01-01', '2030-01-01'] | select('>', logical_time) | list == ['2030-01-01']",
+            true,
+        ),
+        ("(logical_time | date) == '2026-11-20'", true),
+        ("{'a': logical_time > '2030'}.a", false),
+        ("[1, logical_time < '2030'][1]", true),
+        ("1 if logical_time < '2030' else 0", true),
+        ("range(1 if logical_time<'2030'else 0) | length == 1", true),
+    ] {
+        assert_eq!(when(condition), Ok(expect), "{condition}");
+    }
+    for (condition, expect) in [
+        ("logical_time < 'soon'", "`soon` is no time"),
+        ("logical_time == ''", "is no time"),
+        ("logical_time == true", "cannot be compared with a value of type bool"),
+        (
+            "logical_time < params.deep",
+            "cannot be compared with a value of type map",
+        ),
+        ("1 == 1 and logical_time < 'soon'", "at `logical_time < 'soon'`"),
+        ("params.missing > 1 or true", "`params.missing > 1` is not defined"),
+    ] {
+        let error = when(condition).expect_err(condition);
+        assert!(error.contains(expect), "{condition}: {error}");
+    }
+    check(
+        "{% if logical_time < '2030' %}early{% else %}late{% endif %}",
+        Ok(json!("early")),
+    );
+    check(
+        "{% for x in [1, 2, 3] if x in [2, 3] and x < 3 %}{{ x == 2 }}{% endfor %}",
+        Ok(json!("True")),
+    );
+    check("{% set x = logical_time<'2030' %}{{ x }}", Ok(json!("True")));
+    check(
+        "{{ logical_time }}: {{ logical_time > 'x' }}",
+        Err("at `logical_time > 'x'`"),
+    );
+    let shanghai = Scope::new(Given {
+        logical_time: "2026-11-20T18:00:00Z".parse().unwrap(),
+        zone: Some(Tz::Asia__Shanghai),
+        ..Given::default()
+    });
+    assert_eq!(
+        Templates::new().eval_condition("logical_time >= '2026-11-21'", &shanghai),
+        Ok(true)
+    );
+}
+
+/// What has no instants compares as minijinja compares it.
+#[test]
+fn other_comparisons_stay() {
+    let templates = Templates::new();
+    for expression in [
+        "1 < 2",
+        "1 < 2 < 3",
+        "1 < 3 < 2",
+        "3 > 2 == true",
+        "1 == 1.0",
+        "'a' < 'b'",
+        "'3' < 4",
+        "not 1 == 2",
+        "not not 1 < 2 and 3 >= 3 or false",
+        "1 in [1, 2]",
+        "3 not in [1, 2]",
+        "'a' in 'abc'",
+        "1 in '123'",
+        "'n' in params",
+        "'n' not in params",
+        "params.deep == {'a': [none, true]}",
+        "[1, 2] == [1, 2]",
+        "[1] < [2]",
+        "1 + 1 == 2",
+        "-1 < 1",
+        "2 * 3 > 5 - 1",
+        "params.n == 2 if params.n > 1 else params.n < 1",
+        "dict(a=1 < 2, b=[3 > 4])",
+        "dict(**{'a': 1 == 1})",
+        "range(*[1, 3 if 1 < 2 else 0])",
+        "params.n is defined and params.n != 3",
+        "params.n is not none == true",
+        "params.n is in [2]",
+        "params.n is not in [2]",
+        "params.n is eq 2",
+        "2 is not lt 1",
+        "none == none",
+        "none < 1",
+        "1 in none",
+        "{'a': 1 < 2, 'b': 'x' in ['x']}",
+        "[1, 2, 3][1 < 2:2 < 1]",
+        "(1, 2) < (1, 3)",
+        "'a' ~ 'b' == 'ab'",
+        "'x' | upper == 'X'",
+        "params.table | length > 3 and params.table != ''",
+        "(1 < 2) < (2 < 3)",
+        "1 < 2 if 2 < 1 else 3 < 4",
+        "[1 == 1, 2 == 3,]",
+        "'<' == '<'",
+        "1 <2==true",
+        "upstream.extract.rows>=3",
+        "3 == 1 == params.missing",
+        "params.missing is defined == false",
+        "[params.n == 1][0] in [false]",
+        "{'and': 1}.and == 1",
+        "[1, 2] | select('>', 1) | list == [2]",
+        "'a' 'b' == 'ab'",
+    ] {
+        let plain = templates
+            .env
+            .compile_expression(expression)
+            .unwrap()
+            .eval(scope().context());
+        match (plain, templates.evaluate(expression, &scope())) {
+            (Ok(plain), Ok(ours)) => assert_eq!(plain, ours, "{expression}"),
+            (Err(_), Err(_)) => {}
+            (plain, ours) => panic!("{expression}: {ours:?}, not {plain:?}"),
+        }
+        assert_eq!(templates.check_condition(expression, &any_task), Ok(()), "{expression}");
+    }
+}
+
+#[test]
+fn names_that_are_not_there_are_refused() {
+    let templates = Templates::new();
+    for (template, expect) in [
+        ("{{ nofn() }}", "there is no function `nofn`, at `nofn()"),
+        ("{{ 1 | nofilter }}", "there is no filter `nofilter`"),
+        ("{{ 1 | upper | nofilter(2) }}", "there is no filter `nofilter`"),
+        ("{{ 1 is notest }}", "there is no test `notest`"),
+        ("{{ 1 is not notest }}", "there is no test `notest`"),
+        ("{{ params.a | map('nofilter') }}", "there is no filter `nofilter`"),
+        ("{{ params.a | select('notest') }}", "there is no test `notest`"),
+        (
+            "x\n{% if params.a | nofilter %}{% endif %}",
+            "there is no filter `nofilter` (line 2)",
+        ),
+        ("{{ 1 | _compare('<', 2) }}", "there is no filter `_compare`"),
+        ("{{ debug() }}", "there is no function `debug`"),
+        ("{{ params(1) }}", "there is no function `params`"),
+        ("{{ upstream.b.rows }}", "not b, at `upstream.b.rows"),
+        ("{{ upstream['b'] }}", "not b"),
+        ("{{ 1 if upstream[\"b\"] else 2 }}", "not b"),
+        ("{{ upstream[''] }}", "there is no task ``"),
+    ] {
+        let tasks = |name: &Name| {
+            if name == "a" {
+                Ok(())
+            } else {
+                Err(format!("not {name}"))
+            }
+        };
+        let detail = templates.check(template, &tasks).expect_err(template);
+        assert!(detail.contains(expect), "{template}: {detail}");
+    }
+    let only_a = |name: &Name| {
+        if name == "a" {
+            Ok(())
+        } else {
+            Err(format!("not {name}"))
+        }
+    };
+    for template in [
+        "{{ upstream.a }} {{ upstream['a'].b }} {{ upstream[params.x] }} {{ upstream.items() }} {{ upstream | tojson }}",
+        "{{ params.upstream.b }} {{ 'upstream.b' }} {# upstream.b #}{% raw %}{{ upstream.b | no }}{% endraw %}",
+        "{% for f in [range] %}{{ f(2) }}{% endfor %}",
+        "{{ params.a.nofn() }} {{ 'x'.upper() }} {{ (1)|default(2) }}",
+        "{{ params.a is defined and (params.b) }} {{ 1 if (2) else (3) }} {{ not (1) }} {{ 1 in (1, 2) }}",
+        "{{ params.a is divisibleby 2 }} {{ params.a is not divisibleby(2) }}",
+        "{% if(1) %}{% elif(2) %}{% endif %}",
+        "{{ params.is }} {{ {'is': 1}.is }}",
+        "{{ params.a | map('upper') | join }} {{ params.a | map(attribute='x') }} {{ params.a | select }}",
+    ] {
+        assert_eq!(templates.check(template, &only_a), Ok(()), "{template}");
+    }
+    assert!(
+        templates
+            .check_condition("upstream.b > 1", &only_a)
+            .unwrap_err()
+            .contains("not b")
+    );
+    assert!(
+        templates
+            .check_condition("{{ 1 | no }}", &only_a)
+            .unwrap_err()
+            .contains("no filter `no`")
+    );
+}
+
+#[test]
 fn whole_values() {
     let templates = Templates::new();
     let value = json!({"a": ["{{ params.n }}", 1, null], "b": {"c": "t {{ item.region }}"}});
@@ -238,4 +457,8 @@ fn names_of_upstream() {
     check("{{ upstream | tojson }}", &[], true);
     check("{{ params.upstream }} {{ upstreams }} {{ my_upstream.x }}", &[], false);
     check("upstream.a.b > 1", &["a"], false);
+    check("upstream.a == '{{'", &["a"], false);
+    check("{{ upstream.items() }}", &[], true);
+    check("{{ upstream.заказ }} {{ 'upstream.x' }}", &["заказ"], false);
+    check("https://example.com/{{ upstream.a }}?q='", &["a"], false);
 }

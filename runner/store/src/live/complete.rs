@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::claim::claim_in;
 use super::create::create_in;
+use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
 use super::{Claimed, Created, Interrupted, NewRun, ReadyRow};
 use crate::{Store, StoreError};
 
@@ -465,10 +466,12 @@ impl Completion {
         self.write_timers(writes).await?;
         written.interrupted = self.interrupt(writes).await?;
         self.write_maps(writes).await?;
-        let rows: Vec<(&RunWrite, &ReadyRow)> = writes
-            .iter()
-            .flat_map(|write| write.ready.iter().map(move |row| (write, row)))
-            .collect();
+        let rows: Vec<(&RunWrite, &ReadyRow)> =
+            writes.iter().flat_map(|write| write.ready.iter().map(move |row| (write, row))).collect();
+        let (pooled, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, row)| row.pools.is_some());
+        if !pooled.is_empty() {
+            insert_pooled_of_writes(&mut self.tx, writes).await?;
+        }
         if !rows.is_empty() {
             let runs: Vec<Uuid> = rows.iter().map(|(write, _)| write.run.0).collect();
             let tasks: Vec<i16> = rows.iter().map(|(_, row)| row.at.key.task as i16).collect();
@@ -642,6 +645,7 @@ impl Completion {
         let runs: Vec<Uuid> = hit.iter().map(|(run, _)| run.0).collect();
         let tasks: Vec<i16> = hit.iter().map(|(_, key)| key.task as i16).collect();
         let items: Vec<i32> = hit.iter().map(|(_, key)| key.item_number()).collect();
+        interrupt_pooled(&mut self.tx, &runs, &tasks, &items).await?;
         let rows = sqlx::query_file!("src/sql/interrupt.sql", &runs, &tasks, &items, self.now)
             .fetch_all(&mut *self.tx)
             .await?;
@@ -661,16 +665,12 @@ impl Completion {
     /// Takes back all ready rows of runs.
     pub async fn withdraw(&mut self, runs: &[RunId]) -> Result<Vec<(RunId, TaskKey)>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
-        let rows = sqlx::query!(
-            "DELETE FROM heddle.ready WHERE run = ANY ($1) RETURNING run, task, item",
-            &ids
-        )
-        .fetch_all(&mut *self.tx)
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item)))
-            .collect())
+        let mut withdrawn = withdraw_pooled(&mut self.tx, &ids).await?;
+        let rows = sqlx::query!("DELETE FROM heddle.ready WHERE run = ANY ($1) RETURNING run, task, item", &ids)
+            .fetch_all(&mut *self.tx)
+            .await?;
+        withdrawn.extend(rows.into_iter().map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))));
+        Ok(withdrawn)
     }
 
     /// Claims what comes next: always the last thing before the commit.

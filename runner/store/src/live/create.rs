@@ -1,19 +1,22 @@
 //! Creating runs.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
+use heddle_domain::pool::PoolNeed;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{RunState, Trigger};
 use serde_json::Value;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
+use super::pools::insert_pooled_of_runs;
 use crate::{Store, StoreError};
 
 /// A row for *ready*, or for *running* if it is handed to this node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReadyRow {
     /// What.
     pub at: AttemptKey,
@@ -21,6 +24,18 @@ pub struct ReadyRow {
     pub turn: i64,
     /// Whether this node takes it at once.
     pub handed: bool,
+    /// The slots that it waits for before it is ready.
+    pub pools: Option<Arc<PoolNeed>>,
+}
+
+impl ReadyRow {
+    /// Hands it to this node, if there is room and it waits for no slots.
+    pub fn hand(&mut self, room: &mut usize) {
+        self.handed = *room > 0 && self.pools.is_none();
+        if self.handed {
+            *room -= 1;
+        }
+    }
 }
 
 /// A run to be created.
@@ -80,6 +95,12 @@ pub struct NewRun {
     pub instant: bool,
 }
 
+impl NewRun {
+    fn unpooled(&self) -> impl Iterator<Item = &ReadyRow> {
+        self.ready.iter().filter(|row| row.pools.is_none())
+    }
+}
+
 /// What became of a [`NewRun`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created {
@@ -97,14 +118,10 @@ pub enum Created {
 impl Store {
     /// Creates runs, in one transaction. The answers are in the order of `runs`.
     pub async fn create_runs(&self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
-        let plain = runs.iter().all(|run| {
-            run.key.is_none()
-                && run.dedupe.is_none()
-                && run.parent.is_none()
-                && !run.gated
-                && !run.instant
-                && run.deadline_at.is_none()
-        });
+        let plain =
+            runs.iter().all(|run| run.key.is_none() && run.dedupe.is_none() && run.parent.is_none() && !run.gated
+                && !run.instant && run.deadline_at.is_none()
+                && run.ready.iter().all(|row| row.pools.is_none()));
         if plain {
             let all: Vec<&NewRun> = runs.iter().collect();
             let mut connection = self.pool.acquire().await?;
@@ -142,6 +159,7 @@ pub(crate) async fn create_in(
         .map(|(_, run)| run)
         .collect();
     let handed = insert_runs(tx, &accepted, lease, now).await?;
+    insert_pooled_of_runs(tx, &accepted).await?;
     let gated: Vec<&&NewRun> = accepted.iter().filter(|run| run.gated).collect();
     if !gated.is_empty() {
         let ids: Vec<Uuid> = gated.iter().map(|run| run.id.0).collect();
@@ -428,10 +446,8 @@ async fn insert_runs(
         };
     }
     let started: Vec<Option<Time>> = column!(run => (run.state != RunState::Waiting).then_some(run.created_at));
-    let rows: Vec<(&NewRun, &ReadyRow)> = runs
-        .iter()
-        .flat_map(|run| run.ready.iter().map(move |row| (*run, row)))
-        .collect();
+    let rows: Vec<(&NewRun, &ReadyRow)> =
+        runs.iter().flat_map(|run| run.unpooled().map(move |row| (*run, row))).collect();
     macro_rules! row_column {
         ($run:ident, $row:ident => $value:expr) => {
             rows.iter().map(|($run, $row)| $value).collect::<Vec<_>>()

@@ -61,7 +61,7 @@ impl Completion {
             "DELETE FROM heddle.timers t
               WHERE (t.run, t.task, t.item, t.kind) IN (
                     SELECT run, task, item, kind FROM heddle.timers
-                     WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+                     WHERE due_at <= (SELECT clock_timestamp()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
              RETURNING t.run, t.task, t.item, t.kind, t.attempt",
             BATCH_MAX as i64
         )

@@ -16,7 +16,7 @@
 //!
 //! 1. advisory locks of dedupe hashes, in order;
 //! 2. rows of *runs_live*, in id order;
-//! 3. rows of *running*, *ready*, *timers* of these runs;
+//! 3. rows of *ready_pooled*, then of *running*, *ready*, *timers* of these runs;
 //! 4. rows of *ready* that are claimed, skipping locked ones: always last.
 //!
 //! *settlements*, *starts*, *turnstiles* and *timers* that are due are taken with SKIP LOCKED before 2; nobody waits
@@ -24,7 +24,9 @@
 //!
 //! # Invariants
 //!
-//! * A task run has at most one row in *ready* and *running* together.
+//! * A task run has at most one row in *ready*, *ready_pooled* and *running* together.
+//! * Slots of pools are told by the rows of *ready* and *running* that hold them (`pools.rs`); whoever gives them out
+//!   locks the pools first, and then waits for nobody but a control that takes rows of *ready_pooled* back.
 //! * A run has a row in *runs_live* or in *runs_done*, never in both.
 //! * Every change of a run's progress happens under its row's lock.
 //! * No transaction is open while a script runs.
@@ -34,6 +36,7 @@ mod complete;
 mod control;
 mod create;
 mod inbox;
+mod pools;
 
 pub use claim::{Claimed, RunFacts};
 pub(crate) use complete::insert_logs_in;

@@ -425,6 +425,121 @@ fn templates_and_params() {
 }
 
 #[test]
+fn templates_name_what_is_there() {
+    let tasks = |task: Value| {
+        json!({"tasks": {
+            "a": {"queue": "q"}, "b": {"queue": "q", "depends_on": ["a"]}, "t": task, "z-z": {"queue": "q"},
+        }})
+    };
+    let after_b = |field: &str, value: Value| tasks(json!({"queue": "q", "depends_on": ["b"], field: value}));
+    for (field, value, pointer, expect) in [
+        (
+            "params",
+            json!({"n": "{{ nofn() }}"}),
+            "/tasks/t/params/n",
+            "no function `nofn`",
+        ),
+        (
+            "params",
+            json!({"n": ["{{ 1 | nofilter }}"]}),
+            "/tasks/t/params/n/0",
+            "no filter `nofilter`",
+        ),
+        (
+            "params",
+            json!({"n": "{{ upstream.zz }}"}),
+            "/tasks/t/params/n",
+            "there is no task `zz`",
+        ),
+        (
+            "params",
+            json!({"n": "{{ upstream['z-z'] }}"}),
+            "/tasks/t/params/n",
+            "`z-z` is no dependency of this task",
+        ),
+        (
+            "params",
+            json!({"n": "{{ upstream.t }}"}),
+            "/tasks/t/params/n",
+            "`t` is no dependency",
+        ),
+        (
+            "when",
+            json!("upstream.zz > 1"),
+            "/tasks/t/when",
+            "there is no task `zz`",
+        ),
+        ("when", json!("1 is notest"), "/tasks/t/when", "no test `notest`"),
+        (
+            "for_each",
+            json!("{{ upstream.zz }}"),
+            "/tasks/t/for_each",
+            "there is no task `zz`",
+        ),
+        (
+            "for_each",
+            json!([1, "{{ upstream.zz }}"]),
+            "/tasks/t/for_each/1",
+            "there is no task `zz`",
+        ),
+        (
+            "when",
+            json!("-".repeat(50_000) + "1"),
+            "/tasks/t/when",
+            "bad template: an expression of more than 200",
+        ),
+        (
+            "for_each",
+            json!(format!("{{{{ {}1 }}}}", "not ".repeat(9_000))),
+            "/tasks/t/for_each",
+            "more than 200",
+        ),
+    ] {
+        check(after_b(field, value), &[(pointer, expect)]);
+    }
+    check(
+        after_b(
+            "params",
+            json!({"n": "{{ upstream.a }} {{ upstream['b'].x | default(1) }}"}),
+        ),
+        &[],
+    );
+    check(
+        after_b("when", json!("upstream.a.rows > 1 and logical_time < '2030'")),
+        &[],
+    );
+    let http = |http: Value| tasks(json!({"http": http, "depends_on": ["b"]}));
+    let minuses = format!("{{{{ {}1 }}}}", "-".repeat(9_000));
+    check(
+        http(json!({
+            "url": format!("https://example.com/{minuses}"), "headers": {"x-a": minuses, "x-b": "{{ upstream.zz }}"},
+            "body": {"a": [minuses]},
+        })),
+        &[
+            ("/tasks/t/http/url", "more than 200"),
+            ("/tasks/t/http/headers/x-a", "more than 200"),
+            ("/tasks/t/http/headers/x-b", "there is no task `zz`"),
+            ("/tasks/t/http/body/a/0", "more than 200"),
+        ],
+    );
+    // What all tasks share may take what only some have.
+    check(
+        json!({"params": {"n": "{{ upstream.a | default(0) }}"}, "tasks": {"a": {"queue": "q"}}}),
+        &[],
+    );
+    check(
+        json!({"params": {"n": "{{ upstream.b | default(0) }}"}, "tasks": {"a": {"queue": "q"}}}),
+        &[("/params/n", "there is no task `b`")],
+    );
+    // Behind a cycle only the cycle is told.
+    check(
+        json!({"tasks": {"a": {"queue": "q", "depends_on": ["b"]}, "b": {"queue": "q", "depends_on": ["a"]},
+            "c": {"queue": "q", "depends_on": ["b"], "params": {"n": "{{ upstream.a }}"}}}}),
+        &[("/tasks/a/depends_on", "cycle")],
+    );
+}
+
+#[test]
 fn submissions() {
     let group = parse_group(&json!({
         "template": "strict", "params": {"table": "orders"},

@@ -1,0 +1,35 @@
+//! The admitter: gives free slots of pools to those that wait for them; `heddle_store::live` tells the story (pools).
+//!
+//! What wakes it is a move of a run that uses pools, a change of a pool, or a look once in a while.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::Inner;
+
+/// How often to look without being told.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+pub(crate) async fn run(inner: Arc<Inner>) {
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = inner.pools.notified() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        if inner.fenced.load(Ordering::Acquire) {
+            continue;
+        }
+        match inner.store.admit_pooled().await {
+            Ok(0) => {}
+            Ok(_) => {
+                inner.work.notify_one();
+                inner.wakes.work();
+            }
+            Err(error) => {
+                tracing::warn!(%error, source = ?std::error::Error::source(&error), "slots of pools cannot be given out; trying again");
+            }
+        }
+    }
+}

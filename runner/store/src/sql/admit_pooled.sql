@@ -1,0 +1,21 @@
+-- admit_pooled: moves rows from *ready_pooled* to *ready*, with their holds.
+--
+-- Locking: the caller holds the rows of all pools. A row that was taken back meanwhile (a cancel, a pause) is not there
+-- any more and is not admitted; one that is being taken back is waited for.
+WITH picked AS (
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS p (run, task, item)
+),
+taken AS (
+    DELETE FROM heddle.ready_pooled r USING picked p WHERE r.run = p.run AND r.task = p.task AND r.item = p.item
+    RETURNING r.*
+),
+held AS (
+    INSERT INTO heddle.pool_holds (run, task, item, attempt, pool, slots)
+    SELECT t.run, t.task, t.item, t.attempt, n.pool, n.slots
+      FROM taken t CROSS JOIN LATERAL UNNEST(t.pools, t.slots) AS n (pool, slots)
+),
+queued AS (
+    INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
+    SELECT run, task, item, attempt, priority, turn FROM taken
+)
+SELECT count(*) AS "moved!" FROM taken
