@@ -5,6 +5,7 @@
 
 pub mod chance;
 pub mod clock;
+pub mod dispatch;
 pub mod duration;
 pub mod fault;
 pub mod graph;
