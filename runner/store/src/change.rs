@@ -24,10 +24,17 @@ pub struct By<'a> {
 /// What a change or an audit row is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noun {
+    Assignment,
+    /// In the log of changes: offers of the audience have changed, or stock of theirs came back.
+    Audience,
     Category,
     Connection,
     Group,
+    /// In the log of changes: the audience has other members.
+    Members,
+    Offer,
     Pool,
+    Queue,
     Run,
     Script,
     Secret,
@@ -40,10 +47,15 @@ impl Noun {
     /// The word in `changes.kind` and `audit.kind`.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Assignment => "assignment",
+            Self::Audience => "audience",
             Self::Category => "category",
             Self::Connection => "connection",
             Self::Group => "group",
+            Self::Members => "members",
+            Self::Offer => "offer",
             Self::Pool => "pool",
+            Self::Queue => "queue",
             Self::Run => "run",
             Self::Script => "script",
             Self::Secret => "secret",

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::claim::claim_in;
 use super::create::create_in;
+use super::queue::{QueueRow, put_in};
 use super::{Claimed, Created, Interrupted, NewRun, ReadyRow};
 use crate::{Store, StoreError};
 
@@ -96,6 +97,8 @@ pub struct RunWrite {
     pub priority: i16,
     /// What became ready.
     pub ready: Vec<ReadyRow>,
+    /// What workers may claim from now on.
+    pub queued: Vec<QueueRow>,
     /// Retries due later.
     pub timers: Vec<(Time, AttemptKey)>,
     /// Timers to be forgotten.
@@ -434,6 +437,11 @@ impl Completion {
             .fetch_one(&mut *self.tx)
             .await?;
         }
+        let queued: Vec<(RunId, i16, &QueueRow)> = writes
+            .iter()
+            .flat_map(|write| write.queued.iter().map(move |row| (write.run, write.priority, row)))
+            .collect();
+        put_in(&mut self.tx, &queued).await?;
         let going: Vec<&RunWrite> = writes.iter().filter(|write| !write.state.is_final()).collect();
         if !going.is_empty() {
             let ids: Vec<Uuid> = going.iter().map(|write| write.run.0).collect();
@@ -564,6 +572,21 @@ impl Completion {
         let runs: Vec<Uuid> = hit.iter().map(|(run, _)| run.0).collect();
         let tasks: Vec<i16> = hit.iter().map(|(_, key)| key.task as i16).collect();
         let items: Vec<i32> = hit.iter().map(|(_, key)| key.item_number()).collect();
+        // What is being claimed at this moment is waited for; the next statement sees where it went.
+        sqlx::query!(
+            "WITH hit AS (
+                 SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)
+             ),
+             unclaimed AS (
+                 DELETE FROM heddle.ready r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item
+             )
+             DELETE FROM heddle.queue_ready r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item",
+            &runs,
+            &tasks,
+            &items
+        )
+        .execute(&mut *self.tx)
+        .await?;
         let rows = sqlx::query_file!("src/sql/interrupt.sql", &runs, &tasks, &items, self.now)
             .fetch_all(&mut *self.tx)
             .await?;
@@ -580,7 +603,13 @@ impl Completion {
     /// Takes back all ready rows of runs.
     pub async fn withdraw(&mut self, runs: &[RunId]) -> Result<Vec<(RunId, TaskKey)>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
-        let rows = sqlx::query!("DELETE FROM heddle.ready WHERE run = ANY ($1) RETURNING run, task, item", &ids)
+        let rows = sqlx::query!(
+            r#"WITH unclaimed AS (DELETE FROM heddle.ready WHERE run = ANY ($1) RETURNING run, task, item),
+                    queued AS (DELETE FROM heddle.queue_ready WHERE run = ANY ($1) RETURNING run, task, item)
+               SELECT run AS "run!", task AS "task!", item AS "item!" FROM unclaimed
+               UNION ALL SELECT run, task, item FROM queued"#,
+            &ids
+        )
             .fetch_all(&mut *self.tx)
             .await?;
         Ok(rows.into_iter().map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))).collect())

@@ -10,6 +10,7 @@ use serde_json::Value;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
+use super::queue::{QueueRow, put_in};
 use crate::{Store, StoreError};
 
 /// A row for *ready*, or for *running* if it is handed to this node.
@@ -70,6 +71,8 @@ pub struct NewRun {
     pub progress: Vec<u8>,
     /// What of it may start at once.
     pub ready: Vec<ReadyRow>,
+    /// What of it workers may claim at once.
+    pub queued: Vec<QueueRow>,
     /// Items of mapped tasks that are known already.
     pub gated: bool,
 }
@@ -93,7 +96,7 @@ impl Store {
     pub async fn create_runs(&self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
         let plain =
             runs.iter().all(|run| run.key.is_none() && run.dedupe.is_none() && run.parent.is_none() && !run.gated
-                && run.deadline_at.is_none());
+                && run.deadline_at.is_none() && run.queued.is_empty());
         if plain {
             let all: Vec<&NewRun> = runs.iter().collect();
             let mut connection = self.pool.acquire().await?;
@@ -359,7 +362,10 @@ async fn insert_runs(
         lease,
         now
     )
-    .fetch_one(connection)
+    .fetch_one(&mut *connection)
     .await?;
+    let queued: Vec<(RunId, i16, &QueueRow)> =
+        runs.iter().flat_map(|run| run.queued.iter().map(|row| (run.id, run.priority, row))).collect();
+    put_in(connection, &queued).await?;
     Ok(fit)
 }

@@ -200,7 +200,7 @@ impl Store {
         let rows = sqlx::query!(
             "SELECT r.run, r.task, r.item, r.attempt, r.lease
                FROM heddle.running r
-              WHERE r.lease <> 0
+              WHERE r.lease > 0
                 AND NOT EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = r.lease AND n.expires_at > clock_timestamp())
               LIMIT $1",
             BATCH_MAX as i64

@@ -34,6 +34,7 @@ mod complete;
 mod control;
 mod create;
 mod inbox;
+mod queue;
 
 pub use claim::{Claimed, RunFacts};
 pub use complete::{AttemptRow, Completion, Effect, EndedAttempt, LogRow, LockedRun, Locked, RunWrite, SoleRow, Written};
@@ -41,6 +42,9 @@ pub use control::{Interrupted, LiveRun};
 pub use create::{Created, NewRun, ReadyRow};
 pub(crate) use complete::insert_logs_in;
 pub use inbox::{Due, Inbox, LostAttempt, Settlement};
+pub use queue::{
+    ClaimFate, ClaimKey, ClaimWish, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,
+};
 
 /// How many rows one transaction of the data plane moves at most.
 pub const BATCH_MAX: usize = 2_000;
