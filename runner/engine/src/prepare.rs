@@ -32,6 +32,9 @@ pub(crate) enum Prepared {
         request: HttpRequest,
         context: Value,
     },
+    Queue {
+        params: String,
+    },
     SubRun {
         group: String,
         spec: SubmissionSpec,
@@ -133,7 +136,13 @@ impl Inner {
                 }
             }
             if task.mapped {
-                return Ok(self.expand(task, &scope).map(Prepared::End));
+                let workers = match (&task.spec.shards, &task.spec.queue) {
+                    (Some(Shards::Workers(_)), Some(queue)) => {
+                        Some(self.store.connected_workers(queue.as_str(), &task.spec.tags).await?)
+                    }
+                    _ => None,
+                };
+                return Ok(self.expand(task, &scope, workers).map(Prepared::End));
             }
         }
         let layers = params::Layers {
@@ -195,14 +204,18 @@ impl Inner {
                 };
                 Ok(Ok(Prepared::SubRun { group, spec }))
             }
-            Executor::Queue | Executor::Audience => {
+            Executor::Queue => {
+                let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
+                Ok(Ok(Prepared::Queue { params }))
+            }
+            Executor::Audience => {
                 Ok(Err(invalid("tasks of this kind are not executed by nodes")))
             }
         }
     }
 
-    /// The items of a mapped task.
-    fn expand(&self, task: &PlanTask, scope: &Scope) -> Result<End, Ending> {
+    /// The items of a mapped task; `workers` are those connected to its queue.
+    fn expand(&self, task: &PlanTask, scope: &Scope, workers: Option<i64>) -> Result<End, Ending> {
         let items = match (&task.spec.for_each, &task.spec.shards) {
             (Some(ForEach::Items(items)), _) => {
                 let mut rendered = Vec::with_capacity(items.len());
@@ -223,6 +236,11 @@ impl Inner {
                 }
             }
             (None, Some(Shards::Count(count))) => (0..*count).map(Value::from).collect(),
+            // With nobody there now, one item waits for whoever comes.
+            (None, Some(Shards::Workers(_))) => match workers {
+                Some(workers) => (0..workers.clamp(1, i64::from(ITEMS_MAX))).map(Value::from).collect(),
+                None => return Err(invalid("shards by workers are for tasks of a queue")),
+            },
             _ => return Err(invalid("the number of shards is not known")),
         };
         if items.len() > ITEMS_MAX as usize {
@@ -236,7 +254,7 @@ impl Inner {
     }
 
     /// An item of a mapped task, and how many there are.
-    async fn item(&self, context: &RunContext, task: TaskIndex, item: u32) -> Step<(Box<RawValue>, u32)> {
+    pub(crate) async fn item(&self, context: &RunContext, task: TaskIndex, item: u32) -> Step<(Box<RawValue>, u32)> {
         let known = context.maps.lock().get(&task).cloned();
         let items = match known {
             Some(items) => items,

@@ -65,6 +65,8 @@ pub(crate) enum Ending {
         fatal: bool,
     },
     Lost,
+    /// Its worker gave it back.
+    Released,
 }
 
 impl Ending {
@@ -186,6 +188,12 @@ impl Inner {
                         ending = inner.call(request, body) => End::plain(ending),
                         () = stop.cancelled() => End::Dropped,
                     };
+                    inner.hands.unpark();
+                    inner.report(context, at, hand, end);
+                }
+                Some(Ok(Prepared::Queue { params })) => {
+                    inner.hands.park();
+                    let end = inner.enqueue_queued(&context, at, params).await;
                     inner.hands.unpark();
                     inner.report(context, at, hand, end);
                 }
