@@ -95,10 +95,6 @@ impl Rings {
             }
         }
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 /// A hanging poll's ear.

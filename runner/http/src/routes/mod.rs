@@ -1,12 +1,18 @@
 //! The routes, one file per noun.
 
 mod admin;
+mod assignments;
+mod audiences;
 mod categories;
 mod connections;
+mod dispatch;
+mod events;
 mod grants;
 mod groups;
 mod health;
+mod offers;
 mod pools;
+mod queues;
 mod run_controls;
 mod runs;
 mod scripts;
@@ -28,10 +34,16 @@ pub fn table() -> Table {
         ("runs", runs::routes()),
         ("runs", run_controls::routes()),
         ("tasks", tasks::routes()),
+        ("queues", queues::routes()),
         ("secrets", secrets::routes()),
         ("connections", connections::routes()),
         ("tokens", tokens::routes()),
         ("pools", pools::routes()),
+        ("dispatch", offers::routes()),
+        ("dispatch", audiences::routes()),
+        ("dispatch", dispatch::routes()),
+        ("dispatch", assignments::routes()),
+        ("events", events::routes()),
         ("admin", admin::routes()),
         ("health", health::routes()),
     ])
