@@ -1,6 +1,11 @@
 -- Pull dispatch: offers, who they are for, who holds what, and the feed of events. `docs/dispatch.md` and
 -- `docs/events.md` tell the story; the order of locks stands in runner/store/src/assignment.rs.
 
+-- An instant as the API writes it.
+CREATE FUNCTION heddle.moment(at timestamptz) RETURNS text
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+
 -- Offers ------------------------------------------------------------------------------------------------------------
 
 -- What can be taken. A deleted offer keeps its row for the assignments that are kept; one of the same name that is

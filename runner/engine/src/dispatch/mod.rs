@@ -21,7 +21,7 @@
 mod batch;
 mod cache;
 mod reaper;
-pub(crate) mod task;
+mod task;
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -11,6 +11,8 @@ use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::plan::PlanTask;
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX};
 use heddle_domain::state::ErrorKind;
+use heddle_domain::schema::Schema;
+use heddle_domain::template::Scope;
 use heddle_domain::{Faults, Time};
 use heddle_store::live::EndedAttempt;
 use heddle_store::offer::{OfferSettlement, TaskOffer, written_out};
@@ -24,7 +26,7 @@ use crate::{EngineError, Inner, RunContext};
 const RESULTS_MAX: i64 = 100_000;
 
 /// The offer of an attempt.
-pub(crate) fn offer_of(
+fn offer_of(
     task: &PlanTask,
     audience: &str,
     params: Map<String, Value>,
@@ -45,6 +47,42 @@ pub(crate) fn offer_of(
 }
 
 impl Inner {
+    /// What an attempt of an audience task offers, and to whom.
+    pub(crate) async fn prepare_offer(
+        &self,
+        task: &PlanTask,
+        scope: &Scope,
+        params: Map<String, Value>,
+    ) -> Result<Result<Offer, Ending>, EngineError> {
+        let invalid = |said: String| Ok(Err(Ending::fatal(ErrorKind::Invalid, said)));
+        let Some(asked) = &task.spec.audience else {
+            return invalid("the task has no audience".into());
+        };
+        let audience = match self.templates.render(&asked.audience, scope) {
+            Ok(Value::String(audience)) => audience,
+            Ok(other) => return invalid(format!("audience: {other} is no audience")),
+            Err(error) => return invalid(format!("audience: {error}")),
+        };
+        if let Some(template) = &asked.template {
+            let Some(found) = self.store.template(template.as_str()).await? else {
+                return invalid(format!("there is no template `{template}`"));
+            };
+            match Schema::compile(&found.schema) {
+                Ok(schema) => {
+                    let faults = schema.check(&Value::Object(params.clone()));
+                    if !faults.is_empty() {
+                        return invalid(format!("params: {faults}"));
+                    }
+                }
+                Err(error) => return invalid(format!("template `{template}`: {error}")),
+            }
+        }
+        match offer_of(task, &audience, params, self.now()) {
+            Ok(offer) => Ok(Ok(offer)),
+            Err(faults) => invalid(format!("audience: {faults}")),
+        }
+    }
+
     /// Hands an attempt over to its offer. The attempt is held by the offer then: nothing is to be reported.
     pub(crate) async fn hand_to_offer(
         self: &Arc<Self>,
