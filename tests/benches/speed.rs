@@ -53,11 +53,19 @@ struct Node {
 impl Node {
     fn start(arguments: &[&str]) -> Self {
         let began = now();
-        let mut child = Command::new(PROGRAM).args(arguments).stdout(Stdio::piped()).spawn().expect("the program");
+        let mut child = Command::new(PROGRAM)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program");
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         let line = lines.next().expect("a line").expect("text");
         let url = line.rsplit(' ').next().expect("an address").to_owned();
-        Self { child, url, started_in: began.elapsed() }
+        Self {
+            child,
+            url,
+            started_in: began.elapsed(),
+        }
     }
 
     /// Processor ticks so far, and resident kilobytes.
@@ -68,7 +76,15 @@ impl Node {
         let ticks = fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime");
         let status = std::fs::read_to_string(format!("{process}/status")).expect("status");
         let resident = status.lines().find(|line| line.starts_with("VmRSS")).expect("VmRSS");
-        (ticks, resident.split_whitespace().nth(1).expect("a number").parse().expect("a number"))
+        (
+            ticks,
+            resident
+                .split_whitespace()
+                .nth(1)
+                .expect("a number")
+                .parse()
+                .expect("a number"),
+        )
     }
 
     fn stop(mut self) {
@@ -95,14 +111,25 @@ fn percentile(samples: &mut [f64], share: f64) -> f64 {
 
 fn main() {
     let directory = tempfile::tempdir().expect("a directory");
-    println!("| {:<52} | {:>22} | {:>16} | {:<44} |", "what", "measured", "wanted", "limit in the same run");
+    println!(
+        "| {:<52} | {:>22} | {:>16} | {:<44} |",
+        "what", "measured", "wanted", "limit in the same run"
+    );
     println!("|{:-<54}|{:-<24}|{:-<18}|{:-<46}|", "", "", "", "");
     start_of_dev(&directory.path().join("dev"));
-    tokio::runtime::Runtime::new().expect("a runtime").block_on(measure(directory.path()));
+    tokio::runtime::Runtime::new()
+        .expect("a runtime")
+        .block_on(measure(directory.path()));
 }
 
 fn start_of_dev(directory: &Path) {
-    let arguments = ["dev", "--listen", "127.0.0.1:0", "--data-dir", directory.to_str().expect("a path")];
+    let arguments = [
+        "dev",
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        directory.to_str().expect("a path"),
+    ];
     let first = Node::start(&arguments);
     let cold = first.started_in;
     first.stop();
@@ -116,9 +143,24 @@ fn start_of_dev(directory: &Path) {
     let share = (after - before) as f64 / 20.0;
     second.stop();
     let ms = |time: Duration| format!("{:.0} ms", time.as_secs_f64() * 1e3);
-    row("start of dev, existing cluster, to ready", ms(warm), "< 2,000 ms", format!("first start ever: {}", ms(cold)));
-    row("idle node, share of a core", format!("{share:.2} %"), "< 1 %", String::new());
-    row("idle node, resident", format!("{:.1} MB", resident as f64 / 1e3), "< 60 MB", String::new());
+    row(
+        "start of dev, existing cluster, to ready",
+        ms(warm),
+        "< 2,000 ms",
+        format!("first start ever: {}", ms(cold)),
+    );
+    row(
+        "idle node, share of a core",
+        format!("{share:.2} %"),
+        "< 1 %",
+        String::new(),
+    );
+    row(
+        "idle node, resident",
+        format!("{:.1} MB", resident as f64 / 1e3),
+        "< 60 MB",
+        String::new(),
+    );
 }
 
 async fn measure(directory: &Path) {
@@ -127,14 +169,31 @@ async fn measure(directory: &Path) {
     for name in ["heddle", "bare"] {
         postgres.create_database(name).await.expect("a database");
     }
-    let token = NewToken { name: "bench".into(), role: "admin".into(), ..NewToken::default() };
-    let token = heddle_cli::node::create_token(&postgres.url("heddle"), &token).await.expect("a token");
+    let token = NewToken {
+        name: "bench".into(),
+        role: "admin".into(),
+        ..NewToken::default()
+    };
+    let token = heddle_cli::node::create_token(&postgres.url("heddle"), &token)
+        .await
+        .expect("a token");
     let data = directory.join("node");
     let url = postgres.url("heddle");
-    let node = Node::start(&["serve", "--listen", "127.0.0.1:0", "--database-url", &url, "--data-dir", data.to_str().expect("a path")]);
+    let node = Node::start(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--database-url",
+        &url,
+        "--data-dir",
+        data.to_str().expect("a path"),
+    ]);
     let client = Client::new(&node.url, Some(&token)).expect("a client");
     for name in ["hello", "echo"] {
-        client.put_script(name, heddle_scripts::get(name).expect("the script"), true).await.expect("upload");
+        client
+            .put_script(name, heddle_scripts::get(name).expect("the script"), true)
+            .await
+            .expect("upload");
     }
     let bare = Bare::new(&postgres.url("bare")).await;
     latencies(&client, &bare).await;
@@ -145,15 +204,29 @@ async fn measure(directory: &Path) {
 }
 
 async fn put(client: &Client, name: &str, tasks: Value) {
-    client.put_group(name, &json!({"tasks": tasks}), None).await.expect("a group");
+    client
+        .put_group(name, &json!({"tasks": tasks}), None)
+        .await
+        .expect("a group");
 }
 
 /// From POST to the end as a long poll sees it, in milliseconds.
 async fn once(client: &Client, group: &str) -> f64 {
     let began = now();
-    let run: Value = client.post(&["v1", "groups", group, "runs"]).json(&json!({})).send().await.expect("a run");
+    let run: Value = client
+        .post(&["v1", "groups", group, "runs"])
+        .json(&json!({}))
+        .send()
+        .await
+        .expect("a run");
     let id = run["id"].as_str().expect("an id").to_owned();
-    let run: Value = client.get(&["v1", "runs", &id]).query("wait", "60s").timeout(Duration::from_secs(70)).send().await.expect("its end");
+    let run: Value = client
+        .get(&["v1", "runs", &id])
+        .query("wait", "60s")
+        .timeout(Duration::from_secs(70))
+        .send()
+        .await
+        .expect("its end");
     assert_eq!(run["state"], "succeeded", "{run}");
     began.elapsed().as_secs_f64() * 1e3
 }
@@ -162,15 +235,24 @@ async fn latencies(client: &Client, bare: &Bare) {
     let task = |needs: Vec<String>| json!({"script": "hello", "params": {"name": "x"}, "depends_on": needs});
     put(client, "one", json!({"t": task(vec![])})).await;
     let name = |index: usize| format!("t{index:02}");
-    let chain: serde_json::Map<String, Value> =
-        (0..40).map(|index| (name(index), task(if index == 0 { vec![] } else { vec![name(index - 1)] }))).collect();
+    let chain: serde_json::Map<String, Value> = (0..40)
+        .map(|index| {
+            (
+                name(index),
+                task(if index == 0 { vec![] } else { vec![name(index - 1)] }),
+            )
+        })
+        .collect();
     put(client, "chain", chain.into()).await;
     let mut fan = serde_json::Map::new();
     fan.insert("first".into(), task(vec![]));
     for index in 0..100 {
         fan.insert(format!("m{index:03}"), task(vec!["first".into()]));
     }
-    fan.insert("last".into(), task((0..100).map(|index| format!("m{index:03}")).collect()));
+    fan.insert(
+        "last".into(),
+        task((0..100).map(|index| format!("m{index:03}")).collect()),
+    );
     put(client, "fan", fan.into()).await;
     put(client, "map", json!({"m": {"script": "echo", "shards": 10_000}})).await;
     let round = bare.rounds(200).await;
@@ -186,11 +268,18 @@ async fn latencies(client: &Client, bare: &Bare) {
             samples.push(once(client, group).await);
         }
         let limit = if commits > 0.0 {
-            format!("{:.1} ms: its {commits:.0} create+complete from a bare client", round * commits)
+            format!(
+                "{:.1} ms: its {commits:.0} create+complete from a bare client",
+                round * commits
+            )
         } else {
             "see batches below".to_owned()
         };
-        let figure = format!("{:.1} / {:.1} ms", percentile(&mut samples, 0.5), percentile(&mut samples, 0.99));
+        let figure = format!(
+            "{:.1} / {:.1} ms",
+            percentile(&mut samples, 0.5),
+            percentile(&mut samples, 0.99)
+        );
         row(&format!("{what} (p50 / p99 of {times})"), figure, wanted, limit);
     }
 }
@@ -205,7 +294,10 @@ async fn throughput(client: &Client, bare: &Bare) {
     let body = json!({"runs": vec![json!({}); BATCH]});
     let limit = bare.batches(50, 1_000).await;
     let mut done = 0;
-    for (what, until) in [("single-task runs in batches, first 100,000", RUNS_FIRST), ("the same, after that to 300,000", RUNS_TOTAL)] {
+    for (what, until) in [
+        ("single-task runs in batches, first 100,000", RUNS_FIRST),
+        ("the same, after that to 300,000", RUNS_TOTAL),
+    ] {
         let began = now();
         let batches = (until - done) / BATCH;
         let submitters = (0..4).map(|worker| {
@@ -232,7 +324,12 @@ async fn throughput(client: &Client, bare: &Bare) {
         let figure = format!("{:.0} runs/s", runs / began.elapsed().as_secs_f64());
         let wanted = if done == 0 { ">= 10,000/s" } else { "no slower" };
         let limit = format!("{limit:.0}/s: the same SQL from a bare client");
-        row(&format!("{what} (accepted {:.0}/s)", runs / submitted.as_secs_f64()), figure, wanted, limit);
+        row(
+            &format!("{what} (accepted {:.0}/s)", runs / submitted.as_secs_f64()),
+            figure,
+            wanted,
+            limit,
+        );
         done = until;
     }
 }
@@ -241,7 +338,16 @@ fn wasm_limit() {
     let wasm = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(wasm.path(), heddle_scripts::get("hello").expect("the script")).expect("written");
     let output = Command::new(env!("CARGO"))
-        .args(["run", "--release", "-q", "-p", "heddle-sandbox", "--example", "bare_loop", "--"])
+        .args([
+            "run",
+            "--release",
+            "-q",
+            "-p",
+            "heddle-sandbox",
+            "--example",
+            "bare_loop",
+            "--",
+        ])
         .args([wasm.path().to_str().expect("a path"), r#"{"name":"x"}"#])
         .output()
         .expect("the bare loop");
@@ -264,16 +370,30 @@ impl Bare {
         store.migrate().await.expect("the schema");
         let node = uuid::Uuid::from_u128(bits());
         let lease_for = chrono::TimeDelta::hours(1);
-        let (lease, _) = store.register_node(node, "bare", "", "", 1, lease_for).await.expect("a lease");
+        let (lease, _) = store
+            .register_node(node, "bare", "", "", 1, lease_for)
+            .await
+            .expect("a lease");
         let spec = serde_json::from_value(json!({"tasks": {"t": {"script": "hello"}}})).expect("a spec");
         let plan = Plan::compile(spec).expect("a plan");
         let (mut state, mut progress) = (RunState::Waiting, Progress::new(&plan));
         decide(&plan, &mut state, &mut progress, &[Event::Start], wall(), &mut || 0).expect("a start");
         let start = progress.to_bytes();
-        let at = AttemptKey { key: TaskKey::whole(0), attempt: 1 };
-        let end = Event::Ended { at, outcome: Outcome::Succeeded { output_bytes: 2 } };
+        let at = AttemptKey {
+            key: TaskKey::whole(0),
+            attempt: 1,
+        };
+        let end = Event::Ended {
+            at,
+            outcome: Outcome::Succeeded { output_bytes: 2 },
+        };
         decide(&plan, &mut state, &mut progress, &[end], wall(), &mut || 0).expect("an end");
-        Self { store, lease, node, progress: (start, progress.to_bytes()) }
+        Self {
+            store,
+            lease,
+            node,
+            progress: (start, progress.to_bytes()),
+        }
     }
 
     fn run(&self) -> NewRun {
@@ -300,7 +420,14 @@ impl Bare {
             source: None,
             waiting_for: None,
             progress: self.progress.0.clone(),
-            ready: vec![ReadyRow { at: AttemptKey { key: TaskKey::whole(0), attempt: 1 }, turn: 1, handed: true }],
+            ready: vec![ReadyRow {
+                at: AttemptKey {
+                    key: TaskKey::whole(0),
+                    attempt: 1,
+                },
+                turn: 1,
+                handed: true,
+            }],
             gated: false,
         }
     }
@@ -328,7 +455,11 @@ impl Bare {
                 error: None,
             })
             .collect();
-        let owned = self.store.complete_sole(&rows, self.lease, self.node).await.expect("completed");
+        let owned = self
+            .store
+            .complete_sole(&rows, self.lease, self.node)
+            .await
+            .expect("completed");
         assert_eq!(owned.len(), runs.len());
     }
 

@@ -20,8 +20,16 @@ async fn diamond() {
     .await;
     let run = node.run("diamond", json!({})).await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
-    assert_eq!(states(&run), "bottom=succeeded left=succeeded right=succeeded top=succeeded");
-    for (before, after) in [("top", "left"), ("top", "right"), ("left", "bottom"), ("right", "bottom")] {
+    assert_eq!(
+        states(&run),
+        "bottom=succeeded left=succeeded right=succeeded top=succeeded"
+    );
+    for (before, after) in [
+        ("top", "left"),
+        ("top", "right"),
+        ("left", "bottom"),
+        ("right", "bottom"),
+    ] {
         let gap = seconds(&task(&run, before)["finished_at"], &task(&run, after)["started_at"]);
         assert!(gap >= 0.0, "{after} started {gap} s before {before} had ended");
     }

@@ -62,7 +62,11 @@ impl Reply {
     #[track_caller]
     pub fn expect_said(self, status: u16, words: &str) -> Value {
         assert_eq!(self.status, status, "{:#}", self.body);
-        assert!(self.body.to_string().contains(words), "`{words}` is not said in {:#}", self.body);
+        assert!(
+            self.body.to_string().contains(words),
+            "`{words}` is not said in {:#}",
+            self.body
+        );
         self.body
     }
 }
@@ -89,12 +93,19 @@ impl Api {
             .pool_max_idle_per_host(32)
             .build()
             .expect("an HTTP client");
-        Self { base: base.trim_end_matches('/').to_owned(), token: token.map(str::to_owned), http }
+        Self {
+            base: base.trim_end_matches('/').to_owned(),
+            token: token.map(str::to_owned),
+            http,
+        }
     }
 
     /// The same node with another token.
     pub fn with_token(&self, token: Option<&str>) -> Self {
-        Self { token: token.map(str::to_owned), ..self.clone() }
+        Self {
+            token: token.map(str::to_owned),
+            ..self.clone()
+        }
     }
 
     /// Its address, `http://127.0.0.1:1234`.
@@ -130,7 +141,9 @@ impl Api {
 
     /// Sends a request.
     pub async fn send(&self, request: RequestBuilder) -> Reply {
-        self.try_send(request).await.unwrap_or_else(|error| panic!("no answer: {error:?}"))
+        self.try_send(request)
+            .await
+            .unwrap_or_else(|error| panic!("no answer: {error:?}"))
     }
 
     /// GET.
@@ -150,7 +163,12 @@ impl Api {
 
     /// PUT of something else.
     pub async fn put_bytes(&self, path: &str, media_type: &str, body: impl Into<reqwest::Body>) -> Reply {
-        self.send(self.request(Method::PUT, path).header(CONTENT_TYPE, media_type).body(body)).await
+        self.send(
+            self.request(Method::PUT, path)
+                .header(CONTENT_TYPE, media_type)
+                .body(body),
+        )
+        .await
     }
 
     /// POST of JSON.
@@ -229,13 +247,17 @@ impl Api {
 
     /// The attempts of a task run.
     pub async fn attempts(&self, run: &str, task: &str) -> Vec<Value> {
-        let found = self.get(&format!("/v1/runs/{run}/tasks/{}", path_part(task))).await.expect_status(200);
+        let found = self
+            .get(&format!("/v1/runs/{run}/tasks/{}", path_part(task)))
+            .await
+            .expect_status(200);
         found["attempts"].as_array().cloned().unwrap_or_default()
     }
 
     /// All lines of a task's log.
     pub async fn log_lines(&self, run: &str, task: &str) -> Vec<Value> {
-        self.all(&format!("/v1/runs/{run}/tasks/{}/logs?limit=500", path_part(task))).await
+        self.all(&format!("/v1/runs/{run}/tasks/{}/logs?limit=500", path_part(task)))
+            .await
     }
 
     /// All pages of a list.
@@ -262,7 +284,10 @@ impl Api {
         let request = self.request(Method::GET, path).header("accept", "text/event-stream");
         let answer = request.send().await.expect("an answer");
         assert_eq!(answer.status(), 200);
-        Sse { stream: Box::pin(answer.bytes_stream()), buffer: String::new() }
+        Sse {
+            stream: Box::pin(answer.bytes_stream()),
+            buffer: String::new(),
+        }
     }
 
     /// Invokes a script without a run.
@@ -285,20 +310,30 @@ impl Sse {
         loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
                 let field = |name: &str| {
-                    event.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+                    event
+                        .lines()
+                        .find_map(|line| line.strip_prefix(name))
+                        .map(|value| value.trim().to_owned())
                 };
                 let found = (field("event:"), field("data:"));
                 self.buffer = rest.to_owned();
                 // What has no name is a comment, which keeps the connection alive.
                 if let (Some(name), data) = found {
-                    let data = data.and_then(|data| serde_json::from_str(&data).ok()).unwrap_or_default();
+                    let data = data
+                        .and_then(|data| serde_json::from_str(&data).ok())
+                        .unwrap_or_default();
                     return Some((name, data));
                 }
                 continue;
             }
-            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let piece = tokio::time::timeout(left, self.stream.next()).await.expect("an event in time")?;
-            self.buffer.push_str(&String::from_utf8_lossy(&piece.expect("a piece of the stream")));
+            let left = until
+                .saturating_duration_since(Instant::now())
+                .max(Duration::from_millis(1));
+            let piece = tokio::time::timeout(left, self.stream.next())
+                .await
+                .expect("an event in time")?;
+            self.buffer
+                .push_str(&String::from_utf8_lossy(&piece.expect("a piece of the stream")));
         }
     }
 }

@@ -22,7 +22,10 @@ impl Dev {
         let log = data_dir.with_extension("log");
         let mut process = Process::start(&all, &[], log);
         let address = process.ready().await;
-        Self { api: Api::new(&address, None), process }
+        Self {
+            api: Api::new(&address, None),
+            process,
+        }
     }
 
     /// Its process.

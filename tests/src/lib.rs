@@ -76,7 +76,13 @@ pub fn states(run: &Value) -> String {
     let mut states: Vec<String> = tasks
         .iter()
         .filter(|task| task["item"].is_null())
-        .map(|task| format!("{}={}", task["task"].as_str().unwrap_or("?"), task["state"].as_str().unwrap_or("?")))
+        .map(|task| {
+            format!(
+                "{}={}",
+                task["task"].as_str().unwrap_or("?"),
+                task["state"].as_str().unwrap_or("?")
+            )
+        })
         .collect();
     states.sort();
     states.join(" ")
@@ -86,7 +92,10 @@ pub fn states(run: &Value) -> String {
 #[track_caller]
 pub fn time(value: &Value) -> chrono::DateTime<chrono::Utc> {
     let text = value.as_str().unwrap_or_else(|| panic!("{value} is no time"));
-    assert!(text.ends_with('Z') && text.len() == "2026-01-01T00:00:00.000000Z".len(), "{text} has no microseconds");
+    assert!(
+        text.ends_with('Z') && text.len() == "2026-01-01T00:00:00.000000Z".len(),
+        "{text} has no microseconds"
+    );
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
@@ -99,5 +108,8 @@ pub fn seconds(from: &Value, to: &Value) -> f64 {
 /// An id in an answer.
 #[track_caller]
 pub fn id(value: &Value) -> String {
-    value["id"].as_str().unwrap_or_else(|| panic!("no id in {value}")).to_owned()
+    value["id"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no id in {value}"))
+        .to_owned()
 }

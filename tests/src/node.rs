@@ -24,7 +24,10 @@ impl NodeOptions {
             url: url.to_owned(),
             data_dir: None,
             // Nodes that share a database share the key that secrets are sealed with.
-            environment: vec![("HEDDLE_SECRETS_KEY".into(), "the secrets of the end-to-end tests".into())],
+            environment: vec![(
+                "HEDDLE_SECRETS_KEY".into(),
+                "the secrets of the end-to-end tests".into(),
+            )],
         }
     }
 
@@ -42,20 +45,38 @@ impl NodeOptions {
 
     /// Starts it, and waits until it is ready.
     pub async fn start(&self) -> Node {
-        let own = tempfile::Builder::new().prefix("heddle-node-").tempdir().expect("a directory");
+        let own = tempfile::Builder::new()
+            .prefix("heddle-node-")
+            .tempdir()
+            .expect("a directory");
         let data_dir = self.data_dir.clone().unwrap_or_else(|| own.path().to_owned());
         if !data_dir.join("artefacts").exists() && artefacts().exists() {
             std::fs::create_dir_all(&data_dir).expect("the data directory");
             link_tree(&artefacts(), &data_dir.join("artefacts")).expect("links to artefacts");
         }
         let data_dir_text = data_dir.to_string_lossy().into_owned();
-        let arguments =
-            ["serve", "--database-url", &self.url, "--listen", "127.0.0.1:0", "--data-dir", &data_dir_text];
-        let environment: Vec<(&str, &str)> =
-            self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let arguments = [
+            "serve",
+            "--database-url",
+            &self.url,
+            "--listen",
+            "127.0.0.1:0",
+            "--data-dir",
+            &data_dir_text,
+        ];
+        let environment: Vec<(&str, &str)> = self
+            .environment
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
         let mut process = Process::start(&arguments, &environment, own.path().join("log"));
         let address = process.ready().await;
-        Node { api: Api::new(&address, Some(TOKEN)), process, data_dir, _own: own }
+        Node {
+            api: Api::new(&address, Some(TOKEN)),
+            process,
+            data_dir,
+            _own: own,
+        }
     }
 }
 
@@ -81,7 +102,10 @@ impl Node {
 
     /// The id that it has among nodes.
     pub fn node_id(&self) -> String {
-        std::fs::read_to_string(self.data_dir.join("node-id")).expect("its identity").trim().to_owned()
+        std::fs::read_to_string(self.data_dir.join("node-id"))
+            .expect("its identity")
+            .trim()
+            .to_owned()
     }
 }
 

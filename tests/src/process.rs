@@ -16,13 +16,20 @@ pub fn program() -> PathBuf {
     let own = std::env::current_exe().expect("the test's own path");
     let beside = own.parent().and_then(Path::parent).expect("target/<profile>/deps");
     let program = beside.join("heddle-under-test");
-    assert!(program.exists(), "{} has not been built: `cargo build -p heddle-tests`", program.display());
+    assert!(
+        program.exists(),
+        "{} has not been built: `cargo build -p heddle-tests`",
+        program.display()
+    );
     program
 }
 
 /// Runs the program to its end, as on a command line, without anything of this process's environment that it reads.
 pub fn run_program(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-    command(arguments, environment).stdin(Stdio::null()).output().expect("the program starts")
+    command(arguments, environment)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program starts")
 }
 
 fn command(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
@@ -47,7 +54,11 @@ pub struct Process {
 impl Process {
     /// Starts the program; its log goes to a file.
     pub fn start(arguments: &[&str], environment: &[(&str, &str)], log: PathBuf) -> Self {
-        let file = std::fs::File::options().create(true).append(true).open(&log).expect("a file for the log");
+        let file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("a file for the log");
         let mut command = command(arguments, environment);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
         // SAFETY: the call is one that may be made between fork and exec.
@@ -76,10 +87,18 @@ impl Process {
                     }
                 }
                 Err(mpsc::TryRecvError::Disconnected) => {
-                    panic!("the program ended ({:?}) before it was ready:\n{}", self.child.wait(), self.log())
+                    panic!(
+                        "the program ended ({:?}) before it was ready:\n{}",
+                        self.child.wait(),
+                        self.log()
+                    )
                 }
                 Err(mpsc::TryRecvError::Empty) => {
-                    assert!(tokio::time::Instant::now() < until, "the program is not ready:\n{}", self.log());
+                    assert!(
+                        tokio::time::Instant::now() < until,
+                        "the program is not ready:\n{}",
+                        self.log()
+                    );
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             }
@@ -135,7 +154,11 @@ impl Process {
             if let Some(status) = self.ended() {
                 return status;
             }
-            assert!(tokio::time::Instant::now() < until, "the program does not end:\n{}", self.log());
+            assert!(
+                tokio::time::Instant::now() < until,
+                "the program does not end:\n{}",
+                self.log()
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -148,7 +171,11 @@ impl Drop for Process {
             let log = self.log();
             let skipped = log.lines().count().saturating_sub(LOG_LINES_SHOWN);
             let shown: Vec<&str> = log.lines().skip(skipped).collect();
-            eprintln!("--- log of process {} ({skipped} lines left out)\n{}\n---", self.child.id(), shown.join("\n"));
+            eprintln!(
+                "--- log of process {} ({skipped} lines left out)\n{}\n---",
+                self.child.id(),
+                shown.join("\n")
+            );
         }
     }
 }

@@ -22,7 +22,10 @@ pub struct Request {
 impl Request {
     /// A header's value.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -83,7 +86,12 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Request>>>) -> Option<
     }
     let body = serde_json::from_slice(&bytes[head_end + 4..]).unwrap_or_default();
     let status = path.strip_prefix("/status/").unwrap_or("200").to_owned();
-    seen.lock().ok()?.push(Request { method, path, headers, body });
+    seen.lock().ok()?.push(Request {
+        method,
+        path,
+        headers,
+        body,
+    });
     let answer = format!(
         "HTTP/1.1 {status} As asked\r\ncontent-type: application/json\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{{\"ok\":true}}"
     );

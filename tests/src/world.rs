@@ -30,7 +30,10 @@ impl World {
     pub async fn new() -> Self {
         let (cluster, template) = CLUSTER.get_or_init(cluster).await;
         let database = cluster.database(template).await.expect("a database");
-        Self { database, directory: directory() }
+        Self {
+            database,
+            directory: directory(),
+        }
     }
 
     /// A node of this world, with a data directory of its own.
@@ -87,14 +90,20 @@ pub(crate) async fn connect(url: &str) -> tokio_postgres::Client {
 }
 
 fn directory() -> TempDir {
-    tempfile::Builder::new().prefix("heddle-test-").tempdir().expect("a directory")
+    tempfile::Builder::new()
+        .prefix("heddle-test-")
+        .tempdir()
+        .expect("a directory")
 }
 
 /// Starts the cluster of this process, with the template in it.
 async fn cluster() -> (TestCluster, String) {
     let cluster = TestCluster::start().await.expect("a cluster");
     let template = format!("e2e_{}", stamp());
-    cluster.template(&template, async |url| fill(&url).await).await.expect("a template");
+    cluster
+        .template(&template, async |url| fill(&url).await)
+        .await
+        .expect("a template");
     (cluster, template)
 }
 
@@ -128,7 +137,9 @@ async fn fill(url: &str) -> Result<()> {
         .context("the token")?;
     let mut node = NodeOptions::new(url).data_dir(data_dir.path()).start().await;
     for (name, wasm) in heddle_scripts::all() {
-        node.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm.to_vec()).await.expect_status(201);
+        node.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm.to_vec())
+            .await
+            .expect_status(201);
     }
     node.terminate();
     anyhow::ensure!(node.end().await.success(), "the node that fills the template fails");

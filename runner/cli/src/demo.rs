@@ -11,8 +11,16 @@ use tokio_postgres::NoTls;
 use url::Url;
 
 /// The scripts that the demo's groups use, and a few to play with.
-const SCRIPTS: [&str; 8] =
-    ["weather-extract", "weather-temperature", "weather-precipitation", "weather-report", "hello", "fib", "flaky", "sleep"];
+const SCRIPTS: [&str; 8] = [
+    "weather-extract",
+    "weather-temperature",
+    "weather-precipitation",
+    "weather-report",
+    "hello",
+    "fib",
+    "flaky",
+    "sleep",
+];
 
 /// The database that the demo's scripts read and write.
 const WAREHOUSE: &str = "warehouse";
@@ -25,25 +33,38 @@ const GROUPS: [(&str, &str); 2] = [
 
 /// Puts the demo in.
 pub(crate) async fn install(url: &str, database_url: &str) -> Result<()> {
-    let warehouse = fill_warehouse(database_url).await.context("the warehouse cannot be filled")?;
+    let warehouse = fill_warehouse(database_url)
+        .await
+        .context("the warehouse cannot be filled")?;
     let client = Client::new(url, None)?;
     for (category, description) in [("demo", "What `heddle dev` brings along")] {
         if client.get_named("categories", category).await.is_err() {
-            client.put_named("categories", category, &json!({"description": description})).await?;
+            client
+                .put_named("categories", category, &json!({"description": description}))
+                .await?;
         }
     }
     for name in SCRIPTS {
         if client.script(name).await.is_err() {
             let wasm = heddle_scripts::get(name).with_context(|| format!("script {name} is not in the binary"))?;
-            client.put_script(name, wasm, true).await.with_context(|| format!("script {name}"))?;
+            client
+                .put_script(name, wasm, true)
+                .await
+                .with_context(|| format!("script {name}"))?;
         }
     }
     let connection = json!({"url": warehouse, "categories": ["demo"]});
-    client.put_named("connections", WAREHOUSE, &connection).await.context("connection warehouse")?;
+    client
+        .put_named("connections", WAREHOUSE, &connection)
+        .await
+        .context("connection warehouse")?;
     for (name, spec) in GROUPS {
         if client.group(name).await.is_err() {
             let spec = serde_saphyr::from_str(spec).with_context(|| format!("group {name}"))?;
-            client.put_group(name, &spec, None).await.with_context(|| format!("group {name}"))?;
+            client
+                .put_group(name, &spec, None)
+                .await
+                .with_context(|| format!("group {name}"))?;
         }
     }
     Ok(())
@@ -54,7 +75,9 @@ async fn fill_warehouse(database_url: &str) -> Result<String> {
     let mut url = Url::parse(database_url).context("the database's URL")?;
     let (client, connection) = tokio_postgres::connect(database_url, NoTls).await?;
     let driver = tokio::spawn(connection);
-    let exists = client.query_opt("SELECT 1 FROM pg_database WHERE datname = $1", &[&WAREHOUSE]).await?;
+    let exists = client
+        .query_opt("SELECT 1 FROM pg_database WHERE datname = $1", &[&WAREHOUSE])
+        .await?;
     if exists.is_none() {
         client.batch_execute("CREATE DATABASE warehouse").await?;
     }
@@ -64,10 +87,15 @@ async fn fill_warehouse(database_url: &str) -> Result<String> {
     let (mut client, connection) = tokio_postgres::connect(url.as_str(), NoTls).await?;
     let driver = tokio::spawn(connection);
     client.batch_execute(WAREHOUSE_SQL).await?;
-    let loaded: bool = client.query_one("SELECT EXISTS (SELECT FROM seattle_weather)", &[]).await?.get(0);
+    let loaded: bool = client
+        .query_one("SELECT EXISTS (SELECT FROM seattle_weather)", &[])
+        .await?
+        .get(0);
     if !loaded {
         let transaction = client.transaction().await?;
-        let sink = transaction.copy_in("COPY seattle_weather FROM STDIN (FORMAT csv, HEADER true)").await?;
+        let sink = transaction
+            .copy_in("COPY seattle_weather FROM STDIN (FORMAT csv, HEADER true)")
+            .await?;
         let mut sink = std::pin::pin!(sink);
         futures::SinkExt::send(&mut sink, std::io::Cursor::new(SEATTLE_WEATHER_CSV.as_bytes())).await?;
         sink.finish().await?;

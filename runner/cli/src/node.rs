@@ -66,15 +66,26 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let node = identity(data_dir, config.node_id.as_deref(), chance.as_ref())?;
     let keys = SecretKeys::new(secret_key(&config, chance.as_ref())?, Vec::new());
     let store = connect(&config.database_url).await?;
-    store.migrate().await.context("the schema cannot be brought up to date")?;
+    store
+        .migrate()
+        .await
+        .context("the schema cannot be brought up to date")?;
     let private_hosts = config.options.allow_private.as_deref().unwrap_or_default();
     let program = std::env::current_exe().context("cannot find the program itself")?;
-    let compiler = CompilerCommand { program, args: vec!["compile-wasm".into()], env: Vec::new() };
+    let compiler = CompilerCommand {
+        program,
+        args: vec!["compile-wasm".into()],
+        env: Vec::new(),
+    };
     let slots = config.options.slots.unwrap_or(DEFAULT_SLOTS);
     let mut sandbox_config = SandboxConfig::new(data_dir.join("artefacts"), compiler);
     sandbox_config.max_instances = slots.max(1);
-    sandbox_config.private_hosts =
-        private_hosts.split(',').map(str::trim).filter(|host| !host.is_empty()).map(str::to_owned).collect();
+    sandbox_config.private_hosts = private_hosts
+        .split(',')
+        .map(str::trim)
+        .filter(|host| !host.is_empty())
+        .map(str::to_owned)
+        .collect();
     let threads = sandbox_config.threads;
     let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("the sandbox does not start")?;
     let engine = Engine::start(
@@ -126,7 +137,9 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     ));
     engine.warm().await;
     if config.demo {
-        demo::install(&format!("http://{address}"), &config.database_url).await.context("the demo cannot be put in")?;
+        demo::install(&format!("http://{address}"), &config.database_url)
+            .await
+            .context("the demo cannot be put in")?;
     }
     engine.set_ready(true);
     let _ = ready.send(address);
@@ -143,9 +156,13 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
 fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
     let mut dispatch = DispatchConfig::default();
     if let Some(text) = &options.dispatch_horizon {
-        dispatch.horizon = text.parse().map_err(|error| usage(format!("--dispatch-horizon: {error}")))?;
+        dispatch.horizon = text
+            .parse()
+            .map_err(|error| usage(format!("--dispatch-horizon: {error}")))?;
         if dispatch.horizon.is_zero() || dispatch.horizon >= HORIZON_MAX {
-            bail!(usage(format!("--dispatch-horizon is longer than zero and less than a day, not {text}")));
+            bail!(usage(format!(
+                "--dispatch-horizon is longer than zero and less than a day, not {text}"
+            )));
         }
     }
     dispatch.offers_max = options.max_offers.unwrap_or(dispatch.offers_max);
@@ -201,7 +218,11 @@ fn lock_identity(data_dir: &Path, node_id: Option<&str>) -> Result<std::fs::File
         Some(name) => format!("node-{}.lock", Uuid::from_bytes(digest16(name))),
         None => "node.lock".to_owned(),
     });
-    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
@@ -226,7 +247,10 @@ fn identity(data_dir: &Path, given: Option<&str>, chance: &dyn Chance) -> Result
     }
     let path = data_dir.join("node-id");
     if let Ok(text) = std::fs::read_to_string(&path) {
-        return text.trim().parse().with_context(|| format!("{} holds no UUID", path.display()));
+        return text
+            .trim()
+            .parse()
+            .with_context(|| format!("{} holds no UUID", path.display()));
     }
     let id = uuid::Builder::from_random_bytes(chance.bits().to_be_bytes()).into_uuid();
     write_private(&path, &id.to_string())?;
@@ -237,7 +261,9 @@ fn identity(data_dir: &Path, given: Option<&str>, chance: &dyn Chance) -> Result
 fn secret_key(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKey> {
     if let Some(text) = &config.options.secrets_key {
         if text.len() < 16 {
-            bail!(usage("the key of HEDDLE_SECRETS_KEY has to have at least 16 characters"));
+            bail!(usage(
+                "the key of HEDDLE_SECRETS_KEY has to have at least 16 characters"
+            ));
         }
         return Ok(SecretKey::new(Sha256::digest(text).into()));
     }
@@ -261,8 +287,12 @@ fn write_private(path: &Path, text: &str) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let temporary = path.with_extension("new");
     let write = || -> std::io::Result<()> {
-        let mut file =
-            std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)
@@ -272,16 +302,26 @@ fn write_private(path: &Path, text: &str) -> Result<()> {
 
 /// Brings a database's schema up to date.
 pub async fn migrate(database_url: &str) -> Result<()> {
-    let store = Store::connect(database_url, 1).await.context("cannot connect to the database")?;
-    store.migrate().await.context("the schema cannot be brought up to date")?;
+    let store = Store::connect(database_url, 1)
+        .await
+        .context("cannot connect to the database")?;
+    store
+        .migrate()
+        .await
+        .context("the schema cannot be brought up to date")?;
     store.close().await;
     Ok(())
 }
 
 /// Makes a token directly in the database; how the first one comes to be. Answers the token.
 pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -> Result<String> {
-    let store = Store::connect(database_url, 1).await.context("cannot connect to the database")?;
-    store.migrate().await.context("the schema cannot be brought up to date")?;
+    let store = Store::connect(database_url, 1)
+        .await
+        .context("cannot connect to the database")?;
+    store
+        .migrate()
+        .await
+        .context("the schema cannot be brought up to date")?;
     let text = heddle_http::access::new_token(&SystemChance);
     let now = NodeClock::own();
     let write = heddle_store::token::TokenWrite {
@@ -293,11 +333,20 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
         uids: token.uids.as_deref().unwrap_or_default(),
         expires_at: token.expires_at,
     };
-    let by = heddle_store::change::By { actor: "command line", at: now };
-    let made = store.create_token(by, write).await.context("the token cannot be made")?;
+    let by = heddle_store::change::By {
+        actor: "command line",
+        at: now,
+    };
+    let made = store
+        .create_token(by, write)
+        .await
+        .context("the token cannot be made")?;
     store.close().await;
     match made {
         Some(_) => Ok(text),
-        None => bail!(usage(format!("there is a token named `{}` already; revoke it first", token.name))),
+        None => bail!(usage(format!(
+            "there is a token named `{}` already; revoke it first",
+            token.name
+        ))),
     }
 }

@@ -14,7 +14,10 @@ use serde_json::json;
 
 async fn work(claim: Claim) -> Outcome {
     let place = claim.item.map(|item| format!("/{item}")).unwrap_or_default();
-    println!("{} {}{place} attempt {}: {}", claim.group, claim.task, claim.attempt, claim.params);
+    println!(
+        "{} {}{place} attempt {}: {}",
+        claim.group, claim.task, claim.attempt, claim.params
+    );
     tokio::time::sleep(Duration::from_millis(claim.params["sleep_ms"].as_u64().unwrap_or(0))).await;
     match claim.params["fail"].as_str() {
         Some(why) => Outcome::Failed(why.to_owned()),
@@ -31,7 +34,9 @@ async fn main() -> Result<(), heddle_client::Error> {
     let token = std::env::var("HEDDLE_TOKEN").ok();
     let client = Client::new(&url, token.as_deref())?;
     let name = format!("example-{}", std::process::id());
-    let worker = Worker::new(client, queue, name).concurrency(concurrency).lease(Duration::from_secs(3));
+    let worker = Worker::new(client, queue, name)
+        .concurrency(concurrency)
+        .lease(Duration::from_secs(3));
     let stop = async { drop(tokio::signal::ctrl_c().await) };
     let report = worker.run(stop, work).await?;
     println!("stopped: {report:?}");

@@ -155,12 +155,26 @@ impl Client {
 
     /// Extends many claims in one call, which answers for each.
     pub async fn heartbeat_all(&self, claims: &[&Claim]) -> Result<Vec<ClaimAnswer>> {
-        self.on_claims("heartbeat", claims.iter().map(|claim| json!({"id": claim.id, "token": claim.token})).collect()).await
+        self.on_claims(
+            "heartbeat",
+            claims
+                .iter()
+                .map(|claim| json!({"id": claim.id, "token": claim.token}))
+                .collect(),
+        )
+        .await
     }
 
     /// Gives many claims back in one call, which answers for each.
     pub async fn release_all(&self, claims: &[&Claim]) -> Result<Vec<ClaimAnswer>> {
-        self.on_claims("release", claims.iter().map(|claim| json!({"id": claim.id, "token": claim.token})).collect()).await
+        self.on_claims(
+            "release",
+            claims
+                .iter()
+                .map(|claim| json!({"id": claim.id, "token": claim.token}))
+                .collect(),
+        )
+        .await
     }
 
     async fn on_claims(&self, action: &str, items: Vec<Value>) -> Result<Vec<ClaimAnswer>> {

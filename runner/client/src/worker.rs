@@ -76,7 +76,10 @@ struct Counts {
 impl Worker {
     /// A worker with a name of its own, which people see; one task run at once, leases of 30 s.
     pub fn new(client: Client, queue: impl Into<String>, name: impl Into<String>) -> Self {
-        let request = ClaimRequest { worker: name.into(), ..ClaimRequest::default() };
+        let request = ClaimRequest {
+            worker: name.into(),
+            ..ClaimRequest::default()
+        };
         Self {
             client,
             queue: queue.into(),

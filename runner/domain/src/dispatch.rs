@@ -81,7 +81,13 @@ pub enum AssignmentState {
 
 impl AssignmentState {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Assigned, Self::Completed, Self::Failed, Self::Revoked, Self::Expired];
+    pub const ALL: [Self; 5] = [
+        Self::Assigned,
+        Self::Completed,
+        Self::Failed,
+        Self::Revoked,
+        Self::Expired,
+    ];
 
     /// The number in the table; 0 stands for a hold.
     pub fn number(self) -> i16 {
@@ -261,7 +267,9 @@ pub fn check_audience(audience: &str) -> Result<(), String> {
 pub fn bare_uid(text: &str) -> Result<&str, String> {
     let uid = text.strip_prefix("uid_").unwrap_or(text);
     if uid.is_empty() || uid.chars().count() > UID_CHARS_MAX || uid.chars().any(char::is_control) {
-        return Err(format!("a user's id has 1 to {UID_CHARS_MAX} characters, none of them a control character"));
+        return Err(format!(
+            "a user's id has 1 to {UID_CHARS_MAX} characters, none of them a control character"
+        ));
     }
     Ok(uid)
 }
@@ -301,7 +309,10 @@ impl Offer {
             ("at", spec.at.is_some(), &[Daily][..]),
         ] {
             if there && !kinds.contains(&kind) {
-                faults.add(format!("/{field}"), format!("`{field}` does not go with this kind of offer"));
+                faults.add(
+                    format!("/{field}"),
+                    format!("`{field}` does not go with this kind of offer"),
+                );
             }
         }
         let zone = match spec.timezone.as_deref().map(parse_zone) {
@@ -329,7 +340,10 @@ impl Offer {
         let rhythm = match kind {
             Once => Some(Rhythm::Once(starts_at)),
             Interval => match spec.every {
-                Some(every) if every >= EVERY_MIN => Some(Rhythm::Interval { anchor: starts_at, every }),
+                Some(every) if every >= EVERY_MIN => Some(Rhythm::Interval {
+                    anchor: starts_at,
+                    every,
+                }),
                 Some(_) => {
                     faults.add("/every", format!("`every` is at least {EVERY_MIN}"));
                     None
@@ -342,19 +356,27 @@ impl Offer {
             Daily => daily(&spec, zone, starts_at, &mut faults),
         };
         if ends_at.is_some_and(|ends| ends <= starts_at) {
-            faults.add("/ends_at", "`ends_at` is not after the offer's start: it would never be due");
+            faults.add(
+                "/ends_at",
+                "`ends_at` is not after the offer's start: it would never be due",
+            );
         }
         let stock = parse_stock(spec.dispatch_times.as_ref()).unwrap_or_else(|detail| {
             faults.add("/dispatch_times", detail);
             Some(1)
         });
         if stock.is_none() && spec.mode == Mode::Repeat {
-            faults.add("/mode", "`each` gives every member the offer once; it does not go with `repeat`");
+            faults.add(
+                "/mode",
+                "`each` gives every member the offer once; it does not go with `repeat`",
+            );
         }
         if spec.max_hold.is_some_and(Span::is_zero) {
             faults.add("/max_hold", "`max_hold` is longer than zero");
         }
-        let (true, Some(rhythm)) = (faults.is_empty(), rhythm) else { return Err(faults) };
+        let (true, Some(rhythm)) = (faults.is_empty(), rhythm) else {
+            return Err(faults);
+        };
         Ok(Self {
             kind,
             audience: spec.audience,
@@ -406,7 +428,10 @@ fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Op
         return None;
     };
     let schedule = ScheduleSpec {
-        daily: Some(DailySpec { every_days: spec.every_days.unwrap_or(1), at: at.clone() }),
+        daily: Some(DailySpec {
+            every_days: spec.every_days.unwrap_or(1),
+            at: at.clone(),
+        }),
         timezone: Some(zone.name().to_owned()),
         starts_at: Some(starts_at.to_rfc3339()),
         ..ScheduleSpec::default()
@@ -416,7 +441,10 @@ fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Op
     match Schedule::compile(&schedule, zone, ever) {
         Ok(schedule) => Some(Rhythm::Daily(Box::new(schedule))),
         Err(Fault { pointer, detail }) => {
-            let place = pointer.strip_prefix("/daily").filter(|rest| !rest.is_empty()).unwrap_or("/at");
+            let place = pointer
+                .strip_prefix("/daily")
+                .filter(|rest| !rest.is_empty())
+                .unwrap_or("/at");
             faults.add(place, detail);
             None
         }
@@ -436,7 +464,10 @@ impl Window {
     /// A user's window.
     pub fn new(last_finished: Option<Time>, now: Time, horizon: Span) -> Self {
         let reach = now - horizon.chrono();
-        Self { from: last_finished.map_or(reach, |last| last.max(reach)), to: now }
+        Self {
+            from: last_finished.map_or(reach, |last| last.max(reach)),
+            to: now,
+        }
     }
 }
 
@@ -453,7 +484,12 @@ pub struct Rank {
 impl Rank {
     /// `again`: the user has had it before (`repeat`). `seq`: which offer was made first.
     pub fn new(occurrence: Time, again: bool, priority: i16, seq: i64) -> Self {
-        Self { occurrence, fresh: !again, priority: std::cmp::Reverse(priority), seq }
+        Self {
+            occurrence,
+            fresh: !again,
+            priority: std::cmp::Reverse(priority),
+            seq,
+        }
     }
 }
 
@@ -470,7 +506,12 @@ mod tests {
     fn offer(spec: Value) -> Result<Offer, String> {
         let spec: OfferSpec = crate::spec::read(&spec).map_err(|faults| faults.to_string())?;
         Offer::compile(spec, time("2026-11-20T08:00:00Z")).map_err(|faults| {
-            faults.0.iter().map(|fault| fault.pointer.clone()).collect::<Vec<_>>().join(" ")
+            faults
+                .0
+                .iter()
+                .map(|fault| fault.pointer.clone())
+                .collect::<Vec<_>>()
+                .join(" ")
         })
     }
 
@@ -526,18 +567,38 @@ mod tests {
             (json!({"audience": "gid_a", "kind": "interval", "every": "0"}), "/every"),
             (json!({"audience": "gid_a", "kind": "daily"}), "/at"),
             (json!({"audience": "gid_a", "kind": "daily", "at": "25:00"}), "/at"),
-            (json!({"audience": "gid_a", "kind": "daily", "at": "08:00", "every_days": 0}), "/every_days"),
-            (json!({"audience": "gid_a", "kind": "daily", "at": "08:00", "timezone": "Mars"}), "/timezone"),
+            (
+                json!({"audience": "gid_a", "kind": "daily", "at": "08:00", "every_days": 0}),
+                "/every_days",
+            ),
+            (
+                json!({"audience": "gid_a", "kind": "daily", "at": "08:00", "timezone": "Mars"}),
+                "/timezone",
+            ),
             (json!({"audience": "gid_a", "kind": "once", "every": "5m"}), "/every"),
             (json!({"audience": "gid_a", "starts_at": "soon"}), "/starts_at"),
-            (json!({"audience": "gid_a", "dispatch_times": "each", "mode": "repeat"}), "/mode"),
+            (
+                json!({"audience": "gid_a", "dispatch_times": "each", "mode": "repeat"}),
+                "/mode",
+            ),
             (json!({"audience": "gid_a", "max_hold": "0"}), "/max_hold"),
-            (json!({"audience": "gid_a", "starts_at": "2026-01-02", "ends_at": "2026-01-01"}), "/ends_at"),
+            (
+                json!({"audience": "gid_a", "starts_at": "2026-01-02", "ends_at": "2026-01-01"}),
+                "/ends_at",
+            ),
         ] {
             assert_eq!(offer(spec.clone()).unwrap_err(), places, "{spec}");
         }
-        assert!(offer(json!({"audience": "gid_a", "every": 0})).unwrap_err().starts_with("/every"));
-        assert!(offer(json!({"audience": "gid_a", "stok": 1})).unwrap_err().starts_with("/stok"));
+        assert!(
+            offer(json!({"audience": "gid_a", "every": 0}))
+                .unwrap_err()
+                .starts_with("/every")
+        );
+        assert!(
+            offer(json!({"audience": "gid_a", "stok": 1}))
+                .unwrap_err()
+                .starts_with("/stok")
+        );
     }
 
     #[test]
@@ -549,7 +610,13 @@ mod tests {
             (Some("2026-11-20T11:30:00Z"), "2026-11-20T11:30:00Z"),
             (Some("2026-11-10T11:30:00Z"), "2026-11-20T11:00:00Z"),
         ] {
-            assert_eq!(Window::new(last.map(time), now, horizon), Window { from: time(from), to: now });
+            assert_eq!(
+                Window::new(last.map(time), now, horizon),
+                Window {
+                    from: time(from),
+                    to: now
+                }
+            );
         }
     }
 
@@ -558,7 +625,11 @@ mod tests {
         use AssignmentState::*;
         for before in AssignmentState::ALL {
             for after in AssignmentState::ALL {
-                assert_eq!(after.follows(before), before == Assigned && after != Assigned, "{before:?} {after:?}");
+                assert_eq!(
+                    after.follows(before),
+                    before == Assigned && after != Assigned,
+                    "{before:?} {after:?}"
+                );
             }
         }
         assert!(Revoked.returns_stock(false) && Expired.returns_stock(false) && Failed.returns_stock(true));

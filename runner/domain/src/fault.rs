@@ -16,7 +16,10 @@ pub struct Fault {
 impl Fault {
     /// A fault at a place.
     pub fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { pointer: pointer.into(), detail: detail.into() }
+        Self {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        }
     }
 
     /// The same fault seen from a document that holds this one below `prefix`.
@@ -28,7 +31,11 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.pointer.is_empty() { f.write_str(&self.detail) } else { write!(f, "{}: {}", self.pointer, self.detail) }
+        if self.pointer.is_empty() {
+            f.write_str(&self.detail)
+        } else {
+            write!(f, "{}: {}", self.pointer, self.detail)
+        }
     }
 }
 

@@ -102,8 +102,12 @@ impl Plan {
                 Tz::UTC
             }
         };
-        let by_name: HashMap<Name, TaskIndex> =
-            spec.tasks.keys().enumerate().map(|(index, name)| (name.clone(), index as TaskIndex)).collect();
+        let by_name: HashMap<Name, TaskIndex> = spec
+            .tasks
+            .keys()
+            .enumerate()
+            .map(|(index, name)| (name.clone(), index as TaskIndex))
+            .collect();
         let mut tasks = Vec::with_capacity(spec.tasks.len());
         for (name, task) in &spec.tasks {
             let place = format!("/tasks/{}", crate::fault::pointer_token(name.as_ref()));
@@ -133,13 +137,19 @@ impl Plan {
 
     fn compile_task(name: &Name, task: &TaskSpec, by_name: &HashMap<Name, TaskIndex>) -> Result<PlanTask, Fault> {
         let executor = executor_of(task).ok_or_else(|| {
-            Fault::at("", "a task has exactly one executor: `script`, `queue`, `http`, `audience` or `group`")
+            Fault::at(
+                "",
+                "a task has exactly one executor: `script`, `queue`, `http`, `audience` or `group`",
+            )
         })?;
         let mut depends_on = Vec::with_capacity(task.depends_on.len());
         for (place, dependency) in task.depends_on.iter().enumerate() {
-            let index = by_name
-                .get(dependency)
-                .ok_or_else(|| Fault::at(format!("/depends_on/{place}"), format!("there is no task `{dependency}`")))?;
+            let index = by_name.get(dependency).ok_or_else(|| {
+                Fault::at(
+                    format!("/depends_on/{place}"),
+                    format!("there is no task `{dependency}`"),
+                )
+            })?;
             depends_on.push(*index);
         }
         depends_on.sort_unstable();
@@ -201,8 +211,9 @@ impl Plan {
     /// Tasks in an order in which dependencies come first.
     pub fn topological(&self) -> Vec<TaskIndex> {
         let mut missing: Vec<usize> = self.tasks.iter().map(|task| task.depends_on.len()).collect();
-        let mut queue: std::collections::VecDeque<TaskIndex> =
-            (0..self.tasks.len() as TaskIndex).filter(|&index| missing[index as usize] == 0).collect();
+        let mut queue: std::collections::VecDeque<TaskIndex> = (0..self.tasks.len() as TaskIndex)
+            .filter(|&index| missing[index as usize] == 0)
+            .collect();
         let mut order = Vec::with_capacity(self.tasks.len());
         while let Some(index) = queue.pop_front() {
             order.push(index);

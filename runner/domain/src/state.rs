@@ -102,7 +102,10 @@ states! {
 impl TaskState {
     /// Whether dependants can rely on it.
     pub fn is_settled(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Skipped | Self::UpstreamFailed | Self::Cancelled)
+        matches!(
+            self,
+            Self::Succeeded | Self::Failed | Self::Skipped | Self::UpstreamFailed | Self::Cancelled
+        )
     }
 }
 

@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, AttemptKey, Event, Outcome, Progress, Refused, decide};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
-use heddle_domain::Time;
 use heddle_sandbox::Effect as ScriptEffect;
+use heddle_store::StoreError;
 use heddle_store::live::{
     AttemptRow, Completion, Effect, EndedAttempt, Interrupted, Locked, LockedRun, NewRun, ReadyRow, RunWrite,
 };
-use heddle_store::StoreError;
 
 use crate::queue::{Rings, place};
 use crate::work::{Done, End, Ending};
@@ -93,7 +93,8 @@ impl Inner {
             let mut maps = Vec::new();
             for (outcome, _) in &mut outcomes {
                 if let End::Done(done) = &mut outcome.end {
-                    self.commit_effects(completion, &context, outcome.ended.at, done, &mut after).await?;
+                    self.commit_effects(completion, &context, outcome.ended.at, done, &mut after)
+                        .await?;
                 }
                 events.push(event_of(outcome.ended.at, &outcome.end));
             }
@@ -138,8 +139,15 @@ impl Inner {
         if actions.withdraw {
             let withdrawn = completion.withdraw(&[context.facts.id]).await?;
             let keys = withdrawn.into_iter().map(|(_, key)| key).collect();
-            let more = decide(plan, &mut state, &mut progress, &[Event::Withdrawn(keys)], now, &mut bits)
-                .map_err(unexpected)?;
+            let more = decide(
+                plan,
+                &mut state,
+                &mut progress,
+                &[Event::Withdrawn(keys)],
+                now,
+                &mut bits,
+            )
+            .map_err(unexpected)?;
             actions.interrupt.extend(more.interrupt);
             actions.drop_timers.extend(more.drop_timers);
             actions.settled.extend(more.settled);
@@ -172,7 +180,11 @@ impl Inner {
             }
             let handed = *room > 0;
             *room = room.saturating_sub(1);
-            ready.push(ReadyRow { at, turn: turn + 1 + ordinal as i64, handed });
+            ready.push(ReadyRow {
+                at,
+                turn: turn + 1 + ordinal as i64,
+                handed,
+            });
             if handed {
                 after.taken.push((run, at));
             } else {
@@ -200,7 +212,11 @@ impl Inner {
             drop_timers: actions.drop_timers,
             interrupt: actions.interrupt,
             maps: Vec::new(),
-            error: if state == RunState::Failed { progress.error().map(str::to_owned) } else { None },
+            error: if state == RunState::Failed {
+                progress.error().map(str::to_owned)
+            } else {
+                None
+            },
             gated,
             timed: context.facts.deadline_at.is_some() || plan.tasks.iter().any(|task| task.retry.is_some()),
         }
@@ -297,7 +313,11 @@ impl Inner {
                 }
                 ScriptEffect::Enqueue { group, params, key } => {
                     let params = serde_json::from_str(&params).unwrap_or_default();
-                    let spec = heddle_domain::spec::SubmissionSpec { params, key, ..Default::default() };
+                    let spec = heddle_domain::spec::SubmissionSpec {
+                        params,
+                        key,
+                        ..Default::default()
+                    };
                     let submission = Submission {
                         group: group.clone(),
                         spec,
@@ -316,7 +336,10 @@ impl Inner {
                 }
             }
         }
-        if !completion.apply_effects(context.facts.id, at.key.task, context.facts.group_id, &writes).await? {
+        if !completion
+            .apply_effects(context.facts.id, at.key.task, context.facts.group_id, &writes)
+            .await?
+        {
             done.result = Ending::failed(ErrorKind::Failed, "a compare-and-set was lost to another writer");
             return Ok(());
         }
@@ -324,7 +347,9 @@ impl Inner {
             completion.create(&runs).await?;
             after.left = true;
             after.inbox |= runs.iter().any(|run| run.gated);
-            runs.iter().flat_map(|run| &run.queued).for_each(|row| after.rings.add(&row.place));
+            runs.iter()
+                .flat_map(|run| &run.queued)
+                .for_each(|row| after.rings.add(&row.place));
         }
         Ok(())
     }
@@ -340,11 +365,19 @@ pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
         End::Expanded { count, .. } => return Event::Expanded { at, count: *count },
         End::Dropped => Outcome::Lost,
         End::Done(done) => match &done.result {
-            Ending::Succeeded(output) => Outcome::Succeeded { output_bytes: output.len() as u64 },
+            Ending::Succeeded(output) => Outcome::Succeeded {
+                output_bytes: output.len() as u64,
+            },
             Ending::Skipped(_) => Outcome::Skipped,
             Ending::Lost => Outcome::Lost,
             Ending::Released => Outcome::Released,
-            Ending::Failed { kind, message, retry_after, fatal, .. } => Outcome::Failed {
+            Ending::Failed {
+                kind,
+                message,
+                retry_after,
+                fatal,
+                ..
+            } => Outcome::Failed {
                 kind: *kind,
                 message: message.clone(),
                 retry_after: *retry_after,
@@ -363,7 +396,13 @@ pub(crate) fn attempt_row(
     finished_at: Time,
     node: Option<uuid::Uuid>,
 ) -> AttemptRow {
-    let clean = |text: String| if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text };
+    let clean = |text: String| {
+        if text.contains('\0') {
+            text.replace('\0', "\u{fffd}")
+        } else {
+            text
+        }
+    };
     let (state, skipped, output, error) = match done.result {
         Ending::Succeeded(output) => (AttemptState::Succeeded, false, Some(output), None),
         Ending::Skipped(_) => (AttemptState::Succeeded, true, None, None),
@@ -372,8 +411,14 @@ pub(crate) fn attempt_row(
             let error = (ErrorKind::Lost, "its node or worker was lost".to_owned(), None);
             (AttemptState::Lost, false, None, Some(error))
         }
-        Ending::Failed { kind, message, trace, .. } => {
-            let state = if kind == ErrorKind::Timeout { AttemptState::TimedOut } else { AttemptState::Failed };
+        Ending::Failed {
+            kind, message, trace, ..
+        } => {
+            let state = if kind == ErrorKind::Timeout {
+                AttemptState::TimedOut
+            } else {
+                AttemptState::Failed
+            };
             (state, false, None, Some((kind, clean(message), trace.map(clean))))
         }
     };
@@ -394,5 +439,8 @@ pub(crate) fn attempt_row(
 
 /// Whether trying the same again may help.
 pub(crate) fn is_passing(error: &EngineError) -> bool {
-    matches!(error, EngineError::Store(StoreError::Unavailable(_) | StoreError::Conflict(_)))
+    matches!(
+        error,
+        EngineError::Store(StoreError::Unavailable(_) | StoreError::Conflict(_))
+    )
 }

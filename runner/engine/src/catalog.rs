@@ -33,7 +33,11 @@ pub(crate) struct Cache<K, V> {
 
 impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
     pub(crate) fn new(max: usize) -> Self {
-        Self { entries: Mutex::new(HashMap::new()), uses: AtomicU64::new(0), max }
+        Self {
+            entries: Mutex::new(HashMap::new()),
+            uses: AtomicU64::new(0),
+            max,
+        }
     }
 
     pub(crate) fn get<Q>(&self, key: &Q) -> Option<V>
@@ -117,8 +121,8 @@ pub struct Revision {
 impl Revision {
     /// Whether runs made by this trigger have to wait for their turn.
     pub fn is_gated(&self, trigger: Trigger) -> bool {
-        let overlaps = matches!(trigger, Trigger::Schedule | Trigger::Upstream)
-            && self.plan.spec.overlap != Overlap::Allow;
+        let overlaps =
+            matches!(trigger, Trigger::Schedule | Trigger::Upstream) && self.plan.spec.overlap != Overlap::Allow;
         let bounded = self.plan.spec.max_active_runs.is_some() && trigger != Trigger::Backfill;
         overlaps || bounded
     }
@@ -182,7 +186,9 @@ impl Catalog {
             return Ok(Some(group));
         }
         let generation = self.generation.load(Ordering::Acquire);
-        let Some(row) = self.store.group_by_name(name).await? else { return Ok(None) };
+        let Some(row) = self.store.group_by_name(name).await? else {
+            return Ok(None);
+        };
         let revision = self.revision(row.revision_id).await?;
         let resolution = self.resolve(&revision).await?;
         let template = match &revision.plan.spec.template {
@@ -222,8 +228,7 @@ impl Catalog {
         };
         let spec: GroupSpec = serde_json::from_value(row.spec)
             .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
-        let plan =
-            Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
+        let plan = Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
         let mut state = RunState::Waiting;
         let mut progress = Progress::new(&plan);
         let epoch = heddle_domain::Time::UNIX_EPOCH;
@@ -319,7 +324,9 @@ impl Catalog {
         if let Some(facts) = self.versions.get(&key) {
             return Ok(Some(facts));
         }
-        let Some(row) = self.store.recorded_script_version(name, version).await? else { return Ok(None) };
+        let Some(row) = self.store.recorded_script_version(name, version).await? else {
+            return Ok(None);
+        };
         let schema = match &row.params_schema {
             Some(schema) => Some(Schema::compile(schema).map_err(EngineError::Unreadable)?),
             None => None,

@@ -80,15 +80,25 @@ impl Engine {
         reason: &str,
         actor: &str,
     ) -> Result<(), ControlError> {
-        let by_hand = ByHand { state, output, reason, actor };
+        let by_hand = ByHand {
+            state,
+            output,
+            reason,
+            actor,
+        };
         self.inner
-            .retried(|| self.inner.task_event(run, key, Event::Override { key, state }, Some(&by_hand)))
+            .retried(|| {
+                self.inner
+                    .task_event(run, key, Event::Override { key, state }, Some(&by_hand))
+            })
             .await
     }
 
     /// Tries a failed or retrying task run again at once.
     pub async fn retry_task(&self, run: RunId, key: TaskKey) -> Result<(), ControlError> {
-        self.inner.retried(|| self.inner.task_event(run, key, Event::RetryNow(key), None)).await
+        self.inner
+            .retried(|| self.inner.task_event(run, key, Event::RetryNow(key), None))
+            .await
     }
 
     /// Makes a new run like an ended or live one.
@@ -117,14 +127,20 @@ impl Engine {
         let id = run.id;
         let (answer, answered) = tokio::sync::oneshot::channel();
         let request = crate::submit::Request { run, context, answer };
-        self.inner.submissions.try_send(request).map_err(|_| EngineError::Overloaded)?;
+        self.inner
+            .submissions
+            .try_send(request)
+            .map_err(|_| EngineError::Overloaded)?;
         answered.await.unwrap_or(Err(EngineError::Stopping))?;
         Ok(id)
     }
 
     /// Whether a submission would be accepted, without making a run.
     pub async fn check(&self, group: &str, spec: SubmissionSpec) -> Result<(), SubmitError> {
-        self.inner.layout(crate::Submission::manual(group, spec)).await.map(drop)
+        self.inner
+            .layout(crate::Submission::manual(group, spec))
+            .await
+            .map(drop)
     }
 }
 
@@ -137,7 +153,9 @@ impl Inner {
         let mut tries = 1;
         loop {
             match once().await {
-                Err(ControlError::Engine(EngineError::Store(StoreError::Conflict(_)))) if tries < TRIES_MAX => tries += 1,
+                Err(ControlError::Engine(EngineError::Store(StoreError::Conflict(_)))) if tries < TRIES_MAX => {
+                    tries += 1
+                }
                 other => return other,
             }
         }
@@ -153,20 +171,32 @@ impl Inner {
             return Ok(context);
         }
         // It had ended, and comes back within this transaction only: its facts are read where it stands.
-        let row = self.store.run(run).await?.ok_or_else(|| EngineError::Unreadable(format!("run {run} is gone")))?;
+        let row = self
+            .store
+            .run(run)
+            .await?
+            .ok_or_else(|| EngineError::Unreadable(format!("run {run} is gone")))?;
         let revision = self.catalog.revision(live.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) => self.catalog.resolution(id, &revision).await?,
             None => self.catalog.resolve(&revision).await?,
         };
-        Ok(Arc::new(RunContext { facts: facts_of(&row), revision, resolution, maps: Default::default() }))
+        Ok(Arc::new(RunContext {
+            facts: facts_of(&row),
+            revision,
+            resolution,
+            maps: Default::default(),
+        }))
     }
 
     async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
         let now = self.now();
         let reopen = matches!(action, BulkAction::Restart(_));
         let mut completion = self.store.completion(self.lease(), now).await?;
-        let live = completion.lock_one(run, reopen).await?.ok_or(ControlError::NotFound("run"))?;
+        let live = completion
+            .lock_one(run, reopen)
+            .await?
+            .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(run, &live).await?;
         if reopen && !matches!(live.state, RunState::Failed | RunState::Cancelled) {
             return Err(Refused::RunState(live.state).into());
@@ -178,7 +208,9 @@ impl Inner {
                 self.contexts.remove(&run);
             }
             BulkAction::Override(state, reason) => {
-                return self.override_run(completion, run, &live, context, *state, reason, actor).await;
+                return self
+                    .override_run(completion, run, &live, context, *state, reason, actor)
+                    .await;
             }
             _ => {}
         }
@@ -188,14 +220,18 @@ impl Inner {
         let event = match action {
             BulkAction::Cancel => {
                 let withdrawn = completion.withdraw(&[run]).await?;
-                Event::Cancel { withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect() }
+                Event::Cancel {
+                    withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect(),
+                }
             }
             BulkAction::Pause => {
                 if live.state != RunState::Running {
                     return Err(Refused::RunState(live.state).into());
                 }
                 let withdrawn = completion.withdraw(&[run]).await?;
-                Event::Pause { withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect() }
+                Event::Pause {
+                    withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect(),
+                }
             }
             BulkAction::Resume => Event::Resume,
             BulkAction::Restart(_) => Event::Restart,
@@ -214,9 +250,14 @@ impl Inner {
     ) -> Result<(), ControlError> {
         let (actions, state, progress) = self.decide_control(&mut completion, live, context, &event).await?;
         let mut after = After::default();
-        let mut room = if self.backlog.load(std::sync::atomic::Ordering::Relaxed) { 0 } else { self.room() };
+        let mut room = if self.backlog.load(std::sync::atomic::Ordering::Relaxed) {
+            0
+        } else {
+            self.room()
+        };
         let write = self.write_of(context, state, &progress, actions, &mut room, &mut after);
-        self.write(&mut completion, std::slice::from_ref(&write), &mut after).await?;
+        self.write(&mut completion, std::slice::from_ref(&write), &mut after)
+            .await?;
         completion.commit().await?;
         // What restarts may take other scripts: the facts are read anew.
         self.contexts.remove(&run);
@@ -235,13 +276,25 @@ impl Inner {
         let mut progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
         let mut bits = || self.chance.bits();
         let plan = &context.revision.plan;
-        let mut actions =
-            decide(plan, &mut state, &mut progress, std::slice::from_ref(event), self.now(), &mut bits)?;
+        let mut actions = decide(
+            plan,
+            &mut state,
+            &mut progress,
+            std::slice::from_ref(event),
+            self.now(),
+            &mut bits,
+        )?;
         if actions.withdraw {
             let withdrawn = completion.withdraw(&[context.facts.id]).await?;
             let keys = withdrawn.into_iter().map(|(_, key)| key).collect();
-            let more =
-                decide(plan, &mut state, &mut progress, &[Event::Withdrawn(keys)], self.now(), &mut bits)?;
+            let more = decide(
+                plan,
+                &mut state,
+                &mut progress,
+                &[Event::Withdrawn(keys)],
+                self.now(),
+                &mut bits,
+            )?;
             actions.interrupt.extend(more.interrupt);
             actions.ready.extend(more.ready);
             actions.finished = more.finished;
@@ -257,20 +310,34 @@ impl Inner {
         by_hand: Option<&ByHand<'_>>,
     ) -> Result<(), ControlError> {
         let mut completion = self.store.completion(self.lease(), self.now()).await?;
-        let live = completion.lock_one(run, true).await?.ok_or(ControlError::NotFound("run"))?;
+        let live = completion
+            .lock_one(run, true)
+            .await?
+            .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(run, &live).await?;
         let progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
         if progress.state(key).is_none() {
             return Err(ControlError::NotFound("task run"));
         }
-        if let Some(ByHand { state, output, reason, actor }) = by_hand {
-            completion.insert_override(run, key, *state, output.as_deref(), reason, actor, self.now()).await?;
+        if let Some(ByHand {
+            state,
+            output,
+            reason,
+            actor,
+        }) = by_hand
+        {
+            completion
+                .insert_override(run, key, *state, output.as_deref(), reason, actor, self.now())
+                .await?;
         }
         self.finish_control(completion, run, &live, &context, event).await
     }
 
     /// Sets a run's state by hand: what is active is stopped first.
-    #[allow(clippy::too_many_arguments, reason = "one control, told apart by name at its only call")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one control, told apart by name at its only call"
+    )]
     async fn override_run(
         self: &Arc<Self>,
         mut completion: Completion,
@@ -284,13 +351,18 @@ impl Inner {
         if !state.is_final() {
             return Err(ControlError::Refused(format!("a run's state cannot be set to {state}")));
         }
-        let mark = TaskKey { task: u16::MAX, item: None };
+        let mark = TaskKey {
+            task: u16::MAX,
+            item: None,
+        };
         let task_state = match state {
             RunState::Succeeded => TaskState::Succeeded,
             RunState::Failed => TaskState::Failed,
             _ => TaskState::Cancelled,
         };
-        completion.insert_override(run, mark, task_state, None, reason, actor, self.now()).await?;
+        completion
+            .insert_override(run, mark, task_state, None, reason, actor, self.now())
+            .await?;
         if live.state.is_final() {
             completion.set_done_state(run, state).await?;
             completion.commit().await?;
@@ -298,7 +370,12 @@ impl Inner {
             self.inbox.notify_one();
             return Ok(());
         }
-        let withdrawn = completion.withdraw(&[run]).await?.into_iter().map(|(_, key)| key).collect();
+        let withdrawn = completion
+            .withdraw(&[run])
+            .await?
+            .into_iter()
+            .map(|(_, key)| key)
+            .collect();
         let event = Event::Cancel { withdrawn };
         let (actions, _, progress) = self.decide_control(&mut completion, live, &context, &event).await?;
         let mut after = After::default();

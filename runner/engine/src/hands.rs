@@ -28,7 +28,11 @@ impl LogBuffer {
     /// Takes what has not been written.
     pub(crate) fn drain(&self) -> Vec<LogRow> {
         let mut lines = self.lines.lock();
-        if lines.0.is_empty() { Vec::new() } else { std::mem::take(&mut lines.0) }
+        if lines.0.is_empty() {
+            Vec::new()
+        } else {
+            std::mem::take(&mut lines.0)
+        }
     }
 }
 
@@ -113,7 +117,15 @@ impl Hands {
             .lock()
             .iter()
             .filter(|(_, hand)| hand.since.elapsed() > age)
-            .map(|(&(run, key), hand)| (run, AttemptKey { key, attempt: hand.attempt }))
+            .map(|(&(run, key), hand)| {
+                (
+                    run,
+                    AttemptKey {
+                        key,
+                        attempt: hand.attempt,
+                    },
+                )
+            })
             .collect()
     }
 

@@ -34,11 +34,23 @@ impl Host {
         log: Arc<LogBuffer>,
         progress: Arc<Mutex<Option<(f64, String)>>>,
     ) -> Self {
-        Self { inner, context, at, log, progress }
+        Self {
+            inner,
+            context,
+            at,
+            log,
+            progress,
+        }
     }
 
     fn category(&self) -> Option<&str> {
-        self.context.revision.plan.spec.category.as_ref().map(|category| category.as_str())
+        self.context
+            .revision
+            .plan
+            .spec
+            .category
+            .as_ref()
+            .map(|category| category.as_str())
     }
 }
 
@@ -58,8 +70,11 @@ impl HostServices for Host {
                 .index(&task)
                 .filter(|&index| plan.is_ancestor(index, own))
                 .ok_or_else(|| format!("`{task}` is not a task that this one depends on, directly or indirectly"))?;
-            let mut outputs =
-                self.inner.outputs(&self.context, &[index]).await.map_err(|error| unavailable(&error))?;
+            let mut outputs = self
+                .inner
+                .outputs(&self.context, &[index])
+                .await
+                .map_err(|error| unavailable(&error))?;
             Ok(outputs.pop().map_or_else(|| "null".into(), |output| output.1))
         })
     }
@@ -68,7 +83,11 @@ impl HostServices for Host {
         let key = key.to_owned();
         Box::pin(async move {
             let group = self.context.facts.group_id;
-            self.inner.store.script_state(group, &key).await.map_err(|error| unavailable(&error))
+            self.inner
+                .store
+                .script_state(group, &key)
+                .await
+                .map_err(|error| unavailable(&error))
         })
     }
 
@@ -87,9 +106,18 @@ impl HostServices for Host {
     fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
         let name = name.to_owned();
         Box::pin(async move {
-            let row = self.inner.store.connection(&name).await.map_err(|error| unavailable(&error))?;
+            let row = self
+                .inner
+                .store
+                .connection(&name)
+                .await
+                .map_err(|error| unavailable(&error))?;
             let row = row.ok_or_else(|| format!("there is no connection `{name}`"))?;
-            if !row.options.grant.allows(&self.context.revision.group_name, self.category()) {
+            if !row
+                .options
+                .grant
+                .allows(&self.context.revision.group_name, self.category())
+            {
                 return Err(format!("this group may not use connection `{name}`"));
             }
             let url = self.inner.store.connection_url(&self.inner.keys, &name).await;

@@ -63,11 +63,25 @@ impl HttpRequest {
             headers.insert(name, value);
         }
         let body = match &spec.body {
-            Some(body) => Some(templates.render_value(body, scope).map_err(|fault| format!("http/body{fault}"))?),
+            Some(body) => Some(
+                templates
+                    .render_value(body, scope)
+                    .map_err(|fault| format!("http/body{fault}"))?,
+            ),
             None => None,
         };
-        let output_bytes_max = task.spec.max_output.map_or(OUTPUT_BYTES_DEFAULT, |size| size.0 as usize);
-        Ok(Self { method, url, headers, body, timeout: task.timeout, output_bytes_max })
+        let output_bytes_max = task
+            .spec
+            .max_output
+            .map_or(OUTPUT_BYTES_DEFAULT, |size| size.0 as usize);
+        Ok(Self {
+            method,
+            url,
+            headers,
+            body,
+            timeout: task.timeout,
+            output_bytes_max,
+        })
     }
 }
 
@@ -79,14 +93,24 @@ impl Inner {
         match timeout {
             Some(timeout) => match tokio::time::timeout(timeout, call).await {
                 Ok(ending) => ending,
-                Err(_) => Ending::failed(ErrorKind::Timeout, format!("no answer within {} ms", timeout.as_millis())),
+                Err(_) => Ending::failed(
+                    ErrorKind::Timeout,
+                    format!("no answer within {} ms", timeout.as_millis()),
+                ),
             },
             None => call.await,
         }
     }
 
     async fn call_untimed(&self, request: HttpRequest, context: Value) -> Ending {
-        let HttpRequest { method, url, headers, body, output_bytes_max, .. } = request;
+        let HttpRequest {
+            method,
+            url,
+            headers,
+            body,
+            output_bytes_max,
+            ..
+        } = request;
         if let Err(refused) = self.policy.check_url(&url) {
             return Ending::fatal(ErrorKind::Http, refused.to_string());
         }
@@ -115,7 +139,10 @@ impl Inner {
         let text = match outbound::read_bounded(response, output_bytes_max).await {
             Ok(Some(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
             Ok(None) if status.is_success() => {
-                return Ending::failed(ErrorKind::Output, format!("the answer has more than {output_bytes_max} bytes"));
+                return Ending::failed(
+                    ErrorKind::Output,
+                    format!("the answer has more than {output_bytes_max} bytes"),
+                );
             }
             Ok(None) => String::new(),
             Err(error) => return Ending::failed(ErrorKind::Http, chain(&error)),
@@ -124,14 +151,31 @@ impl Inner {
             let body: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
             let output = json!({"status": status.as_u16(), "body": body}).to_string();
             if output.len() > output_bytes_max {
-                return Ending::failed(ErrorKind::Output, format!("the answer has more than {output_bytes_max} bytes"));
+                return Ending::failed(
+                    ErrorKind::Output,
+                    format!("the answer has more than {output_bytes_max} bytes"),
+                );
             }
             return Ending::Succeeded(output);
         }
-        let excerpt: String = text.replace('\0', "\u{fffd}").chars().take(ERROR_BODY_CHARS_MAX).collect();
+        let excerpt: String = text
+            .replace('\0', "\u{fffd}")
+            .chars()
+            .take(ERROR_BODY_CHARS_MAX)
+            .collect();
         let fatal = status.is_client_error() && !matches!(status.as_u16(), 408 | 429);
-        let message = if excerpt.trim().is_empty() { format!("{status}") } else { format!("{status}: {excerpt}") };
-        Ending::Failed { kind: ErrorKind::Http, message, trace: None, retry_after, fatal }
+        let message = if excerpt.trim().is_empty() {
+            format!("{status}")
+        } else {
+            format!("{status}: {excerpt}")
+        };
+        Ending::Failed {
+            kind: ErrorKind::Http,
+            message,
+            trace: None,
+            retry_after,
+            fatal,
+        }
     }
 }
 

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Event, Progress};
 use heddle_domain::spec::{DeadlineAction, Overlap};
 use heddle_domain::state::{ErrorKind, RunState, Trigger};
-use heddle_domain::Time;
 use heddle_store::live::{Due, RunWrite, Settlement};
 use serde_json::json;
 
@@ -121,7 +121,9 @@ impl Inner {
 
     async fn deadline(self: &Arc<Self>, run: RunId) -> Result<(), EngineError> {
         self.load_contexts(&[run]).await?;
-        let Some(context) = self.contexts.get(&run) else { return Ok(()) };
+        let Some(context) = self.contexts.get(&run) else {
+            return Ok(());
+        };
         tracing::warn!(%run, group = context.revision.group_name, "the run has missed its deadline");
         if context.revision.plan.deadline_action == DeadlineAction::Cancel {
             let engine = Engine { inner: self.clone() };
@@ -148,9 +150,10 @@ impl Inner {
         let mut writes = Vec::new();
         let mut room = self.room();
         for run in runs {
-            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else { continue };
-            let (actions, state, progress) =
-                self.decide(&context, found, &events[&run], completion, now).await?;
+            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else {
+                continue;
+            };
+            let (actions, state, progress) = self.decide(&context, found, &events[&run], completion, now).await?;
             writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
         }
         self.write(completion, &writes, &mut after).await?;
@@ -168,7 +171,11 @@ impl Inner {
         self.load_contexts(&parents).await?;
         let outcomes = settlements
             .into_iter()
-            .map(|settlement| Applied { ended: settlement.parent, end: end_of(settlement), finished_at: now })
+            .map(|settlement| Applied {
+                ended: settlement.parent,
+                end: end_of(settlement),
+                finished_at: now,
+            })
             .collect();
         let after = self.apply(&mut completion, outcomes, self.room(), now).await?;
         completion.commit().await?;
@@ -189,7 +196,9 @@ impl Inner {
         let mut room = self.room();
         let mut gated = Vec::new();
         for run in runs {
-            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else { continue };
+            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else {
+                continue;
+            };
             if found.state != RunState::Waiting {
                 continue;
             }
@@ -202,8 +211,9 @@ impl Inner {
             }
             let mut found = found.clone();
             found.progress = Progress::new(&context.revision.plan).to_bytes();
-            let (actions, state, progress) =
-                self.decide(&context, &found, &[Event::Start], &mut completion, now).await?;
+            let (actions, state, progress) = self
+                .decide(&context, &found, &[Event::Start], &mut completion, now)
+                .await?;
             writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
         }
         for (run, group_id) in gated {
@@ -233,7 +243,9 @@ impl Inner {
                 .filter_map(|(run, trigger)| Some((run, Trigger::from_number(trigger)?)))
                 .collect();
             for run in ids {
-                let Some(context) = self.contexts.get(&run) else { continue };
+                let Some(context) = self.contexts.get(&run) else {
+                    continue;
+                };
                 let spec = &context.revision.plan.spec;
                 let trigger = context.facts.trigger;
                 let timed = |trigger: Trigger| matches!(trigger, Trigger::Schedule | Trigger::Upstream);
@@ -242,8 +254,11 @@ impl Inner {
                     continue;
                 }
                 if timed(trigger) && spec.overlap != Overlap::Allow {
-                    let earlier: Vec<RunId> =
-                        active.iter().filter(|entry| timed(entry.1)).map(|entry| entry.0).collect();
+                    let earlier: Vec<RunId> = active
+                        .iter()
+                        .filter(|entry| timed(entry.1))
+                        .map(|entry| entry.0)
+                        .collect();
                     if !earlier.is_empty() {
                         if spec.overlap == Overlap::CancelPrevious {
                             cancelled.extend(earlier);
@@ -261,11 +276,14 @@ impl Inner {
         let mut writes = Vec::new();
         let mut room = self.room();
         for run in &admitted {
-            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else { continue };
+            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else {
+                continue;
+            };
             let mut found = found.clone();
             found.progress = Progress::new(&context.revision.plan).to_bytes();
-            let (actions, state, progress) =
-                self.decide(&context, &found, &[Event::Start], &mut completion, now).await?;
+            let (actions, state, progress) = self
+                .decide(&context, &found, &[Event::Start], &mut completion, now)
+                .await?;
             writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
         }
         completion.unwait(&admitted).await?;
@@ -293,7 +311,11 @@ impl Inner {
             self.load_contexts(&runs).await?;
             let outcomes = lost
                 .into_iter()
-                .map(|lost| Applied { ended: lost.ended, end: End::plain(Ending::Lost), finished_at: now })
+                .map(|lost| Applied {
+                    ended: lost.ended,
+                    end: End::plain(Ending::Lost),
+                    finished_at: now,
+                })
                 .collect();
             let mut completion = self.store.completion(self.lease(), now).await?;
             let after = self.apply(&mut completion, outcomes, self.room(), now).await?;
@@ -328,5 +350,10 @@ fn end_of(settlement: Settlement) -> End {
             Ending::failed(ErrorKind::Failed, format!("sub-run {} {state}{why}", settlement.child))
         }
     };
-    End::Done(Done { result, effects: Vec::new(), memory_bytes: None, cpu: None })
+    End::Done(Done {
+        result,
+        effects: Vec::new(),
+        memory_bytes: None,
+        cpu: None,
+    })
 }

@@ -184,7 +184,8 @@ impl Inner {
             return 0;
         }
         let load = self.sandbox.load_now();
-        self.hands.room(load.parked as usize, self.config.threads, self.config.slots)
+        self.hands
+            .room(load.parked as usize, self.config.threads, self.config.slots)
     }
 }
 
@@ -213,7 +214,9 @@ impl Engine {
         chance: Arc<dyn Chance>,
     ) -> Result<Self, EngineError> {
         let policy = sandbox.outbound().clone();
-        let outbound = policy.client().map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let outbound = policy
+            .client()
+            .map_err(|error| EngineError::Unreadable(error.to_string()))?;
         let (ended, ended_receiver) = mpsc::unbounded_channel();
         let (submissions, submission_receiver) = mpsc::channel(submit::QUEUE_MAX);
         let (wakes, wake_receiver) = wake::Wakes::new();

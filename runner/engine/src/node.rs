@@ -71,7 +71,9 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
         let state = i16::from(inner.draining.load(Ordering::Acquire));
         let position = inner.position.load(Ordering::Acquire);
         let left = (extended + inner.config.lease_for - margin).saturating_duration_since(sent_at);
-        let beat = inner.store.heartbeat(inner.lease(), state, position, inner.hands.len() as i32, lease_for);
+        let beat = inner
+            .store
+            .heartbeat(inner.lease(), state, position, inner.hands.len() as i32, lease_for);
         match tokio::time::timeout(left.max(Duration::from_millis(100)), beat).await {
             Ok(Ok(Some(beat))) => {
                 extended = sent_at;

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use heddle_domain::params;
 use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, Progress};
 use heddle_domain::spec::{ForEach, Shards, SubmissionSpec};
 use heddle_domain::state::ErrorKind;
 use heddle_domain::template::{Given, Scope, UpstreamNames};
 use heddle_sandbox::Script;
-use heddle_domain::params;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -35,6 +35,7 @@ pub(crate) enum Prepared {
     Queue {
         params: String,
     },
+    Offer(Box<heddle_domain::dispatch::Offer>),
     SubRun {
         group: String,
         spec: SubmissionSpec,
@@ -84,7 +85,8 @@ fn given_params(context: &RunContext, task: TaskIndex) -> Result<(Map<String, Va
         Some(text) => {
             let mut all: BTreeMap<String, Map<String, Value>> =
                 serde_json::from_str(text).map_err(|error| invalid(format!("the run's task_params: {error}")))?;
-            all.remove(context.revision.plan.tasks[task as usize].name.as_str()).unwrap_or_default()
+            all.remove(context.revision.plan.tasks[task as usize].name.as_str())
+                .unwrap_or_default()
         }
         None => Map::new(),
     };
@@ -173,7 +175,11 @@ impl Inner {
                     Err(ending) => return Ok(Err(ending)),
                 };
                 let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
-                Ok(Ok(Prepared::Script { script, params, item: item_raw }))
+                Ok(Ok(Prepared::Script {
+                    script,
+                    params,
+                    item: item_raw,
+                }))
             }
             Executor::Http => {
                 let scope = scope.with_params(&effective);
@@ -185,9 +191,11 @@ impl Inner {
                 let told = self.context_of(context, at, map_item);
                 let mut body = serde_json::to_value(&told).unwrap_or_default();
                 body["params"] = Value::Object(effective);
-                let request = task.spec.http.as_ref().map(|spec| {
-                    HttpRequest::render(spec, task, &scope, &self.templates, &told.idempotency_key)
-                });
+                let request = task
+                    .spec
+                    .http
+                    .as_ref()
+                    .map(|spec| HttpRequest::render(spec, task, &scope, &self.templates, &told.idempotency_key));
                 match request {
                     Some(Ok(request)) => Ok(Ok(Prepared::Http { request, context: body })),
                     Some(Err(message)) => Ok(Err(invalid(message))),
@@ -195,7 +203,12 @@ impl Inner {
                 }
             }
             Executor::Group => {
-                let group = task.spec.group.as_ref().map(|name| name.as_str().to_owned()).unwrap_or_default();
+                let group = task
+                    .spec
+                    .group
+                    .as_ref()
+                    .map(|name| name.as_str().to_owned())
+                    .unwrap_or_default();
                 let spec = SubmissionSpec {
                     params: effective,
                     logical_time: Some(context.facts.logical_time),
@@ -209,7 +222,11 @@ impl Inner {
                 Ok(Ok(Prepared::Queue { params }))
             }
             Executor::Audience => {
-                Ok(Err(invalid("tasks of this kind are not executed by nodes")))
+                let scope = scope.with_params(&effective);
+                Ok(self
+                    .prepare_offer(task, &scope, effective)
+                    .await?
+                    .map(|offer| Prepared::Offer(Box::new(offer))))
             }
         }
     }
@@ -226,7 +243,11 @@ impl Inner {
                 rendered
             }
             (Some(ForEach::Template(template)), _) => {
-                match self.templates.render(template, scope).map_err(|error| invalid(format!("for_each: {error}")))? {
+                match self
+                    .templates
+                    .render(template, scope)
+                    .map_err(|error| invalid(format!("for_each: {error}")))?
+                {
                     Value::Array(items) => items,
                     Value::String(text) => match serde_json::from_str(&text) {
                         Ok(Value::Array(items)) => items,
@@ -244,13 +265,22 @@ impl Inner {
             _ => return Err(invalid("the number of shards is not known")),
         };
         if items.len() > ITEMS_MAX as usize {
-            return Err(invalid(format!("{} items; a mapped task has at most {ITEMS_MAX}", items.len())));
+            return Err(invalid(format!(
+                "{} items; a mapped task has at most {ITEMS_MAX}",
+                items.len()
+            )));
         }
         let text = serde_json::to_string(&items).map_err(|error| invalid(error.to_string()))?;
         if text.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
-            return Err(invalid(format!("items of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}", text.len())));
+            return Err(invalid(format!(
+                "items of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}",
+                text.len()
+            )));
         }
-        Ok(End::Expanded { items: text, count: items.len() as u32 })
+        Ok(End::Expanded {
+            items: text,
+            count: items.len() as u32,
+        })
     }
 
     /// An item of a mapped task, and how many there are.
@@ -296,6 +326,9 @@ impl Inner {
             Some(ForEach::Items(items)) => items.iter().for_each(|item| wanted.add_value(item)),
             None => {}
         }
+        if let Some(audience) = &task.spec.audience {
+            wanted.add(&audience.audience);
+        }
         if let Some(http) = &task.spec.http {
             wanted.add(&http.url);
             http.headers.values().for_each(|value| wanted.add(value));
@@ -304,7 +337,9 @@ impl Inner {
             }
         }
         let named: Vec<TaskIndex> = if wanted.all {
-            (0..plan.tasks.len() as TaskIndex).filter(|&other| plan.is_ancestor(other, at.key.task)).collect()
+            (0..plan.tasks.len() as TaskIndex)
+                .filter(|&other| plan.is_ancestor(other, at.key.task))
+                .collect()
         } else {
             wanted
                 .names
@@ -317,7 +352,12 @@ impl Inner {
         for (task, output) in self.outputs(context, &named).await? {
             let value: Value = match serde_json::from_str(&output) {
                 Ok(value) => value,
-                Err(error) => return Ok(Err(invalid(format!("output of {}: {error}", plan.tasks[task as usize].name)))),
+                Err(error) => {
+                    return Ok(Err(invalid(format!(
+                        "output of {}: {error}",
+                        plan.tasks[task as usize].name
+                    ))));
+                }
             };
             upstream.insert(plan.tasks[task as usize].name.clone(), Arc::new(value));
         }
@@ -429,7 +469,6 @@ fn kind_of(value: &Value) -> &'static str {
         Value::Object(_) => "an object",
     }
 }
-
 
 impl crate::Engine {
     /// Makes a script runnable on this node; the inner error says why that cannot be.

@@ -91,7 +91,10 @@ async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
     for report in &reports {
         inner.hands.remove(report.run, report.at);
     }
-    let reports: Vec<Report> = reports.into_iter().filter(|report| !matches!(report.end, End::Dropped)).collect();
+    let reports: Vec<Report> = reports
+        .into_iter()
+        .filter(|report| !matches!(report.end, End::Dropped))
+        .collect();
     let lines: Vec<LogRow> = reports.iter().flat_map(|report| report.hand.log.drain()).collect();
     crate::logs::flush(inner, lines).await;
     let (sole, general): (Vec<Report>, Vec<Report>) = reports.into_iter().partition(is_sole);
@@ -107,8 +110,11 @@ async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
             // Without the lease nothing can be recorded: other nodes run these again.
             continue;
         }
-        let result =
-            if sole { record_sole(inner, &batch).await } else { record_general(inner, &batch).await };
+        let result = if sole {
+            record_sole(inner, &batch).await
+        } else {
+            record_general(inner, &batch).await
+        };
         let error = match result {
             Ok(()) => continue,
             Err(error) => error,
@@ -123,10 +129,19 @@ async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
             batches.push((sole, second));
         } else if let Some(report) = batch.pop() {
             tracing::error!(%error, source = ?std::error::Error::source(&error), run = %report.run, "an outcome cannot be recorded");
-            let ending = Ending::fatal(ErrorKind::Invalid, "the outcome could not be recorded; see the node's log");
+            let ending = Ending::fatal(
+                ErrorKind::Invalid,
+                "the outcome could not be recorded; see the node's log",
+            );
             if !matches!(&report.end, End::Done(done) if matches!(&done.result, Ending::Failed { kind: ErrorKind::Invalid, .. }))
             {
-                batches.push((sole, vec![Report { end: End::plain(ending), ..report }]));
+                batches.push((
+                    sole,
+                    vec![Report {
+                        end: End::plain(ending),
+                        ..report
+                    }],
+                ));
             }
         }
     }
@@ -161,18 +176,44 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
     let mut rows = Vec::with_capacity(reports.len());
     for report in reports {
         let End::Done(done) = &report.end else { continue };
-        let Some((state, progress)) = ends_run(&report.context.revision.plan, report) else { continue };
-        let ended = EndedAttempt { run: report.run, at: report.at, lease };
-        let attempt =
-            attempt_row(ended, done.clone(), report.finished_at, report.finished_at, Some(inner.config.node));
-        let error = (state == RunState::Failed).then(|| progress.error().map(str::to_owned)).flatten();
-        rows.push(SoleRow { attempt, state, progress: progress.to_bytes(), error });
+        let Some((state, progress)) = ends_run(&report.context.revision.plan, report) else {
+            continue;
+        };
+        let ended = EndedAttempt {
+            run: report.run,
+            at: report.at,
+            lease,
+        };
+        let attempt = attempt_row(
+            ended,
+            done.clone(),
+            report.finished_at,
+            report.finished_at,
+            Some(inner.config.node),
+        );
+        let error = (state == RunState::Failed)
+            .then(|| progress.error().map(str::to_owned))
+            .flatten();
+        rows.push(SoleRow {
+            attempt,
+            state,
+            progress: progress.to_bytes(),
+            error,
+        });
     }
     let owned = inner.store.complete_sole(&rows, lease, inner.config.node).await?;
     if owned.len() < rows.len() {
-        tracing::info!(refused = rows.len() - owned.len(), "outcomes were refused: the attempts had been taken away");
+        tracing::info!(
+            refused = rows.len() - owned.len(),
+            "outcomes were refused: the attempts had been taken away"
+        );
     }
-    let after = After { moved: owned.clone(), recorded: owned.len() as u64, finished: owned, ..After::default() };
+    let after = After {
+        moved: owned.clone(),
+        recorded: owned.len() as u64,
+        finished: owned,
+        ..After::default()
+    };
     inner.acted(after);
     Ok(())
 }
@@ -188,7 +229,11 @@ async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), En
     let outcomes = reports
         .iter()
         .map(|report| Applied {
-            ended: EndedAttempt { run: report.run, at: report.at, lease },
+            ended: EndedAttempt {
+                run: report.run,
+                at: report.at,
+                lease,
+            },
             end: report.end.clone(),
             finished_at: report.finished_at,
         })
@@ -197,8 +242,14 @@ async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), En
     let room = inner.room();
     let mut completion = inner.store.completion(lease, now).await?;
     // With a backlog everything queues: what became ready must not overtake what has waited.
-    let after = inner.apply(&mut completion, outcomes, if backlog { 0 } else { room }, now).await?;
-    let claimed = if backlog && room > 0 { completion.claim(room).await? } else { Vec::new() };
+    let after = inner
+        .apply(&mut completion, outcomes, if backlog { 0 } else { room }, now)
+        .await?;
+    let claimed = if backlog && room > 0 {
+        completion.claim(room).await?
+    } else {
+        Vec::new()
+    };
     completion.commit().await?;
     inner.acted(after);
     if backlog && room > 0 {

@@ -61,7 +61,13 @@ pub struct Submission {
 impl Submission {
     /// By people.
     pub fn manual(group: impl Into<String>, spec: SubmissionSpec) -> Self {
-        Self { group: group.into(), spec, trigger: Trigger::Manual, source: None, parent: None }
+        Self {
+            group: group.into(),
+            spec,
+            trigger: Trigger::Manual,
+            source: None,
+            parent: None,
+        }
     }
 }
 
@@ -144,9 +150,17 @@ impl Engine {
         let row = row_of(&run, &context);
         let id = run.id;
         let (answer, answered) = oneshot::channel();
-        self.inner.enqueue(Request { run, context: context.clone(), answer })?;
+        self.inner.enqueue(Request {
+            run,
+            context: context.clone(),
+            answer,
+        })?;
         finish(id, answered).await?;
-        Ok(Submitted { row, revision: context.revision.clone(), resolution: context.resolution.clone() })
+        Ok(Submitted {
+            row,
+            revision: context.revision.clone(),
+            resolution: context.resolution.clone(),
+        })
     }
 
     /// Makes many; the answers are in the order of the submissions.
@@ -202,9 +216,18 @@ impl Inner {
 
     /// Checks a submission and lays its run out.
     pub(crate) async fn layout(&self, submission: Submission) -> Result<(NewRun, Arc<RunContext>), SubmitError> {
-        let Submission { group: name, spec, trigger, source, parent } = submission;
-        let group =
-            self.catalog.group(&name).await?.ok_or_else(|| SubmitError::UnknownGroup(name.clone()))?;
+        let Submission {
+            group: name,
+            spec,
+            trigger,
+            source,
+            parent,
+        } = submission;
+        let group = self
+            .catalog
+            .group(&name)
+            .await?
+            .ok_or_else(|| SubmitError::UnknownGroup(name.clone()))?;
         if !group.enabled && !spec.force {
             return Err(SubmitError::Disabled(name));
         }
@@ -262,7 +285,11 @@ impl Inner {
         for &at in ready {
             match place(revision, at) {
                 Some(place) => queued.push(self.queues.row(at, queued.len(), place, None)),
-                None => rows.push(ReadyRow { at, turn: turn + 1 + rows.len() as i64, handed: false }),
+                None => rows.push(ReadyRow {
+                    at,
+                    turn: turn + 1 + rows.len() as i64,
+                    handed: false,
+                }),
             }
         }
         let run = NewRun {
@@ -286,7 +313,11 @@ impl Inner {
             parent: request.parent,
             source: request.source,
             waiting_for: gated.then(|| json!({"turn": true})),
-            progress: if gated { heddle_domain::run::Progress::new(plan).to_bytes() } else { revision.start.0.clone() },
+            progress: if gated {
+                heddle_domain::run::Progress::new(plan).to_bytes()
+            } else {
+                revision.start.0.clone()
+            },
             ready: rows,
             queued,
             gated,
@@ -340,7 +371,10 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
     if let Some(key) = &spec.key
         && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
     {
-        faults.add("/key", format!("a key has 1 to {KEY_BYTES_MAX} bytes, none of them zero"));
+        faults.add(
+            "/key",
+            format!("a key has 1 to {KEY_BYTES_MAX} bytes, none of them zero"),
+        );
     }
     if let Some(priority) = spec.priority
         && !(-1000..=1000).contains(&priority)
@@ -353,21 +387,33 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
     for (key, value) in spec.labels.iter().take(LABELS_MAX) {
         if key.is_empty() || key.chars().count() > LABEL_CHARS_MAX || value.chars().count() > LABEL_CHARS_MAX {
             let place = format!("/labels/{}", pointer_token(key));
-            faults.add(place, format!("a label's key has 1 to {LABEL_CHARS_MAX} characters, its value at most as many"));
+            faults.add(
+                place,
+                format!("a label's key has 1 to {LABEL_CHARS_MAX} characters, its value at most as many"),
+            );
         }
     }
     if let Some(callback) = &spec.callback
         && (callback.is_empty() || callback.len() > 2048)
     {
-        faults.add("/callback", "a callback is a channel's name or a URL of at most 2048 bytes");
+        faults.add(
+            "/callback",
+            "a callback is a channel's name or a URL of at most 2048 bytes",
+        );
     }
     let size = |value: &Map<String, Value>| serde_json::to_string(value).map_or(0, |text| text.len());
     if !spec.params.is_empty() && size(&spec.params) > PARAMS_BYTES_MAX {
-        faults.add("/params", format!("params have at most {PARAMS_BYTES_MAX} bytes as JSON"));
+        faults.add(
+            "/params",
+            format!("params have at most {PARAMS_BYTES_MAX} bytes as JSON"),
+        );
         return Err(faults);
     }
     if !spec.task_params.is_empty() && spec.task_params.values().map(size).sum::<usize>() > PARAMS_BYTES_MAX {
-        faults.add("/task_params", format!("task_params have at most {PARAMS_BYTES_MAX} bytes as JSON"));
+        faults.add(
+            "/task_params",
+            format!("task_params have at most {PARAMS_BYTES_MAX} bytes as JSON"),
+        );
         return Err(faults);
     }
     for task in spec.task_params.keys() {
@@ -387,7 +433,9 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
     }
     let none = Map::new();
     for (task, script) in plan.tasks.iter().zip(&group.resolution.scripts) {
-        let Some(script) = script.as_ref().filter(|_| task.executor == Executor::Script) else { continue };
+        let Some(script) = script.as_ref().filter(|_| task.executor == Executor::Script) else {
+            continue;
+        };
         let Some(schema) = &script.schema else { continue };
         let own = spec.task_params.get(&task.name);
         let layers = params::Layers {
@@ -399,7 +447,12 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
         };
         let (value, unknown) = layers.constant();
         for fault in schema.check_except(&Value::Object(value), &unknown).0 {
-            let first = fault.pointer.trim_start_matches('/').split('/').next().unwrap_or_default();
+            let first = fault
+                .pointer
+                .trim_start_matches('/')
+                .split('/')
+                .next()
+                .unwrap_or_default();
             let key = first.replace("~1", "/").replace("~0", "~");
             let place = if own.is_some_and(|own| own.contains_key(&key)) {
                 format!("/task_params/{}", pointer_token(task.name.as_str()))
@@ -445,7 +498,11 @@ pub(crate) async fn run(inner: Arc<Inner>, mut requests: mpsc::Receiver<Request>
 /// Creates one batch.
 async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
     let now = inner.now();
-    let mut room = if inner.backlog.load(Ordering::Relaxed) { 0 } else { inner.room() };
+    let mut room = if inner.backlog.load(Ordering::Relaxed) {
+        0
+    } else {
+        inner.room()
+    };
     let mut rows_left = false;
     for request in batch.iter_mut() {
         for row in &mut request.run.ready {
@@ -493,7 +550,12 @@ async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
                 let result = if alone {
                     None
                 } else {
-                    Some(inner.store.create_runs(std::slice::from_ref(&plain(&request.run)), lease, now).await)
+                    Some(
+                        inner
+                            .store
+                            .create_runs(std::slice::from_ref(&plain(&request.run)), lease, now)
+                            .await,
+                    )
                 };
                 let answer = match result {
                     Some(Ok(mut created)) => Ok(created.pop().unwrap_or(Created::Fenced)),

@@ -52,8 +52,12 @@ pub(crate) struct Wakes {
 impl Wakes {
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Wake>) {
         let (sender, receiver) = mpsc::unbounded_channel::<Wake>();
-        let wakes =
-            Self { runs: Mutex::default(), watched: AtomicUsize::new(0), orphans: Notify::new(), sender };
+        let wakes = Self {
+            runs: Mutex::default(),
+            watched: AtomicUsize::new(0),
+            orphans: Notify::new(),
+            sender,
+        };
         (wakes, receiver)
     }
 
@@ -144,7 +148,11 @@ impl Engine {
         let wakes = &self.inner.wakes;
         wakes.watched.fetch_add(1, Ordering::AcqRel);
         let bell = wakes.runs.lock().entry(run).or_default().clone();
-        RunWatch { inner: self.inner.clone(), run, bell }
+        RunWatch {
+            inner: self.inner.clone(),
+            run,
+            bell,
+        }
     }
 
     /// Waits until a run has ended, for `at_most`; `None`: there is no such run.
@@ -326,7 +334,9 @@ impl Inner {
         let names = self.store.active_scripts(SCRIPTS_MAX).await?;
         let mut loaded = 0;
         for name in names {
-            let Some(facts) = self.catalog.script(&name, None).await? else { continue };
+            let Some(facts) = self.catalog.script(&name, None).await? else {
+                continue;
+            };
             match self.load_script(&facts).await? {
                 Ok(_) => loaded += 1,
                 Err(_) => tracing::warn!(script = name, "a script cannot be loaded"),

@@ -8,7 +8,9 @@ use heddle_domain::id::RunId;
 use heddle_domain::plan::Executor;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{AttemptRequest, Context, Effect, Grants, HostPattern, Interval, Limits, MapItem, Outcome, Script};
+use heddle_sandbox::{
+    AttemptRequest, Context, Effect, Grants, HostPattern, Interval, Limits, MapItem, Outcome, Script,
+};
 use serde_json::value::RawValue;
 
 use crate::hands::Hand;
@@ -71,17 +73,34 @@ pub(crate) enum Ending {
 
 impl Ending {
     pub(crate) fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self::Failed { kind, message: message.into(), trace: None, retry_after: None, fatal: false }
+        Self::Failed {
+            kind,
+            message: message.into(),
+            trace: None,
+            retry_after: None,
+            fatal: false,
+        }
     }
 
     pub(crate) fn fatal(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self::Failed { kind, message: message.into(), trace: None, retry_after: None, fatal: true }
+        Self::Failed {
+            kind,
+            message: message.into(),
+            trace: None,
+            retry_after: None,
+            fatal: true,
+        }
     }
 }
 
 impl End {
     pub(crate) fn plain(result: Ending) -> Self {
-        Self::Done(Done { result, effects: Vec::new(), memory_bytes: None, cpu: None })
+        Self::Done(Done {
+            result,
+            effects: Vec::new(),
+            memory_bytes: None,
+            cpu: None,
+        })
     }
 }
 
@@ -129,7 +148,11 @@ impl Inner {
 
     /// Reads what is needed to work on runs.
     pub(crate) async fn load_contexts(&self, runs: &[RunId]) -> Result<(), EngineError> {
-        let missing: Vec<RunId> = runs.iter().copied().filter(|run| self.contexts.get(run).is_none()).collect();
+        let missing: Vec<RunId> = runs
+            .iter()
+            .copied()
+            .filter(|run| self.contexts.get(run).is_none())
+            .collect();
         for facts in self.store.run_facts(&missing).await? {
             let revision = self.catalog.revision(facts.revision_id).await?;
             let resolution = match facts.resolution_id {
@@ -137,15 +160,27 @@ impl Inner {
                 None => self.catalog.resolve(&revision).await?,
             };
             let id = facts.id;
-            self.contexts
-                .insert(id, Arc::new(RunContext { facts, revision, resolution, maps: Default::default() }));
+            self.contexts.insert(
+                id,
+                Arc::new(RunContext {
+                    facts,
+                    revision,
+                    resolution,
+                    maps: Default::default(),
+                }),
+            );
         }
         Ok(())
     }
 
     fn begin(self: &Arc<Self>, context: Arc<RunContext>, at: AttemptKey, hand: Hand) {
         let Some(task) = context.revision.plan.task(at.key.task) else {
-            self.report(context, at, hand, End::plain(Ending::fatal(ErrorKind::Invalid, "there is no such task")));
+            self.report(
+                context,
+                at,
+                hand,
+                End::plain(Ending::fatal(ErrorKind::Invalid, "there is no such task")),
+            );
             return;
         };
         let simple = task.executor == Executor::Script
@@ -175,7 +210,10 @@ impl Inner {
                 None => inner.report(context, at, hand, End::Dropped),
                 Some(Err(error)) => {
                     tracing::warn!(%error, run = %context.facts.id, "cannot prepare an attempt");
-                    let ending = Ending::failed(ErrorKind::Failed, "Heddle could not prepare the attempt; see the node's log");
+                    let ending = Ending::failed(
+                        ErrorKind::Failed,
+                        "Heddle could not prepare the attempt; see the node's log",
+                    );
                     inner.report(context, at, hand, End::plain(ending));
                 }
                 Some(Ok(Prepared::End(end))) => inner.report(context, at, hand, end),
@@ -197,6 +235,20 @@ impl Inner {
                     inner.hands.unpark();
                     inner.report(context, at, hand, end);
                 }
+                Some(Ok(Prepared::Offer(offer))) => {
+                    let end = match inner.hand_to_offer(&context, at, *offer).await {
+                        // The offer holds the attempt now; its end settles it.
+                        Ok(()) => End::Dropped,
+                        Err(error) => {
+                            tracing::warn!(%error, run = %context.facts.id, "an offer could not be made");
+                            End::plain(Ending::failed(
+                                ErrorKind::Failed,
+                                "the offer could not be made; see the node's log",
+                            ))
+                        }
+                    };
+                    inner.report(context, at, hand, end);
+                }
                 Some(Ok(Prepared::SubRun { group, spec })) => {
                     let submission = Submission {
                         group,
@@ -208,9 +260,10 @@ impl Inner {
                     let end = match inner.submit(submission).await {
                         // The sub-run holds the attempt now; its end settles it.
                         Ok(_) | Err(SubmitError::Fenced) => End::Dropped,
-                        Err(SubmitError::Engine(error)) => {
-                            End::plain(Ending::failed(ErrorKind::Failed, format!("the sub-run was not made: {error}")))
-                        }
+                        Err(SubmitError::Engine(error)) => End::plain(Ending::failed(
+                            ErrorKind::Failed,
+                            format!("the sub-run was not made: {error}"),
+                        )),
                         Err(error) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
                     };
                     inner.report(context, at, hand, end);
@@ -231,8 +284,13 @@ impl Inner {
             attempt: u32::from(at.attempt),
             trigger: context.facts.trigger,
             logical_time: context.facts.logical_time,
-            data_interval: Interval { start: context.facts.interval.0, end: context.facts.interval.1 },
-            deadline: task.timeout.and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
+            data_interval: Interval {
+                start: context.facts.interval.0,
+                end: context.facts.interval.1,
+            },
+            deadline: task
+                .timeout
+                .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
             item,
             idempotency_key: format!("{}/{}{place}", context.facts.id, task.name),
         }
@@ -250,7 +308,11 @@ impl Inner {
         let task = &context.revision.plan.tasks[at.key.task as usize];
         let defaults = Limits::default();
         let bytes = |size: Option<heddle_domain::spec::ByteSize>, default: u64| size.map_or(default, |size| size.0);
-        let item = item.map(|(item, count)| MapItem { item, index: at.key.item.unwrap_or(0), count });
+        let item = item.map(|(item, count)| MapItem {
+            item,
+            index: at.key.item.unwrap_or(0),
+            count,
+        });
         let request = AttemptRequest {
             context: self.context_of(&context, at, item),
             params,
@@ -261,11 +323,22 @@ impl Inner {
                 timeout: task.timeout,
             },
             grants: Grants {
-                allow_hosts: task.spec.allow_hosts.iter().filter_map(|host| host.parse::<HostPattern>().ok()).collect(),
+                allow_hosts: task
+                    .spec
+                    .allow_hosts
+                    .iter()
+                    .filter_map(|host| host.parse::<HostPattern>().ok())
+                    .collect(),
                 sql: task.spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
                 secrets: task.spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
             },
-            host: Arc::new(Host::new(self.clone(), context.clone(), at, hand.log.clone(), hand.progress.clone())),
+            host: Arc::new(Host::new(
+                self.clone(),
+                context.clone(),
+                at,
+                hand.log.clone(),
+                hand.progress.clone(),
+            )),
         };
         let inner = self.clone();
         let slot = hand.handle.clone();
@@ -275,10 +348,23 @@ impl Inner {
             let ending = match result.outcome {
                 Outcome::Succeeded(output) => Ending::Succeeded(output),
                 Outcome::Skipped(why) => Ending::Skipped(why),
-                Outcome::Failed { kind: ErrorKind::Lost, .. } => Ending::Lost,
-                Outcome::Failed { kind, message, trace, retry_after } => {
+                Outcome::Failed {
+                    kind: ErrorKind::Lost, ..
+                } => Ending::Lost,
+                Outcome::Failed {
+                    kind,
+                    message,
+                    trace,
+                    retry_after,
+                } => {
                     let fatal = matches!(kind, ErrorKind::Fatal | ErrorKind::Invalid);
-                    Ending::Failed { kind, message, trace, retry_after, fatal }
+                    Ending::Failed {
+                        kind,
+                        message,
+                        trace,
+                        retry_after,
+                        fatal,
+                    }
                 }
                 Outcome::Cancelled => {
                     inner.report(context, at, hand, End::Dropped);
@@ -308,7 +394,14 @@ impl Inner {
     /// An attempt has ended: the pump records it.
     pub(crate) fn report(&self, context: Arc<RunContext>, at: AttemptKey, hand: Hand, end: End) {
         let run = context.facts.id;
-        let report = Report { run, at, context, hand, end, finished_at: self.now() };
+        let report = Report {
+            run,
+            at,
+            context,
+            hand,
+            end,
+            finished_at: self.now(),
+        };
         // The receiver lives as long as the node; without it the lease runs out and the attempt is run again.
         let _ = self.ended.send(report);
     }

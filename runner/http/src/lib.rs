@@ -38,7 +38,10 @@ pub fn router(app: App) -> Router {
     routes::table()
         .router(app.clone())
         .fallback(|uri: axum::http::Uri| async move {
-            Problem::new(axum::http::StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path()))
+            Problem::new(
+                axum::http::StatusCode::NOT_FOUND,
+                format!("there is nothing at {}", uri.path()),
+            )
         })
         .layer(axum::middleware::from_fn_with_state(app, guard))
 }
@@ -71,5 +74,8 @@ async fn guard(State(app): State<App>, request: axum::extract::Request, next: Ne
 /// Whether a request may change what nodes cache: everything that writes, but for the data plane.
 fn is_change(request: &axum::extract::Request) -> bool {
     let path = request.uri().path();
-    !request.method().is_safe() && !path.contains("/runs") && !path.starts_with("/v1/dispatch/") && !path.starts_with("/v1/claims")
+    !request.method().is_safe()
+        && !path.contains("/runs")
+        && !path.starts_with("/v1/dispatch/")
+        && !path.starts_with("/v1/claims")
 }

@@ -430,7 +430,11 @@ fn queues(all: &mut Schemas) {
         (
             "ClaimError",
             "ClaimErrors",
-            vec![("error?", json!({"type": ["string", "object"]})), ("fatal?", flag()), ("retry_after?", duration())],
+            vec![
+                ("error?", json!({"type": ["string", "object"]})),
+                ("fatal?", flag()),
+                ("retry_after?", duration()),
+            ],
         ),
         ("ClaimToken", "ClaimTokens", Vec::new()),
     ];
@@ -450,7 +454,10 @@ fn queues(all: &mut Schemas) {
         ("detail?", text()),
     ]);
     all.insert("ClaimAnswers", object(&[("items", array(each))]));
-    all.insert("QueueSpec", object(&[("paused?", flag()), ("rate?", nullable(rate.clone()))]));
+    all.insert(
+        "QueueSpec",
+        object(&[("paused?", flag()), ("rate?", nullable(rate.clone()))]),
+    );
     let worker = object(&[
         ("worker", name()),
         ("tags", array(text())),

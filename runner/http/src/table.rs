@@ -295,8 +295,17 @@ async fn upload_slot(
     app: &App,
     bound: &std::sync::Arc<tokio::sync::Semaphore>,
 ) -> Result<tokio::sync::OwnedSemaphorePermit, Problem> {
-    let overloaded = || Problem::overloaded("this node has as many uploads under way as it takes", SHED_RETRY_SECONDS);
-    let _waiting = app.uploads_waiting.clone().try_acquire_owned().map_err(|_| overloaded())?;
+    let overloaded = || {
+        Problem::overloaded(
+            "this node has as many uploads under way as it takes",
+            SHED_RETRY_SECONDS,
+        )
+    };
+    let _waiting = app
+        .uploads_waiting
+        .clone()
+        .try_acquire_owned()
+        .map_err(|_| overloaded())?;
     match tokio::time::timeout(UPLOAD_WAIT, bound.clone().acquire_owned()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => Err(overloaded()),

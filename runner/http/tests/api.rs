@@ -157,7 +157,12 @@ impl EngineApi for Small {
         words: Vec<ClaimWord>,
         _queues: Vec<String>,
     ) -> Answer<'_, Vec<Result<Option<heddle_domain::Time>, Refusal>>> {
-        let refuse = |_| Err(Refusal::Conflict { detail: "the token is old".into(), existing: None });
+        let refuse = |_| {
+            Err(Refusal::Conflict {
+                detail: "the token is old".into(),
+                existing: None,
+            })
+        };
         later(Ok(words.into_iter().map(refuse).collect()))
     }
     fn stats(&self) -> Answer<'_, Value> {

@@ -138,16 +138,28 @@ fn id_range(reach: Time, now: Time) -> (Uuid, Uuid) {
 }
 
 fn unreadable(state: i16) -> StoreError {
-    StoreError::Unreadable { table: "assignments", detail: format!("state {state}") }
+    StoreError::Unreadable {
+        table: "assignments",
+        detail: format!("state {state}"),
+    }
 }
 
 impl Store {
     /// Looks users up; `reach` is where the horizon ends.
     pub async fn look_up_users(&self, uids: &[String], reach: Time, now: Time) -> Result<Vec<UserFacts>, StoreError> {
         let (floor, ceiling) = id_range(reach, now);
-        let rows = sqlx::query_file!("src/sql/look.sql", uids, reach, floor, ceiling).fetch_all(&self.pool).await?;
+        let rows = sqlx::query_file!("src/sql/look.sql", uids, reach, floor, ceiling)
+            .fetch_all(&self.pool)
+            .await?;
         let facts = rows.into_iter().map(|row| {
-            let held = match (row.id, row.offer, row.audience, row.occurrence, row.assigned_at, row.params) {
+            let held = match (
+                row.id,
+                row.offer,
+                row.audience,
+                row.occurrence,
+                row.assigned_at,
+                row.params,
+            ) {
                 (Some(id), Some(offer), Some(audience), Some(occurrence), Some(assigned_at), Some(params)) => {
                     Some(AssignmentRow {
                         id,
@@ -165,9 +177,20 @@ impl Store {
                 _ => None,
             };
             let occurrences = row.had_occurrences.unwrap_or_default();
-            let mut had: Vec<(i64, Time)> = row.had_offers.unwrap_or_default().into_iter().zip(occurrences).collect();
+            let mut had: Vec<(i64, Time)> = row
+                .had_offers
+                .unwrap_or_default()
+                .into_iter()
+                .zip(occurrences)
+                .collect();
             had.dedup();
-            UserFacts { uid: row.uid, held, groups: row.audiences, last_finished: row.last_finished, had }
+            UserFacts {
+                uid: row.uid,
+                held,
+                groups: row.audiences,
+                last_finished: row.last_finished,
+                had,
+            }
         });
         Ok(facts.collect())
     }
@@ -199,14 +222,17 @@ impl Store {
         .await?;
         let held: std::collections::HashSet<Uuid> = held.into_iter().collect();
         // In the order in which they were asked for: with the last of the stock, who came first is served.
-        let ids: Vec<Uuid> = proposals.iter().map(|proposal| proposal.id).filter(|id| held.contains(id)).collect();
+        let ids: Vec<Uuid> = proposals
+            .iter()
+            .map(|proposal| proposal.id)
+            .filter(|id| held.contains(id))
+            .collect();
         let mut verdicts = std::collections::HashMap::with_capacity(ids.len());
         if !ids.is_empty() {
             let (floor, ceiling) = id_range(now - horizon.chrono(), now);
-            let rows =
-                sqlx::query_file!("src/sql/give.sql", &ids, horizon.micros() as i64, floor, ceiling)
-                    .fetch_all(&mut *tx)
-                    .await?;
+            let rows = sqlx::query_file!("src/sql/give.sql", &ids, horizon.micros() as i64, floor, ceiling)
+                .fetch_all(&mut *tx)
+                .await?;
             for row in rows {
                 let verdict = match row.verdict {
                     0 => Verdict::Given,
@@ -219,10 +245,15 @@ impl Store {
                 };
                 verdicts.insert(row.id, verdict);
             }
-            let refused: Vec<Uuid> =
-                ids.iter().copied().filter(|id| verdicts.get(id) != Some(&Verdict::Given)).collect();
+            let refused: Vec<Uuid> = ids
+                .iter()
+                .copied()
+                .filter(|id| verdicts.get(id) != Some(&Verdict::Given))
+                .collect();
             if !refused.is_empty() {
-                sqlx::query!("DELETE FROM heddle.holds WHERE id = ANY ($1)", &refused).execute(&mut *tx).await?;
+                sqlx::query!("DELETE FROM heddle.holds WHERE id = ANY ($1)", &refused)
+                    .execute(&mut *tx)
+                    .await?;
             }
         }
         tx.commit().await?;
@@ -252,7 +283,12 @@ impl Store {
         }
         let ends: Vec<End> = due
             .into_iter()
-            .map(|row| End { id: row.id, uid: row.uid, state: AssignmentState::Expired, result: None })
+            .map(|row| End {
+                id: row.id,
+                uid: row.uid,
+                state: AssignmentState::Expired,
+                result: None,
+            })
             .collect();
         let mut tx = self.pool.begin().await?;
         let ended = end_in(&mut tx, &ends, now).await?;
@@ -264,9 +300,16 @@ impl Store {
     /// Takes an assignment back from its user; `None` if it is not held.
     pub async fn revoke_assignment(&self, by: By<'_>, id: Uuid) -> Result<Option<Ended>, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let uid = sqlx::query_scalar!("SELECT uid FROM heddle.holds WHERE id = $1", id).fetch_optional(&mut *tx).await?;
+        let uid = sqlx::query_scalar!("SELECT uid FROM heddle.holds WHERE id = $1", id)
+            .fetch_optional(&mut *tx)
+            .await?;
         let Some(uid) = uid else { return Ok(None) };
-        let end = End { id, uid, state: AssignmentState::Revoked, result: None };
+        let end = End {
+            id,
+            uid,
+            state: AssignmentState::Revoked,
+            result: None,
+        };
         let mut ended = end_in(&mut tx, std::slice::from_ref(&end), by.at).await?;
         let Some(one) = ended.pop() else { return Ok(None) };
         audit::write(&mut tx, by, "revoke", Noun::Assignment, &id.to_string(), None, None).await?;
@@ -455,8 +498,11 @@ pub(crate) async fn announce_returned(
     ended: &[Ended],
     at: Time,
 ) -> Result<(), StoreError> {
-    let mut audiences: Vec<&str> =
-        ended.iter().filter(|one| one.returned).map(|one| one.assignment.audience.as_str()).collect();
+    let mut audiences: Vec<&str> = ended
+        .iter()
+        .filter(|one| one.returned)
+        .map(|one| one.assignment.audience.as_str())
+        .collect();
     audiences.sort_unstable();
     audiences.dedup();
     for audience in audiences {

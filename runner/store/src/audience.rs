@@ -30,10 +30,7 @@ pub enum Members<'a> {
     /// These and no others.
     Replace(&'a [String]),
     /// These besides, those no more.
-    Change {
-        add: &'a [String],
-        remove: &'a [String],
-    },
+    Change { add: &'a [String], remove: &'a [String] },
 }
 
 impl Store {
@@ -69,11 +66,14 @@ impl Store {
                 (members, removed)
             }
             Members::Change { add, remove } => {
-                let removed =
-                    sqlx::query!("DELETE FROM heddle.members WHERE audience = $1 AND uid = ANY ($2)", audience, remove)
-                        .execute(&mut *tx)
-                        .await?
-                        .rows_affected();
+                let removed = sqlx::query!(
+                    "DELETE FROM heddle.members WHERE audience = $1 AND uid = ANY ($2)",
+                    audience,
+                    remove
+                )
+                .execute(&mut *tx)
+                .await?
+                .rows_affected();
                 (add, removed)
             }
         };
@@ -87,16 +87,24 @@ impl Store {
         .await?
         .rows_affected();
         if created || added > 0 || removed > 0 {
-            sqlx::query!("UPDATE heddle.audiences SET updated_at = $2 WHERE name = $1", audience, by.at)
-                .execute(&mut *tx)
-                .await?;
+            sqlx::query!(
+                "UPDATE heddle.audiences SET updated_at = $2 WHERE name = $1",
+                audience,
+                by.at
+            )
+            .execute(&mut *tx)
+            .await?;
             let action = if created { "create" } else { "update" };
             let after = json!({"added": added, "removed": removed});
             audit::write(&mut tx, by, action, Noun::Audience, audience, None, Some(&after)).await?;
             change::announce(&mut tx, by.at, Noun::Members, audience).await?;
         }
         tx.commit().await?;
-        Ok(MembersChange { created, added, removed })
+        Ok(MembersChange {
+            created,
+            added,
+            removed,
+        })
     }
 
     /// A user group.

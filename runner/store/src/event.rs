@@ -50,7 +50,10 @@ impl Store {
         kinds: Option<&[String]>,
         limit: i64,
     ) -> Result<EventPage, StoreError> {
-        let unreadable = || StoreError::Unreadable { table: "events", detail: "a transaction's number".into() };
+        let unreadable = || StoreError::Unreadable {
+            table: "events",
+            detail: "a transaction's number".into(),
+        };
         // A row of which some have been read is read again.
         let id = if after.read > 0 { after.id - 1 } else { after.id };
         let bounds = sqlx::query!(
@@ -75,7 +78,13 @@ impl Store {
         let mut events = Vec::with_capacity(rows.len());
         for row in rows {
             let xid = row.xid.parse().map_err(|_| unreadable())?;
-            events.push(EventRow { xid, id: row.id, kind: row.kind, at: row.at, data: row.data });
+            events.push(EventRow {
+                xid,
+                id: row.id,
+                kind: row.kind,
+                at: row.at,
+                data: row.data,
+            });
         }
         Ok(EventPage {
             rows: events,

@@ -66,7 +66,10 @@ impl Store {
 
     /// Brings the schema up to date. Nodes that start together take turns (an advisory lock).
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        MIGRATIONS.run(&self.pool).await.map_err(|error| StoreError::Migration(error.to_string()))
+        MIGRATIONS
+            .run(&self.pool)
+            .await
+            .map_err(|error| StoreError::Migration(error.to_string()))
     }
 
     /// A transaction.

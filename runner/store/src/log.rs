@@ -72,7 +72,10 @@ impl Store {
             .into_iter()
             .map(|row| LogRow {
                 run,
-                at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                at: AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u16,
+                },
                 line: row.line,
                 time: row.at,
                 level: row.level,

@@ -105,14 +105,20 @@ impl Store {
         )
         .fetch_optional(&self.pool)
         .await?;
-        Ok(row.map(|row| Heartbeat { now: row.now, others: row.others }))
+        Ok(row.map(|row| Heartbeat {
+            now: row.now,
+            others: row.others,
+        }))
     }
 
     /// A node that stops gives its lease back.
     pub async fn release_node(&self, lease: i64) -> Result<(), StoreError> {
-        sqlx::query!("UPDATE heddle.nodes SET state = 2, expires_at = clock_timestamp() WHERE lease = $1", lease)
-            .execute(&self.pool)
-            .await?;
+        sqlx::query!(
+            "UPDATE heddle.nodes SET state = 2, expires_at = clock_timestamp() WHERE lease = $1",
+            lease
+        )
+        .execute(&self.pool)
+        .await?;
         Ok(())
     }
 
@@ -130,7 +136,9 @@ impl Store {
 
     /// The database's clock.
     pub async fn now(&self) -> Result<Time, StoreError> {
-        Ok(sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#).fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#)
+            .fetch_one(&self.pool)
+            .await?)
     }
 
     /// Makes the partitions of the next days.
@@ -145,7 +153,9 @@ impl Store {
 
     /// Wakes other nodes; carries nothing that decisions depend on.
     pub async fn notify(&self, channel: &str, payload: &str) -> Result<(), StoreError> {
-        sqlx::query!("SELECT pg_notify($1, $2)", channel, payload).fetch_one(&self.pool).await?;
+        sqlx::query!("SELECT pg_notify($1, $2)", channel, payload)
+            .fetch_one(&self.pool)
+            .await?;
         Ok(())
     }
 }

@@ -157,7 +157,11 @@ impl Store {
             Some(_) if only_new => return Ok(OfferPut::Exists),
             Some(row) if row.run.is_some() => return Ok(OfferPut::OfTask),
             Some(row) if row.spec == spec => {
-                return Ok(OfferPut::Done(Put { row: row.clone(), created: false, changed: false }));
+                return Ok(OfferPut::Done(Put {
+                    row: row.clone(),
+                    created: false,
+                    changed: false,
+                }));
             }
             _ => {}
         }
@@ -242,7 +246,11 @@ impl Store {
         }
         change::announce(&mut tx, by.at, Noun::Audience, &offer.audience).await?;
         tx.commit().await?;
-        Ok(OfferPut::Done(Put { row, created: before.is_none(), changed: true }))
+        Ok(OfferPut::Done(Put {
+            row,
+            created: before.is_none(),
+            changed: true,
+        }))
     }
 
     /// An offer.
@@ -288,13 +296,19 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(row) = row else { return Ok(OfferDelete::Missing) };
+        let Some(row) = row else {
+            return Ok(OfferDelete::Missing);
+        };
         if row.run.is_some() {
             return Ok(OfferDelete::OfTask);
         }
-        sqlx::query!("UPDATE heddle.offers SET deleted_at = $2, enabled = false WHERE id = $1", row.id, by.at)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query!(
+            "UPDATE heddle.offers SET deleted_at = $2, enabled = false WHERE id = $1",
+            row.id,
+            by.at
+        )
+        .execute(&mut *tx)
+        .await?;
         audit::write(&mut tx, by, "delete", Noun::Offer, name, Some(&row.spec), None).await?;
         change::announce(&mut tx, by.at, Noun::Audience, &row.audience).await?;
         tx.commit().await?;
@@ -337,8 +351,11 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let complete_until =
-            if once.len() as i64 == ONCE_MAX { once.last().map(|offer| offer.starts_at) } else { None };
+        let complete_until = if once.len() as i64 == ONCE_MAX {
+            once.last().map(|offer| offer.starts_at)
+        } else {
+            None
+        };
         let repeating: Vec<i64> = offers.iter().map(|offer| offer.id).collect();
         offers.extend(once);
         let exhausted = if repeating.is_empty() {
@@ -358,7 +375,11 @@ impl Store {
             .map(|row| (row.offer_id, row.occurrence))
             .collect()
         };
-        Ok(AudienceOffers { offers, exhausted, complete_until })
+        Ok(AudienceOffers {
+            offers,
+            exhausted,
+            complete_until,
+        })
     }
 
     /// How occurrences stand that somebody has taken.
@@ -380,7 +401,11 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let counts = OccurrenceCounts { taken: row.taken, completed: row.completed, failed: row.failed };
+                let counts = OccurrenceCounts {
+                    taken: row.taken,
+                    completed: row.completed,
+                    failed: row.failed,
+                };
                 ((row.offer_id, row.occurrence), counts)
             })
             .collect())
@@ -471,9 +496,11 @@ impl Store {
 
     /// Whether attempts of audience tasks wait to be settled.
     pub async fn has_offer_settlements(&self) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.offer_settlements) AS "there!""#)
-            .fetch_one(&self.pool)
-            .await?)
+        Ok(
+            sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.offer_settlements) AS "there!""#)
+                .fetch_one(&self.pool)
+                .await?,
+        )
     }
 
     /// Fails attempts of audience tasks whose timeout has passed; answers how many.
@@ -549,7 +576,12 @@ impl Store {
                 .await?;
             let ends: Vec<End> = held
                 .into_iter()
-                .map(|hold| End { id: hold.id, uid: hold.uid, state: AssignmentState::Revoked, result: None })
+                .map(|hold| End {
+                    id: hold.id,
+                    uid: hold.uid,
+                    state: AssignmentState::Revoked,
+                    result: None,
+                })
                 .collect();
             for ends in ends.chunks(crate::assignment::BATCH_MAX) {
                 let ended = end_in(&mut tx, ends, now).await?;
@@ -590,11 +622,17 @@ impl Completion {
                 offer_id: row.offer_id,
                 ended: EndedAttempt {
                     run: RunId(row.run),
-                    at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                    at: AttemptKey {
+                        key: TaskKey::from_numbers(row.task, row.item),
+                        attempt: row.attempt as u16,
+                    },
                     lease: 0,
                 },
                 error: row.error_kind.map(|kind| {
-                    (ErrorKind::from_number(kind).unwrap_or(ErrorKind::Failed), row.error.unwrap_or_default())
+                    (
+                        ErrorKind::from_number(kind).unwrap_or(ErrorKind::Failed),
+                        row.error.unwrap_or_default(),
+                    )
                 }),
             })
             .collect())

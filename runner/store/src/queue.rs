@@ -75,7 +75,9 @@ pub struct WorkerView {
 }
 
 fn shown(settings: &QueueSettings) -> Value {
-    let rate = settings.rate.map(|rate| json!({"count": rate.count, "per_ms": rate.per_ms}));
+    let rate = settings
+        .rate
+        .map(|rate| json!({"count": rate.count, "per_ms": rate.per_ms}));
     json!({"paused": settings.paused, "rate": rate})
 }
 
@@ -86,17 +88,32 @@ fn settings_of(paused: bool, count: Option<i32>, per_ms: Option<i64>) -> QueueSe
 
 impl Store {
     /// Changes what is said of a queue; the first time makes its row. A new rate limit begins with a full bucket.
-    pub async fn put_queue(&self, by: By<'_>, name: &str, given: QueueChange) -> Result<Put<QueueSettings>, StoreError> {
+    pub async fn put_queue(
+        &self,
+        by: By<'_>,
+        name: &str,
+        given: QueueChange,
+    ) -> Result<Put<QueueSettings>, StoreError> {
         let mut tx = self.pool.begin().await?;
         change::lock_name(&mut tx, Noun::Queue, name).await?;
-        let before = sqlx::query!("SELECT paused, rate_count, rate_per_ms FROM heddle.queues WHERE name = $1", name)
-            .fetch_optional(&mut *tx)
-            .await?
-            .map(|row| settings_of(row.paused, row.rate_count, row.rate_per_ms));
+        let before = sqlx::query!(
+            "SELECT paused, rate_count, rate_per_ms FROM heddle.queues WHERE name = $1",
+            name
+        )
+        .fetch_optional(&mut *tx)
+        .await?
+        .map(|row| settings_of(row.paused, row.rate_count, row.rate_per_ms));
         let was = before.unwrap_or_default();
-        let is = QueueSettings { paused: given.paused.unwrap_or(was.paused), rate: given.rate.unwrap_or(was.rate) };
+        let is = QueueSettings {
+            paused: given.paused.unwrap_or(was.paused),
+            rate: given.rate.unwrap_or(was.rate),
+        };
         if before.is_some() && was == is {
-            return Ok(Put { row: is, created: false, changed: false });
+            return Ok(Put {
+                row: is,
+                created: false,
+                changed: false,
+            });
         }
         sqlx::query!(
             "INSERT INTO heddle.queues (name, paused, rate_count, rate_per_ms, allowance, created_at, updated_at)
@@ -119,7 +136,11 @@ impl Store {
         let (old, new) = (before.as_ref().map(shown), shown(&is));
         change::record(&mut tx, by, action, Noun::Queue, name, old.as_ref(), Some(&new)).await?;
         tx.commit().await?;
-        Ok(Put { row: is, created: before.is_none(), changed: true })
+        Ok(Put {
+            row: is,
+            created: before.is_none(),
+            changed: true,
+        })
     }
 
     /// Queues by name, behind `cursor`: all that were spoken of, hold something, are polled, or are named by a group.
@@ -149,7 +170,10 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         let page = Page::of(names, limit, |name| name.clone());
-        Ok(Page { items: self.queue_views(&page.items).await?, next: page.next })
+        Ok(Page {
+            items: self.queue_views(&page.items).await?,
+            next: page.next,
+        })
     }
 
     /// A queue; `None` if nothing is known of it.
@@ -224,7 +248,12 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| WorkerView { worker: row.worker, tags: row.tags, seen_at: row.seen_at, claimed: row.claimed })
+            .map(|row| WorkerView {
+                worker: row.worker,
+                tags: row.tags,
+                seen_at: row.seen_at,
+                claimed: row.claimed,
+            })
             .collect())
     }
 

@@ -245,7 +245,12 @@ impl Store {
             if table == "heddle.runs_done" {
                 query.push(" UNION ALL ");
             }
-            query.push("SELECT ").push(columns).push(format!(" FROM {table} l")).push(JOINS).push("WHERE l.id = ");
+            query
+                .push("SELECT ")
+                .push(columns)
+                .push(format!(" FROM {table} l"))
+                .push(JOINS)
+                .push("WHERE l.id = ");
             query.push_bind(id.0);
         }
         Ok(query.build_query_as::<RunRow>().fetch_optional(&self.pool).await?)
@@ -266,14 +271,31 @@ impl Store {
     /// A run with its attempts, all of one moment: one statement, so one snapshot and one round trip.
     pub async fn run_detail(&self, id: RunId) -> Result<Option<RunDetail>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new("SELECT runs.*, ");
-        query.push(ATTEMPTS_OF_RUN).push(" AS attempts, ").push(OVERRIDES_OF_RUN).push(" AS overrides FROM (SELECT ");
-        query.push(LIVE_COLUMNS).push(" FROM heddle.runs_live l").push(JOINS).push("WHERE l.id = ").push_bind(id.0);
-        query.push(" UNION ALL SELECT ").push(DONE_COLUMNS).push(" FROM heddle.runs_done l").push(JOINS);
+        query
+            .push(ATTEMPTS_OF_RUN)
+            .push(" AS attempts, ")
+            .push(OVERRIDES_OF_RUN)
+            .push(" AS overrides FROM (SELECT ");
+        query
+            .push(LIVE_COLUMNS)
+            .push(" FROM heddle.runs_live l")
+            .push(JOINS)
+            .push("WHERE l.id = ")
+            .push_bind(id.0);
+        query
+            .push(" UNION ALL SELECT ")
+            .push(DONE_COLUMNS)
+            .push(" FROM heddle.runs_done l")
+            .push(JOINS);
         query.push("WHERE l.id = ").push_bind(id.0).push(") AS runs");
-        let Some(row) = query.build().fetch_optional(&self.pool).await? else { return Ok(None) };
+        let Some(row) = query.build().fetch_optional(&self.pool).await? else {
+            return Ok(None);
+        };
         let run = <RunRow as sqlx::FromRow<sqlx::postgres::PgRow>>::from_row(&row)?;
-        let unreadable =
-            |detail: serde_json::Error| StoreError::Unreadable { table: "attempts", detail: detail.to_string() };
+        let unreadable = |detail: serde_json::Error| StoreError::Unreadable {
+            table: "attempts",
+            detail: detail.to_string(),
+        };
         let attempts: Option<String> = row.try_get("attempts")?;
         let attempts: Vec<AttemptColumns> =
             serde_json::from_str(attempts.as_deref().unwrap_or("[]")).map_err(unreadable)?;
@@ -284,7 +306,11 @@ impl Store {
         attempts.sort_by_key(|attempt| (attempt.key, attempt.attempt));
         let mut overrides: Vec<OverrideView> = overrides.into_iter().map(OverrideView::from).collect();
         overrides.sort_by_key(|by_hand| by_hand.at);
-        Ok(Some(RunDetail { run, attempts, overrides }))
+        Ok(Some(RunDetail {
+            run,
+            attempts,
+            overrides,
+        }))
     }
 
     /// Runs, newest first, up to `limit`.
@@ -316,7 +342,12 @@ impl Store {
         filter: &RunFilter,
         limit: i64,
     ) {
-        query.push("(SELECT ").push(columns).push(format!(" FROM {table} l")).push(JOINS).push("WHERE true");
+        query
+            .push("(SELECT ")
+            .push(columns)
+            .push(format!(" FROM {table} l"))
+            .push(JOINS)
+            .push("WHERE true");
         if !filter.groups.is_empty() {
             // The group's id first: the index on (group_id, id) then gives the order.
             query.push(" AND l.group_id IN (SELECT id FROM heddle.groups WHERE name = ANY (");
@@ -326,26 +357,47 @@ impl Store {
             query.push(" AND l.id = ANY (").push_bind(filter.ids.clone()).push(")");
         }
         if !filter.states.is_empty() {
-            query.push(" AND l.state = ANY (").push_bind(filter.states.clone()).push(")");
+            query
+                .push(" AND l.state = ANY (")
+                .push_bind(filter.states.clone())
+                .push(")");
         }
         if !filter.triggers.is_empty() {
-            query.push(" AND l.trigger = ANY (").push_bind(filter.triggers.clone()).push(")");
+            query
+                .push(" AND l.trigger = ANY (")
+                .push_bind(filter.triggers.clone())
+                .push(")");
         }
-        let valued = filter.labels.iter().filter_map(|(key, value)| Some((key.clone(), Value::from(value.clone()?))));
+        let valued = filter
+            .labels
+            .iter()
+            .filter_map(|(key, value)| Some((key.clone(), Value::from(value.clone()?))));
         let valued: serde_json::Map<String, Value> = valued.collect();
         if !valued.is_empty() {
-            query.push(" AND l.labels IS NOT NULL AND l.labels @> ").push_bind(Value::Object(valued));
+            query
+                .push(" AND l.labels IS NOT NULL AND l.labels @> ")
+                .push_bind(Value::Object(valued));
         }
         for (key, _) in filter.labels.iter().filter(|(_, value)| value.is_none()) {
-            query.push(" AND l.labels IS NOT NULL AND l.labels ? ").push_bind(key.clone());
+            query
+                .push(" AND l.labels IS NOT NULL AND l.labels ? ")
+                .push_bind(key.clone());
         }
         // Ids begin with the millisecond of their creation: bounds on them prune partitions.
         if let Some(from) = filter.from {
-            query.push(" AND l.id >= heddle.uuid_floor(").push_bind(from).push(") AND l.created_at >= ").push_bind(from);
+            query
+                .push(" AND l.id >= heddle.uuid_floor(")
+                .push_bind(from)
+                .push(") AND l.created_at >= ")
+                .push_bind(from);
         }
         if let Some(to) = filter.to {
             let after = to + chrono::TimeDelta::milliseconds(1);
-            query.push(" AND l.id < heddle.uuid_floor(").push_bind(after).push(") AND l.created_at <= ").push_bind(to);
+            query
+                .push(" AND l.id < heddle.uuid_floor(")
+                .push_bind(after)
+                .push(") AND l.created_at <= ")
+                .push_bind(to);
         }
         if let Some(from) = filter.logical_from {
             query.push(" AND l.logical_time >= ").push_bind(from);
@@ -383,21 +435,30 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|row| (TaskKey::from_numbers(row.task, row.item), row.output)).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| (TaskKey::from_numbers(row.task, row.item), row.output))
+            .collect())
     }
 
     /// The progress of a live run, as bytes.
     pub async fn progress(&self, run: RunId) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT progress FROM heddle.runs_live WHERE id = $1", run.0)
-            .fetch_optional(&self.pool)
-            .await?)
+        Ok(
+            sqlx::query_scalar!("SELECT progress FROM heddle.runs_live WHERE id = $1", run.0)
+                .fetch_optional(&self.pool)
+                .await?,
+        )
     }
 
     /// The array that a mapped task maps over.
     pub async fn map_items(&self, run: RunId, task: u16) -> Result<Option<String>, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT items FROM heddle.maps WHERE run = $1 AND task = $2", run.0, task as i16)
-            .fetch_optional(&self.pool)
-            .await?)
+        Ok(sqlx::query_scalar!(
+            "SELECT items FROM heddle.maps WHERE run = $1 AND task = $2",
+            run.0,
+            task as i16
+        )
+        .fetch_optional(&self.pool)
+        .await?)
     }
 
     /// How many runs there are in each state, of runs that live.
@@ -432,9 +493,11 @@ impl Store {
 
     /// Which script versions a resolution names.
     pub async fn resolved_scripts(&self, resolution_id: i64) -> Result<Option<Value>, StoreError> {
-        Ok(sqlx::query_scalar!("SELECT scripts FROM heddle.resolutions WHERE id = $1", resolution_id)
-            .fetch_optional(&self.pool)
-            .await?)
+        Ok(
+            sqlx::query_scalar!("SELECT scripts FROM heddle.resolutions WHERE id = $1", resolution_id)
+                .fetch_optional(&self.pool)
+                .await?,
+        )
     }
 
     /// A value of a group's script state, with its version.
@@ -463,9 +526,12 @@ impl Store {
 
     /// A group's runs that have not ended.
     pub async fn live_runs_of(&self, group_id: i64) -> Result<Vec<RunId>, StoreError> {
-        let ids = sqlx::query_scalar!("SELECT id FROM heddle.runs_live WHERE group_id = $1 ORDER BY id", group_id)
-            .fetch_all(&self.pool)
-            .await?;
+        let ids = sqlx::query_scalar!(
+            "SELECT id FROM heddle.runs_live WHERE group_id = $1 ORDER BY id",
+            group_id
+        )
+        .fetch_all(&self.pool)
+        .await?;
         Ok(ids.into_iter().map(RunId).collect())
     }
 }

@@ -59,7 +59,10 @@ pub(crate) async fn run(session: &Session, command: QueueCommand) -> Result<Exit
         QueueCommand::Pause { name } => session.act(&["v1", "queues", &name, "pause"], &json!({})).await?,
         QueueCommand::Limit { name, count, per } => {
             let rate = count.zip(per).map(|(count, per)| json!({"count": count, "per": per}));
-            let request = session.client.put(&["v1", "queues", &name]).json(&json!({"rate": rate}));
+            let request = session
+                .client
+                .put(&["v1", "queues", &name])
+                .json(&json!({"rate": rate}));
             let queue: serde_json::Value = request.send().await?;
             session.output.print_thing(&queue)?;
         }

@@ -44,7 +44,9 @@ pub(crate) struct Receivers {
 
 async fn ask<R, A>(sender: &Sender<R, A>, request: R) -> Result<A, DispatchError> {
     let (answer, answered) = oneshot::channel();
-    sender.try_send((request, answer)).map_err(|_| DispatchError::Overloaded)?;
+    sender
+        .try_send((request, answer))
+        .map_err(|_| DispatchError::Overloaded)?;
     // An answer that never comes is one that the database refused; the batch has said so in the log.
     answered.await.map_err(|_| DispatchError::Unavailable)
 }
@@ -54,8 +56,21 @@ impl Batches {
         let (looks, looks_receiver) = mpsc::channel(QUEUE_MAX);
         let (takes, takes_receiver) = mpsc::channel(QUEUE_MAX);
         let (ends, ends_receiver) = mpsc::channel(QUEUE_MAX);
-        let batches = Self { looks, takes, ends, returned: Mutex::default(), reaper: Notify::new() };
-        (batches, Receivers { looks: looks_receiver, takes: takes_receiver, ends: ends_receiver })
+        let batches = Self {
+            looks,
+            takes,
+            ends,
+            returned: Mutex::default(),
+            reaper: Notify::new(),
+        };
+        (
+            batches,
+            Receivers {
+                looks: looks_receiver,
+                takes: takes_receiver,
+                ends: ends_receiver,
+            },
+        )
     }
 
     pub(super) async fn look(&self, uid: &str) -> Result<UserFacts, DispatchError> {
@@ -138,7 +153,9 @@ async fn look(inner: Arc<Inner>, batch: Vec<(String, oneshot::Sender<UserFacts>)
     let mut uids: Vec<String> = batch.iter().map(|(uid, _)| uid.clone()).collect();
     uids.sort_unstable();
     uids.dedup();
-    let Some(facts) = retried("look", || inner.look_up(&uids)).await else { return };
+    let Some(facts) = retried("look", || inner.look_up(&uids)).await else {
+        return;
+    };
     let facts: HashMap<String, UserFacts> = facts.into_iter().map(|facts| (facts.uid.clone(), facts)).collect();
     for (uid, answer) in batch {
         if let Some(facts) = facts.get(&uid) {
@@ -151,7 +168,9 @@ async fn take(inner: Arc<Inner>, batch: Vec<(Proposal, oneshot::Sender<Verdict>)
     let (proposals, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
     let horizon = inner.dispatch.config.horizon;
     let now = inner.now();
-    let Some(verdicts) = retried("take", || inner.store.take(&proposals, horizon, now)).await else { return };
+    let Some(verdicts) = retried("take", || inner.store.take(&proposals, horizon, now)).await else {
+        return;
+    };
     for (answer, verdict) in answers.into_iter().zip(verdicts) {
         // Whoever has gone meanwhile finds it by polling again.
         let _ = answer.send(verdict);
@@ -172,7 +191,9 @@ async fn end(inner: Arc<Inner>, batch: Vec<(End, oneshot::Sender<Option<Ended>>)
         }
     }
     let now = inner.now();
-    let Some(ended) = retried("end", || inner.store.end_holds(&ends, now)).await else { return };
+    let Some(ended) = retried("end", || inner.store.end_holds(&ends, now)).await else {
+        return;
+    };
     let mut ended: HashMap<uuid::Uuid, Ended> = ended.into_iter().map(|one| (one.assignment.id, one)).collect();
     for (id, answer) in answers {
         let _ = answer.send(ended.remove(&id));

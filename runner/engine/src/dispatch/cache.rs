@@ -109,7 +109,10 @@ impl Offers {
         }
         for candidate in &offers.candidates {
             if let Some(exhausted) = exhausted.remove(&candidate.id) {
-                let mut marks = Marks { exhausted, open_from: reach };
+                let mut marks = Marks {
+                    exhausted,
+                    open_from: reach,
+                };
                 marks.advance(candidate);
                 offers.marks.lock().insert(candidate.id, marks);
             }
@@ -120,8 +123,10 @@ impl Offers {
     /// An occurrence has no stock left.
     pub(super) fn mark(&self, candidate: &Candidate, occurrence: Time) {
         let mut marks = self.marks.lock();
-        let marks =
-            marks.entry(candidate.id).or_insert_with(|| Marks { exhausted: BTreeSet::new(), open_from: self.reach });
+        let marks = marks.entry(candidate.id).or_insert_with(|| Marks {
+            exhausted: BTreeSet::new(),
+            open_from: self.reach,
+        });
         marks.exhausted.insert(occurrence);
         marks.advance(candidate);
     }
@@ -146,9 +151,13 @@ fn candidate(row: OfferRow) -> Option<Candidate> {
         }
     };
     match Offer::compile(spec, row.starts_at) {
-        Ok(offer) => {
-            Some(Candidate { id: row.id, name: row.name, version: row.version, offer, of_task: row.run.is_some() })
-        }
+        Ok(offer) => Some(Candidate {
+            id: row.id,
+            name: row.name,
+            version: row.version,
+            offer,
+            of_task: row.run.is_some(),
+        }),
         Err(faults) => {
             tracing::warn!(%faults, offer = row.name, "an offer cannot be read; it is not given out here");
             None
@@ -226,9 +235,14 @@ impl Cache {
                     offers: Mutex::new(None),
                 })
             };
-            cells.entry(audience).or_insert_with_key(|audience| fresh(audience)).clone()
+            cells
+                .entry(audience)
+                .or_insert_with_key(|audience| fresh(audience))
+                .clone()
         };
-        std::iter::once(of(format!("uid_{uid}"))).chain(groups.iter().map(|group| of(group.clone()))).collect()
+        std::iter::once(of(format!("uid_{uid}")))
+            .chain(groups.iter().map(|group| of(group.clone())))
+            .collect()
     }
 
     /// Offers of an audience have changed, or stock came back.

@@ -38,8 +38,8 @@ use uuid::Uuid;
 
 use crate::{Engine, Inner};
 pub(crate) use batch::{Batches, start};
-use cache::{Cached, Candidate, Cell, Offers, Quiet};
 pub(crate) use cache::Cache as DispatchCache;
+use cache::{Cached, Candidate, Cell, Offers, Quiet};
 pub(crate) use reaper::run as reap;
 
 /// How offers are given out.
@@ -53,7 +53,10 @@ pub struct DispatchConfig {
 
 impl Default for DispatchConfig {
     fn default() -> Self {
-        Self { horizon: HORIZON_DEFAULT, offers_max: OFFERS_MAX_DEFAULT }
+        Self {
+            horizon: HORIZON_DEFAULT,
+            offers_max: OFFERS_MAX_DEFAULT,
+        }
     }
 }
 
@@ -93,7 +96,14 @@ pub(crate) struct Dispatch {
 impl Dispatch {
     pub(crate) fn new(config: DispatchConfig) -> (Self, batch::Receivers) {
         let (batches, receivers) = Batches::new();
-        (Self { config, cache: DispatchCache::default(), batches }, receivers)
+        (
+            Self {
+                config,
+                cache: DispatchCache::default(),
+                batches,
+            },
+            receivers,
+        )
     }
 
     /// Something has changed, here or elsewhere.
@@ -130,14 +140,21 @@ const SOON: TimeDelta = TimeDelta::milliseconds(20);
 impl Engine {
     /// Gives out offers.
     pub fn dispatcher(&self) -> Dispatcher {
-        Dispatcher { inner: self.inner.clone() }
+        Dispatcher {
+            inner: self.inner.clone(),
+        }
     }
 }
 
 /// What a look and a choice came to.
 enum Sought {
     Given(Box<AssignmentRow>, bool),
-    Nothing { until: Time, cells: Arc<[Arc<Cell>]>, versions: u64, members: u64 },
+    Nothing {
+        until: Time,
+        cells: Arc<[Arc<Cell>]>,
+        versions: u64,
+        members: u64,
+    },
 }
 
 impl Dispatcher {
@@ -165,7 +182,12 @@ impl Dispatcher {
             }
             let (until, cells, versions, members) = match self.seek(uid).await? {
                 Sought::Given(row, redo) => return Ok(Next::Given(row, redo)),
-                Sought::Nothing { until, cells, versions, members } => (until, cells, versions, members),
+                Sought::Nothing {
+                    until,
+                    cells,
+                    versions,
+                    members,
+                } => (until, cells, versions, members),
             };
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             if left.is_zero() || self.is_leaving() {
@@ -180,14 +202,7 @@ impl Dispatcher {
     }
 
     /// Waits until something of these audiences may have changed or come due, for `left` at most.
-    async fn wait_for_change(
-        &self,
-        cells: &[Arc<Cell>],
-        versions: u64,
-        members: u64,
-        until: Time,
-        left: Duration,
-    ) {
+    async fn wait_for_change(&self, cells: &[Arc<Cell>], versions: u64, members: u64, until: Time, left: Duration) {
         let cache = &self.inner.dispatch.cache;
         // Register first, then look whether it has rung already.
         let mut bells: Vec<_> = cells.iter().map(|cell| Box::pin(cell.bell.notified())).collect();
@@ -235,7 +250,10 @@ impl Dispatcher {
                 offers.push(inner.offers_of(cell).await?);
             }
             let versions = offers.iter().map(|offers| offers.version).sum();
-            let mut had: HashSet<(i64, Time)> = facts.had.iter().copied().collect();
+            let mut had = Had {
+                before: facts.had.iter().copied().collect(),
+                refused: HashSet::new(),
+            };
             let mut doubtful = false;
             let again = loop {
                 let now = inner.now();
@@ -246,11 +264,21 @@ impl Dispatcher {
                     if doubtful {
                         until = until.min(now + SOON);
                     } else if cache.marks() == marks {
-                        let quiet = Quiet { until, members, versions, cells: cells.clone() };
+                        let quiet = Quiet {
+                            until,
+                            members,
+                            versions,
+                            cells: cells.clone(),
+                        };
                         cache.set_quiet(uid, quiet);
                     }
                     let until = next.unwrap_or(now + QUIET_MAX).max(if doubtful { until } else { now });
-                    return Ok(Sought::Nothing { until, cells, versions, members });
+                    return Ok(Sought::Nothing {
+                        until,
+                        cells,
+                        versions,
+                        members,
+                    });
                 };
                 let proposal = Proposal {
                     id: uuid_v7(now, inner.chance.bits()),
@@ -270,9 +298,9 @@ impl Dispatcher {
                         audience.mark(candidate, occurrence);
                         cache.marked();
                     }
-                    Verdict::Had => drop(had.insert((candidate.id, occurrence))),
+                    Verdict::Had => drop(had.refused.insert((candidate.id, occurrence))),
                     Verdict::NotDue => {
-                        had.insert((candidate.id, occurrence));
+                        had.refused.insert((candidate.id, occurrence));
                         doubtful = true;
                     }
                     Verdict::Changed => {
@@ -288,7 +316,12 @@ impl Dispatcher {
             };
             if again && rounds >= ROUNDS_MAX {
                 let until = inner.now() + SOON;
-                return Ok(Sought::Nothing { until, cells, versions, members });
+                return Ok(Sought::Nothing {
+                    until,
+                    cells,
+                    versions,
+                    members,
+                });
             }
         }
     }
@@ -302,7 +335,12 @@ impl Dispatcher {
         result: Option<String>,
     ) -> Result<AssignmentRow, DispatchError> {
         let inner = &self.inner;
-        let end = End { id, uid: uid.to_owned(), state, result };
+        let end = End {
+            id,
+            uid: uid.to_owned(),
+            state,
+            result,
+        };
         if let Some(ended) = inner.dispatch.batches.end(end).await? {
             if ended.returned {
                 inner.dispatch.cache.changed(&ended.assignment.audience);
@@ -315,9 +353,10 @@ impl Dispatcher {
         }
         match inner.store.assignment(id).await? {
             Some(row) if row.uid == uid && row.state == state => Ok(row),
-            Some(row) if row.uid == uid => {
-                Err(DispatchError::Conflict(format!("the assignment is {} already", row.state.as_str())))
-            }
+            Some(row) if row.uid == uid => Err(DispatchError::Conflict(format!(
+                "the assignment is {} already",
+                row.state.as_str()
+            ))),
             _ => Err(DispatchError::Conflict("the user does not hold this assignment".into())),
         }
     }
@@ -334,24 +373,53 @@ impl Dispatcher {
     }
 }
 
+/// What a user is not given again.
+struct Had {
+    /// As the look told.
+    before: HashSet<(i64, Time)>,
+    /// As the database told when it was asked for.
+    refused: HashSet<(i64, Time)>,
+}
+
+impl Had {
+    /// Whether the user has had it. Of a task's offer only a refusal counts: a new attempt is for those again who did
+    /// not complete the last one.
+    fn has(&self, candidate: &Candidate, occurrence: Time) -> bool {
+        self.refused.contains(&(candidate.id, occurrence))
+            || !candidate.of_task && self.before.contains(&(candidate.id, occurrence))
+    }
+
+    fn again(&self, candidate: &Candidate, occurrence: Time) -> bool {
+        candidate.offer.mode == Mode::Repeat
+            && !self.refused.contains(&(candidate.id, occurrence))
+            && self.before.contains(&(candidate.id, occurrence))
+    }
+}
+
 /// A user's next occurrence, and when something else comes due.
 type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
 
 /// The least of what is due and may be given, and the next instant at which more is due.
-fn choose<'a>(offers: &'a [Arc<Offers>], had: &HashSet<(i64, Time)>, window: Window) -> Choice<'a> {
+fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window) -> Choice<'a> {
     let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
     let mut next: Option<Time> = None;
     for audience in offers {
         let marks = audience.marks.lock();
         for candidate in &audience.candidates {
             // A task's offer stays due until it is done: neither the horizon nor what was finished hides it.
-            let from = if candidate.of_task { candidate.offer.starts_at } else { window.from };
+            let from = if candidate.of_task {
+                candidate.offer.starts_at
+            } else {
+                window.from
+            };
             let marked = marks.get(&candidate.id);
-            let mut at = candidate.offer.first_from(marked.map_or(from, |marked| from.max(marked.open_from)));
+            let mut at = candidate
+                .offer
+                .first_from(marked.map_or(from, |marked| from.max(marked.open_from)));
             while let Some(due) = at.filter(|due| *due <= window.to) {
-                let has_had = had.contains(&(candidate.id, due));
-                let again = has_had && candidate.offer.mode == Mode::Repeat;
-                let open = !marked.is_some_and(|marked| marked.exhausted.contains(&due)) && (!has_had || again);
+                let again = had.again(candidate, due);
+                let exhausted = marked.is_some_and(|marked| marked.exhausted.contains(&due));
+                let open = !exhausted && (again || !had.has(candidate, due));
                 if open {
                     let rank = Rank::new(due, again, candidate.offer.priority, candidate.id);
                     if best.as_ref().is_none_or(|best| rank < best.0) {
@@ -369,7 +437,10 @@ fn choose<'a>(offers: &'a [Arc<Offers>], had: &HashSet<(i64, Time)>, window: Win
             next = Some(next.map_or(until, |next| next.min(until)));
         }
     }
-    (best.map(|(_, audience, candidate, due)| (audience, candidate, due)), next)
+    (
+        best.map(|(_, audience, candidate, due)| (audience, candidate, due)),
+        next,
+    )
 }
 
 fn assignment(
@@ -417,6 +488,8 @@ impl Inner {
     /// What is known of users, for a batch of polls.
     pub(crate) async fn look_up(&self, uids: &[String]) -> Result<Vec<UserFacts>, StoreError> {
         let now = self.now();
-        self.store.look_up_users(uids, now - self.dispatch.config.horizon.chrono(), now).await
+        self.store
+            .look_up_users(uids, now - self.dispatch.config.horizon.chrono(), now)
+            .await
     }
 }

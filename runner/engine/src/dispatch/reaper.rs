@@ -56,7 +56,9 @@ impl Inner {
                 break;
             }
         }
-        let returned: Vec<String> = std::mem::take(&mut *self.dispatch.batches.returned.lock()).into_iter().collect();
+        let returned: Vec<String> = std::mem::take(&mut *self.dispatch.batches.returned.lock())
+            .into_iter()
+            .collect();
         if !returned.is_empty()
             && let Err(error) = self.store.announce_stock(&returned, self.now()).await
         {
@@ -89,7 +91,10 @@ impl Inner {
         let retention = self.store.retention().await?;
         let now = self.now();
         for _ in 0..PRUNE_ROUNDS {
-            let events = self.store.prune_events(now - retention.events.chrono(), PRUNE_ROWS).await?;
+            let events = self
+                .store
+                .prune_events(now - retention.events.chrono(), PRUNE_ROWS)
+                .await?;
             let kept = now - retention.assignments.chrono();
             let assignments = self.store.prune_assignments(kept, PRUNE_ROWS).await?;
             if events == 0 && assignments == 0 {

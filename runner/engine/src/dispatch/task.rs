@@ -10,8 +10,8 @@ use std::sync::Arc;
 use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::plan::PlanTask;
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX};
-use heddle_domain::state::ErrorKind;
 use heddle_domain::schema::Schema;
+use heddle_domain::state::ErrorKind;
 use heddle_domain::template::Scope;
 use heddle_domain::{Faults, Time};
 use heddle_store::live::EndedAttempt;
@@ -26,12 +26,7 @@ use crate::{EngineError, Inner, RunContext};
 const RESULTS_MAX: i64 = 100_000;
 
 /// The offer of an attempt.
-fn offer_of(
-    task: &PlanTask,
-    audience: &str,
-    params: Map<String, Value>,
-    now: Time,
-) -> Result<Offer, Faults> {
+fn offer_of(task: &PlanTask, audience: &str, params: Map<String, Value>, now: Time) -> Result<Offer, Faults> {
     let asked = task.spec.audience.as_ref();
     let spec = json!({
         "kind": "once",
@@ -95,10 +90,16 @@ impl Inner {
         let task = &context.revision.plan.tasks[at.key.task as usize];
         let place = at.key.item.map(|item| format!("-{item}")).unwrap_or_default();
         let handed = TaskOffer {
-            ended: EndedAttempt { run, at, lease: self.lease() },
+            ended: EndedAttempt {
+                run,
+                at,
+                lease: self.lease(),
+            },
             name: format!("run-{run}-{}{place}", at.key.task),
             spec: written_out(&offer),
-            overdue_at: task.timeout.and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
+            overdue_at: task
+                .timeout
+                .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
             offer,
         };
         if self.store.hand_to_offer(&handed, now).await? {
@@ -122,7 +123,11 @@ impl Inner {
             let ended = settlement.ended;
             // A run that has ended meanwhile has nothing to settle.
             if self.contexts.get(&ended.run).is_some() {
-                outcomes.push(Applied { ended, end: End::plain(self.ending(settlement).await?), finished_at: now });
+                outcomes.push(Applied {
+                    ended,
+                    end: End::plain(self.ending(settlement).await?),
+                    finished_at: now,
+                });
             }
         }
         let after = self.apply(&mut completion, outcomes, self.room(), now).await?;

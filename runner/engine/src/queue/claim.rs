@@ -76,7 +76,10 @@ impl Engine {
             tokio::pin!(bell);
             bell.as_mut().enable();
             if inner.queues.is_news(&request.queue, &request.worker) {
-                inner.store.worker_seen(&request.queue, &request.worker, &request.tags).await?;
+                inner
+                    .store
+                    .worker_seen(&request.queue, &request.worker, &request.tags)
+                    .await?;
             }
             let found = inner.look_for(request).await?;
             let left = until.saturating_duration_since(Instant::now());
@@ -107,7 +110,11 @@ impl Inner {
             if let Err(Ok(found)) = answer.send(found)
                 && !found.claims.is_empty()
             {
-                let claims = found.claims.into_iter().map(|claim| (claim.claim, Ending::Released)).collect();
+                let claims = found
+                    .claims
+                    .into_iter()
+                    .map(|claim| (claim.claim, Ending::Released))
+                    .collect();
                 inner.give_back(claims).await;
             }
         });
@@ -117,7 +124,12 @@ impl Inner {
     async fn claim_once(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         let now = self.now();
         let fresh: Vec<(Uuid, i64)> = (0..request.max)
-            .map(|_| (uuid_v7(now, self.chance.bits()), !((self.chance.bits() as u64 >> 1) as i64)))
+            .map(|_| {
+                (
+                    uuid_v7(now, self.chance.bits()),
+                    !((self.chance.bits() as u64 >> 1) as i64),
+                )
+            })
             .collect();
         let wish = ClaimWish {
             queue: &request.queue,
@@ -129,7 +141,10 @@ impl Inner {
         let answer = self.store.claim_queued(&wish).await?;
         let limited = answer.limited_ms.map(Duration::from_millis);
         let Some(last) = answer.claimed.iter().map(|claimed| claimed.turn).max() else {
-            return Ok(Found { claims: Vec::new(), limited });
+            return Ok(Found {
+                claims: Vec::new(),
+                limited,
+            });
         };
         self.queues.claimed(&request.queue, last);
         let soon = now + REAPED_AFTER;
@@ -162,7 +177,9 @@ impl Inner {
         for claimed in claimed {
             let key = claimed.claim;
             // Without a run it has been cancelled meanwhile, and the claim with it.
-            let Some(context) = self.contexts.get(&key.run) else { continue };
+            let Some(context) = self.contexts.get(&key.run) else {
+                continue;
+            };
             match self.tell(&context, claimed).await? {
                 Ok(claim) => claims.push(claim),
                 Err(ending) => refused.push((key, ending)),
@@ -174,7 +191,11 @@ impl Inner {
         Ok(claims)
     }
 
-    async fn tell(&self, context: &RunContext, claimed: QueueClaimed) -> Result<Result<QueueClaim, Ending>, EngineError> {
+    async fn tell(
+        &self,
+        context: &RunContext,
+        claimed: QueueClaimed,
+    ) -> Result<Result<QueueClaim, Ending>, EngineError> {
         let at = claimed.claim.at;
         let params = match claimed.params {
             Some(params) => params,
@@ -192,7 +213,8 @@ impl Inner {
         };
         let mut told = self.context_of(context, at, item);
         told.deadline = claimed.deadline_at;
-        let raw = |text: String| RawValue::from_string(text).map_err(|error| EngineError::Unreadable(error.to_string()));
+        let raw =
+            |text: String| RawValue::from_string(text).map_err(|error| EngineError::Unreadable(error.to_string()));
         let context_text = serde_json::to_string(&told).map_err(|error| EngineError::Unreadable(error.to_string()))?;
         Ok(Ok(QueueClaim {
             claim: claimed.claim,

@@ -34,8 +34,8 @@ use crate::Inner;
 use crate::catalog::Revision;
 
 pub use claim::{ClaimRequest, QueueClaim};
-pub use settle::{ClaimEnd, ClaimRefused};
 pub(crate) use settle::{Ask, reap, run};
+pub use settle::{ClaimEnd, ClaimRefused};
 
 /// How often queues that are listened to are looked at without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -131,12 +131,18 @@ impl Queues {
             None => bells.entry(queue.to_owned()).or_default().clone(),
         };
         bell.listening.fetch_add(1, Ordering::AcqRel);
-        Listening { queues: self, queue, bell }
+        Listening {
+            queues: self,
+            queue,
+            bell,
+        }
     }
 
     /// Wakes as many hanging polls as there is work for.
     fn ring(&self, queue: &str, ring: Ring) {
-        let Some(bell) = self.bells.lock().get(queue).cloned() else { return };
+        let Some(bell) = self.bells.lock().get(queue).cloned() else {
+            return;
+        };
         if ring.tagged {
             bell.notify.notify_waiters();
             return;
@@ -193,7 +199,13 @@ impl Queues {
     /// A row for a task run; `ordinal` counts those of its run that become ready with it.
     pub(crate) fn row(&self, at: AttemptKey, ordinal: usize, place: QueuePlace, params: Option<String>) -> QueueRow {
         let floor = self.turns.lock().get(&place.queue).copied().unwrap_or(0);
-        QueueRow { at, turn: ordinal as i64 + 1, floor, place, params }
+        QueueRow {
+            at,
+            turn: ordinal as i64 + 1,
+            floor,
+            place,
+            params,
+        }
     }
 }
 
@@ -210,7 +222,12 @@ pub(crate) fn place(revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
 /// Where a task's runs go.
 pub(crate) fn place_of(task: &PlanTask) -> QueuePlace {
     QueuePlace {
-        queue: task.spec.queue.as_ref().map(|name| name.as_str().to_owned()).unwrap_or_default(),
+        queue: task
+            .spec
+            .queue
+            .as_ref()
+            .map(|name| name.as_str().to_owned())
+            .unwrap_or_default(),
         tags: task.spec.tags.clone(),
         timeout_ms: task.timeout.map(millis),
         queue_timeout_ms: task.spec.queue_timeout.map(|span| millis(span.std())),
@@ -233,7 +250,13 @@ impl Inner {
 
     /// Another node has filled a queue.
     pub(crate) fn heard_of_queue(&self, queue: &str) {
-        self.queues.ring(queue, Ring { rows: WOKEN_BY_LOOK, tagged: false });
+        self.queues.ring(
+            queue,
+            Ring {
+                rows: WOKEN_BY_LOOK,
+                tagged: false,
+            },
+        );
     }
 }
 

@@ -118,15 +118,28 @@ impl Engine {
         let ending = match end {
             ClaimEnd::Completed(output) => {
                 inner.load_contexts(&[claim.run]).await?;
-                let bytes_max = inner.contexts.get(&claim.run).map(|context| output_max(&context, claim.at));
+                let bytes_max = inner
+                    .contexts
+                    .get(&claim.run)
+                    .map(|context| output_max(&context, claim.at));
                 if let Some(bytes_max) = bytes_max.filter(|&bytes_max| output.len() > bytes_max) {
                     return Err(ClaimRefused::TooLarge(bytes_max));
                 }
                 Ending::Succeeded(output)
             }
-            ClaimEnd::Failed { message, fatal, retry_after } => {
+            ClaimEnd::Failed {
+                message,
+                fatal,
+                retry_after,
+            } => {
                 let kind = if fatal { ErrorKind::Fatal } else { ErrorKind::Failed };
-                Ending::Failed { kind, message, trace: None, retry_after, fatal }
+                Ending::Failed {
+                    kind,
+                    message,
+                    trace: None,
+                    retry_after,
+                    fatal,
+                }
             }
             ClaimEnd::Released => Ending::Released,
         };
@@ -198,27 +211,43 @@ fn output_max(context: &RunContext, at: AttemptKey) -> usize {
 fn reason(fate: &ClaimFate) -> String {
     match fate {
         ClaimFate { run: None, .. } => "the token is wrong, or its run has been deleted".to_owned(),
-        ClaimFate { holds: true, run: Some(RunState::Paused), .. } => {
+        ClaimFate {
+            holds: true,
+            run: Some(RunState::Paused),
+            ..
+        } => {
             "the run is paused: the task run was taken back, and is handed out again when the run is resumed".to_owned()
         }
-        ClaimFate { expired_at: Some(at), .. } => {
+        ClaimFate {
+            expired_at: Some(at), ..
+        } => {
             let at = at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
             format!("the token is old: its lease ran out at {at}")
         }
-        ClaimFate { attempt: Some(AttemptState::Cancelled), run: Some(RunState::Cancelled), .. } => {
-            "the run was cancelled".to_owned()
-        }
-        ClaimFate { attempt: Some(AttemptState::Cancelled), .. } => {
-            "the attempt was cancelled, or given back".to_owned()
-        }
-        ClaimFate { attempt: Some(AttemptState::Lost), .. } => {
-            "the token is old: its lease ran out, and the attempt counts as lost".to_owned()
-        }
-        ClaimFate { attempt: Some(AttemptState::TimedOut), .. } => {
-            "the token is old: the attempt has timed out".to_owned()
-        }
-        ClaimFate { attempt: Some(state), .. } => format!("the attempt has ended already: it is {state}"),
-        ClaimFate { run: Some(RunState::Cancelled), .. } => "the run was cancelled".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::Cancelled),
+            run: Some(RunState::Cancelled),
+            ..
+        } => "the run was cancelled".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::Cancelled),
+            ..
+        } => "the attempt was cancelled, or given back".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::Lost),
+            ..
+        } => "the token is old: its lease ran out, and the attempt counts as lost".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::TimedOut),
+            ..
+        } => "the token is old: the attempt has timed out".to_owned(),
+        ClaimFate {
+            attempt: Some(state), ..
+        } => format!("the attempt has ended already: it is {state}"),
+        ClaimFate {
+            run: Some(RunState::Cancelled),
+            ..
+        } => "the run was cancelled".to_owned(),
         ClaimFate { .. } => "the token is wrong".to_owned(),
     }
 }
@@ -233,7 +262,9 @@ impl Inner {
 
     /// Hands a task run whose params are rendered to workers; what comes of it is nobody's report.
     pub(crate) async fn enqueue_queued(&self, context: &RunContext, at: AttemptKey, params: String) -> End {
-        let Some(task) = context.revision.plan.task(at.key.task) else { return End::Dropped };
+        let Some(task) = context.revision.plan.task(at.key.task) else {
+            return End::Dropped;
+        };
         let (answer, answered) = oneshot::channel();
         let ask = Ask::Enqueue(Enqueue {
             run: context.facts.id,
@@ -249,7 +280,10 @@ impl Inner {
         match answered.await {
             Ok(Err(error)) => {
                 tracing::warn!(%error, run = %context.facts.id, "a task run was not handed to its queue");
-                End::plain(Ending::failed(ErrorKind::Failed, "Heddle could not queue the task run; see the node's log"))
+                End::plain(Ending::failed(
+                    ErrorKind::Failed,
+                    "Heddle could not queue the task run; see the node's log",
+                ))
             }
             // A worker's claim holds the attempt from now on, or somebody has taken it away.
             Ok(Ok(())) | Err(_) => End::Dropped,
@@ -265,7 +299,10 @@ impl Inner {
         let now = self.now();
         self.load_runs(ends.iter().map(|end| end.0.run)).await?;
         let keys: Vec<ClaimKey> = ends.iter().map(|end| end.0).collect();
-        let outcomes = ends.iter().map(|(key, ending)| applied(key.run, key.at, key.lease, ending, now)).collect();
+        let outcomes = ends
+            .iter()
+            .map(|(key, ending)| applied(key.run, key.at, key.lease, ending, now))
+            .collect();
         let mut completion = self.store.completion(self.lease(), now).await?;
         let locked = completion.lock_claims(&keys, expired).await?;
         self.finish_claims(completion, outcomes, locked, now).await
@@ -278,7 +315,11 @@ impl Inner {
         locked: Locked,
         now: Time,
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
-        let room = if self.backlog.load(Ordering::Relaxed) { 0 } else { self.room() };
+        let room = if self.backlog.load(Ordering::Relaxed) {
+            0
+        } else {
+            self.room()
+        };
         let mut after = self.apply_locked(&mut completion, outcomes, locked, room, now).await?;
         completion.commit().await?;
         let accepted = std::mem::take(&mut after.accepted).into_iter().collect();
@@ -297,16 +338,23 @@ impl Inner {
     async fn hand_to_queues(self: &Arc<Self>, batch: &[Enqueue]) -> Result<(), EngineError> {
         let (now, lease) = (self.now(), self.lease());
         self.load_runs(batch.iter().map(|entry| entry.run)).await?;
-        let keys: Vec<EndedAttempt> =
-            batch.iter().map(|entry| EndedAttempt { run: entry.run, at: entry.at, lease }).collect();
+        let keys: Vec<EndedAttempt> = batch
+            .iter()
+            .map(|entry| EndedAttempt {
+                run: entry.run,
+                at: entry.at,
+                lease,
+            })
+            .collect();
         let mut completion = self.store.completion(lease, now).await?;
         let locked = completion.lock(&keys).await?;
         let (mut rows, mut back, mut rings) = (Vec::new(), Vec::new(), Rings::default());
         let mut ordinals: HashMap<RunId, usize> = HashMap::new();
         for entry in batch {
-            let (true, Some(found)) =
-                (locked.owned.contains_key(&(entry.run, entry.at)), locked.runs.get(&entry.run))
-            else {
+            let (true, Some(found)) = (
+                locked.owned.contains_key(&(entry.run, entry.at)),
+                locked.runs.get(&entry.run),
+            ) else {
                 continue;
             };
             let progress = Progress::from_bytes(&found.progress).map_err(EngineError::Unreadable)?;
@@ -316,7 +364,9 @@ impl Inner {
             }
             let ordinal = ordinals.entry(entry.run).or_default();
             rings.add(&entry.place);
-            let row = self.queues.row(entry.at, *ordinal, entry.place.clone(), Some(entry.params.clone()));
+            let row = self
+                .queues
+                .row(entry.at, *ordinal, entry.place.clone(), Some(entry.params.clone()));
             rows.push((entry.run, entry.priority, row));
             *ordinal += 1;
         }
@@ -337,7 +387,10 @@ impl Inner {
     async fn reap_queues(self: &Arc<Self>) -> Result<Duration, EngineError> {
         let overdue = self.store.overdue().await?;
         if !overdue.claims.is_empty() {
-            tracing::info!(claims = overdue.claims.len(), "taking back what workers have not finished in time");
+            tracing::info!(
+                claims = overdue.claims.len(),
+                "taking back what workers have not finished in time"
+            );
             let ends: Vec<(ClaimKey, Ending)> = overdue
                 .claims
                 .into_iter()
@@ -357,8 +410,7 @@ impl Inner {
         if !overdue.waiting.is_empty() {
             let now = self.now();
             self.load_runs(overdue.waiting.iter().map(|waiting| waiting.0)).await?;
-            let keys: Vec<(RunId, AttemptKey)> =
-                overdue.waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
+            let keys: Vec<(RunId, AttemptKey)> = overdue.waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
             let outcomes = overdue
                 .waiting
                 .iter()
@@ -371,7 +423,9 @@ impl Inner {
             let locked = completion.lock_overdue(&keys).await?;
             self.finish_claims(completion, outcomes, locked, now).await?;
         }
-        let next = overdue.next_ms.map_or(REAP_EVERY, |next| Duration::from_millis(next.max(0) as u64 + 1));
+        let next = overdue
+            .next_ms
+            .map_or(REAP_EVERY, |next| Duration::from_millis(next.max(0) as u64 + 1));
         Ok(next.clamp(REAP_PAUSE, REAP_EVERY))
     }
 }
@@ -379,7 +433,12 @@ impl Inner {
 fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending, now: Time) -> Applied {
     Applied {
         ended: EndedAttempt { run, at, lease },
-        end: End::Done(Done { result: ending.clone(), effects: Vec::new(), memory_bytes: None, cpu: None }),
+        end: End::Done(Done {
+            result: ending.clone(),
+            effects: Vec::new(),
+            memory_bytes: None,
+            cpu: None,
+        }),
         finished_at: now,
     }
 }
@@ -397,7 +456,9 @@ pub(crate) async fn run(inner: Arc<Inner>, mut asks: mpsc::Receiver<Ask>) {
         for ask in batch.drain(..) {
             match ask {
                 // Of two that end the same claim the first is heard.
-                Ask::Settle(settling) if seen.insert((settling.claim.run, settling.claim.at)) => settlings.push(settling),
+                Ask::Settle(settling) if seen.insert((settling.claim.run, settling.claim.at)) => {
+                    settlings.push(settling)
+                }
                 Ask::Settle(settling) => drop(settling.answer.send(Ok(false))),
                 Ask::Enqueue(enqueue) => enqueues.push(enqueue),
             }
@@ -415,8 +476,10 @@ pub(crate) async fn run(inner: Arc<Inner>, mut asks: mpsc::Receiver<Ask>) {
 async fn record(inner: &Arc<Inner>, settlings: Vec<Settling>) {
     let mut batches = vec![(1, settlings)];
     while let Some((tries, mut batch)) = batches.pop() {
-        let ends: Vec<(ClaimKey, Ending)> =
-            batch.iter().map(|settling| (settling.claim, settling.ending.clone())).collect();
+        let ends: Vec<(ClaimKey, Ending)> = batch
+            .iter()
+            .map(|settling| (settling.claim, settling.ending.clone()))
+            .collect();
         match inner.settle(&ends, false).await {
             Ok(accepted) => {
                 for settling in batch {

@@ -37,9 +37,17 @@ fn key_of(id: Uuid, token: &str) -> Option<ClaimKey> {
     let attempt = rest.first_chunk::<2>()?;
     let lease = i64::from_be_bytes(*lease);
     let key = TaskKey::from_numbers(i16::from_be_bytes(*task), i32::from_be_bytes(*item));
-    let at = AttemptKey { key, attempt: u16::from_be_bytes(*attempt) };
+    let at = AttemptKey {
+        key,
+        attempt: u16::from_be_bytes(*attempt),
+    };
     // Nodes' leases are positive: no token of a worker is one.
-    (lease < 0).then_some(ClaimKey { id, run: RunId(Uuid::from_bytes(*run)), at, lease })
+    (lease < 0).then_some(ClaimKey {
+        id,
+        run: RunId(Uuid::from_bytes(*run)),
+        at,
+        lease,
+    })
 }
 
 pub(super) async fn claim(engine: &Engine, spec: ClaimSpec) -> Result<Vec<Claim>, Refusal> {
@@ -78,7 +86,10 @@ fn refusal(refused: ClaimRefused) -> Refusal {
 }
 
 fn wrong() -> Refusal {
-    Refusal::Conflict { detail: "the token is wrong".into(), existing: None }
+    Refusal::Conflict {
+        detail: "the token is wrong".into(),
+        existing: None,
+    }
 }
 
 /// Claims of queues that a bound caller may not touch are told apart by what the database says of them; those that are
@@ -114,8 +125,22 @@ pub(super) async fn on_claims(
         match action {
             ClaimAction::Heartbeat(lease) => beats.push((place, (key, lease))),
             ClaimAction::Complete(output) => ends.push((place, (key, ClaimEnd::Completed(output.to_string())))),
-            ClaimAction::Fail { message, fatal, retry_after } => {
-                ends.push((place, (key, ClaimEnd::Failed { message, fatal, retry_after })));
+            ClaimAction::Fail {
+                message,
+                fatal,
+                retry_after,
+            } => {
+                ends.push((
+                    place,
+                    (
+                        key,
+                        ClaimEnd::Failed {
+                            message,
+                            fatal,
+                            retry_after,
+                        },
+                    ),
+                ));
             }
             ClaimAction::Release => ends.push((place, (key, ClaimEnd::Released))),
         }
@@ -142,8 +167,16 @@ mod tests {
     #[test]
     fn a_token_tells_its_claim() {
         for (item, lease) in [(None, -1), (Some(9_999), i64::MIN)] {
-            let at = AttemptKey { key: TaskKey { task: 17, item }, attempt: 3 };
-            let claim = ClaimKey { id: Uuid::from_u128(1), run: RunId(Uuid::from_u128(7)), at, lease };
+            let at = AttemptKey {
+                key: TaskKey { task: 17, item },
+                attempt: 3,
+            };
+            let claim = ClaimKey {
+                id: Uuid::from_u128(1),
+                run: RunId(Uuid::from_u128(7)),
+                at,
+                lease,
+            };
             assert_eq!(key_of(claim.id, &token_of(&claim)), Some(claim));
         }
         for wrong in ["", "x", "hdl_", &"A".repeat(43), &"_".repeat(44)] {

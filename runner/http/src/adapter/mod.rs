@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::engine_api::{
-    Answer, ClaimSpec, ClaimWord, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery, NextInstants, Refusal, RunFilter, Submission,
-    TaskRef,
+    Answer, ClaimSpec, ClaimWord, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery, NextInstants, Refusal,
+    RunFilter, Submission, TaskRef,
 };
 use crate::shapes::{BulkReport, Claim, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
 
@@ -31,12 +31,14 @@ impl From<EngineError> for Refusal {
         match error {
             EngineError::Store(error) => Self::Store(error),
             EngineError::Unreadable(detail) => Self::Internal(detail.into()),
-            EngineError::Stopping => {
-                Self::Unavailable { detail: "this node is shutting down".into(), retry_after_seconds: 1 }
-            }
-            EngineError::Overloaded => {
-                Self::Overloaded { detail: "this node has as many submissions as it takes".into(), retry_after_seconds: 1 }
-            }
+            EngineError::Stopping => Self::Unavailable {
+                detail: "this node is shutting down".into(),
+                retry_after_seconds: 1,
+            },
+            EngineError::Overloaded => Self::Overloaded {
+                detail: "this node has as many submissions as it takes".into(),
+                retry_after_seconds: 1,
+            },
         }
     }
 }
@@ -45,11 +47,15 @@ impl From<SubmitError> for Refusal {
     fn from(error: SubmitError) -> Self {
         match error {
             SubmitError::UnknownGroup(name) => Self::NotFound { what: "group", name },
-            SubmitError::Disabled(_) | SubmitError::Fenced => Self::Conflict { detail: error.to_string(), existing: None },
+            SubmitError::Disabled(_) | SubmitError::Fenced => Self::Conflict {
+                detail: error.to_string(),
+                existing: None,
+            },
             SubmitError::Invalid(faults) => Self::Invalid(faults),
-            SubmitError::Exists(run) => {
-                Self::Conflict { detail: error.to_string(), existing: Some(run.to_string()) }
-            }
+            SubmitError::Exists(run) => Self::Conflict {
+                detail: error.to_string(),
+                existing: Some(run.to_string()),
+            },
             SubmitError::Engine(error) => error.into(),
         }
     }
@@ -58,7 +64,10 @@ impl From<SubmitError> for Refusal {
 impl From<ControlError> for Refusal {
     fn from(error: ControlError) -> Self {
         match error {
-            ControlError::NotFound(what) => Self::NotFound { what, name: String::new() },
+            ControlError::NotFound(what) => Self::NotFound {
+                what,
+                name: String::new(),
+            },
             ControlError::Refused(detail) => Self::Conflict { detail, existing: None },
             ControlError::Invalid(faults) => Self::Invalid(faults),
             ControlError::Engine(error) => error.into(),
@@ -210,7 +219,9 @@ fn next(engine: &Engine, group: GroupRow, count: usize) -> Result<NextInstants, 
         let mut at = now;
         let mut first = None;
         for _ in 0..count {
-            let Some(due) = schedule.next_after(at).filter(|_| schedule.enabled()) else { break };
+            let Some(due) = schedule.next_after(at).filter(|_| schedule.enabled()) else {
+                break;
+            };
             first.get_or_insert(due);
             instants.entry(due).or_default().push(name.to_string());
             at = due;
@@ -271,5 +282,8 @@ async fn stats(engine: &Engine) -> Result<Value, Refusal> {
 
 /// What is gone is not found; everything else of the store is the store's.
 pub(crate) fn not_found(what: &'static str, name: impl ToString) -> Refusal {
-    Refusal::NotFound { what, name: name.to_string() }
+    Refusal::NotFound {
+        what,
+        name: name.to_string(),
+    }
 }

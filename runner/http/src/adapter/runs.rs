@@ -37,7 +37,10 @@ pub(super) async fn submit_batch(
 ) -> Result<Vec<Result<Uuid, Refusal>>, Refusal> {
     let submissions = given.into_iter().map(|given| submission(&group, given)).collect();
     let answers = engine.submit_all(submissions).await;
-    Ok(answers.into_iter().map(|answer| answer.map(|id| id.0).map_err(Refusal::from)).collect())
+    Ok(answers
+        .into_iter()
+        .map(|answer| answer.map(|id| id.0).map_err(Refusal::from))
+        .collect())
 }
 
 async fn detail(engine: &Engine, id: RunId) -> Result<RunDetail, Refusal> {
@@ -86,7 +89,11 @@ pub(super) async fn list(
     let mut rows = engine.store().runs(&filter, limit + 1).await?;
     let more = rows.len() as i64 > limit;
     rows.truncate(limit.max(0) as usize);
-    let next_cursor = if more { rows.last().map(|row| row.id.to_string()) } else { None };
+    let next_cursor = if more {
+        rows.last().map(|row| row.id.to_string())
+    } else {
+        None
+    };
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
         let (revision, resolution) = views::plan_of(engine, &row).await?;
@@ -109,7 +116,10 @@ fn action(control: &Control) -> Option<BulkAction> {
 
 pub(super) async fn control(engine: &Engine, id: RunId, control: Control, actor: String) -> Result<Run, Refusal> {
     if let Some(action) = action(&control) {
-        engine.control(id, &action, &actor).await.map_err(|error| named(error, id))?;
+        engine
+            .control(id, &action, &actor)
+            .await
+            .map_err(|error| named(error, id))?;
         return get(engine, id, Duration::ZERO).await;
     }
     let before = detail(engine, id).await?;
@@ -142,8 +152,13 @@ pub(super) async fn bulk(
     let filter = store_filter(filter, None)?;
     let ids = engine.store().run_ids(&filter, BULK_MAX).await?;
     let named = ids.iter().take(BulkReport::IDS_MAX).map(|id| id.0).collect();
-    let mut report =
-        BulkReport { matched: ids.len() as u64, changed: 0, ids: named, refused: Vec::new(), dry_run };
+    let mut report = BulkReport {
+        matched: ids.len() as u64,
+        changed: 0,
+        ids: named,
+        refused: Vec::new(),
+        dry_run,
+    };
     if dry_run {
         return Ok(report);
     }
@@ -165,7 +180,11 @@ pub(super) async fn bulk(
 pub(super) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) -> Result<u64, Refusal> {
     let mut cancelled = 0;
     for id in engine.store().live_runs_of(group_id).await? {
-        match engine.control(id, &BulkAction::Cancel, &actor).await.map_err(|error| named(error, id)) {
+        match engine
+            .control(id, &BulkAction::Cancel, &actor)
+            .await
+            .map_err(|error| named(error, id))
+        {
             Ok(()) => cancelled += 1,
             Err(Refusal::Conflict { .. } | Refusal::NotFound { .. }) => {}
             Err(other) => return Err(other),
@@ -178,8 +197,17 @@ pub(super) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) 
 async fn located(engine: &Engine, task: &TaskRef) -> Result<(RunDetail, TaskKey), Refusal> {
     let detail = detail(engine, RunId(task.run)).await?;
     let (revision, _) = views::plan_of(engine, &detail.run).await?;
-    let index = revision.plan.index(task.task.as_str()).ok_or_else(|| not_found("task", &task.task))?;
-    Ok((detail, TaskKey { task: index, item: task.item }))
+    let index = revision
+        .plan
+        .index(task.task.as_str())
+        .ok_or_else(|| not_found("task", &task.task))?;
+    Ok((
+        detail,
+        TaskKey {
+            task: index,
+            item: task.item,
+        },
+    ))
 }
 
 pub(super) async fn task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, Refusal> {
@@ -208,6 +236,9 @@ pub(super) async fn set_task_state(
 
 pub(super) async fn retry_task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, Refusal> {
     let (_, key) = located(engine, &task).await?;
-    engine.retry_task(RunId(task.run), key).await.map_err(|error| named(error, RunId(task.run)))?;
+    engine
+        .retry_task(RunId(task.run), key)
+        .await
+        .map_err(|error| named(error, RunId(task.run)))?;
     self::task(engine, task).await
 }

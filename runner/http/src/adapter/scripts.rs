@@ -42,16 +42,23 @@ pub(super) async fn compile(engine: &Engine, bytes: Bytes) -> Result<CompiledScr
 }
 
 pub(super) async fn fetch(engine: &Engine, url: String, sha256: String) -> Result<Bytes, Refusal> {
-    let parsed = url.parse().map_err(|error| invalid("/url", format!("{url}: {error}")))?;
+    let parsed = url
+        .parse()
+        .map_err(|error| invalid("/url", format!("{url}: {error}")))?;
     let policy = engine.sandbox().outbound();
     policy.check_url(&parsed).map_err(|refused| refusal_of(&refused))?;
-    let client = policy.redirecting_client().map_err(|error| Refusal::Internal(error.into()))?;
-    let response = client.get(parsed).timeout(FETCH_TIMEOUT).send().await.map_err(|error| {
-        match outbound::refusal(&error) {
+    let client = policy
+        .redirecting_client()
+        .map_err(|error| Refusal::Internal(error.into()))?;
+    let response = client
+        .get(parsed)
+        .timeout(FETCH_TIMEOUT)
+        .send()
+        .await
+        .map_err(|error| match outbound::refusal(&error) {
             Some(refused) => refusal_of(refused),
             None => invalid("/url", format!("{url} could not be fetched: {error}")),
-        }
-    })?;
+        })?;
     if !response.status().is_success() {
         return Err(invalid("/url", format!("{url} answered {}", response.status())));
     }
@@ -63,7 +70,10 @@ pub(super) async fn fetch(engine: &Engine, url: String, sha256: String) -> Resul
     let found = digest_of(&bytes);
     let wanted = format!("sha256:{}", sha256.trim_start_matches("sha256:").to_ascii_lowercase());
     if found != wanted {
-        return Err(invalid("/sha256", format!("the address gave bytes with digest {found}")));
+        return Err(invalid(
+            "/sha256",
+            format!("the address gave bytes with digest {found}"),
+        ));
     }
     Ok(bytes)
 }
@@ -132,9 +142,14 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
         }
     }
     let script = engine.load_script(&facts).await?.map_err(|why| invalid("", why))?;
-    let console = Arc::new(Console { lines: Mutex::default() });
+    let console = Arc::new(Console {
+        lines: Mutex::default(),
+    });
     let now = engine.clock().now();
-    let at = AttemptKey { key: TaskKey::whole(0), attempt: 1 };
+    let at = AttemptKey {
+        key: TaskKey::whole(0),
+        attempt: 1,
+    };
     let id = heddle_domain::id::uuid_v7(now, engine.chance().bits());
     let request = AttemptRequest {
         context: Context {
@@ -145,12 +160,17 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
             trigger: heddle_domain::state::Trigger::Manual,
             logical_time: now,
             data_interval: Interval { start: now, end: now },
-            deadline: chrono::TimeDelta::from_std(spec.timeout).ok().map(|timeout| now + timeout),
+            deadline: chrono::TimeDelta::from_std(spec.timeout)
+                .ok()
+                .map(|timeout| now + timeout),
             item: None,
             idempotency_key: format!("{id}/{}", spec.script),
         },
         params: params.to_string(),
-        limits: Limits { timeout: Some(spec.timeout), ..Limits::default() },
+        limits: Limits {
+            timeout: Some(spec.timeout),
+            ..Limits::default()
+        },
         grants: Grants::default(),
         host: console.clone(),
     };
@@ -173,11 +193,22 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
         }
         Outcome::Skipped(why) => {
             let at = engine.clock().now();
-            console.log(LogLine { at, level: LogLevel::Info, message: format!("skipped: {why}"), fields: None });
+            console.log(LogLine {
+                at,
+                level: LogLevel::Info,
+                message: format!("skipped: {why}"),
+                fields: None,
+            });
             (AttemptState::Succeeded, None, None)
         }
-        Outcome::Failed { kind, message, trace, .. } => {
-            let state = if kind == ErrorKind::Timeout { AttemptState::TimedOut } else { AttemptState::Failed };
+        Outcome::Failed {
+            kind, message, trace, ..
+        } => {
+            let state = if kind == ErrorKind::Timeout {
+                AttemptState::TimedOut
+            } else {
+                AttemptState::Failed
+            };
             (state, None, Some(Failure { kind, message, trace }))
         }
         Outcome::Cancelled => (AttemptState::Cancelled, None, None),

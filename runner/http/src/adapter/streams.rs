@@ -30,7 +30,14 @@ const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 /// A log position as text: micros, task, item, attempt, line.
 fn cursor_of(row: &LogRow) -> String {
     let key = row.at.key;
-    format!("{}-{}-{}-{}-{}", row.time.timestamp_micros(), key.task, key.item_number(), row.at.attempt, row.line)
+    format!(
+        "{}-{}-{}-{}-{}",
+        row.time.timestamp_micros(),
+        key.task,
+        key.item_number(),
+        row.at.attempt,
+        row.line
+    )
 }
 
 fn parse_cursor(text: &str) -> Result<heddle_store::log::LogPosition, Refusal> {
@@ -38,8 +45,14 @@ fn parse_cursor(text: &str) -> Result<heddle_store::log::LogPosition, Refusal> {
     // The item may be -1: its sign is not a separator.
     let text = text.replace("--1-", "-_-");
     let parts: Vec<&str> = text.split('-').collect();
-    let [at, task, item, attempt, line] = parts.as_slice() else { return Err(wrong()) };
-    let item = if *item == "_" { -1 } else { item.parse().map_err(|_| wrong())? };
+    let [at, task, item, attempt, line] = parts.as_slice() else {
+        return Err(wrong());
+    };
+    let item = if *item == "_" {
+        -1
+    } else {
+        item.parse().map_err(|_| wrong())?
+    };
     Ok(heddle_store::log::LogPosition {
         at_micros: at.parse().map_err(|_| wrong())?,
         task: task.parse().map_err(|_| wrong())?,
@@ -62,7 +75,12 @@ impl LogReader {
         let row = engine.store().run(run).await?.ok_or_else(|| not_found("run", run))?;
         let (revision, _) = views::plan_of(&engine, &row).await?;
         let task = match &query.task {
-            Some(name) => Some(revision.plan.index(name.as_str()).ok_or_else(|| not_found("task", name))?),
+            Some(name) => Some(
+                revision
+                    .plan
+                    .index(name.as_str())
+                    .ok_or_else(|| not_found("task", name))?,
+            ),
             None => None,
         };
         let names = revision.plan.tasks.iter().map(|task| task.name.to_string()).collect();
@@ -72,7 +90,12 @@ impl LogReader {
             attempt: query.attempt.map(|attempt| attempt as i16),
             after: query.cursor.as_deref().map(parse_cursor).transpose()?,
         };
-        Ok(Self { engine, run, names, filter })
+        Ok(Self {
+            engine,
+            run,
+            names,
+            filter,
+        })
     }
 
     async fn page(&mut self, limit: i64) -> Result<Vec<LogLine>, Refusal> {
@@ -104,7 +127,11 @@ pub(super) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result
     let mut items = reader.page(limit + 1).await?;
     let more = items.len() as i64 > limit;
     items.truncate(limit.max(0) as usize);
-    let next_cursor = if more { items.last().map(|line| line.cursor.clone()) } else { None };
+    let next_cursor = if more {
+        items.last().map(|line| line.cursor.clone())
+    } else {
+        None
+    };
     Ok(List { items, next_cursor })
 }
 
@@ -150,18 +177,35 @@ impl Seen {
         let mut events = Vec::new();
         let mut push = |count: &mut u64, kind: String, data: Value| {
             *count += 1;
-            events.push(RunEvent { cursor: count.to_string(), kind, at: at.into(), data });
+            events.push(RunEvent {
+                cursor: count.to_string(),
+                kind,
+                at: at.into(),
+                data,
+            });
         };
         let state = run.state.to_string();
         for task in run.tasks.iter().flatten() {
-            let progress = task.progress.map(|fraction| format!("{fraction}/{}", task.note.as_deref().unwrap_or("")));
+            let progress = task
+                .progress
+                .map(|fraction| format!("{fraction}/{}", task.note.as_deref().unwrap_or("")));
             let now = (task.state.to_string(), task.attempt, progress);
             let before = self.tasks.insert((task.task.clone(), task.item), now.clone());
-            let same_state = before.as_ref().is_some_and(|before| (&before.0, before.1) == (&now.0, now.1));
+            let same_state = before
+                .as_ref()
+                .is_some_and(|before| (&before.0, before.1) == (&now.0, now.1));
             if !same_state {
-                push(&mut self.count, format!("task.{}", now.0), json!({"run": run.id, "task": task}));
+                push(
+                    &mut self.count,
+                    format!("task.{}", now.0),
+                    json!({"run": run.id, "task": task}),
+                );
             } else if before.as_ref().is_some_and(|before| before.2 != now.2) {
-                push(&mut self.count, "task.progress".into(), json!({"run": run.id, "task": task}));
+                push(
+                    &mut self.count,
+                    "task.progress".into(),
+                    json!({"run": run.id, "task": task}),
+                );
             }
         }
         if self.run.as_ref() != Some(&state) {
@@ -192,33 +236,36 @@ pub(super) async fn events(
     }
     let watch = engine.watch(run);
     let state = (engine, watch, Seen::default(), VecDeque::<RunEvent>::new(), false);
-    let stream = stream::unfold(state, move |(engine, watch, mut seen, mut waiting, mut ended)| async move {
-        loop {
-            if let Some(event) = waiting.pop_front() {
-                return Some((event, (engine, watch, seen, waiting, ended)));
-            }
-            if ended {
-                return None;
-            }
-            let looked = match engine.store().run_detail(run).await {
-                Ok(Some(detail)) => views::full(&engine, detail).await.ok(),
-                Ok(None) => {
-                    ended = true;
-                    continue;
+    let stream = stream::unfold(
+        state,
+        move |(engine, watch, mut seen, mut waiting, mut ended)| async move {
+            loop {
+                if let Some(event) = waiting.pop_front() {
+                    return Some((event, (engine, watch, seen, waiting, ended)));
                 }
-                Err(_) => None,
-            };
-            let Some(looked) = looked else {
-                watch.moved(LOOK_EVERY).await;
-                continue;
-            };
-            ended = looked.state.is_final();
-            waiting.extend(seen.events(&looked, engine.clock().now()));
-            if waiting.is_empty() && !ended {
-                watch.moved(LOOK_EVERY).await;
+                if ended {
+                    return None;
+                }
+                let looked = match engine.store().run_detail(run).await {
+                    Ok(Some(detail)) => views::full(&engine, detail).await.ok(),
+                    Ok(None) => {
+                        ended = true;
+                        continue;
+                    }
+                    Err(_) => None,
+                };
+                let Some(looked) = looked else {
+                    watch.moved(LOOK_EVERY).await;
+                    continue;
+                };
+                ended = looked.state.is_final();
+                waiting.extend(seen.events(&looked, engine.clock().now()));
+                if waiting.is_empty() && !ended {
+                    watch.moved(LOOK_EVERY).await;
+                }
             }
-        }
-    });
+        },
+    );
     // Numbers start anew with each connection, so a resumed one shows how the run stands now rather than skipping.
     let _ = after;
     Ok(stream.boxed())

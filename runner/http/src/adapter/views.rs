@@ -42,11 +42,17 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
         group: row.group_name,
         revision: row.revision,
         logical_time: row.logical_time.into(),
-        data_interval: DataInterval { start: row.interval_start.into(), end: row.interval_end.into() },
+        data_interval: DataInterval {
+            start: row.interval_start.into(),
+            end: row.interval_end.into(),
+        },
         trigger: Trigger::from_number(row.trigger).unwrap_or(Trigger::Manual),
         state,
         params: json_of(&row.params),
-        task_params: row.task_params.as_deref().map_or_else(|| Value::Object(Default::default()), json_of),
+        task_params: row
+            .task_params
+            .as_deref()
+            .map_or_else(|| Value::Object(Default::default()), json_of),
         key: row.key,
         priority: row.priority,
         created_at: row.created_at.into(),
@@ -73,7 +79,11 @@ fn run_failure(text: String) -> Failure {
         .and_then(|word| word.parse::<ErrorKind>().ok())
         .filter(|_| text.starts_with("task "))
         .unwrap_or(ErrorKind::Failed);
-    Failure { kind, message: text, trace: None }
+    Failure {
+        kind,
+        message: text,
+        trace: None,
+    }
 }
 
 /// What the engine knows of a run's revision and scripts.
@@ -100,8 +110,16 @@ pub(crate) async fn full(engine: &Engine, detail: RunDetail) -> Result<Run, Refu
 
 /// A run that was just made: nothing of it has been looked up again.
 pub(crate) fn new(engine: &Engine, submitted: Submitted) -> Result<Run, Refusal> {
-    let Submitted { row, revision, resolution } = submitted;
-    let detail = RunDetail { run: row, attempts: Vec::new(), overrides: Vec::new() };
+    let Submitted {
+        row,
+        revision,
+        resolution,
+    } = submitted;
+    let detail = RunDetail {
+        run: row,
+        attempts: Vec::new(),
+        overrides: Vec::new(),
+    };
     let tasks = task_runs(engine, &revision.plan, &detail)?;
     let mut run = run_of(detail.run, Some(&resolution), Some(&revision));
     run.tasks = Some(tasks);
@@ -131,9 +149,20 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
             Some(count) => {
                 let mut items = Vec::with_capacity(count as usize);
                 for item in 0..count {
-                    let key = TaskKey { task: index, item: Some(item) };
+                    let key = TaskKey {
+                        task: index,
+                        item: Some(item),
+                    };
                     let own = attempts.get(&key).unwrap_or(&none);
-                    items.push(task_run(engine, plan, run, &progress, key, own, overrides.get(&key).copied()));
+                    items.push(task_run(
+                        engine,
+                        plan,
+                        run,
+                        &progress,
+                        key,
+                        own,
+                        overrides.get(&key).copied(),
+                    ));
                 }
                 tasks.push(mapped(whole, &items));
                 tasks.extend(items);
@@ -160,7 +189,11 @@ fn task_run(
     }
     let told = if running { engine.progress_of(run, key) } else { None };
     let finished: Option<Time> = if state.is_settled() {
-        by_hand.map(|by_hand| by_hand.at).into_iter().chain(last.and_then(|attempt| attempt.finished_at)).max()
+        by_hand
+            .map(|by_hand| by_hand.at)
+            .into_iter()
+            .chain(last.and_then(|attempt| attempt.finished_at))
+            .max()
     } else {
         None
     };
@@ -203,25 +236,46 @@ fn mapped(mut whole: TaskRun, items: &[TaskRun]) -> TaskRun {
     for item in items {
         *counts.entry(item.state.to_string()).or_default() += 1;
     }
-    whole.started_at = items.iter().filter_map(|item| item.started_at).min().or(whole.started_at);
+    whole.started_at = items
+        .iter()
+        .filter_map(|item| item.started_at)
+        .min()
+        .or(whole.started_at);
     whole.attempt = items.iter().map(|item| item.attempt).max().unwrap_or(whole.attempt);
     if whole.state.is_settled() {
-        whole.finished_at = items.iter().filter_map(|item| item.finished_at).max().or(whole.finished_at);
+        whole.finished_at = items
+            .iter()
+            .filter_map(|item| item.finished_at)
+            .max()
+            .or(whole.finished_at);
     }
     if matches!(whole.state, TaskState::Succeeded | TaskState::Failed) {
-        whole.output = Some(Value::Array(items.iter().map(|item| item.output.clone().unwrap_or(Value::Null)).collect()));
+        whole.output = Some(Value::Array(
+            items
+                .iter()
+                .map(|item| item.output.clone().unwrap_or(Value::Null))
+                .collect(),
+        ));
     }
     if whole.state == TaskState::Failed {
         let failed = items.iter().filter(|item| item.state == TaskState::Failed).count();
         let kind = items
             .iter()
             .find_map(|item| item.error.as_ref().map(|error| error.kind))
-            .unwrap_or(if failed == 0 { ErrorKind::Output } else { ErrorKind::Failed });
+            .unwrap_or(if failed == 0 {
+                ErrorKind::Output
+            } else {
+                ErrorKind::Failed
+            });
         let message = match failed {
             0 => "the items' outputs joined are more than a mapped task may give".to_owned(),
             failed => format!("{failed} of {} items failed", items.len()),
         };
-        whole.error = Some(Failure { kind, message, trace: None });
+        whole.error = Some(Failure {
+            kind,
+            message,
+            trace: None,
+        });
     }
     whole.items = Some(counts);
     whole
@@ -245,7 +299,9 @@ pub(crate) fn task_detail(
 ) -> Result<Option<TaskDetail>, Refusal> {
     let tasks = task_runs(engine, plan, detail)?;
     let name = plan.tasks[index as usize].name.as_str();
-    let Some(task) = tasks.into_iter().find(|task| task.task == name && task.item == item) else { return Ok(None) };
+    let Some(task) = tasks.into_iter().find(|task| task.task == name && task.item == item) else {
+        return Ok(None);
+    };
     let attempts = detail
         .attempts
         .iter()

@@ -23,19 +23,34 @@ pub(crate) fn routes() -> Vec<Route> {
             .detail("Newest first; unless `from` is given, those of the last seven days.")
             .list()
             .query("uid", "Only this user's.")
-            .query("gid", "Only those that came by this user group, with or without `gid_`.")
+            .query(
+                "gid",
+                "Only those that came by this user group, with or without `gid_`.",
+            )
             .query("audience", "Only those that came by this audience.")
             .query("offer", "Only of this offer.")
             .query("state", "Only in this state.")
             .query("from", "Given at or after; default seven days ago.")
             .query("to", "Given before.")
             .answers(200, "AssignmentList"),
-        Route::new(Method::Get, "/v1/assignments/{id}", Access::View, "Get an assignment", get)
-            .answers(200, "Assignment"),
-        Route::new(Method::Post, "/v1/assignments/{id}/revoke", Access::Operate, "Take an assignment back", revoke)
-            .detail("Its stock comes back. The user polls for something else.")
-            .answers(200, "Assignment")
-            .problem(409, "it has ended"),
+        Route::new(
+            Method::Get,
+            "/v1/assignments/{id}",
+            Access::View,
+            "Get an assignment",
+            get,
+        )
+        .answers(200, "Assignment"),
+        Route::new(
+            Method::Post,
+            "/v1/assignments/{id}/revoke",
+            Access::Operate,
+            "Take an assignment back",
+            revoke,
+        )
+        .detail("Its stock comes back. The user polls for something else.")
+        .answers(200, "Assignment")
+        .problem(409, "it has ended"),
     ]
 }
 
@@ -96,9 +111,20 @@ async fn list(request: Request) -> Outcome {
         from: Some(from.unwrap_or(request.now - LISTED)),
         to: request.query_time("to")?,
     };
-    let page = request.app.store.assignments(&filter, request.cursor_as()?, request.limit()?).await?;
-    let items = page.items.into_iter().map(|row| AssignmentView::new(row, false)).collect();
-    ok(&List::<AssignmentView> { items, next_cursor: page.next })
+    let page = request
+        .app
+        .store
+        .assignments(&filter, request.cursor_as()?, request.limit()?)
+        .await?;
+    let items = page
+        .items
+        .into_iter()
+        .map(|row| AssignmentView::new(row, false))
+        .collect();
+    ok(&List::<AssignmentView> {
+        items,
+        next_cursor: page.next,
+    })
 }
 
 async fn get(request: Request) -> Outcome {
@@ -118,6 +144,9 @@ async fn revoke(request: Request) -> Outcome {
     }
     match request.app.store.assignment(id).await? {
         None => Err(Problem::not_found("assignment", &id.to_string())),
-        Some(row) => Err(Problem::conflict(format!("the assignment is {} already", row.state.as_str()))),
+        Some(row) => Err(Problem::conflict(format!(
+            "the assignment is {} already",
+            row.state.as_str()
+        ))),
     }
 }

@@ -23,10 +23,16 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/audiences", Access::View, "List user groups", list)
             .list()
             .answers(200, "AudienceList"),
-        Route::new(Method::Get, "/v1/audiences/{audience}/members", Access::View, "List an audience's members", get)
-            .detail("A user group that nobody has made has no members. At most 10,000 at a time.")
-            .list()
-            .answers(200, "MembersView"),
+        Route::new(
+            Method::Get,
+            "/v1/audiences/{audience}/members",
+            Access::View,
+            "List an audience's members",
+            get,
+        )
+        .detail("A user group that nobody has made has no members. At most 10,000 at a time.")
+        .list()
+        .answers(200, "MembersView"),
         Route::new(
             Method::Put,
             "/v1/audiences/{audience}/members",
@@ -95,14 +101,20 @@ fn group(request: &Request) -> Result<String, Problem> {
     let audience = request.part("audience");
     check_audience(audience).map_err(|detail| Problem::invalid_at("", detail))?;
     if !audience.starts_with("gid_") {
-        return Err(Problem::invalid_at("", "a user (`uid_x`) has no members; user groups are `gid_x`"));
+        return Err(Problem::invalid_at(
+            "",
+            "a user (`uid_x`) has no members; user groups are `gid_x`",
+        ));
     }
     Ok(audience.to_owned())
 }
 
 fn uids(given: Vec<String>, place: &str) -> Result<Vec<String>, Problem> {
     if given.len() > NAMED_MAX {
-        return Err(Problem::invalid(Fault::at(place, format!("at most {NAMED_MAX} users at a time"))));
+        return Err(Problem::invalid(Fault::at(
+            place,
+            format!("at most {NAMED_MAX} users at a time"),
+        )));
     }
     let mut faults = Faults::default();
     let mut uids = Vec::with_capacity(given.len());
@@ -117,16 +129,34 @@ fn uids(given: Vec<String>, place: &str) -> Result<Vec<String>, Problem> {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.audiences(request.cursor(), request.limit()?).await?;
-    ok(&List::<AudienceView> { items: page.items.into_iter().map(Into::into).collect(), next_cursor: page.next })
+    ok(&List::<AudienceView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
 }
 
 async fn members_of(request: &Request, audience: String, limit: i64) -> Result<MembersView, Problem> {
     if let Some(uid) = audience.strip_prefix("uid_") {
-        return Ok(MembersView { members: vec![uid.to_owned()], count: 1, next_cursor: None, audience });
+        return Ok(MembersView {
+            members: vec![uid.to_owned()],
+            count: 1,
+            next_cursor: None,
+            audience,
+        });
     }
     let page = request.app.store.members(&audience, request.cursor(), limit).await?;
-    let count = request.app.store.audience(&audience).await?.map_or(0, |row| row.members);
-    Ok(MembersView { audience, members: page.items, count, next_cursor: page.next })
+    let count = request
+        .app
+        .store
+        .audience(&audience)
+        .await?
+        .map_or(0, |row| row.members);
+    Ok(MembersView {
+        audience,
+        members: page.items,
+        count,
+        next_cursor: page.next,
+    })
 }
 
 async fn get(request: Request) -> Outcome {
@@ -136,7 +166,10 @@ async fn get(request: Request) -> Outcome {
         None => MEMBERS_MAX,
         Some(limit) if (1..=MEMBERS_MAX).contains(&limit) => limit,
         Some(limit) => {
-            return Err(Problem::invalid(Fault::at("/limit", format!("`limit` is from 1 to {MEMBERS_MAX}, not {limit}"))));
+            return Err(Problem::invalid(Fault::at(
+                "/limit",
+                format!("`limit` is from 1 to {MEMBERS_MAX}, not {limit}"),
+            )));
         }
     };
     ok(&members_of(&request, audience, limit).await?)
@@ -146,7 +179,11 @@ async fn replace(mut request: Request) -> Outcome {
     let audience = group(&request)?;
     let body: MembersBody = typed(request.spec().await?, "")?;
     let members = uids(body.members, "/members")?;
-    let done = request.app.store.change_members(request.by(), &audience, Members::Replace(&members)).await?;
+    let done = request
+        .app
+        .store
+        .change_members(request.by(), &audience, Members::Replace(&members))
+        .await?;
     put(done.created, &members_of(&request, audience, MEMBERS_MAX).await?)
 }
 
@@ -154,7 +191,14 @@ async fn change(mut request: Request) -> Outcome {
     let audience = group(&request)?;
     let body: MembersPatch = typed(request.spec().await?, "")?;
     let (add, remove) = (uids(body.add, "/add")?, uids(body.remove, "/remove")?);
-    let change = Members::Change { add: &add, remove: &remove };
-    request.app.store.change_members(request.by(), &audience, change).await?;
+    let change = Members::Change {
+        add: &add,
+        remove: &remove,
+    };
+    request
+        .app
+        .store
+        .change_members(request.by(), &audience, change)
+        .await?;
     ok(&members_of(&request, audience, MEMBERS_MAX).await?)
 }

@@ -25,23 +25,35 @@ const RESULT_BYTES_MAX: usize = 256 * 1024;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Post, "/v1/dispatch/{uid}/next", Access::Work, "What a user has to do now", next)
-            .detail(
-                "An assignment that the user has not finished is given again, with `redo: true`. With `wait` the \
+        Route::new(
+            Method::Post,
+            "/v1/dispatch/{uid}/next",
+            Access::Work,
+            "What a user has to do now",
+            next,
+        )
+        .detail(
+            "An assignment that the user has not finished is given again, with `redo: true`. With `wait` the \
                  answer is held back until there is something. 204 has `Retry-After`.",
-            )
-            .takes("Poll")
-            .answers(200, "Assignment")
-            .answers_empty(204)
-            .problem(403, "the token is for other users")
-            .pace(Pace::Waits),
-        Route::new(Method::Post, "/v1/dispatch/{uid}/complete", Access::Work, "Finish a user's assignment", complete)
-            .detail("A repeat with the same status answers the same.")
-            .takes("Completion")
-            .answers(200, "Assignment")
-            .problem(403, "the token is for other users")
-            .problem(409, "it is not this user's current one; nothing is changed")
-            .pace(Pace::Waits),
+        )
+        .takes("Poll")
+        .answers(200, "Assignment")
+        .answers_empty(204)
+        .problem(403, "the token is for other users")
+        .pace(Pace::Waits),
+        Route::new(
+            Method::Post,
+            "/v1/dispatch/{uid}/complete",
+            Access::Work,
+            "Finish a user's assignment",
+            complete,
+        )
+        .detail("A repeat with the same status answers the same.")
+        .takes("Completion")
+        .answers(200, "Assignment")
+        .problem(403, "the token is for other users")
+        .problem(409, "it is not this user's current one; nothing is changed")
+        .pace(Pace::Waits),
     ]
 }
 
@@ -77,7 +89,9 @@ fn user(request: &Request) -> Result<&str, Problem> {
     let given = request.part("uid");
     let uid = bare_uid(given).map_err(|detail| Problem::invalid_at("", detail))?;
     if !request.caller.may_poll(uid) && !request.caller.may_poll(given) {
-        return Err(Problem::forbidden(format!("this token may not act for the user `{uid}`")));
+        return Err(Problem::forbidden(format!(
+            "this token may not act for the user `{uid}`"
+        )));
     }
     Ok(uid)
 }
@@ -95,7 +109,9 @@ fn nothing(until: Time, now: Time) -> Response {
     let millis = (until - now).num_milliseconds();
     let seconds = (millis / 1_000 + i64::from(millis % 1_000 > 0)).clamp(*RETRY_SECONDS.start(), *RETRY_SECONDS.end());
     let mut response = StatusCode::NO_CONTENT.into_response();
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 
@@ -103,11 +119,16 @@ async fn next(mut request: Request) -> Outcome {
     let uid = user(&request)?.to_owned();
     let dispatcher = dispatcher(&request)?;
     let mut wait = request.wait()?;
-    let empty = request.headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
+    let empty = request
+        .headers
+        .get(header::CONTENT_LENGTH)
+        .is_none_or(|length| length == "0")
         && !request.headers.contains_key(header::TRANSFER_ENCODING);
     if !empty {
         let poll: Poll = request.body(true).await?;
-        wait = poll.wait.map_or(wait, |span| span.std().min(request.app.config.wait_max));
+        wait = poll
+            .wait
+            .map_or(wait, |span| span.std().min(request.app.config.wait_max));
     }
     if wait == Duration::ZERO
         && let Some(until) = dispatcher.quiet(&uid, request.now)
@@ -124,7 +145,11 @@ async fn complete(mut request: Request) -> Outcome {
     let uid = user(&request)?.to_owned();
     let dispatcher = dispatcher(&request)?;
     let body: Completion = request.body(false).await?;
-    let result = if body.result.is_null() { None } else { Some(body.result.to_string()) };
+    let result = if body.result.is_null() {
+        None
+    } else {
+        Some(body.result.to_string())
+    };
     if result.as_ref().is_some_and(|result| result.len() > RESULT_BYTES_MAX) {
         return Err(Problem::too_large(RESULT_BYTES_MAX));
     }

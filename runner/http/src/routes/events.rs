@@ -34,17 +34,26 @@ const SETTLE_TURNS: u32 = 200;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/events", Access::View, "What has happened, in order", events)
-            .detail(
-                "One JSON object a line: `{cursor, kind, at, ...}`. Resumed behind `cursor`, at least once, never \
+        Route::new(
+            Method::Get,
+            "/v1/events",
+            Access::View,
+            "What has happened, in order",
+            events,
+        )
+        .detail(
+            "One JSON object a line: `{cursor, kind, at, ...}`. Resumed behind `cursor`, at least once, never \
                  skipping what was committed late. Ends at the newest unless `follow=true`.",
-            )
-            .query("after", "The cursor of the last line that was dealt with.")
-            .query("limit", "How many lines at most; default as many as there are.")
-            .query("kinds", "Only these kinds, such as `run.failed,assignment.completed`; `run.*` means all of runs.")
-            .query("follow", "Goes on with what happens from now on.")
-            .answers_as(200, "application/x-ndjson", "Event")
-            .pace(Pace::Waits),
+        )
+        .query("after", "The cursor of the last line that was dealt with.")
+        .query("limit", "How many lines at most; default as many as there are.")
+        .query(
+            "kinds",
+            "Only these kinds, such as `run.failed,assignment.completed`; `run.*` means all of runs.",
+        )
+        .query("follow", "Goes on with what happens from now on.")
+        .answers_as(200, "application/x-ndjson", "Event")
+        .pace(Pace::Waits),
     ]
 }
 
@@ -66,7 +75,11 @@ fn parse_position(text: &str) -> Option<EventPosition> {
     let mut number = || parts.next()?.parse::<u64>().ok();
     let (xid, id, read) = (number()?, number()?, number()?);
     parts.next().is_none().then_some(())?;
-    Some(EventPosition { xid, id: id.try_into().ok()?, read: read.try_into().ok()? })
+    Some(EventPosition {
+        xid,
+        id: id.try_into().ok()?,
+        read: read.try_into().ok()?,
+    })
 }
 
 struct Feed {
@@ -90,14 +103,25 @@ fn lines(row: EventRow, after: EventPosition, out: &mut Vec<(EventPosition, Byte
         one => vec![one],
     };
     let count = items.len() as u32;
-    let skip = if (after.xid, after.id) == (row.xid, row.id) { after.read } else { 0 };
+    let skip = if (after.xid, after.id) == (row.xid, row.id) {
+        after.read
+    } else {
+        0
+    };
     for (index, item) in items.into_iter().enumerate().skip(skip as usize) {
         let read = index as u32 + 1;
         // The last one of a row is the row itself: a reader goes on behind it.
         let read = if several && read < count { read } else { 0 };
-        let position = EventPosition { xid: row.xid, id: row.id, read };
+        let position = EventPosition {
+            xid: row.xid,
+            id: row.id,
+            read,
+        };
         let mut line = Map::new();
-        line.insert("cursor".into(), json!(format!("{}-{}-{}", position.xid, position.id, position.read)));
+        line.insert(
+            "cursor".into(),
+            json!(format!("{}-{}-{}", position.xid, position.id, position.read)),
+        );
         line.insert("kind".into(), json!(row.kind));
         line.insert("at".into(), json!(Moment(row.at)));
         if let Value::Object(fields) = item {
@@ -123,7 +147,10 @@ impl Feed {
                 Err(error) => {
                     // The reader comes back with its cursor.
                     tracing::warn!(%error, "the feed of events breaks off");
-                    return Some((Err(std::io::Error::other("the database is not available")), self.ended()));
+                    return Some((
+                        Err(std::io::Error::other("the database is not available")),
+                        self.ended(),
+                    ));
                 }
             };
             let full = page.rows.len() as i64 == PAGE;
@@ -174,23 +201,31 @@ async fn events(request: Request) -> Outcome {
     let left = match request.query_as::<u64>("limit", "a number")? {
         None => u64::MAX,
         Some(limit) if (1..=LIMIT_MAX).contains(&limit) => limit,
-        Some(_) => return Err(Problem::invalid(Fault::at("/limit", format!("`limit` is from 1 to {LIMIT_MAX}")))),
+        Some(_) => {
+            return Err(Problem::invalid(Fault::at(
+                "/limit",
+                format!("`limit` is from 1 to {LIMIT_MAX}"),
+            )));
+        }
     };
     let asked = request.query_all("kinds");
-    let mut kinds = Vec::new();
+    let mut kinds: Vec<&str> = Vec::new();
     for kind in &asked {
         let before = kinds.len();
         let family = kind.strip_suffix('*');
-        kinds.extend(KINDS.iter().filter(|known| match family {
+        kinds.extend(KINDS.into_iter().filter(|known| match family {
             Some(family) => known.starts_with(family),
-            None => *known == kind,
+            None => known == kind,
         }));
         if kinds.len() == before {
             let known = KINDS.join(", ");
-            return Err(Problem::invalid(Fault::at("/kinds", format!("there are no events of the kind `{kind}`; there are {known}"))));
+            return Err(Problem::invalid(Fault::at(
+                "/kinds",
+                format!("there are no events of the kind `{kind}`; there are {known}"),
+            )));
         }
     }
-    let kinds = (!asked.is_empty()).then(|| kinds.into_iter().map(|kind| (*kind).to_owned()).collect());
+    let kinds = (!asked.is_empty()).then(|| kinds.into_iter().map(str::to_owned).collect());
     let feed = Feed {
         store: request.app.store.clone(),
         after,

@@ -36,27 +36,51 @@ pub(crate) fn routes() -> Vec<Route> {
             .detail("Without `id` one is made up.")
             .takes_spec("OfferSpec")
             .answers(201, "Offer")
-            .problem(409, "there is one of this id, or the audience has too many repeating offers")
+            .problem(
+                409,
+                "there is one of this id, or the audience has too many repeating offers",
+            )
             .problem(422, "what is wrong, with pointers"),
-        Route::new(Method::Get, "/v1/offers/occurrences", Access::View, "List due instants", occurrences)
-            .detail("Repeating offers are expanded. At most a year, and a thousand offers, at a time.")
-            .list()
-            .query("audience", "Only of offers to this audience.")
-            .query("offer", "Only of this offer.")
-            .query("from", "At or after; default seven days ago.")
-            .query("to", "At or before; default now.")
-            .answers(200, "OccurrenceList"),
-        Route::new(Method::Put, "/v1/offers/{id}", Access::Operate, "Create or change an offer", save)
-            .detail("What is held of it stays as it was given.")
-            .takes_spec("OfferSpec")
-            .answers_put("Offer")
-            .problem(409, "the audience has too many repeating offers, or the offer belongs to a task")
-            .problem(422, "what is wrong, with pointers"),
+        Route::new(
+            Method::Get,
+            "/v1/offers/occurrences",
+            Access::View,
+            "List due instants",
+            occurrences,
+        )
+        .detail("Repeating offers are expanded. At most a year, and a thousand offers, at a time.")
+        .list()
+        .query("audience", "Only of offers to this audience.")
+        .query("offer", "Only of this offer.")
+        .query("from", "At or after; default seven days ago.")
+        .query("to", "At or before; default now.")
+        .answers(200, "OccurrenceList"),
+        Route::new(
+            Method::Put,
+            "/v1/offers/{id}",
+            Access::Operate,
+            "Create or change an offer",
+            save,
+        )
+        .detail("What is held of it stays as it was given.")
+        .takes_spec("OfferSpec")
+        .answers_put("Offer")
+        .problem(
+            409,
+            "the audience has too many repeating offers, or the offer belongs to a task",
+        )
+        .problem(422, "what is wrong, with pointers"),
         Route::new(Method::Get, "/v1/offers/{id}", Access::View, "Get an offer", get).answers(200, "Offer"),
-        Route::new(Method::Delete, "/v1/offers/{id}", Access::Operate, "Delete an offer", delete)
-            .detail("What is held of it stays, and may be completed.")
-            .answers_empty(204)
-            .problem(409, "it belongs to a task"),
+        Route::new(
+            Method::Delete,
+            "/v1/offers/{id}",
+            Access::Operate,
+            "Delete an offer",
+            delete,
+        )
+        .detail("What is held of it stays, and may be completed.")
+        .answers_empty(204)
+        .problem(409, "it belongs to a task"),
     ]
 }
 
@@ -75,8 +99,15 @@ fn view(row: &OfferRow) -> Value {
 }
 
 async fn list(request: Request) -> Outcome {
-    let page = request.app.store.offers(request.query("audience"), request.cursor(), request.limit()?).await?;
-    ok(&List { items: page.items.iter().map(view).collect::<Vec<_>>(), next_cursor: page.next })
+    let page = request
+        .app
+        .store
+        .offers(request.query("audience"), request.cursor(), request.limit()?)
+        .await?;
+    ok(&List {
+        items: page.items.iter().map(view).collect::<Vec<_>>(),
+        next_cursor: page.next,
+    })
 }
 
 async fn create(mut request: Request) -> Outcome {
@@ -126,7 +157,10 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
                 let schema = Schema::compile(&row.schema).map_err(|error| Problem::invalid_at("/template", error))?;
                 if let Ok(offer) = &compiled {
                     let params = schema.check(&Value::Object(offer.params.clone()));
-                    params.0.into_iter().for_each(|fault| faults.push(fault.below("/params")));
+                    params
+                        .0
+                        .into_iter()
+                        .for_each(|fault| faults.push(fault.below("/params")));
                 }
             }
         }
@@ -135,8 +169,15 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
         Ok(offer) if faults.is_empty() => offer,
         _ => return Err(Problem::invalid(faults)),
     };
-    let offers_max = request.app.engine.dispatcher().map_or(0, |dispatcher| dispatcher.config().offers_max);
-    match store.put_offer(request.by(), id, &offer, only_new, i64::from(offers_max)).await? {
+    let offers_max = request
+        .app
+        .engine
+        .dispatcher()
+        .map_or(0, |dispatcher| dispatcher.config().offers_max);
+    match store
+        .put_offer(request.by(), id, &offer, only_new, i64::from(offers_max))
+        .await?
+    {
         OfferPut::Done(done) => Ok((done.row, done.created)),
         OfferPut::Exists => Err(Problem::conflict(format!("there is an offer `{id}` already")).existing(id.as_str())),
         OfferPut::OfTask => Err(of_task(id)),
@@ -148,12 +189,19 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
 }
 
 fn of_task(id: &str) -> Problem {
-    Problem::conflict(format!("the offer `{id}` belongs to a task of a run; control the run instead"))
+    Problem::conflict(format!(
+        "the offer `{id}` belongs to a task of a run; control the run instead"
+    ))
 }
 
 async fn get(request: Request) -> Outcome {
     let id = request.name("id", "offer")?;
-    let row = request.app.store.offer(&id).await?.ok_or_else(|| Problem::not_found("offer", &id))?;
+    let row = request
+        .app
+        .store
+        .offer(&id)
+        .await?
+        .ok_or_else(|| Problem::not_found("offer", &id))?;
     ok(&view(&row))
 }
 
@@ -186,7 +234,11 @@ fn parse_cursor(request: &Request) -> Result<Option<(Time, i64)>, Problem> {
     let wrong = || Problem::malformed("`cursor` is what `next_cursor` said");
     let Some(text) = request.cursor() else { return Ok(None) };
     let (at, offer) = text.split_once('-').ok_or_else(wrong)?;
-    let at = at.parse().ok().and_then(chrono::DateTime::from_timestamp_micros).ok_or_else(wrong)?;
+    let at = at
+        .parse()
+        .ok()
+        .and_then(chrono::DateTime::from_timestamp_micros)
+        .ok_or_else(wrong)?;
     Ok(Some((at, offer.parse().map_err(|_| wrong())?)))
 }
 
@@ -198,7 +250,10 @@ async fn occurrences(request: Request) -> Outcome {
         return Err(Problem::invalid(Fault::at("/to", "`to` is before `from`")));
     }
     if to - from > STRETCH_MAX {
-        return Err(Problem::invalid(Fault::at("/from", "at most 366 days are listed at a time")));
+        return Err(Problem::invalid(Fault::at(
+            "/from",
+            "at most 366 days are listed at a time",
+        )));
     }
     let audience = request.query("audience");
     if let Some(audience) = audience {
@@ -207,7 +262,12 @@ async fn occurrences(request: Request) -> Outcome {
     let cursor = parse_cursor(&request)?;
     let store = &request.app.store;
     let rows = match request.query("offer") {
-        Some(id) => store.offer(id).await?.into_iter().filter(|row| audience.is_none_or(|a| a == row.audience)).collect(),
+        Some(id) => store
+            .offer(id)
+            .await?
+            .into_iter()
+            .filter(|row| audience.is_none_or(|a| a == row.audience))
+            .collect(),
         None => store.offers(audience, None, OFFERS_MAX).await?.items,
     };
     let mut offers = Vec::with_capacity(rows.len());

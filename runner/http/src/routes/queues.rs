@@ -107,30 +107,64 @@ pub(crate) fn routes() -> Vec<Route> {
 fn words() -> Vec<Route> {
     const OLD: &str = "The token is wrong or old; the detail says why. Nothing has changed.";
     let one = |path, summary, takes, verb| {
-        Route::new(Method::Post, path, Access::Work, summary, move |request| on_one(request, verb))
-            .takes(takes)
-            .answers(200, "ClaimAnswer")
-            .problem(409, OLD)
+        Route::new(Method::Post, path, Access::Work, summary, move |request| {
+            on_one(request, verb)
+        })
+        .takes(takes)
+        .answers(200, "ClaimAnswer")
+        .problem(409, OLD)
     };
     let many = |path, summary, takes, verb| {
-        Route::new(Method::Post, path, Access::Work, summary, move |request| on_many(request, verb))
-            .detail("Up to 1,000 at once, each with an answer of its own: `status` is what the single call would answer.")
-            .takes(takes)
-            .answers(200, "ClaimAnswers")
+        Route::new(Method::Post, path, Access::Work, summary, move |request| {
+            on_many(request, verb)
+        })
+        .detail("Up to 1,000 at once, each with an answer of its own: `status` is what the single call would answer.")
+        .takes(takes)
+        .answers(200, "ClaimAnswers")
     };
     vec![
-        one("/v1/claims/{id}/heartbeat", "Extend a claim", "Heartbeat", Verb::Heartbeat)
-            .detail("A cancelled or paused run's worker learns of it here: 409 with the reason."),
-        one("/v1/claims/{id}/complete", "Report success", "ClaimOutput", Verb::Complete)
-            .problem(413, "The output has more bytes than the task's `max_output`."),
+        one(
+            "/v1/claims/{id}/heartbeat",
+            "Extend a claim",
+            "Heartbeat",
+            Verb::Heartbeat,
+        )
+        .detail("A cancelled or paused run's worker learns of it here: 409 with the reason."),
+        one(
+            "/v1/claims/{id}/complete",
+            "Report success",
+            "ClaimOutput",
+            Verb::Complete,
+        )
+        .problem(413, "The output has more bytes than the task's `max_output`."),
         one("/v1/claims/{id}/fail", "Report a failure", "ClaimError", Verb::Fail)
             .detail("`error` is a message or `{message}`. A `fatal` one is never tried again."),
-        one("/v1/claims/{id}/release", "Give a claim back undone", "ClaimToken", Verb::Release)
-            .detail("It is handed out again at once, as another attempt, without using up a retry."),
-        many("/v1/claims/heartbeat", "Extend many claims", "Heartbeats", Verb::Heartbeat),
-        many("/v1/claims/complete", "Report many successes", "ClaimOutputs", Verb::Complete),
+        one(
+            "/v1/claims/{id}/release",
+            "Give a claim back undone",
+            "ClaimToken",
+            Verb::Release,
+        )
+        .detail("It is handed out again at once, as another attempt, without using up a retry."),
+        many(
+            "/v1/claims/heartbeat",
+            "Extend many claims",
+            "Heartbeats",
+            Verb::Heartbeat,
+        ),
+        many(
+            "/v1/claims/complete",
+            "Report many successes",
+            "ClaimOutputs",
+            Verb::Complete,
+        ),
         many("/v1/claims/fail", "Report many failures", "ClaimErrors", Verb::Fail),
-        many("/v1/claims/release", "Give many claims back", "ClaimTokens", Verb::Release),
+        many(
+            "/v1/claims/release",
+            "Give many claims back",
+            "ClaimTokens",
+            Verb::Release,
+        ),
     ]
 }
 
@@ -171,7 +205,10 @@ impl From<QueueView> for QueueBody {
             claimed: view.claimed,
             workers: view.workers,
             paused: view.settings.paused,
-            rate: view.settings.rate.map(|rate| RateView { count: rate.count, per: per(rate.per_ms) }),
+            rate: view.settings.rate.map(|rate| RateView {
+                count: rate.count,
+                per: per(rate.per_ms),
+            }),
             connected: None,
         }
     }
@@ -199,7 +236,10 @@ async fn list(request: Request) -> Outcome {
 /// A queue with its workers.
 async fn full(request: &Request, name: &str) -> Result<QueueBody, Problem> {
     let store = &request.app.store;
-    let view = store.queue(name).await?.ok_or_else(|| Problem::not_found("queue", name))?;
+    let view = store
+        .queue(name)
+        .await?
+        .ok_or_else(|| Problem::not_found("queue", name))?;
     let mut body = QueueBody::from(view);
     body.connected = Some(store.queue_workers(name).await?.into_iter().map(Into::into).collect());
     Ok(body)
@@ -240,7 +280,10 @@ async fn save(mut request: Request) -> Outcome {
         Some(None) => Some(None),
         Some(Some(rate)) => Some(Some(checked(&rate)?)),
     };
-    let change = QueueChange { paused: spec.paused, rate };
+    let change = QueueChange {
+        paused: spec.paused,
+        rate,
+    };
     let done = request.app.store.put_queue(request.by(), name.as_str(), change).await?;
     request.app.engine.follow().await;
     put(done.created, &full(&request, name.as_str()).await?)
@@ -256,7 +299,10 @@ fn checked(rate: &RateSpec) -> Result<Rate, Problem> {
         faults.add("/rate/per", "from 1ms to 1d");
     }
     faults
-        .or(Rate { count: rate.count as i32, per_ms: per.as_millis() as i64 })
+        .or(Rate {
+            count: rate.count as i32,
+            per_ms: per.as_millis() as i64,
+        })
         .map_err(Problem::invalid)
 }
 
@@ -265,7 +311,10 @@ async fn control(request: Request, paused: bool) -> Outcome {
     if request.app.store.queue(name.as_str()).await?.is_none() {
         return Err(Problem::not_found("queue", name.as_str()));
     }
-    let change = QueueChange { paused: Some(paused), rate: None };
+    let change = QueueChange {
+        paused: Some(paused),
+        rate: None,
+    };
     request.app.store.put_queue(request.by(), name.as_str(), change).await?;
     request.app.engine.follow().await;
     ok(&full(&request, name.as_str()).await?)
@@ -293,7 +342,10 @@ async fn claim(mut request: Request) -> Outcome {
         !text.is_empty() && text.chars().count() <= chars_max && !text.chars().any(char::is_control)
     };
     if !is_name(&body.worker, WORKER_CHARS_MAX) {
-        faults.add("/worker", format!("a worker's name has 1 to {WORKER_CHARS_MAX} characters, no control characters"));
+        faults.add(
+            "/worker",
+            format!("a worker's name has 1 to {WORKER_CHARS_MAX} characters, no control characters"),
+        );
     }
     let max = body.max.unwrap_or(1);
     if !(1..=CLAIMS_MAX as i64).contains(&max) {
@@ -303,15 +355,34 @@ async fn claim(mut request: Request) -> Outcome {
     if body.tags.len() > TAGS_MAX {
         faults.add("/tags", format!("at most {TAGS_MAX}"));
     }
-    for (place, _) in body.tags.iter().take(TAGS_MAX).enumerate().filter(|(_, tag)| !is_name(tag, TAG_CHARS_MAX)) {
-        faults.add(format!("/tags/{place}"), format!("a tag has 1 to {TAG_CHARS_MAX} characters, no control characters"));
+    for (place, _) in body
+        .tags
+        .iter()
+        .take(TAGS_MAX)
+        .enumerate()
+        .filter(|(_, tag)| !is_name(tag, TAG_CHARS_MAX))
+    {
+        faults.add(
+            format!("/tags/{place}"),
+            format!("a tag has 1 to {TAG_CHARS_MAX} characters, no control characters"),
+        );
     }
     faults.or(()).map_err(Problem::invalid)?;
     let mut tags = body.tags;
     tags.sort();
     tags.dedup();
-    let wait = body.wait.map_or(Duration::ZERO, Span::std).min(request.app.config.wait_max);
-    let spec = ClaimSpec { queue, worker: body.worker, tags, max: max as usize, lease, wait };
+    let wait = body
+        .wait
+        .map_or(Duration::ZERO, Span::std)
+        .min(request.app.config.wait_max);
+    let spec = ClaimSpec {
+        queue,
+        worker: body.worker,
+        tags,
+        max: max as usize,
+        lease,
+        wait,
+    };
     let items = request.app.engine.claim(spec).await?;
     ok(&json!({"items": items}))
 }
@@ -387,7 +458,11 @@ impl Verb {
                 retry_after: body.retry_after.map(Span::std),
             },
         };
-        faults.or(ClaimWord { id, token: body.token, action })
+        faults.or(ClaimWord {
+            id,
+            token: body.token,
+            action,
+        })
     }
 
     /// What has become of the attempt.
@@ -433,7 +508,11 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
         return Err(Problem::invalid_at("/id", "this is not the claim in the path"));
     }
     let word = verb.word(id, body).map_err(Problem::invalid)?;
-    let mut answers = request.app.engine.on_claims(vec![word], bound(&request.caller)?).await?;
+    let mut answers = request
+        .app
+        .engine
+        .on_claims(vec![word], bound(&request.caller)?)
+        .await?;
     let until = match answers.pop() {
         Some(answer) => answer?,
         None => return Err(Problem::not_found("claim", &id.to_string())),
@@ -462,7 +541,10 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
         };
         match verb.word(id, item) {
             Ok(word) => words.push(word),
-            Err(wrong) => wrong.0.into_iter().for_each(|fault| faults.push(fault.below(&format!("/items/{place}")))),
+            Err(wrong) => wrong
+                .0
+                .into_iter()
+                .for_each(|fault| faults.push(fault.below(&format!("/items/{place}")))),
         }
     }
     faults.or(()).map_err(Problem::invalid)?;

@@ -147,7 +147,11 @@ async fn find_script(app: &App, name: &Name, version: Option<u32>) -> Result<Scr
         None => script.active_version,
     };
     let Some(wanted) = wanted else {
-        return Ok(if version.is_none() { ScriptLookup::NoActiveVersion } else { ScriptLookup::NoVersion });
+        return Ok(if version.is_none() {
+            ScriptLookup::NoActiveVersion
+        } else {
+            ScriptLookup::NoVersion
+        });
     };
     let Some(row) = app.store.script_version(name, Some(wanted)).await? else {
         return Ok(ScriptLookup::NoVersion);

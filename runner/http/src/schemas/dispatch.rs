@@ -2,12 +2,18 @@
 
 use serde_json::json;
 
-use super::{Schemas, any, array, duration, flag, integer, list_of, name, nullable, object, one_of, some_object, text, time, to, uuid};
+use super::{
+    Schemas, any, array, duration, flag, integer, list_of, name, nullable, object, one_of, some_object, text, time, to,
+    uuid,
+};
 
 pub(super) fn dispatch(all: &mut Schemas) {
     let stock = json!({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "each"}], "description": "Stock per occurrence; `each`: every member once."});
     let fields = [
-        ("audience", json!({"type": "string", "description": "`uid_x`: a user; `gid_x`: a user group."})),
+        (
+            "audience",
+            json!({"type": "string", "description": "`uid_x`: a user; `gid_x`: a user group."}),
+        ),
         ("kind?", one_of(&["once", "interval", "daily"])),
         ("starts_at?", text()),
         ("anchor?", text()),
@@ -49,11 +55,19 @@ pub(super) fn dispatch(all: &mut Schemas) {
         ]),
     );
     all.insert("OccurrenceList", list_of(to("Occurrence")));
-    let audience = object(&[("audience", text()), ("count", integer()), ("created_at", time()), ("updated_at", time())]);
+    let audience = object(&[
+        ("audience", text()),
+        ("count", integer()),
+        ("created_at", time()),
+        ("updated_at", time()),
+    ]);
     all.insert("Audience", audience);
     all.insert("AudienceList", list_of(to("Audience")));
     all.insert("MembersSpec", object(&[("members", array(text()))]));
-    all.insert("MembersPatch", object(&[("add?", array(text())), ("remove?", array(text()))]));
+    all.insert(
+        "MembersPatch",
+        object(&[("add?", array(text())), ("remove?", array(text()))]),
+    );
     all.insert(
         "MembersView",
         object(&[
@@ -66,7 +80,11 @@ pub(super) fn dispatch(all: &mut Schemas) {
     all.insert("Poll", object(&[("wait?", duration())]));
     all.insert(
         "Completion",
-        object(&[("assignment_id", uuid()), ("status", one_of(&["completed", "failed"])), ("result?", any())]),
+        object(&[
+            ("assignment_id", uuid()),
+            ("status", one_of(&["completed", "failed"])),
+            ("result?", any()),
+        ]),
     );
     all.insert(
         "Assignment",
@@ -77,7 +95,10 @@ pub(super) fn dispatch(all: &mut Schemas) {
             ("audience", text()),
             ("occurrence", time()),
             ("params", some_object()),
-            ("state", one_of(&["assigned", "completed", "failed", "revoked", "expired"])),
+            (
+                "state",
+                one_of(&["assigned", "completed", "failed", "revoked", "expired"]),
+            ),
             ("redo", flag()),
             ("assigned_at", time()),
             ("finished_at", nullable(time())),

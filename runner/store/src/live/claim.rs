@@ -60,13 +60,17 @@ pub(crate) async fn claim_in(
     limit: usize,
     now: Time,
 ) -> Result<Vec<Claimed>, StoreError> {
-    let rows =
-        sqlx::query_file!("src/sql/claim.sql", lease, limit as i64, now).fetch_all(connection).await?;
+    let rows = sqlx::query_file!("src/sql/claim.sql", lease, limit as i64, now)
+        .fetch_all(connection)
+        .await?;
     Ok(rows
         .into_iter()
         .map(|row| Claimed {
             run: RunId(row.run),
-            at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+            at: AttemptKey {
+                key: TaskKey::from_numbers(row.task, row.item),
+                attempt: row.attempt as u16,
+            },
             turn: row.turn,
         })
         .collect())
@@ -81,7 +85,9 @@ impl Store {
 
     /// The turn that stands first in the queue; where a node that starts begins to count.
     pub async fn first_turn(&self) -> Result<i64, StoreError> {
-        let turn = sqlx::query_scalar!("SELECT min(turn) FROM heddle.ready").fetch_one(&self.pool).await?;
+        let turn = sqlx::query_scalar!("SELECT min(turn) FROM heddle.ready")
+            .fetch_one(&self.pool)
+            .await?;
         Ok(turn.unwrap_or(0))
     }
 

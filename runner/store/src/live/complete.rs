@@ -190,7 +190,11 @@ pub struct Completion {
 impl Store {
     /// Begins to record outcomes.
     pub async fn completion(&self, lease: i64, now: Time) -> Result<Completion, StoreError> {
-        Ok(Completion { tx: self.begin().await?, lease, now })
+        Ok(Completion {
+            tx: self.begin().await?,
+            lease,
+            now,
+        })
     }
 
     /// Ends runs of one task run, under this node's lease; answers which were its to end.
@@ -248,7 +252,10 @@ impl Completion {
                     locked.runs.insert(run, LockedRun { state, progress });
                 }
                 (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
-                    let at = AttemptKey { key: TaskKey::from_numbers(task, item), attempt: attempt as u16 };
+                    let at = AttemptKey {
+                        key: TaskKey::from_numbers(task, item),
+                        attempt: attempt as u16,
+                    };
                     locked.owned.insert((run, at), started_at);
                 }
                 _ => {}
@@ -272,7 +279,13 @@ impl Completion {
                 table: "runs_live",
                 detail: format!("state {}", row.state),
             })?;
-            locked.insert(RunId(row.id), LockedRun { state, progress: row.progress });
+            locked.insert(
+                RunId(row.id),
+                LockedRun {
+                    state,
+                    progress: row.progress,
+                },
+            );
         }
         Ok(locked)
     }
@@ -288,7 +301,9 @@ impl Completion {
         sqlx::query!("SAVEPOINT effects").execute(&mut *self.tx).await?;
         for effect in effects {
             if !self.apply_effect(run, task, group_id, effect).await? {
-                sqlx::query!("ROLLBACK TO SAVEPOINT effects").execute(&mut *self.tx).await?;
+                sqlx::query!("ROLLBACK TO SAVEPOINT effects")
+                    .execute(&mut *self.tx)
+                    .await?;
                 return Ok(false);
             }
         }
@@ -310,7 +325,11 @@ impl Completion {
                 .execute(&mut *self.tx)
                 .await?
             }
-            Effect::CompareAndSet { key, expected: None, value } => {
+            Effect::CompareAndSet {
+                key,
+                expected: None,
+                value,
+            } => {
                 sqlx::query!(
                     "INSERT INTO heddle.script_state (group_id, key, value, version) VALUES ($1, $2, $3, 1)
                      ON CONFLICT (group_id, key) DO NOTHING",
@@ -321,7 +340,11 @@ impl Completion {
                 .execute(&mut *self.tx)
                 .await?
             }
-            Effect::CompareAndSet { key, expected: Some(expected), value } => {
+            Effect::CompareAndSet {
+                key,
+                expected: Some(expected),
+                value,
+            } => {
                 sqlx::query!(
                     "UPDATE heddle.script_state SET value = $4, version = version + 1, updated_at = now()
                       WHERE group_id = $1 AND key = $2 AND version = $3",
@@ -334,9 +357,13 @@ impl Completion {
                 .await?
             }
             Effect::Delete { key } => {
-                sqlx::query!("DELETE FROM heddle.script_state WHERE group_id = $1 AND key = $2", group, key)
-                    .execute(&mut *self.tx)
-                    .await?;
+                sqlx::query!(
+                    "DELETE FROM heddle.script_state WHERE group_id = $1 AND key = $2",
+                    group,
+                    key
+                )
+                .execute(&mut *self.tx)
+                .await?;
                 return Ok(true);
             }
             Effect::Notify { channel, subject, body } => {
@@ -403,17 +430,26 @@ impl Completion {
 
     /// Inserts log lines.
     pub async fn insert_logs(&mut self, rows: &[LogRow]) -> Result<(), StoreError> {
-        if rows.is_empty() { Ok(()) } else { insert_logs_in(&mut self.tx, rows).await }
+        if rows.is_empty() {
+            Ok(())
+        } else {
+            insert_logs_in(&mut self.tx, rows).await
+        }
     }
 
     /// Writes what was decided of locked runs: progress, ready rows, timers, interrupts, ends.
     pub async fn write(&mut self, writes: &[RunWrite]) -> Result<Written, StoreError> {
-        let mut written = Written { handed: true, ..Written::default() };
+        let mut written = Written {
+            handed: true,
+            ..Written::default()
+        };
         self.write_timers(writes).await?;
         written.interrupted = self.interrupt(writes).await?;
         self.write_maps(writes).await?;
-        let rows: Vec<(&RunWrite, &ReadyRow)> =
-            writes.iter().flat_map(|write| write.ready.iter().map(move |row| (write, row))).collect();
+        let rows: Vec<(&RunWrite, &ReadyRow)> = writes
+            .iter()
+            .flat_map(|write| write.ready.iter().map(move |row| (write, row)))
+            .collect();
         if !rows.is_empty() {
             let runs: Vec<Uuid> = rows.iter().map(|(write, _)| write.run.0).collect();
             let tasks: Vec<i16> = rows.iter().map(|(_, row)| row.at.key.task as i16).collect();
@@ -448,12 +484,21 @@ impl Completion {
             let states: Vec<i16> = going.iter().map(|write| write.state.number()).collect();
             let progress: Vec<Vec<u8>> = going.iter().map(|write| write.progress.clone()).collect();
             sqlx::query!(
-                "UPDATE heddle.runs_live l
-                    SET state = w.state, progress = w.progress,
-                        started_at = CASE WHEN w.state = 0 THEN NULL ELSE coalesce(l.started_at, $4) END,
-                        waiting_for = CASE WHEN w.state = 0 THEN l.waiting_for END
-                   FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[]) AS w (id, state, progress)
-                  WHERE l.id = w.id",
+                "WITH moved AS (
+                     UPDATE heddle.runs_live l
+                        SET state = w.state, progress = w.progress,
+                            started_at = CASE WHEN w.state = 0 THEN NULL ELSE coalesce(l.started_at, $4) END,
+                            waiting_for = CASE WHEN w.state = 0 THEN l.waiting_for END
+                       FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[]) AS w (id, state, progress)
+                      WHERE l.id = w.id
+                     RETURNING l.id, l.group_id, l.trigger, l.logical_time, l.started_at)
+                 INSERT INTO heddle.events (kind, at, data)
+                 SELECT 'run.started', $4,
+                        jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
+                            (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
+                            'logical_time', heddle.moment(x.logical_time)))
+                   FROM moved x JOIN heddle.groups g ON g.id = x.group_id
+                  WHERE x.started_at = $4 HAVING count(*) > 0",
                 &ids,
                 &states,
                 &progress,
@@ -471,13 +516,25 @@ impl Completion {
         if ended.is_empty() {
             return Ok(false);
         }
-        let timed: Vec<Uuid> = ended.iter().filter(|write| write.timed).map(|write| write.run.0).collect();
+        let timed: Vec<Uuid> = ended
+            .iter()
+            .filter(|write| write.timed)
+            .map(|write| write.run.0)
+            .collect();
         if !timed.is_empty() {
-            sqlx::query!("DELETE FROM heddle.timers WHERE run = ANY ($1)", &timed).execute(&mut *self.tx).await?;
+            sqlx::query!("DELETE FROM heddle.timers WHERE run = ANY ($1)", &timed)
+                .execute(&mut *self.tx)
+                .await?;
         }
-        let gated: Vec<Uuid> = ended.iter().filter(|write| write.gated).map(|write| write.run.0).collect();
+        let gated: Vec<Uuid> = ended
+            .iter()
+            .filter(|write| write.gated)
+            .map(|write| write.run.0)
+            .collect();
         if !gated.is_empty() {
-            sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &gated).execute(&mut *self.tx).await?;
+            sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &gated)
+                .execute(&mut *self.tx)
+                .await?;
         }
         let ids: Vec<Uuid> = ended.iter().map(|write| write.run.0).collect();
         let states: Vec<i16> = ended.iter().map(|write| write.state.number()).collect();
@@ -564,8 +621,10 @@ impl Completion {
     }
 
     async fn interrupt(&mut self, writes: &[RunWrite]) -> Result<Vec<Interrupted>, StoreError> {
-        let hit: Vec<(RunId, TaskKey)> =
-            writes.iter().flat_map(|write| write.interrupt.iter().map(move |&key| (write.run, key))).collect();
+        let hit: Vec<(RunId, TaskKey)> = writes
+            .iter()
+            .flat_map(|write| write.interrupt.iter().map(move |&key| (write.run, key)))
+            .collect();
         if hit.is_empty() {
             return Ok(Vec::new());
         }
@@ -594,7 +653,10 @@ impl Completion {
             .into_iter()
             .map(|row| Interrupted {
                 run: RunId(row.run),
-                at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                at: AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u16,
+                },
                 lease: row.lease,
             })
             .collect())
@@ -610,9 +672,12 @@ impl Completion {
                UNION ALL SELECT run, task, item FROM queued"#,
             &ids
         )
-            .fetch_all(&mut *self.tx)
-            .await?;
-        Ok(rows.into_iter().map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))).collect())
+        .fetch_all(&mut *self.tx)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item)))
+            .collect())
     }
 
     /// Claims what comes next: always the last thing before the commit.

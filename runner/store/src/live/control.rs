@@ -104,9 +104,13 @@ impl Completion {
 
     /// Pins a run to other script versions.
     pub async fn set_resolution(&mut self, run: RunId, resolution_id: i64) -> Result<(), StoreError> {
-        sqlx::query!("UPDATE heddle.runs_live SET resolution_id = $2 WHERE id = $1", run.0, resolution_id)
-            .execute(self.connection())
-            .await?;
+        sqlx::query!(
+            "UPDATE heddle.runs_live SET resolution_id = $2 WHERE id = $1",
+            run.0,
+            resolution_id
+        )
+        .execute(self.connection())
+        .await?;
         Ok(())
     }
 
@@ -181,14 +185,23 @@ impl Store {
 
     /// Which of these attempts are still this node's: those that are not have to be stopped.
     pub async fn held(&self, lease: i64) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
-        let rows = sqlx::query!("SELECT run, task, item, attempt FROM heddle.running WHERE lease = $1", lease)
-            .fetch_all(&self.pool)
-            .await?;
+        let rows = sqlx::query!(
+            "SELECT run, task, item, attempt FROM heddle.running WHERE lease = $1",
+            lease
+        )
+        .fetch_all(&self.pool)
+        .await?;
         Ok(rows
             .into_iter()
             .map(|row| {
                 let key = TaskKey::from_numbers(row.task, row.item);
-                (RunId(row.run), AttemptKey { key, attempt: row.attempt as u16 })
+                (
+                    RunId(row.run),
+                    AttemptKey {
+                        key,
+                        attempt: row.attempt as u16,
+                    },
+                )
             })
             .collect())
     }
@@ -196,17 +209,31 @@ impl Store {
     /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
     pub async fn delete_run(&self, run: RunId) -> Result<bool, StoreError> {
         let mut tx = self.begin().await?;
-        let gone = sqlx::query!("DELETE FROM heddle.runs_done WHERE id = $1", run.0).execute(&mut *tx).await?;
+        let gone = sqlx::query!("DELETE FROM heddle.runs_done WHERE id = $1", run.0)
+            .execute(&mut *tx)
+            .await?;
         if gone.rows_affected() == 0 {
             return Ok(false);
         }
         let id: Uuid = run.0;
-        sqlx::query!("DELETE FROM heddle.attempts WHERE run = $1", id).execute(&mut *tx).await?;
-        sqlx::query!("DELETE FROM heddle.logs WHERE run = $1", id).execute(&mut *tx).await?;
-        sqlx::query!("DELETE FROM heddle.maps WHERE run = $1", id).execute(&mut *tx).await?;
-        sqlx::query!("DELETE FROM heddle.overrides WHERE run = $1", id).execute(&mut *tx).await?;
-        sqlx::query!("DELETE FROM heddle.run_keys WHERE run = $1", id).execute(&mut *tx).await?;
-        sqlx::query!("DELETE FROM heddle.run_dedupes WHERE run = $1", id).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM heddle.attempts WHERE run = $1", id)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!("DELETE FROM heddle.logs WHERE run = $1", id)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!("DELETE FROM heddle.maps WHERE run = $1", id)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!("DELETE FROM heddle.overrides WHERE run = $1", id)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!("DELETE FROM heddle.run_keys WHERE run = $1", id)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!("DELETE FROM heddle.run_dedupes WHERE run = $1", id)
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -215,9 +242,13 @@ impl Store {
 impl Completion {
     /// Sets the state of an ended run.
     pub async fn set_done_state(&mut self, run: RunId, state: RunState) -> Result<(), StoreError> {
-        sqlx::query!("UPDATE heddle.runs_done SET state = $2 WHERE id = $1", run.0, state.number())
-            .execute(self.connection())
-            .await?;
+        sqlx::query!(
+            "UPDATE heddle.runs_done SET state = $2 WHERE id = $1",
+            run.0,
+            state.number()
+        )
+        .execute(self.connection())
+        .await?;
         Ok(())
     }
 }

@@ -94,9 +94,14 @@ pub enum Created {
 impl Store {
     /// Creates runs, in one transaction. The answers are in the order of `runs`.
     pub async fn create_runs(&self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
-        let plain =
-            runs.iter().all(|run| run.key.is_none() && run.dedupe.is_none() && run.parent.is_none() && !run.gated
-                && run.deadline_at.is_none() && run.queued.is_empty());
+        let plain = runs.iter().all(|run| {
+            run.key.is_none()
+                && run.dedupe.is_none()
+                && run.parent.is_none()
+                && !run.gated
+                && run.deadline_at.is_none()
+                && run.queued.is_empty()
+        });
         if plain {
             let all: Vec<&NewRun> = runs.iter().collect();
             let mut connection = self.pool.acquire().await?;
@@ -121,8 +126,12 @@ pub(crate) async fn create_in(
     settle_dedupes(tx, runs, &mut refused).await?;
     settle_keys(tx, runs, &mut refused).await?;
     settle_parents(tx, runs, lease, &mut refused).await?;
-    let accepted: Vec<&NewRun> =
-        runs.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)).map(|(_, run)| run).collect();
+    let accepted: Vec<&NewRun> = runs
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !refused.contains_key(index))
+        .map(|(_, run)| run)
+        .collect();
     let handed = insert_runs(tx, &accepted, lease, now).await?;
     let gated: Vec<&&NewRun> = accepted.iter().filter(|run| run.gated).collect();
     if !gated.is_empty() {
@@ -153,7 +162,9 @@ pub(crate) async fn create_in(
         .execute(&mut **tx)
         .await?;
     }
-    Ok((0..runs.len()).map(|index| refused.remove(&index).unwrap_or(Created::Made { handed })).collect())
+    Ok((0..runs.len())
+        .map(|index| refused.remove(&index).unwrap_or(Created::Made { handed }))
+        .collect())
 }
 
 async fn settle_keys(
@@ -200,8 +211,10 @@ async fn settle_keys(
     )
     .fetch_all(&mut **tx)
     .await?;
-    let holders: HashMap<(i64, &str), Uuid> =
-        holders.iter().map(|row| ((row.group_id, row.key.as_str()), row.run)).collect();
+    let holders: HashMap<(i64, &str), Uuid> = holders
+        .iter()
+        .map(|row| ((row.group_id, row.key.as_str()), row.run))
+        .collect();
     for (group, key, id, index) in keyed {
         if !made.contains(&id) {
             let holder = holders.get(&(group, key)).copied().unwrap_or(id);
@@ -216,7 +229,10 @@ async fn settle_dedupes(
     runs: &[NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
-    let mut hashes: Vec<&[u8]> = runs.iter().filter_map(|run| Some(run.dedupe.as_ref()?.0.as_slice())).collect();
+    let mut hashes: Vec<&[u8]> = runs
+        .iter()
+        .filter_map(|run| Some(run.dedupe.as_ref()?.0.as_slice()))
+        .collect();
     if hashes.is_empty() {
         return Ok(());
     }
@@ -224,7 +240,9 @@ async fn settle_dedupes(
     hashes.dedup();
     let locks: Vec<i64> = hashes.iter().map(|hash| lock_number(hash)).collect();
     // A statement of its own: the next one's snapshot is taken when all earlier holders have committed.
-    sqlx::query!("SELECT pg_advisory_xact_lock(n) FROM UNNEST($1::bigint[]) AS n", &locks).fetch_all(&mut **tx).await?;
+    sqlx::query!("SELECT pg_advisory_xact_lock(n) FROM UNNEST($1::bigint[]) AS n", &locks)
+        .fetch_all(&mut **tx)
+        .await?;
     let given: Vec<Vec<u8>> = hashes.iter().map(|hash| hash.to_vec()).collect();
     let rows = sqlx::query!(
         r#"SELECT d.group_id, d.hash, d.run, EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = d.run) AS "live!"
@@ -233,8 +251,10 @@ async fn settle_dedupes(
     )
     .fetch_all(&mut **tx)
     .await?;
-    let mut holders: HashMap<(i64, Vec<u8>), (Uuid, bool)> =
-        rows.into_iter().map(|row| ((row.group_id, row.hash), (row.run, row.live))).collect();
+    let mut holders: HashMap<(i64, Vec<u8>), (Uuid, bool)> = rows
+        .into_iter()
+        .map(|row| ((row.group_id, row.hash), (row.run, row.live)))
+        .collect();
     let (mut groups, mut new_hashes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
     for (index, run) in runs.iter().enumerate() {
         let Some((hash, kept)) = &run.dedupe else { continue };
@@ -317,8 +337,10 @@ async fn insert_runs(
         };
     }
     let started: Vec<Option<Time>> = column!(run => (run.state != RunState::Waiting).then_some(run.created_at));
-    let rows: Vec<(&NewRun, &ReadyRow)> =
-        runs.iter().flat_map(|run| run.ready.iter().map(move |row| (*run, row))).collect();
+    let rows: Vec<(&NewRun, &ReadyRow)> = runs
+        .iter()
+        .flat_map(|run| run.ready.iter().map(move |row| (*run, row)))
+        .collect();
     macro_rules! row_column {
         ($run:ident, $row:ident => $value:expr) => {
             rows.iter().map(|($run, $row)| $value).collect::<Vec<_>>()
@@ -364,8 +386,10 @@ async fn insert_runs(
     )
     .fetch_one(&mut *connection)
     .await?;
-    let queued: Vec<(RunId, i16, &QueueRow)> =
-        runs.iter().flat_map(|run| run.queued.iter().map(|row| (run.id, run.priority, row))).collect();
+    let queued: Vec<(RunId, i16, &QueueRow)> = runs
+        .iter()
+        .flat_map(|run| run.queued.iter().map(|row| (run.id, run.priority, row)))
+        .collect();
     put_in(connection, &queued).await?;
     Ok(fit)
 }

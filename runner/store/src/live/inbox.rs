@@ -55,8 +55,15 @@ impl Completion {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let at = AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 };
-                if row.kind == 1 { Due::Deadline(RunId(row.run)) } else { Due::Retry(RunId(row.run), at) }
+                let at = AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u16,
+                };
+                if row.kind == 1 {
+                    Due::Deadline(RunId(row.run))
+                } else {
+                    Due::Retry(RunId(row.run), at)
+                }
             })
             .collect())
     }
@@ -76,7 +83,10 @@ impl Completion {
             .map(|row| Settlement {
                 parent: EndedAttempt {
                     run: RunId(row.run),
-                    at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                    at: AttemptKey {
+                        key: TaskKey::from_numbers(row.task, row.item),
+                        attempt: row.attempt as u16,
+                    },
                     lease: 0,
                 },
                 child: RunId(row.child),
@@ -154,7 +164,9 @@ impl Completion {
     /// These runs wait no longer.
     pub async fn unwait(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
         let ids: Vec<uuid::Uuid> = runs.iter().map(|run| run.0).collect();
-        sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &ids).execute(self.connection()).await?;
+        sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &ids)
+            .execute(self.connection())
+            .await?;
         Ok(())
     }
 }
@@ -212,7 +224,10 @@ impl Store {
             .map(|row| LostAttempt {
                 ended: EndedAttempt {
                     run: RunId(row.run),
-                    at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                    at: AttemptKey {
+                        key: TaskKey::from_numbers(row.task, row.item),
+                        attempt: row.attempt as u16,
+                    },
                     lease: row.lease,
                 },
             })

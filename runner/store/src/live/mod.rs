@@ -37,10 +37,12 @@ mod inbox;
 mod queue;
 
 pub use claim::{Claimed, RunFacts};
-pub use complete::{AttemptRow, Completion, Effect, EndedAttempt, LogRow, LockedRun, Locked, RunWrite, SoleRow, Written};
+pub(crate) use complete::insert_logs_in;
+pub use complete::{
+    AttemptRow, Completion, Effect, EndedAttempt, Locked, LockedRun, LogRow, RunWrite, SoleRow, Written,
+};
 pub use control::{Interrupted, LiveRun};
 pub use create::{Created, NewRun, ReadyRow};
-pub(crate) use complete::insert_logs_in;
 pub use inbox::{Due, Inbox, LostAttempt, Settlement};
 pub use queue::{
     ClaimFate, ClaimKey, ClaimWish, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,

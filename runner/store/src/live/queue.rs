@@ -146,10 +146,7 @@ macro_rules! key_columns {
 }
 
 /// Inserts rows for workers; see `sql/queue_put.sql`.
-pub(crate) async fn put_in(
-    connection: &mut PgConnection,
-    rows: &[(RunId, i16, &QueueRow)],
-) -> Result<(), StoreError> {
+pub(crate) async fn put_in(connection: &mut PgConnection, rows: &[(RunId, i16, &QueueRow)]) -> Result<(), StoreError> {
     if rows.is_empty() {
         return Ok(());
     }
@@ -178,7 +175,11 @@ pub(crate) async fn put_in(
     Ok(())
 }
 
-async fn claim_in(connection: &mut PgConnection, wish: &ClaimWish<'_>, limit: i64) -> Result<Vec<QueueClaimed>, StoreError> {
+async fn claim_in(
+    connection: &mut PgConnection,
+    wish: &ClaimWish<'_>,
+    limit: i64,
+) -> Result<Vec<QueueClaimed>, StoreError> {
     let ids: Vec<Uuid> = wish.fresh.iter().map(|fresh| fresh.0).collect();
     let leases: Vec<i64> = wish.fresh.iter().map(|fresh| fresh.1).collect();
     let rows = sqlx::query_file!(
@@ -199,7 +200,10 @@ async fn claim_in(connection: &mut PgConnection, wish: &ClaimWish<'_>, limit: i6
             claim: ClaimKey {
                 id: row.id,
                 run: RunId(row.run),
-                at: AttemptKey { key: TaskKey::from_numbers(row.task, row.item), attempt: row.attempt as u16 },
+                at: AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u16,
+                },
                 lease: row.lease,
             },
             turn: row.turn,
@@ -222,7 +226,10 @@ impl Store {
         .await?;
         if rated.is_none() {
             let claimed = claim_in(&mut connection, wish, wish.fresh.len() as i64).await?;
-            return Ok(QueueClaims { claimed, limited_ms: None });
+            return Ok(QueueClaims {
+                claimed,
+                limited_ms: None,
+            });
         }
         drop(connection);
         self.claim_rated(wish).await
@@ -268,7 +275,11 @@ impl Store {
     }
 
     /// Extends leases; answers those that were, with the times at which they run out now.
-    pub async fn heartbeat_claims(&self, keys: &[ClaimKey], lease_ms: &[Option<i64>]) -> Result<Vec<(Uuid, Time)>, StoreError> {
+    pub async fn heartbeat_claims(
+        &self,
+        keys: &[ClaimKey],
+        lease_ms: &[Option<i64>],
+    ) -> Result<Vec<(Uuid, Time)>, StoreError> {
         let (runs, tasks, items, attempts, leases, ids) = key_columns!(keys);
         let rows = sqlx::query_file!(
             "src/sql/queue_heartbeat.sql",
@@ -308,7 +319,10 @@ impl Store {
         )
         .fetch_one(&self.pool)
         .await?;
-        let at = |task, item, attempt: i16| AttemptKey { key: TaskKey::from_numbers(task, item), attempt: attempt as u16 };
+        let at = |task, item, attempt: i16| AttemptKey {
+            key: TaskKey::from_numbers(task, item),
+            attempt: attempt as u16,
+        };
         Ok(Overdue {
             claims: claims
                 .into_iter()
@@ -407,7 +421,12 @@ impl Completion {
         .await?;
         let mut locked = Locked::default();
         for row in rows {
-            note(&mut locked, row.run, (row.state, row.progress), (row.task, row.item, row.attempt, row.started_at))?;
+            note(
+                &mut locked,
+                row.run,
+                (row.state, row.progress),
+                (row.task, row.item, row.attempt, row.started_at),
+            )?;
         }
         Ok(locked)
     }
@@ -425,7 +444,12 @@ impl Completion {
         .await?;
         let mut locked = Locked::default();
         for row in rows {
-            note(&mut locked, row.run, (row.state, row.progress), (row.task, row.item, row.attempt, row.started_at))?;
+            note(
+                &mut locked,
+                row.run,
+                (row.state, row.progress),
+                (row.task, row.item, row.attempt, row.started_at),
+            )?;
         }
         Ok(locked)
     }
@@ -446,12 +470,17 @@ fn note(
     let run = RunId(run);
     match (state, progress, task, item, attempt, started_at) {
         (Some(state), Some(progress), ..) => {
-            let state = RunState::from_number(state)
-                .ok_or_else(|| StoreError::Unreadable { table: "runs_live", detail: format!("state {state}") })?;
+            let state = RunState::from_number(state).ok_or_else(|| StoreError::Unreadable {
+                table: "runs_live",
+                detail: format!("state {state}"),
+            })?;
             locked.runs.insert(run, LockedRun { state, progress });
         }
         (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
-            let at = AttemptKey { key: TaskKey::from_numbers(task, item), attempt: attempt as u16 };
+            let at = AttemptKey {
+                key: TaskKey::from_numbers(task, item),
+                attempt: attempt as u16,
+            };
             locked.owned.insert((run, at), started_at);
         }
         _ => {}

@@ -27,5 +27,15 @@ recorded AS (
         deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, end_progress,
         greatest($5, created_at), end_error
       FROM gone
+),
+-- One row of the feed for all runs that ended alike; see migration 0006.
+noted AS (
+    INSERT INTO heddle.events (kind, at, data)
+    SELECT (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2], $5,
+           jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
+               (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
+               'logical_time', heddle.moment(x.logical_time), 'error', x.end_error))
+      FROM gone x JOIN heddle.groups g ON g.id = x.group_id
+     GROUP BY x.end_state
 )
 SELECT id AS "id!", parent_run IS NOT NULL AS "has_parent!" FROM gone
