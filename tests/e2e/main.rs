@@ -42,3 +42,4 @@ fn with(mut value: Value, fields: Value) -> Value {
     }
     value
 }
+mod dispatch;

@@ -69,6 +69,14 @@ pub fn item<'a>(run: &'a Value, name: &str, item: Option<u64>) -> &'a Value {
         .unwrap_or_else(|| panic!("no task run {name} {item:?} in {run:#}"))
 }
 
+/// How many items of a task are in this state, as far as there are items yet.
+pub fn items_in(run: &Value, name: &str, state: &str) -> usize {
+    let of = |task: &&Value| task["task"] == name && task["item"].is_u64() && task["state"] == state;
+    run["tasks"]
+        .as_array()
+        .map_or(0, |tasks| tasks.iter().filter(of).count())
+}
+
 /// The state of each task as a whole, `a=succeeded b=skipped`, in the order of the names.
 #[track_caller]
 pub fn states(run: &Value) -> String {

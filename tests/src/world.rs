@@ -143,6 +143,10 @@ async fn fill(url: &str) -> Result<()> {
     }
     node.terminate();
     anyhow::ensure!(node.end().await.success(), "the node that fills the template fails");
+    client
+        .execute("DELETE FROM heddle.nodes", &[])
+        .await
+        .context("the node that has gone")?;
     let kept = artefacts();
     if !kept.exists() {
         let made = kept.with_extension(format!("{}", std::process::id()));

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use heddle_domain::Chance;
+use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
-use heddle_engine::{Counters, Engine, EngineConfig, NodeClock, SystemChance};
+use heddle_engine::{Counters, DispatchConfig, Engine, EngineConfig, NodeClock, SystemChance};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
 use heddle_store::Store;
 use heddle_store::secret::{SecretKey, SecretKeys};
@@ -98,6 +99,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
             threads,
             data_dir: data_dir.clone(),
             drain_for: DRAIN_FOR,
+            dispatch: dispatch_config(&config.options)?,
         },
         store.clone(),
         sandbox,
@@ -148,6 +150,23 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let _ = server.await;
     store.close().await;
     Ok(())
+}
+
+/// How offers are given out.
+fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
+    let mut dispatch = DispatchConfig::default();
+    if let Some(text) = &options.dispatch_horizon {
+        dispatch.horizon = text
+            .parse()
+            .map_err(|error| usage(format!("--dispatch-horizon: {error}")))?;
+        if dispatch.horizon.is_zero() || dispatch.horizon >= HORIZON_MAX {
+            bail!(usage(format!(
+                "--dispatch-horizon is longer than zero and less than a day, not {text}"
+            )));
+        }
+    }
+    dispatch.offers_max = options.max_offers.unwrap_or(dispatch.offers_max);
+    Ok(dispatch)
 }
 
 fn http_config(config: &NodeConfig) -> HttpConfig {

@@ -28,6 +28,7 @@ mod request;
 mod runs;
 mod scripts;
 mod stream;
+mod worker;
 
 pub use admin::{NewToken, Node, Token};
 pub use backfills::{Backfill, BackfillRequest};
@@ -36,11 +37,12 @@ pub use error::{Error, Problem, Result};
 pub use groups::{Graph, Group, Revision};
 pub use list::Page;
 pub use messages::{Accepted, Rejected};
-pub use queues::{Claim, ClaimRequest, Claims, Queue};
+pub use queues::{Claim, ClaimAnswer, ClaimRequest, Claims, Queue};
 pub use request::{Client, Request};
 pub use runs::{Attempt, BatchItem, DataInterval, Failure, Run, RunFilter, Submission, TaskRun};
 pub use scripts::{Invocation, InvocationResult, Script, ScriptVersion};
 pub use stream::{Lines, ServerEvent, ServerEvents};
+pub use worker::{Outcome, Worker, WorkerReport};
 
 pub use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
 pub use reqwest::Method;

@@ -68,12 +68,50 @@ pub struct Claims {
     pub items: Vec<Claim>,
 }
 
+/// What became of one claim of many.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimAnswer {
+    /// The claim.
+    pub id: Uuid,
+    /// What the call about this claim alone would answer: 200, or 409 for an old token.
+    pub status: u16,
+    /// Why it was refused.
+    #[serde(default)]
+    pub detail: Option<String>,
+    /// When the token becomes old, after a heartbeat.
+    #[serde(default)]
+    pub lease_expires_at: Option<Time>,
+    /// Fields that this version does not know.
+    #[serde(flatten)]
+    pub more: More,
+}
+
+#[derive(Deserialize)]
+struct ClaimAnswers {
+    items: Vec<ClaimAnswer>,
+}
+
 /// A queue as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
     /// Its name.
     pub name: String,
-    /// Depth, oldest, workers.
+    /// Task runs that may be claimed.
+    #[serde(default)]
+    pub depth: i64,
+    /// Since when the oldest of them waits.
+    #[serde(default)]
+    pub oldest: Option<Time>,
+    /// Task runs that workers hold.
+    #[serde(default)]
+    pub claimed: i64,
+    /// Workers that are connected.
+    #[serde(default)]
+    pub workers: i64,
+    /// Nothing is handed out.
+    #[serde(default)]
+    pub paused: bool,
+    /// The rest.
     #[serde(flatten)]
     pub more: More,
 }
@@ -107,6 +145,47 @@ impl Client {
     /// Gives a claim back undone.
     pub async fn release(&self, claim: &Claim) -> Result<Value> {
         self.on_claim(claim, "release", json!({})).await
+    }
+
+    /// Reports many successes in one call, which answers for each.
+    pub async fn complete_all(&self, done: &[(&Claim, &Value)]) -> Result<Vec<ClaimAnswer>> {
+        let word = |(claim, output): &(&Claim, &Value)| json!({"id": claim.id, "token": claim.token, "output": output});
+        self.on_claims("complete", done.iter().map(word).collect()).await
+    }
+
+    /// Extends many claims in one call, which answers for each.
+    pub async fn heartbeat_all(&self, claims: &[&Claim]) -> Result<Vec<ClaimAnswer>> {
+        self.on_claims(
+            "heartbeat",
+            claims
+                .iter()
+                .map(|claim| json!({"id": claim.id, "token": claim.token}))
+                .collect(),
+        )
+        .await
+    }
+
+    /// Gives many claims back in one call, which answers for each.
+    pub async fn release_all(&self, claims: &[&Claim]) -> Result<Vec<ClaimAnswer>> {
+        self.on_claims(
+            "release",
+            claims
+                .iter()
+                .map(|claim| json!({"id": claim.id, "token": claim.token}))
+                .collect(),
+        )
+        .await
+    }
+
+    async fn on_claims(&self, action: &str, items: Vec<Value>) -> Result<Vec<ClaimAnswer>> {
+        let request = self.post(&["v1", "claims", action]).json(&json!({"items": items}));
+        let answers: ClaimAnswers = request.send().await?;
+        Ok(answers.items)
+    }
+
+    /// A queue, with its workers.
+    pub async fn queue(&self, queue: &str) -> Result<Queue> {
+        self.get(&["v1", "queues", queue]).send().await
     }
 
     async fn on_claim(&self, claim: &Claim, action: &str, mut body: Value) -> Result<Value> {

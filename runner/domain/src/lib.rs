@@ -6,6 +6,7 @@
 pub mod backfill;
 pub mod chance;
 pub mod clock;
+pub mod dispatch;
 pub mod duration;
 pub mod fault;
 pub mod graph;

@@ -11,9 +11,10 @@ use heddle_domain::state::{AttemptState, ErrorKind, RunState, Trigger};
 use heddle_sandbox::Effect as ScriptEffect;
 use heddle_store::StoreError;
 use heddle_store::live::{
-    AttemptRow, Completion, Effect, EndedAttempt, Interrupted, LockedRun, NewRun, ReadyRow, RunWrite,
+    AttemptRow, Completion, Effect, EndedAttempt, Interrupted, Locked, LockedRun, NewRun, ReadyRow, RunWrite,
 };
 
+use crate::queue::{Rings, place};
 use crate::work::{Done, End, Ending};
 use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -51,6 +52,10 @@ pub(crate) struct After {
     pub(crate) followed: bool,
     /// Attempts recorded.
     pub(crate) recorded: u64,
+    /// Outcomes that were accepted.
+    pub(crate) accepted: Vec<(RunId, AttemptKey)>,
+    /// What workers may claim now.
+    pub(crate) rings: Rings,
 }
 
 impl Inner {
@@ -59,11 +64,24 @@ impl Inner {
         &self,
         completion: &mut Completion,
         outcomes: Vec<Applied>,
-        mut room: usize,
+        room: usize,
         now: Time,
     ) -> Result<After, EngineError> {
         let keys: Vec<EndedAttempt> = outcomes.iter().map(|outcome| outcome.ended).collect();
         let locked = completion.lock(&keys).await?;
+        self.apply_locked(completion, outcomes, locked, room, now).await
+    }
+
+    /// The same, when the runs are locked and the attempts taken.
+    pub(crate) async fn apply_locked(
+        &self,
+        completion: &mut Completion,
+        outcomes: Vec<Applied>,
+        locked: Locked,
+        mut room: usize,
+        now: Time,
+    ) -> Result<After, EngineError> {
+        let count = outcomes.len();
         let mut by_run: BTreeMap<RunId, Vec<(Applied, Time)>> = BTreeMap::new();
         for outcome in outcomes {
             let key = (outcome.ended.run, outcome.ended.at);
@@ -73,7 +91,7 @@ impl Inner {
         }
         let mut after = After::default();
         let mut writes = Vec::with_capacity(by_run.len());
-        let mut rows = Vec::with_capacity(keys.len());
+        let mut rows = Vec::with_capacity(count);
         for (run, mut outcomes) in by_run {
             let Some(found) = locked.runs.get(&run) else { continue };
             let Some(context) = self.contexts.get(&run) else {
@@ -93,6 +111,7 @@ impl Inner {
                 if !accepted {
                     continue;
                 }
+                after.accepted.push((run, outcome.ended.at));
                 match outcome.end {
                     End::Done(done) => {
                         rows.push(attempt_row(
@@ -166,9 +185,20 @@ impl Inner {
         let plan = &context.revision.plan;
         let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
         let mut ready = Vec::with_capacity(actions.ready.len());
+        let mut queued = Vec::new();
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
+            if let Some(place) = place(&context.revision, at) {
+                after.rings.add(&place);
+                queued.push(self.queues.row(at, queued.len(), place, None));
+                continue;
+            }
             let pools = context.revision.need_of(at);
-            let mut row = ReadyRow { at, turn: turn + 1 + ordinal as i64, handed: false, pools };
+            let mut row = ReadyRow {
+                at,
+                turn: turn + 1 + ordinal as i64,
+                handed: false,
+                pools,
+            };
             row.hand(room);
             if row.handed {
                 after.taken.push((run, at));
@@ -197,6 +227,7 @@ impl Inner {
             progress: progress.to_bytes(),
             priority: context.facts.priority,
             ready,
+            queued,
             timers: actions.timers,
             drop_timers: actions.drop_timers,
             interrupt: actions.interrupt,
@@ -260,6 +291,7 @@ impl Inner {
         }
         self.wakes.moved(&after.moved, &after.finished);
         self.take(after.taken);
+        self.ring(&after.rings);
         if after.left {
             self.work.notify_one();
             self.wakes.work();
@@ -345,6 +377,9 @@ impl Inner {
             completion.create(&runs).await?;
             after.left = true;
             after.inbox |= runs.iter().any(|run| run.gated);
+            runs.iter()
+                .flat_map(|run| &run.queued)
+                .for_each(|row| after.rings.add(&row.place));
         }
         Ok(())
     }
@@ -365,6 +400,7 @@ pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
             },
             Ending::Skipped(_) => Outcome::Skipped,
             Ending::Lost => Outcome::Lost,
+            Ending::Released => Outcome::Released,
             Ending::Failed {
                 kind,
                 message,
@@ -400,6 +436,7 @@ pub(crate) fn attempt_row(
     let (state, skipped, output, error) = match done.result {
         Ending::Succeeded(output) => (AttemptState::Succeeded, false, Some(output), None),
         Ending::Skipped(_) => (AttemptState::Succeeded, true, None, None),
+        Ending::Released => (AttemptState::Cancelled, false, None, None),
         Ending::Lost => {
             let error = (ErrorKind::Lost, "its node or worker was lost".to_owned(), None);
             (AttemptState::Lost, false, None, Some(error))

@@ -328,7 +328,11 @@ impl Inner {
         moved.skipped += made.lost;
         turn.commit(&moved, now).await?;
         self.made(made.runs, made.contexts, &made.created);
-        Ok(if found.exhausted || moved.made as usize == room { Turned::Idle } else { Turned::More })
+        Ok(if found.exhausted || moved.made as usize == room {
+            Turned::Idle
+        } else {
+            Turned::More
+        })
     }
 
     /// Its instants, reckoned from the revision that it was made for; remembered while it goes on.
@@ -415,7 +419,12 @@ impl Inner {
                 row.id
             )));
         }
-        Ok(Made { runs, contexts, created, lost })
+        Ok(Made {
+            runs,
+            contexts,
+            created,
+            lost,
+        })
     }
 
     /// Cancels what a cancelled backfill has under way; when all of that has ended, so has the backfill.

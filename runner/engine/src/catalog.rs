@@ -291,8 +291,11 @@ impl Catalog {
         let epoch = heddle_domain::Time::UNIX_EPOCH;
         let actions = decide(&plan, &mut state, &mut progress, &[Event::Start], epoch, &mut || 0)
             .map_err(|refused| EngineError::Unreadable(refused.to_string()))?;
-        let pools: Vec<Option<Arc<PoolNeed>>> =
-            plan.tasks.iter().map(|task| PoolNeed::of(&task.spec.pools).map(Arc::new)).collect();
+        let pools: Vec<Option<Arc<PoolNeed>>> = plan
+            .tasks
+            .iter()
+            .map(|task| PoolNeed::of(&task.spec.pools).map(Arc::new))
+            .collect();
         let templated = plan
             .tasks
             .iter()

@@ -13,6 +13,11 @@
 //! | admitter | `pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
 //! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
 //! | follower | `wake.rs` | notifications, every second | changes made on other nodes |
+//! | settler | `queue/settle.rs` | a worker's outcome | ends claims of queues, hands on what was prepared for them |
+//! | claim reaper | `queue/settle.rs` | every second, a lease that runs out | takes back what workers did not finish |
+//! | queue look-out | `queue/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
+//! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
+//! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks, old history |
 //! | log writer | `logs.rs` | every 200 ms | lines of attempts that are under way |
 //!
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
@@ -22,16 +27,18 @@ mod backfill;
 mod catalog;
 mod clock;
 mod control;
+mod dispatch;
 mod hands;
 mod host;
 mod http_task;
 mod inbox;
 mod logs;
 mod node;
-mod pools;
 mod overlap;
+mod pools;
 mod prepare;
 mod pump;
+mod queue;
 mod scheduler;
 mod submit;
 mod upstream;
@@ -63,7 +70,9 @@ pub use backfill::{Started, state_word as backfill_state_word};
 pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, ControlError};
+pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
+pub use queue::{ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use submit::{Submission, SubmitError, Submitted};
 pub use wake::RunWatch;
 
@@ -111,6 +120,8 @@ pub struct EngineConfig {
     pub data_dir: PathBuf,
     /// How long attempts in hand may take to end when the node is told to stop.
     pub drain_for: Duration,
+    /// How offers are given out.
+    pub dispatch: DispatchConfig,
 }
 
 /// A node's engine. Cheap to clone.
@@ -142,6 +153,7 @@ pub(crate) struct Inner {
     pub(crate) templates: Templates,
     pub(crate) catalog: Catalog,
     pub(crate) hands: Hands,
+    pub(crate) dispatch: dispatch::Dispatch,
     pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
     pub(crate) outbound: reqwest::Client,
     pub(crate) policy: OutboundPolicy,
@@ -169,6 +181,7 @@ pub(crate) struct Inner {
     pub(crate) ended: mpsc::UnboundedSender<work::Report>,
     pub(crate) submissions: mpsc::Sender<submit::Request>,
     pub(crate) wakes: wake::Wakes,
+    pub(crate) queues: queue::Queues,
     pub(crate) ready: AtomicBool,
     pub(crate) on_change: Mutex<Vec<ChangeListener>>,
     pub(crate) stop: CancellationToken,
@@ -249,10 +262,13 @@ impl Engine {
         let (ended, ended_receiver) = mpsc::unbounded_channel();
         let (submissions, submission_receiver) = mpsc::channel(submit::QUEUE_MAX);
         let (wakes, wake_receiver) = wake::Wakes::new();
+        let (dispatch, dispatch_receivers) = dispatch::Dispatch::new(config.dispatch);
+        let (asks, ask_receiver) = mpsc::channel(queue::ASKS_MAX);
         let inner = Arc::new(Inner {
             catalog: Catalog::new(store.clone()),
             templates: Templates::new(),
             hands: Hands::default(),
+            dispatch,
             contexts: Cache::new(work::CONTEXTS_MAX),
             lease: AtomicI64::new(0),
             turn: AtomicI64::new(0),
@@ -274,6 +290,7 @@ impl Engine {
             ended,
             submissions,
             wakes,
+            queues: queue::Queues::new(asks),
             ready: AtomicBool::new(false),
             on_change: Mutex::default(),
             stop: CancellationToken::new(),
@@ -304,7 +321,12 @@ impl Engine {
         inner.tracker.spawn(node::keep(inner.clone()));
         inner.tracker.spawn(wake::follow(inner.clone()));
         inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));
+        inner.tracker.spawn(queue::run(inner.clone(), ask_receiver));
+        inner.tracker.spawn(queue::reap(inner.clone()));
+        inner.tracker.spawn(queue::look(inner.clone()));
         inner.tracker.spawn(logs::write(inner.clone()));
+        dispatch::start(&inner, dispatch_receivers);
+        inner.tracker.spawn(dispatch::reap(inner.clone()));
         inner.tracker.spawn(wake::warm(inner.clone()));
         Ok(engine)
     }
@@ -406,11 +428,12 @@ impl Engine {
     pub async fn drain(&self) {
         let inner = &self.inner;
         inner.draining.store(true, Ordering::Release);
+        inner.queues.close();
         let until = tokio::time::Instant::now() + inner.config.drain_for;
         while inner.hands.len() > 0 && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        if let Err(error) = inner.give_back().await {
+        if let Err(error) = inner.hand_back().await {
             tracing::warn!(%error, "attempts could not be given back; other nodes take them over as lost");
         }
         let _ = inner.store.release_node(inner.lease()).await;

@@ -50,7 +50,7 @@ impl Inner {
 
     /// Stops what is still in hand and puts it back into the queue, at the end of a drain: not lost, so not counted
     /// against `max_lost`.
-    pub(crate) async fn give_back(self: &Arc<Self>) -> Result<(), EngineError> {
+    pub(crate) async fn hand_back(self: &Arc<Self>) -> Result<(), EngineError> {
         let left = self.hands.older_than(Duration::ZERO);
         if left.is_empty() {
             return Ok(());

@@ -32,6 +32,10 @@ pub(crate) enum Prepared {
         request: HttpRequest,
         context: Value,
     },
+    Queue {
+        params: String,
+    },
+    Offer(Box<heddle_domain::dispatch::Offer>),
     SubRun {
         group: String,
         spec: SubmissionSpec,
@@ -143,7 +147,13 @@ impl Inner {
                 }
             }
             if task.mapped {
-                return Ok(self.expand(task, &scope).map(Prepared::End));
+                let workers = match (&task.spec.shards, &task.spec.queue) {
+                    (Some(Shards::Workers(_)), Some(queue)) => {
+                        Some(self.store.connected_workers(queue.as_str(), &task.spec.tags).await?)
+                    }
+                    _ => None,
+                };
+                return Ok(self.expand(task, &scope, workers).map(Prepared::End));
             }
         }
         let layers = params::Layers {
@@ -216,12 +226,22 @@ impl Inner {
                 };
                 Ok(Ok(Prepared::SubRun { group, spec }))
             }
-            Executor::Queue | Executor::Audience => Ok(Err(invalid("tasks of this kind are not executed by nodes"))),
+            Executor::Queue => {
+                let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
+                Ok(Ok(Prepared::Queue { params }))
+            }
+            Executor::Audience => {
+                let scope = scope.with_params(&effective);
+                Ok(self
+                    .prepare_offer(task, &scope, effective)
+                    .await?
+                    .map(|offer| Prepared::Offer(Box::new(offer))))
+            }
         }
     }
 
-    /// The items of a mapped task.
-    fn expand(&self, task: &PlanTask, scope: &Scope) -> Result<End, Ending> {
+    /// The items of a mapped task; `workers` are those connected to its queue.
+    fn expand(&self, task: &PlanTask, scope: &Scope, workers: Option<i64>) -> Result<End, Ending> {
         let items = match (&task.spec.for_each, &task.spec.shards) {
             (Some(ForEach::Items(items)), _) => {
                 let mut rendered = Vec::with_capacity(items.len());
@@ -246,6 +266,11 @@ impl Inner {
                 }
             }
             (None, Some(Shards::Count(count))) => (0..*count).map(Value::from).collect(),
+            // With nobody there now, one item waits for whoever comes.
+            (None, Some(Shards::Workers(_))) => match workers {
+                Some(workers) => (0..workers.clamp(1, i64::from(ITEMS_MAX))).map(Value::from).collect(),
+                None => return Err(invalid("shards by workers are for tasks of a queue")),
+            },
             _ => return Err(invalid("the number of shards is not known")),
         };
         if items.len() > ITEMS_MAX as usize {
@@ -271,7 +296,7 @@ impl Inner {
     ///
     /// After a restart a map may be expanded anew. The attempts of its new items have higher numbers than any before,
     /// so what was read for a lower one is read again.
-    async fn item(&self, context: &RunContext, at: AttemptKey, item: u32) -> Step<(Box<RawValue>, u32)> {
+    pub(crate) async fn item(&self, context: &RunContext, at: AttemptKey, item: u32) -> Step<(Box<RawValue>, u32)> {
         let task = at.key.task;
         let known = context
             .maps
@@ -318,6 +343,9 @@ impl Inner {
             Some(ForEach::Template(template)) => wanted.add(template),
             Some(ForEach::Items(items)) => items.iter().for_each(|item| wanted.add_value(item)),
             None => {}
+        }
+        if let Some(audience) = &task.spec.audience {
+            wanted.add(&audience.audience);
         }
         if let Some(http) = &task.spec.http {
             wanted.add(&http.url);

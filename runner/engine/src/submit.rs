@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::catalog::{Group, Resolution, Revision};
+use crate::queue::{Rings, place};
 use crate::{Answer, Engine, EngineError, Inner, RunContext};
 
 /// Submissions that may wait for a commit before callers are told that the node is overloaded.
@@ -280,6 +281,18 @@ impl Inner {
         let deadline_at = plan.deadline.map(|span| now + span.chrono());
         let ready = if gated { &[][..] } else { &revision.start.2 };
         let turn = self.turn.load(Ordering::Relaxed);
+        let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
+        for &at in ready {
+            match place(revision, at) {
+                Some(place) => queued.push(self.queues.row(at, queued.len(), place, None)),
+                None => rows.push(ReadyRow {
+                    pools: revision.need_of(at),
+                    at,
+                    turn: turn + 1 + rows.len() as i64,
+                    handed: false,
+                }),
+            }
+        }
         let run = NewRun {
             id,
             group_id: revision.group_id,
@@ -307,16 +320,8 @@ impl Inner {
             } else {
                 revision.start.0.clone()
             },
-            ready: ready
-                .iter()
-                .enumerate()
-                .map(|(ordinal, &at)| ReadyRow {
-                    at,
-                    turn: turn + 1 + ordinal as i64,
-                    handed: false,
-                    pools: revision.need_of(at),
-                })
-                .collect(),
+            ready: rows,
+            queued,
             gated,
             follows,
             instant: matches!(
@@ -533,11 +538,13 @@ async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
             let mut taken = Vec::new();
             let mut gated = false;
             let mut pooled = false;
+            let mut rings = Rings::default();
             for ((request, created), run) in batch.drain(..).zip(created).zip(&runs) {
                 if let Created::Made { handed } = created {
                     gated |= run.gated;
                     pooled |= run.ready.iter().any(|row| row.pools.is_some());
-                    if !run.ready.is_empty() {
+                    run.queued.iter().for_each(|row| rings.add(&row.place));
+                    if !run.ready.is_empty() || !run.queued.is_empty() {
                         inner.contexts.insert(run.id, request.context);
                     }
                     if handed {
@@ -549,6 +556,7 @@ async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
                 let _ = request.answer.send(Ok(created));
             }
             inner.take(taken);
+            inner.ring(&rings);
             if rows_left {
                 inner.work.notify_one();
                 inner.wakes.work();

@@ -24,6 +24,9 @@ const GATHER: Duration = Duration::from_millis(5);
 /// How many runs one notification names; more of them are told as `*`. (A payload has at most 8,000 bytes.)
 const NAMED_MAX: usize = 150;
 
+/// How many queues one notification names; a name has at most 63 characters of four bytes.
+const QUEUES_NAMED_MAX: usize = 8;
+
 /// How often changes are looked for without being told.
 const FOLLOW_EVERY: Duration = Duration::from_millis(1_000);
 
@@ -35,6 +38,7 @@ pub(crate) enum Wake {
     Work,
     Stopped,
     Ended(RunId),
+    Queue(String),
 }
 
 /// The node's own bells.
@@ -60,6 +64,11 @@ impl Wakes {
     /// There is work in *ready* that this node does not take at once.
     pub(crate) fn work(&self) {
         let _ = self.sender.send(Wake::Work);
+    }
+
+    /// A queue has been filled.
+    pub(crate) fn queue(&self, name: String) {
+        let _ = self.sender.send(Wake::Queue(name));
     }
 
     /// Attempts of other nodes were stopped.
@@ -186,6 +195,7 @@ pub(crate) async fn send(inner: Arc<Inner>, mut wakes: mpsc::UnboundedReceiver<W
         }
         tokio::time::sleep(GATHER).await;
         let (mut work, mut stopped, mut ended, mut many) = (false, false, Vec::new(), false);
+        let mut queues = std::collections::BTreeSet::new();
         let mut next = Some(first);
         while let Some(wake) = next {
             match wake {
@@ -193,6 +203,9 @@ pub(crate) async fn send(inner: Arc<Inner>, mut wakes: mpsc::UnboundedReceiver<W
                 Wake::Stopped => stopped = true,
                 Wake::Ended(run) if ended.len() < NAMED_MAX => ended.push(run.to_string()),
                 Wake::Ended(_) => many = true,
+                // What has no room in the payload is found by looking.
+                Wake::Queue(name) if queues.len() < QUEUES_NAMED_MAX => drop(queues.insert(name)),
+                Wake::Queue(_) => {}
             }
             next = wakes.try_recv().ok();
         }
@@ -205,6 +218,10 @@ pub(crate) async fn send(inner: Arc<Inner>, mut wakes: mpsc::UnboundedReceiver<W
         }
         payload.push(' ');
         payload.push_str(&if many { "*".to_owned() } else { ended.join(" ") });
+        for queue in queues {
+            payload.push('|');
+            payload.push_str(&queue);
+        }
         if let Err(error) = inner.store.notify(CHANNEL, &payload).await {
             tracing::debug!(%error, "a wake-up was not sent; polling makes up for it");
         }
@@ -247,6 +264,9 @@ pub(crate) async fn follow(inner: Arc<Inner>) {
 
 impl Inner {
     fn heard(&self, payload: &str) {
+        let mut parts = payload.split('|');
+        let payload = parts.next().unwrap_or_default();
+        parts.for_each(|queue| self.heard_of_queue(queue));
         let (flags, runs) = payload.split_once(' ').unwrap_or((payload, ""));
         if flags.contains('w') {
             self.work.notify_one();
@@ -265,7 +285,7 @@ impl Inner {
         }
     }
 
-    fn tell(&self, kind: &str, name: &str) {
+    fn tell_listeners(&self, kind: &str, name: &str) {
         for listener in self.on_change.lock().iter() {
             listener(kind, name);
         }
@@ -280,7 +300,8 @@ impl Inner {
             let changes = self.store.changes_since(position, PAGE).await?;
             for change in &changes {
                 self.catalog.forget(&change.kind, &change.name);
-                self.tell(&change.kind, &change.name);
+                self.dispatch.forget(&change.kind, &change.name);
+                self.tell_listeners(&change.kind, &change.name);
                 if change.kind == "group" {
                     self.schedules.notify_one();
                     self.links.notify_one();
@@ -291,6 +312,9 @@ impl Inner {
                 }
                 if change.kind == "pool" {
                     self.pools.notify_one();
+                }
+                if change.kind == "queue" {
+                    self.queues.ring_all(&change.name);
                 }
                 if change.kind == "script" {
                     self.warm_up.notify_one();

@@ -70,6 +70,8 @@ pub(crate) enum Ending {
         fatal: bool,
     },
     Lost,
+    /// Its worker gave it back.
+    Released,
 }
 
 impl Ending {
@@ -228,6 +230,26 @@ impl Inner {
                         () = stop.cancelled() => End::Dropped,
                     };
                     inner.hands.unpark();
+                    inner.report(context, at, hand, end);
+                }
+                Some(Ok(Prepared::Queue { params })) => {
+                    inner.hands.park();
+                    let end = inner.enqueue_queued(&context, at, params).await;
+                    inner.hands.unpark();
+                    inner.report(context, at, hand, end);
+                }
+                Some(Ok(Prepared::Offer(offer))) => {
+                    let end = match inner.hand_to_offer(&context, at, *offer).await {
+                        // The offer holds the attempt now; its end settles it.
+                        Ok(()) => End::Dropped,
+                        Err(error) => {
+                            tracing::warn!(%error, run = %context.facts.id, "an offer could not be made");
+                            End::plain(Ending::failed(
+                                ErrorKind::Failed,
+                                "the offer could not be made; see the node's log",
+                            ))
+                        }
+                    };
                     inner.report(context, at, hand, end);
                 }
                 Some(Ok(Prepared::SubRun { group, spec })) => {

@@ -16,7 +16,7 @@ use heddle_store::group::GroupRow;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::shapes::{Backfill, BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use crate::shapes::{Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
 
 /// What the engine answers, later.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, Refusal>>;
@@ -218,6 +218,54 @@ pub enum BackfillStart {
     Made(Box<Backfill>),
 }
 
+/// What a worker asks for.
+#[derive(Clone, Debug)]
+pub struct ClaimSpec {
+    /// From which queue.
+    pub queue: Name,
+    /// The worker's name.
+    pub worker: String,
+    /// What it carries.
+    pub tags: Vec<String>,
+    /// How many task runs at most.
+    pub max: usize,
+    /// For how long, unless extended.
+    pub lease: Duration,
+    /// How long to wait for the first.
+    pub wait: Duration,
+}
+
+/// What a worker does with a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClaimAction {
+    /// Extends it, by what it says or by what the claim said.
+    Heartbeat(Option<Duration>),
+    /// It is done, with an output.
+    Complete(Value),
+    /// It failed.
+    Fail {
+        /// For people.
+        message: String,
+        /// Never tried again.
+        fatal: bool,
+        /// Not before.
+        retry_after: Option<Duration>,
+    },
+    /// Somebody else shall do it.
+    Release,
+}
+
+/// A claim that a worker speaks of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimWord {
+    /// Which.
+    pub id: Uuid,
+    /// The proof.
+    pub token: String,
+    /// What.
+    pub action: ClaimAction,
+}
+
 /// The engine, as the routes see it. `actor` is who asks, for the audit.
 pub trait EngineApi: Send + Sync + 'static {
     /// Compiles uploaded bytes within bounds of size, time and memory; what is no script is [`Refusal::Invalid`].
@@ -277,8 +325,17 @@ pub trait EngineApi: Send + Sync + 'static {
     fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: String) -> Answer<'_, Backfill>;
     /// The nodes of the cluster.
     fn nodes(&self) -> Answer<'_, Vec<Node>>;
+    /// Claims task runs of a queue; none is no error.
+    fn claim(&self, spec: ClaimSpec) -> Answer<'_, Vec<Claim>>;
+    /// Does something to claims; one answer for each, in order, with the end of a lease that was extended. `queues`
+    /// are those that the caller is bound to.
+    fn on_claims(&self, words: Vec<ClaimWord>, queues: Vec<String>) -> Answer<'_, Vec<Result<Option<Time>, Refusal>>>;
     /// Counts for the overview: runs by state, attempts under way, depth of what is ready.
     fn stats(&self) -> Answer<'_, Value>;
+    /// What gives out offers; `None`: this engine does not.
+    fn dispatcher(&self) -> Option<heddle_engine::Dispatcher> {
+        None
+    }
     /// Follows what has been changed so far: called after each change, so that the next request on this node sees it.
     fn follow(&self) -> BoxFuture<'_, ()>;
     /// Whether this node takes work: `Err` says what is missing.

@@ -75,5 +75,8 @@ async fn guard(State(app): State<App>, request: axum::extract::Request, next: Ne
 /// Whether a request may change what nodes cache: everything that writes, but for the data plane.
 fn is_change(request: &axum::extract::Request) -> bool {
     let path = request.uri().path();
-    !request.method().is_safe() && !path.contains("/runs") && !path.starts_with("/v1/claims")
+    !request.method().is_safe()
+        && !path.contains("/runs")
+        && !path.starts_with("/v1/dispatch/")
+        && !path.starts_with("/v1/claims")
 }

@@ -1,5 +1,7 @@
 //! The schemas of what goes in and comes out (JSON Schema 2020-12, as OpenAPI 3.1 has it).
 
+mod dispatch;
+
 use std::collections::BTreeMap;
 
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
@@ -14,7 +16,9 @@ pub fn all() -> BTreeMap<&'static str, Value> {
     tasks(&mut all);
     runs(&mut all);
     control(&mut all);
+    queues(&mut all);
     admin(&mut all);
+    dispatch::dispatch(&mut all);
     all
 }
 
@@ -392,6 +396,86 @@ fn tasks(all: &mut Schemas) {
     ]);
     task["description"] = json!("Exactly one executor: `script`, `queue`, `http`, `audience` or `group`.");
     all.insert("Task", task);
+}
+
+fn queues(all: &mut Schemas) {
+    let rate = object(&[("count", integer()), ("per", duration())]);
+    all.insert(
+        "ClaimRequest",
+        object(&[
+            ("worker", text()),
+            ("max?", integer()),
+            ("lease?", duration()),
+            ("wait?", duration()),
+            ("tags?", array(text())),
+        ]),
+    );
+    let claim = object(&[
+        ("id", uuid()),
+        ("token", text()),
+        ("run", uuid()),
+        ("group", name()),
+        ("task", name()),
+        ("item", nullable(integer())),
+        ("attempt", integer()),
+        ("params", some_object()),
+        ("context", some_object()),
+        ("lease_expires_at", time()),
+    ]);
+    all.insert("Claim", claim);
+    all.insert("Claims", object(&[("items", array(to("Claim")))]));
+    let words: [(&str, &str, Vec<(&str, Value)>); 4] = [
+        ("Heartbeat", "Heartbeats", vec![("lease?", duration())]),
+        ("ClaimOutput", "ClaimOutputs", vec![("output?", any())]),
+        (
+            "ClaimError",
+            "ClaimErrors",
+            vec![
+                ("error?", json!({"type": ["string", "object"]})),
+                ("fatal?", flag()),
+                ("retry_after?", duration()),
+            ],
+        ),
+        ("ClaimToken", "ClaimTokens", Vec::new()),
+    ];
+    for (one, many, mut fields) in words {
+        fields.insert(0, ("token", text()));
+        all.insert(one, object(&fields));
+        fields.insert(0, ("id", uuid()));
+        all.insert(many, object(&[("items", array(object(&fields)))]));
+    }
+    let answer = [("id", uuid()), ("state", text()), ("lease_expires_at?", time())];
+    all.insert("ClaimAnswer", object(&answer));
+    let each = object(&[
+        ("id", uuid()),
+        ("status", integer()),
+        ("state?", text()),
+        ("lease_expires_at?", time()),
+        ("detail?", text()),
+    ]);
+    all.insert("ClaimAnswers", object(&[("items", array(each))]));
+    all.insert(
+        "QueueSpec",
+        object(&[("paused?", flag()), ("rate?", nullable(rate.clone()))]),
+    );
+    let worker = object(&[
+        ("worker", name()),
+        ("tags", array(text())),
+        ("seen_at", nullable(time())),
+        ("claimed", integer()),
+    ]);
+    let queue = object(&[
+        ("name", name()),
+        ("depth", integer()),
+        ("oldest", nullable(time())),
+        ("claimed", integer()),
+        ("workers", integer()),
+        ("paused", flag()),
+        ("rate", nullable(rate)),
+        ("connected?", array(worker)),
+    ]);
+    all.insert("Queue", queue);
+    all.insert("QueueList", list_of(to("Queue")));
 }
 
 fn words<T: Copy>(all: &[T], word: impl Fn(T) -> &'static str) -> Value {

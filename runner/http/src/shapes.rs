@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::moment::Moment;
@@ -37,6 +38,31 @@ pub struct Failure {
     /// Where in the guest, for traps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
+}
+
+/// A task run that a worker holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Claim {
+    /// UUIDv7.
+    pub id: Uuid,
+    /// Proves that the claim is the worker's.
+    pub token: String,
+    /// The run's id.
+    pub run: Uuid,
+    /// The run's group.
+    pub group: String,
+    /// The task's name.
+    pub task: String,
+    /// Which item of a mapped task, from 0.
+    pub item: Option<u32>,
+    /// From 1.
+    pub attempt: u32,
+    /// What to do it with: an object.
+    pub params: Box<RawValue>,
+    /// What a script learns from `context`.
+    pub context: Box<RawValue>,
+    /// When the token becomes old.
+    pub lease_expires_at: Moment,
 }
 
 /// A run.

@@ -29,6 +29,8 @@ pub enum Method {
     Post,
     /// Replaces.
     Put,
+    /// Changes a part.
+    Patch,
     /// Removes.
     Delete,
 }
@@ -40,6 +42,7 @@ impl Method {
             Self::Get => "GET",
             Self::Post => "POST",
             Self::Put => "PUT",
+            Self::Patch => "PATCH",
             Self::Delete => "DELETE",
         }
     }
@@ -49,6 +52,7 @@ impl Method {
             Self::Get => MethodFilter::GET,
             Self::Post => MethodFilter::POST,
             Self::Put => MethodFilter::PUT,
+            Self::Patch => MethodFilter::PATCH,
             Self::Delete => MethodFilter::DELETE,
         }
     }

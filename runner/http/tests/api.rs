@@ -15,7 +15,7 @@ use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::state::TaskState;
 use heddle_domain::{Chance, Clock, Name, Time};
 use heddle_http::engine_api::*;
-use heddle_http::shapes::{Backfill, BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use heddle_http::shapes::{Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
 use heddle_http::{App, AppParts, HttpConfig, router};
 use heddle_store::Store;
 use heddle_store::backfill::BackfillAction;
@@ -171,6 +171,22 @@ impl EngineApi for Small {
     }
     fn nodes(&self) -> Answer<'_, Vec<Node>> {
         later(Ok(Vec::new()))
+    }
+    fn claim(&self, _spec: ClaimSpec) -> Answer<'_, Vec<Claim>> {
+        later(Ok(Vec::new()))
+    }
+    fn on_claims(
+        &self,
+        words: Vec<ClaimWord>,
+        _queues: Vec<String>,
+    ) -> Answer<'_, Vec<Result<Option<heddle_domain::Time>, Refusal>>> {
+        let refuse = |_| {
+            Err(Refusal::Conflict {
+                detail: "the token is old".into(),
+                existing: None,
+            })
+        };
+        later(Ok(words.into_iter().map(refuse).collect()))
     }
     fn stats(&self) -> Answer<'_, Value> {
         later(Ok(json!({})))

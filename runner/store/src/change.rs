@@ -25,10 +25,17 @@ pub struct By<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noun {
     Backfill,
+    Assignment,
+    /// In the log of changes: offers of the audience have changed, or stock of theirs came back.
+    Audience,
     Category,
     Connection,
     Group,
+    /// In the log of changes: the audience has other members.
+    Members,
+    Offer,
     Pool,
+    Queue,
     Run,
     Script,
     Secret,
@@ -42,10 +49,15 @@ impl Noun {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Backfill => "backfill",
+            Self::Assignment => "assignment",
+            Self::Audience => "audience",
             Self::Category => "category",
             Self::Connection => "connection",
             Self::Group => "group",
+            Self::Members => "members",
+            Self::Offer => "offer",
             Self::Pool => "pool",
+            Self::Queue => "queue",
             Self::Run => "run",
             Self::Script => "script",
             Self::Secret => "secret",

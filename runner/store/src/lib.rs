@@ -3,6 +3,8 @@
 //! Statements whose correctness rests on locks stand as files of their own under `src/sql/`, each opening with a
 //! locking note. Everything else is an inline `query!`, checked against the schema when it is compiled.
 
+pub mod assignment;
+pub mod audience;
 pub mod audit;
 pub mod backfill;
 pub mod blob;
@@ -10,12 +12,15 @@ pub mod category;
 pub mod change;
 pub mod connection;
 mod error;
+pub mod event;
 pub mod group;
 pub mod link;
 pub mod live;
 pub mod log;
 pub mod node;
+pub mod offer;
 pub mod pool;
+pub mod queue;
 pub mod run;
 pub mod schedule;
 pub mod script;

@@ -30,6 +30,16 @@ pub enum QueueCommand {
         /// Its name
         name: String,
     },
+    /// Hand out so much in so long at most
+    Limit {
+        /// Its name
+        name: String,
+        /// How many claims, such as 100; without it the limit is taken away
+        #[arg(requires = "per")]
+        count: Option<u32>,
+        /// In how long, such as 1m
+        per: Option<String>,
+    },
 }
 
 pub(crate) async fn run(session: &Session, command: QueueCommand) -> Result<ExitCode> {
@@ -38,8 +48,8 @@ pub(crate) async fn run(session: &Session, command: QueueCommand) -> Result<Exit
             let columns = [
                 ("NAME", "/name"),
                 ("DEPTH", "/depth"),
-                ("CLAIMED", "/claimed|/running"),
-                ("OLDEST", "/oldest|/oldest_at"),
+                ("CLAIMED", "/claimed"),
+                ("OLDEST", "/oldest"),
                 ("WORKERS", "/workers"),
                 ("PAUSED", "/paused"),
             ];
@@ -47,6 +57,15 @@ pub(crate) async fn run(session: &Session, command: QueueCommand) -> Result<Exit
         }
         QueueCommand::Show { name } => session.show(&["v1", "queues", &name]).await?,
         QueueCommand::Pause { name } => session.act(&["v1", "queues", &name, "pause"], &json!({})).await?,
+        QueueCommand::Limit { name, count, per } => {
+            let rate = count.zip(per).map(|(count, per)| json!({"count": count, "per": per}));
+            let request = session
+                .client
+                .put(&["v1", "queues", &name])
+                .json(&json!({"rate": rate}));
+            let queue: serde_json::Value = request.send().await?;
+            session.output.print_thing(&queue)?;
+        }
         QueueCommand::Resume { name } => session.act(&["v1", "queues", &name, "resume"], &json!({})).await?,
     }
     done()

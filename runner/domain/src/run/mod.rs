@@ -346,6 +346,11 @@ impl Progress {
         made == Some(self.task(task))
     }
 
+    /// Whether `on_failure: stop` has struck: nothing new starts.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     /// The first failure, for people.
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()

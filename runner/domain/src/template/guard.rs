@@ -3,7 +3,7 @@
 //! nested. A stack that overflows takes the whole node with it.
 
 use super::TEMPLATE_MAX_BYTES;
-use super::scan::{self, Code, Kind, wrong};
+use super::scan::{self, Code, Kind, Token, wrong};
 
 /// Statements that there are. `macro`, `call`, `include` and blocks of captured output are not: they bind grown
 /// strings to names.
@@ -37,6 +37,7 @@ pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
     let mut bound_nesting = 0;
     let mut statements = Vec::new();
     for code in &codes {
+        check_words(template, code)?;
         let nesting = nesting(template, code)?;
         counts.add(code);
         if code.statement {
@@ -78,11 +79,49 @@ pub(super) fn check_expression(expression: &str) -> Result<Code<'_>, String> {
         return Err("an empty expression".into());
     }
     let code = scan::expression(expression)?;
+    check_words(expression, &code)?;
     nesting(expression, &code)?;
     let mut counts = Counts::default();
     counts.add(&code);
     counts.check(false)?;
     Ok(code)
+}
+
+/// minijinja takes `in` and the like for a name where it expects an operand; here they are none.
+fn check_words(source: &str, code: &Code<'_>) -> Result<(), String> {
+    let tags = usize::from(code.statement);
+    for index in (tags..code.tokens.len()).filter(|index| code.is_operator(*index)) {
+        let token = &code.tokens[index];
+        let word = |at: usize| {
+            if at >= tags && code.is_operator(at) {
+                code.tokens[at].text
+            } else {
+                ""
+            }
+        };
+        let before = index.checked_sub(1).filter(|before| *before >= tags);
+        let sound = match (before.map(word), token.text) {
+            // `not in`, `is in` and `is not in`.
+            (Some("not" | "is"), "in") | (Some("is"), "not") => true,
+            (Some("is"), _) | (Some("in"), "not") => false,
+            (None, "not") => true,
+            (Some(""), "not") => {
+                let before = code.before(index);
+                before.is_some_and(|before| before.kind != Kind::Sign || matches!(before.text, "," | ":" | "="))
+            }
+            (Some(_), "not") => true,
+            (Some(""), _) => code.before(index).is_some_and(Token::ends_operand),
+            _ => false,
+        };
+        if !sound {
+            return Err(wrong(source, token.start, &format!("`{}` is no name", token.text)));
+        }
+        if matches!(token.text, "in" | "not" | "if") && before.is_some_and(|before| code.is_test(before)) {
+            let detail = format!("`{}` right after a test; put the test in brackets", token.text);
+            return Err(wrong(source, token.start, &detail));
+        }
+    }
+    Ok(())
 }
 
 fn check_tag(template: &str, code: &Code<'_>) -> Result<(), String> {

@@ -67,6 +67,19 @@ impl Code<'_> {
             && !self.before(index).is_some_and(|before| before.is("."))
     }
 
+    /// Whether the token is a test's name: a word after `is`, or after `is not`.
+    pub(super) fn is_test(&self, index: usize) -> bool {
+        let is = |at: usize| {
+            at > 0 && self.tokens[at].is("is") && self.is_operator(at) && self.tokens[at - 1].ends_operand()
+        };
+        let Some(before) = index.checked_sub(1) else {
+            return false;
+        };
+        let after_not = self.tokens[before].is("not") && before.checked_sub(1).is_some_and(is);
+        let word = &self.tokens[index];
+        word.kind == Kind::Word && (after_not || (is(before) && !word.is("not")))
+    }
+
     /// The token before one.
     pub(super) fn before(&self, index: usize) -> Option<&Token<'_>> {
         index.checked_sub(1).map(|before| &self.tokens[before])
@@ -170,10 +183,8 @@ fn piece<'s>(source: &'s str, from: usize, close: Option<&str>) -> Result<(Code<
         match kind {
             Kind::Open => open.push(text),
             Kind::Close => {
-                if !matches!(
-                    (open.pop(), text),
-                    (Some("("), ")") | (Some("["), "]") | (Some("{"), "}")
-                ) {
+                let opened = open.pop();
+                if !matches!((opened, text), (Some("("), ")") | (Some("["), "]") | (Some("{"), "}")) {
                     return Err(wrong(source, at, &format!("a `{text}` that closes nothing")));
                 }
             }

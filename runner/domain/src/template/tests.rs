@@ -253,6 +253,7 @@ fn instants_compare_with_texts() {
             "cannot be compared with a value of type map",
         ),
         ("1 == 1 and logical_time < 'soon'", "at `logical_time < 'soon'`"),
+        ("params.missing.deeper > 1", "params.missing"),
         ("params.missing > 1 or true", "`params.missing > 1` is not defined"),
     ] {
         let error = when(condition).expect_err(condition);
@@ -351,6 +352,43 @@ fn other_comparisons_stay() {
             (plain, ours) => panic!("{expression}: {ours:?}, not {plain:?}"),
         }
         assert_eq!(templates.check_condition(expression, &any_task), Ok(()), "{expression}");
+    }
+}
+
+proptest::proptest! {
+    /// Whatever minijinja compiles it also compiles as we write it, and without instants it means the same.
+    #[test]
+    fn rewriting_keeps_the_meaning(words in proptest::collection::vec(proptest::sample::select(vec![
+        "1", "2", "0x1f", "1.5", "'a'", "''", "params.n", "params", "none", "true", "(", ")", "[", "]", "{", "}", ",",
+        ":", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "not", "and", "or", "if", "else", "is", "is not",
+        "defined", "odd", "eq", "in", "+", "-", "*", "**", "~", "|", "string", "list", "abs", "default", "range", "dict",
+        "a", "=", ".", "1 < 2", "1 == 1", "(1)", "[1, 2]", "{'a': 1}", "1 in [1]", "x[1:2]",
+    ]), 1..12), spaced: bool) {
+        let expression = words.join(if spaced { " " } else { "" });
+        let templates = Templates::new();
+        if let Ok(code) = guard::check_expression(&expression)
+            && let Ok(plain) = templates.env.compile_expression(&expression)
+            && let Some(rewritten) = compare::rewrite(&expression, std::slice::from_ref(&code))
+        {
+            let ours = templates.env.compile_expression(&rewritten.text).expect(&expression);
+            match (plain.eval(scope().context()), ours.eval(scope().context())) {
+                (Ok(plain), Ok(ours)) => assert_eq!(plain, ours, "{expression}: {}", rewritten.text),
+                // All parts of a chain are looked up.
+                (Ok(_), Err(_)) if rewritten.text.contains(",'") => {}
+                (Ok(_), Err(error)) if error.detail().is_some_and(|detail| detail.contains("nothing is `in`")) => {}
+                (Ok(plain), Err(error)) => panic!("{expression}: {plain:?}, {error:?}"),
+                (Err(_), _) => {}
+            }
+        }
+        for template in [format!("{{{{ {expression} }}}}"), format!("{{% set y = {expression} %}}{{{{ y }}}}"),
+            format!("{{% if {expression} %}}{{% endif %}}"), format!("{{% for y in {expression} %}}{{% endfor %}}")] {
+            if let Ok(codes) = guard::check(&template)
+                && templates.env.template_from_str(&template).is_ok()
+                && let Some(rewritten) = compare::rewrite(&template, &codes)
+            {
+                templates.env.template_from_str(&rewritten.text).expect(&rewritten.text);
+            }
+        }
     }
 }
 

@@ -52,12 +52,7 @@ fn named<'s>(code: &Code<'s>, index: usize) -> Option<Use<'s>> {
     if before.is_some_and(|before| before.is("|")) {
         return Some(Use::Filter(token.text));
     }
-    let is =
-        |at: usize| at > 0 && code.tokens[at].is("is") && code.is_operator(at) && code.tokens[at - 1].ends_operand();
-    let after_is = index
-        .checked_sub(1)
-        .is_some_and(|one| is(one) || (code.tokens[one].is("not") && one.checked_sub(1).is_some_and(is)));
-    if after_is && !token.is("not") {
+    if code.is_test(index) {
         return Some(Use::Test(token.text));
     }
     let called = code.tokens.get(index + 1).is_some_and(|next| next.is("("));

@@ -1,6 +1,7 @@
 //! The engine's handle behind the routes: [`EngineApi`] for [`Engine`].
 
 mod backfills;
+mod claims;
 mod next;
 mod runs;
 mod scripts;
@@ -23,10 +24,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::engine_api::{
-    Answer, BackfillStart, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery, NextInstants, Refusal, RunFilter,
-    Submission, TaskRef,
+    Answer, BackfillStart, ClaimSpec, ClaimWord, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery,
+    NextInstants, Refusal, RunFilter, Submission, TaskRef,
 };
-use crate::shapes::{Backfill, BulkReport, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use crate::shapes::{Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
 
 impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Self {
@@ -188,8 +189,24 @@ impl EngineApi for Engine {
         Box::pin(nodes(self))
     }
 
+    fn claim(&self, spec: ClaimSpec) -> Answer<'_, Vec<Claim>> {
+        Box::pin(claims::claim(self, spec))
+    }
+
+    fn on_claims(
+        &self,
+        words: Vec<ClaimWord>,
+        queues: Vec<String>,
+    ) -> Answer<'_, Vec<Result<Option<heddle_domain::Time>, Refusal>>> {
+        Box::pin(claims::on_claims(self, words, queues))
+    }
+
     fn stats(&self) -> Answer<'_, Value> {
         Box::pin(stats(self))
+    }
+
+    fn dispatcher(&self) -> Option<heddle_engine::Dispatcher> {
+        Some(Self::dispatcher(self))
     }
 
     fn follow(&self) -> BoxFuture<'_, ()> {

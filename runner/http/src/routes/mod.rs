@@ -1,14 +1,20 @@
 //! The routes, one file per noun.
 
 mod admin;
+mod assignments;
+mod audiences;
 mod backfills;
 mod categories;
 mod compatibility;
 mod connections;
+mod dispatch;
+mod events;
 mod grants;
 mod groups;
 mod health;
+mod offers;
 mod pools;
+mod queues;
 mod run_controls;
 mod runs;
 mod scripts;
@@ -31,10 +37,16 @@ pub fn table() -> Table {
         ("runs", run_controls::routes()),
         ("tasks", tasks::routes()),
         ("backfills", backfills::routes()),
+        ("queues", queues::routes()),
         ("secrets", secrets::routes()),
         ("connections", connections::routes()),
         ("tokens", tokens::routes()),
         ("pools", pools::routes()),
+        ("dispatch", offers::routes()),
+        ("dispatch", audiences::routes()),
+        ("dispatch", dispatch::routes()),
+        ("dispatch", assignments::routes()),
+        ("events", events::routes()),
         ("admin", admin::routes()),
         ("compatibility", compatibility::routes()),
         ("health", health::routes()),

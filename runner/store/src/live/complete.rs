@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::claim::claim_in;
 use super::create::create_in;
 use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
+use super::queue::{QueueRow, put_in};
 use super::{Claimed, Created, Interrupted, NewRun, ReadyRow};
 use crate::{Store, StoreError};
 
@@ -97,6 +98,8 @@ pub struct RunWrite {
     pub priority: i16,
     /// What became ready.
     pub ready: Vec<ReadyRow>,
+    /// What workers may claim from now on.
+    pub queued: Vec<QueueRow>,
     /// Retries due later.
     pub timers: Vec<(Time, AttemptKey)>,
     /// Timers to be forgotten.
@@ -466,8 +469,10 @@ impl Completion {
         self.write_timers(writes).await?;
         written.interrupted = self.interrupt(writes).await?;
         self.write_maps(writes).await?;
-        let rows: Vec<(&RunWrite, &ReadyRow)> =
-            writes.iter().flat_map(|write| write.ready.iter().map(move |row| (write, row))).collect();
+        let rows: Vec<(&RunWrite, &ReadyRow)> = writes
+            .iter()
+            .flat_map(|write| write.ready.iter().map(move |row| (write, row)))
+            .collect();
         let (pooled, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, row)| row.pools.is_some());
         if !pooled.is_empty() {
             insert_pooled_of_writes(&mut self.tx, writes).await?;
@@ -495,18 +500,32 @@ impl Completion {
             .fetch_one(&mut *self.tx)
             .await?;
         }
+        let queued: Vec<(RunId, i16, &QueueRow)> = writes
+            .iter()
+            .flat_map(|write| write.queued.iter().map(move |row| (write.run, write.priority, row)))
+            .collect();
+        put_in(&mut self.tx, &queued).await?;
         let going: Vec<&RunWrite> = writes.iter().filter(|write| !write.state.is_final()).collect();
         if !going.is_empty() {
             let ids: Vec<Uuid> = going.iter().map(|write| write.run.0).collect();
             let states: Vec<i16> = going.iter().map(|write| write.state.number()).collect();
             let progress: Vec<Vec<u8>> = going.iter().map(|write| write.progress.clone()).collect();
             sqlx::query!(
-                "UPDATE heddle.runs_live l
-                    SET state = w.state, progress = w.progress,
-                        started_at = CASE WHEN w.state = 0 THEN NULL ELSE coalesce(l.started_at, $4) END,
-                        waiting_for = CASE WHEN w.state = 0 THEN l.waiting_for END
-                   FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[]) AS w (id, state, progress)
-                  WHERE l.id = w.id",
+                "WITH moved AS (
+                     UPDATE heddle.runs_live l
+                        SET state = w.state, progress = w.progress,
+                            started_at = CASE WHEN w.state = 0 THEN NULL ELSE coalesce(l.started_at, $4) END,
+                            waiting_for = CASE WHEN w.state = 0 THEN l.waiting_for END
+                       FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[]) AS w (id, state, progress)
+                      WHERE l.id = w.id
+                     RETURNING l.id, l.group_id, l.trigger, l.logical_time, l.started_at)
+                 INSERT INTO heddle.events (kind, at, data)
+                 SELECT 'run.started', $4,
+                        jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
+                            (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
+                            'logical_time', heddle.moment(x.logical_time)))
+                   FROM moved x JOIN heddle.groups g ON g.id = x.group_id
+                  WHERE x.started_at = $4 HAVING count(*) > 0",
                 &ids,
                 &states,
                 &progress,
@@ -646,6 +665,21 @@ impl Completion {
         let tasks: Vec<i16> = hit.iter().map(|(_, key)| key.task as i16).collect();
         let items: Vec<i32> = hit.iter().map(|(_, key)| key.item_number()).collect();
         interrupt_pooled(&mut self.tx, &runs, &tasks, &items).await?;
+        // What is being claimed at this moment is waited for; the next statement sees where it went.
+        sqlx::query!(
+            "WITH hit AS (
+                 SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)
+             ),
+             unclaimed AS (
+                 DELETE FROM heddle.ready r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item
+             )
+             DELETE FROM heddle.queue_ready r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item",
+            &runs,
+            &tasks,
+            &items
+        )
+        .execute(&mut *self.tx)
+        .await?;
         let rows = sqlx::query_file!("src/sql/interrupt.sql", &runs, &tasks, &items, self.now)
             .fetch_all(&mut *self.tx)
             .await?;
@@ -666,10 +700,19 @@ impl Completion {
     pub async fn withdraw(&mut self, runs: &[RunId]) -> Result<Vec<(RunId, TaskKey)>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let mut withdrawn = withdraw_pooled(&mut self.tx, &ids).await?;
-        let rows = sqlx::query!("DELETE FROM heddle.ready WHERE run = ANY ($1) RETURNING run, task, item", &ids)
-            .fetch_all(&mut *self.tx)
-            .await?;
-        withdrawn.extend(rows.into_iter().map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))));
+        let rows = sqlx::query!(
+            r#"WITH unclaimed AS (DELETE FROM heddle.ready WHERE run = ANY ($1) RETURNING run, task, item),
+                    queued AS (DELETE FROM heddle.queue_ready WHERE run = ANY ($1) RETURNING run, task, item)
+               SELECT run AS "run!", task AS "task!", item AS "item!" FROM unclaimed
+               UNION ALL SELECT run, task, item FROM queued"#,
+            &ids
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        withdrawn.extend(
+            rows.into_iter()
+                .map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))),
+        );
         Ok(withdrawn)
     }
 

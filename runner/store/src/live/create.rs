@@ -13,6 +13,7 @@ use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::pools::insert_pooled_of_runs;
+use super::queue::{QueueRow, put_in};
 use crate::{Store, StoreError};
 
 /// A row for *ready*, or for *running* if it is handed to this node.
@@ -87,6 +88,8 @@ pub struct NewRun {
     pub progress: Vec<u8>,
     /// What of it may start at once.
     pub ready: Vec<ReadyRow>,
+    /// What of it workers may claim at once.
+    pub queued: Vec<QueueRow>,
     /// It waits before its group's gate.
     pub gated: bool,
     /// It waits for upstream groups before that.
@@ -118,10 +121,16 @@ pub enum Created {
 impl Store {
     /// Creates runs, in one transaction. The answers are in the order of `runs`.
     pub async fn create_runs(&self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
-        let plain =
-            runs.iter().all(|run| run.key.is_none() && run.dedupe.is_none() && run.parent.is_none() && !run.gated
-                && !run.instant && run.deadline_at.is_none()
-                && run.ready.iter().all(|row| row.pools.is_none()));
+        let plain = runs.iter().all(|run| {
+            run.key.is_none()
+                && run.dedupe.is_none()
+                && run.parent.is_none()
+                && !run.gated
+                && !run.instant
+                && run.deadline_at.is_none()
+                && run.queued.is_empty()
+                && run.ready.iter().all(|row| row.pools.is_none())
+        });
         if plain {
             let all: Vec<&NewRun> = runs.iter().collect();
             let mut connection = self.pool.acquire().await?;
@@ -446,8 +455,10 @@ async fn insert_runs(
         };
     }
     let started: Vec<Option<Time>> = column!(run => (run.state != RunState::Waiting).then_some(run.created_at));
-    let rows: Vec<(&NewRun, &ReadyRow)> =
-        runs.iter().flat_map(|run| run.unpooled().map(move |row| (*run, row))).collect();
+    let rows: Vec<(&NewRun, &ReadyRow)> = runs
+        .iter()
+        .flat_map(|run| run.unpooled().map(move |row| (*run, row)))
+        .collect();
     macro_rules! row_column {
         ($run:ident, $row:ident => $value:expr) => {
             rows.iter().map(|($run, $row)| $value).collect::<Vec<_>>()
@@ -491,7 +502,12 @@ async fn insert_runs(
         lease,
         now
     )
-    .fetch_one(connection)
+    .fetch_one(&mut *connection)
     .await?;
+    let queued: Vec<(RunId, i16, &QueueRow)> = runs
+        .iter()
+        .flat_map(|run| run.queued.iter().map(|row| (run.id, run.priority, row)))
+        .collect();
+    put_in(connection, &queued).await?;
     Ok(fit)
 }

@@ -235,7 +235,7 @@ impl Store {
             r#"SELECT r.run, r.task, r.item, r.attempt, r.lease,
                       (SELECT n.id FROM heddle.nodes n WHERE n.lease = r.lease) AS node
                FROM heddle.running r
-              WHERE r.lease <> 0
+              WHERE r.lease > 0
                 AND NOT EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = r.lease AND n.expires_at > clock_timestamp())
               LIMIT $1"#,
             BATCH_MAX as i64

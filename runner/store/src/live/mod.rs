@@ -37,6 +37,7 @@ mod control;
 mod create;
 mod inbox;
 mod pools;
+mod queue;
 
 pub use claim::{Claimed, RunFacts};
 pub(crate) use complete::insert_logs_in;
@@ -47,6 +48,9 @@ pub use control::{Interrupted, LiveRun};
 pub(crate) use create::create_in;
 pub use create::{Created, NewRun, ReadyRow};
 pub use inbox::{ActiveRun, Due, Inbox, LostAttempt, Settlement};
+pub use queue::{
+    ClaimFate, ClaimKey, ClaimWish, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,
+};
 
 /// How many rows one transaction of the data plane moves at most.
 pub const BATCH_MAX: usize = 2_000;

@@ -65,5 +65,15 @@ followed AS (
      WHERE g.end_state = 3
        AND EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = g.group_id AND l.kind = 'depends_on')
     RETURNING run
+),
+-- One row of the feed for all runs that ended alike; see migration 0006.
+told AS (
+    INSERT INTO heddle.events (kind, at, data)
+    SELECT (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2], max(x.finished_at),
+           jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
+               (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
+               'logical_time', heddle.moment(x.logical_time), 'error', x.run_error))
+      FROM gone x JOIN heddle.groups g ON g.id = x.group_id
+     GROUP BY x.end_state
 )
 SELECT run AS "run!", run IN (SELECT run FROM followed) AS "followed!" FROM fenced

@@ -18,6 +18,17 @@ WITH new_runs AS (
         AS n (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time, interval_start,
               interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at, deadline_at,
               parent_run, parent_task, parent_item, parent_attempt, source, waiting_for, progress)
+    RETURNING id, group_id, state, trigger, logical_time
+),
+-- One row of the feed for all runs that start; see migration 0006.
+told AS (
+    INSERT INTO heddle.events (kind, at, data)
+    SELECT 'run.started', $35,
+           jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
+               (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
+               'logical_time', heddle.moment(x.logical_time)))
+      FROM new_runs x JOIN heddle.groups g ON g.id = x.group_id
+     WHERE x.state = 1 HAVING count(*) > 0
 ),
 rows AS MATERIALIZED (
     SELECT w.*, w.handed AND EXISTS (

@@ -12,6 +12,9 @@ stopped AS (
     DELETE FROM heddle.running r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item
     RETURNING r.run, r.task, r.item, r.attempt, r.lease, r.started_at
 ),
+revoked AS (
+    DELETE FROM heddle.queue_claims c USING hit h WHERE c.run = h.run AND c.task = h.task AND c.item = h.item
+),
 recorded AS (
     INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, node)
     SELECT s.run, s.task, s.item, s.attempt, 5, s.started_at, greatest($4, s.started_at), n.id

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""A worker of a Heddle queue, with nothing but the standard library.
+
+    python3 worker.py http://127.0.0.1:8080 approvals [how many at once]
+
+A token, where one is needed, stands in HEDDLE_TOKEN. Ctrl-C (or SIGTERM) lets what is under way end.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+LEASE_SECONDS = 10
+WAIT_SECONDS = 5  # short, so that a stop is noticed soon
+
+
+class Refused(Exception):
+    """The server said no; `status` is 409 for a token that is old."""
+
+    def __init__(self, status, detail):
+        super().__init__(detail)
+        self.status = status
+
+
+class Heddle:
+    def __init__(self, base, token=None):
+        self.base = base.rstrip("/")
+        self.headers = {"content-type": "application/json"}
+        if token:
+            self.headers["authorization"] = f"Bearer {token}"
+
+    def post(self, path, body, timeout=30):
+        request = urllib.request.Request(
+            self.base + path, json.dumps(body).encode(), self.headers, method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            problem = json.loads(error.read() or b"{}")
+            raise Refused(error.code, problem.get("detail", error.reason)) from None
+
+    def claims(self, queue, worker, max):
+        body = {"worker": worker, "max": max, "lease": f"{LEASE_SECONDS}s", "wait": f"{WAIT_SECONDS}s"}
+        return self.post(f"/v1/queues/{queue}/claims", body, WAIT_SECONDS + 30)["items"]
+
+    def on_claim(self, claim, action, **body):
+        return self.post(f"/v1/claims/{claim['id']}/{action}", {"token": claim["token"], **body})
+
+
+def work(params, context, stopped):
+    """What this worker does: waits `sleep_ms`, fails if it is told to, and answers `value` otherwise."""
+    if stopped.wait(params.get("sleep_ms", 0) / 1000):
+        return None  # cancelled, paused, or given to somebody else
+    if "fail" in params:
+        raise RuntimeError(params["fail"])
+    return {"value": params.get("value"), "by": "python"}
+
+
+def do(heddle, claim):
+    """Works on one claim, and keeps its lease alive meanwhile."""
+    done, stopped = threading.Event(), threading.Event()
+
+    def beat():
+        while not done.wait(LEASE_SECONDS / 3):
+            try:
+                heddle.on_claim(claim, "heartbeat")
+            except Refused as refused:
+                if refused.status == 409:
+                    print(f"stopping {claim['task']}: {refused}", flush=True)
+                    stopped.set()
+                    return
+            except OSError:
+                pass  # the next one may get through
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        try:
+            output = work(claim["params"], claim["context"], stopped)
+        except Exception as error:
+            report = lambda: heddle.on_claim(claim, "fail", error=str(error))
+        else:
+            if stopped.is_set():
+                return
+            report = lambda: heddle.on_claim(claim, "complete", output=output)
+        for attempt in range(5):
+            try:
+                report()
+                print(f"done: {claim['group']}/{claim['task']} {claim['run']}", flush=True)
+                return
+            except Refused as refused:
+                if refused.status < 500 and refused.status != 429:
+                    print(f"not accepted: {refused}", flush=True)
+                    return
+            except OSError as error:
+                print(f"cannot reach the server: {error}", flush=True)
+            time.sleep(2**attempt / 5)
+    finally:
+        done.set()
+
+
+def main():
+    base, queue = sys.argv[1:3]
+    at_once = int(sys.argv[3]) if len(sys.argv) > 3 else 4
+    heddle = Heddle(base, os.environ.get("HEDDLE_TOKEN"))
+    worker = f"python-{os.getpid()}"
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    under_way = set()
+    with ThreadPoolExecutor(at_once) as threads:
+        while not stop.is_set():
+            under_way = {future for future in under_way if not future.done()}
+            free = at_once - len(under_way)
+            if free == 0:
+                stop.wait(0.05)
+                continue
+            try:
+                claims = heddle.claims(queue, worker, free)
+            except (Refused, OSError) as error:
+                print(f"cannot claim: {error}", flush=True)
+                if isinstance(error, Refused) and error.status in (401, 403, 404, 422):
+                    return 1
+                stop.wait(1)
+                continue
+            under_way |= {threads.submit(do, heddle, claim) for claim in claims}
+    print("stopped", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,642 @@
+//! Offers: when their occurrences are due, which of them a user may still be given, and in which order.
+//!
+//! An offer's occurrences are never written ahead; they are reckoned. A user's *window* is
+//! `[max(last finished occurrence, now - horizon), now]`, both ends included: what is due in it is given earliest
+//! first. The start is included so that two offers due at the same instant are both served; what the user has held is
+//! left out by (offer, occurrence).
+
+use chrono_tz::Tz;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::schedule::Schedule;
+use crate::schedule::local::{parse_moment, parse_zone};
+use crate::spec::{DailySpec, ScheduleSpec};
+use crate::{Fault, Faults, Name, Span, Time};
+
+/// The longest horizon, not included.
+pub const HORIZON_MAX: Span = Span::from_secs(24 * 3_600);
+/// The horizon unless it is configured.
+pub const HORIZON_DEFAULT: Span = Span::from_secs(12 * 3_600);
+/// Repeating offers per audience unless it is configured.
+pub const OFFERS_MAX_DEFAULT: u32 = 100;
+/// The shortest `every`.
+const EVERY_MIN: Span = Span::from_secs(1);
+/// The most stock that one occurrence may have.
+pub const STOCK_MAX: i32 = 1_000_000_000;
+/// The longest audience, in characters.
+const AUDIENCE_CHARS_MAX: usize = 255;
+/// The longest user id, in characters.
+const UID_CHARS_MAX: usize = 250;
+
+/// How an offer comes to be due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OfferKind {
+    /// At one instant.
+    Once,
+    /// Every so long, counted from an anchor.
+    Interval,
+    /// Every n days at a time of day.
+    Daily,
+}
+
+impl OfferKind {
+    /// The number in the table.
+    pub fn number(self) -> i16 {
+        match self {
+            Self::Once => 0,
+            Self::Interval => 1,
+            Self::Daily => 2,
+        }
+    }
+}
+
+/// Whether a user may take an occurrence more than once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Once.
+    #[default]
+    Single,
+    /// Again and again while stock lasts, before anything later.
+    Repeat,
+}
+
+/// How an assignment stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AssignmentState {
+    /// Held.
+    Assigned,
+    /// Done.
+    Completed,
+    /// The user gave up.
+    Failed,
+    /// Taken back by an operator, or with its task.
+    Revoked,
+    /// Held longer than `max_hold`.
+    Expired,
+}
+
+impl AssignmentState {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Assigned,
+        Self::Completed,
+        Self::Failed,
+        Self::Revoked,
+        Self::Expired,
+    ];
+
+    /// The number in the table; 0 stands for a hold.
+    pub fn number(self) -> i16 {
+        self as i16
+    }
+
+    /// From the number in the table.
+    pub fn from_number(number: i16) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.number() == number)
+    }
+
+    /// The word in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Assigned => "assigned",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Revoked => "revoked",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// From the word in the API.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
+    /// Whether a hold may end like this. A hold ends once.
+    pub fn follows(self, before: Self) -> bool {
+        match (before, self) {
+            (Self::Assigned, Self::Completed | Self::Failed | Self::Revoked | Self::Expired) => true,
+            (Self::Assigned, Self::Assigned) => false,
+            (Self::Completed | Self::Failed | Self::Revoked | Self::Expired, _) => false,
+        }
+    }
+
+    /// Whether the stock comes back.
+    pub fn returns_stock(self, return_failed: bool) -> bool {
+        match self {
+            Self::Assigned | Self::Completed => false,
+            Self::Failed => return_failed,
+            Self::Revoked | Self::Expired => true,
+        }
+    }
+}
+
+/// An offer as it is put: `PUT /v1/offers/{id}`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfferSpec {
+    /// The same as in the path.
+    #[serde(default)]
+    pub id: Option<Name>,
+    /// Told by the other fields if it is left out.
+    #[serde(default)]
+    pub kind: Option<OfferKind>,
+    /// `uid_x` or `gid_x`.
+    pub audience: String,
+    /// `once`: the instant, default the creation. `daily`: the first day, default the creation's.
+    #[serde(default)]
+    pub starts_at: Option<String>,
+    /// `interval`: an instant to count from, default the creation.
+    #[serde(default)]
+    pub anchor: Option<String>,
+    /// `interval`: the period.
+    #[serde(default)]
+    pub every: Option<Span>,
+    /// `daily`: default 1.
+    #[serde(default)]
+    pub every_days: Option<u32>,
+    /// `daily`: `HH:MM` or `HH:MM:SS`.
+    #[serde(default)]
+    pub at: Option<String>,
+    /// IANA zone, default UTC.
+    #[serde(default)]
+    pub timezone: Option<String>,
+    /// Nothing is due from here on.
+    #[serde(default)]
+    pub ends_at: Option<String>,
+    /// A named template that the params must satisfy.
+    #[serde(default)]
+    pub template: Option<Name>,
+    /// What the user is given.
+    #[serde(default)]
+    pub params: Map<String, Value>,
+    /// Stock per occurrence, or `each`; default 1.
+    #[serde(default)]
+    pub dispatch_times: Option<Value>,
+    /// Default `single`.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Of those due at the same instant, the higher goes first.
+    #[serde(default)]
+    pub priority: i16,
+    /// How long a user may hold it.
+    #[serde(default)]
+    pub max_hold: Option<Span>,
+    /// Whether a failed assignment gives its stock back.
+    #[serde(default)]
+    pub return_failed: bool,
+    /// Default true.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// When occurrences are due.
+#[derive(Clone, Debug)]
+pub enum Rhythm {
+    /// Once.
+    Once(Time),
+    /// `anchor + k * every`, k from 0.
+    Interval {
+        /// The first.
+        anchor: Time,
+        /// The period.
+        every: Span,
+    },
+    /// At a time of day.
+    Daily(Box<Schedule>),
+}
+
+/// An offer that has been checked, with every default filled in.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// How it comes to be due.
+    pub kind: OfferKind,
+    /// Whom it is for.
+    pub audience: String,
+    /// When it is due.
+    pub rhythm: Rhythm,
+    /// `once`: the instant; else the anchor, or the start.
+    pub starts_at: Time,
+    /// Not included.
+    pub ends_at: Option<Time>,
+    /// `None`: each member once.
+    pub stock: Option<i32>,
+    /// Whether a user may take it again.
+    pub mode: Mode,
+    /// Higher first.
+    pub priority: i16,
+    /// How long it may be held.
+    pub max_hold: Option<Span>,
+    /// Whether failures give stock back.
+    pub return_failed: bool,
+    /// Whether it is given out.
+    pub enabled: bool,
+    /// What its params satisfy.
+    pub template: Option<Name>,
+    /// What the user is given.
+    pub params: Map<String, Value>,
+    /// `daily`.
+    pub every_days: Option<u32>,
+    /// `daily`.
+    pub at: Option<String>,
+    /// `daily`.
+    pub timezone: Option<String>,
+}
+
+/// Checks an audience.
+pub fn check_audience(audience: &str) -> Result<(), String> {
+    let id = audience.strip_prefix("uid_").or_else(|| audience.strip_prefix("gid_"));
+    match id {
+        None | Some("") => Err("an audience is `uid_` or `gid_` and an id".into()),
+        Some(_) if audience.chars().count() > AUDIENCE_CHARS_MAX => {
+            Err(format!("an audience has at most {AUDIENCE_CHARS_MAX} characters"))
+        }
+        Some(id) if id.chars().any(char::is_control) => Err("an audience has no control characters".into()),
+        Some(_) => Ok(()),
+    }
+}
+
+/// A user's bare id; `uid_x` is taken for `x`.
+pub fn bare_uid(text: &str) -> Result<&str, String> {
+    let uid = text.strip_prefix("uid_").unwrap_or(text);
+    if uid.is_empty() || uid.chars().count() > UID_CHARS_MAX || uid.chars().any(char::is_control) {
+        return Err(format!(
+            "a user's id has 1 to {UID_CHARS_MAX} characters, none of them a control character"
+        ));
+    }
+    Ok(uid)
+}
+
+/// Reads `dispatch_times`.
+pub fn parse_stock(given: Option<&Value>) -> Result<Option<i32>, String> {
+    match given {
+        None => Ok(Some(1)),
+        Some(Value::String(word)) if word == "each" => Ok(None),
+        Some(Value::Number(number)) => match number.as_i64().and_then(|times| i32::try_from(times).ok()) {
+            Some(times) if (1..=STOCK_MAX).contains(&times) => Ok(Some(times)),
+            _ => Err(format!("`dispatch_times` is from 1 to {STOCK_MAX}, or `each`")),
+        },
+        Some(_) => Err("`dispatch_times` is a number from 1, or `each`".into()),
+    }
+}
+
+impl Offer {
+    /// Checks a spec; `created_at` is what an instant that is left out stands for.
+    pub fn compile(spec: OfferSpec, created_at: Time) -> Result<Self, Faults> {
+        let mut faults = Faults::default();
+        if let Err(detail) = check_audience(&spec.audience) {
+            faults.add("/audience", detail);
+        }
+        let kind = spec.kind.unwrap_or(match (&spec.every, &spec.at, &spec.every_days) {
+            (Some(_), ..) => OfferKind::Interval,
+            (None, None, None) if spec.anchor.is_none() => OfferKind::Once,
+            (None, None, None) => OfferKind::Interval,
+            _ => OfferKind::Daily,
+        });
+        use OfferKind::{Daily, Interval, Once};
+        for (field, there, kinds) in [
+            ("starts_at", spec.starts_at.is_some(), &[Once, Daily][..]),
+            ("anchor", spec.anchor.is_some(), &[Interval][..]),
+            ("every", spec.every.is_some(), &[Interval][..]),
+            ("every_days", spec.every_days.is_some(), &[Daily][..]),
+            ("at", spec.at.is_some(), &[Daily][..]),
+        ] {
+            if there && !kinds.contains(&kind) {
+                faults.add(
+                    format!("/{field}"),
+                    format!("`{field}` does not go with this kind of offer"),
+                );
+            }
+        }
+        let zone = match spec.timezone.as_deref().map(parse_zone) {
+            None => Tz::UTC,
+            Some(Ok(zone)) => zone,
+            Some(Err(detail)) => {
+                faults.add("/timezone", detail);
+                Tz::UTC
+            }
+        };
+        let mut moment = |field: &str, text: Option<&String>| match text.map(|text| parse_moment(text, zone)) {
+            None => None,
+            Some(Ok(at)) => Some(at),
+            Some(Err(detail)) => {
+                faults.add(format!("/{field}"), detail);
+                None
+            }
+        };
+        let ends_at = moment("ends_at", spec.ends_at.as_ref());
+        let starts_at = match kind {
+            Once | Daily => moment("starts_at", spec.starts_at.as_ref()),
+            Interval => moment("anchor", spec.anchor.as_ref()),
+        }
+        .unwrap_or(created_at);
+        let rhythm = match kind {
+            Once => Some(Rhythm::Once(starts_at)),
+            Interval => match spec.every {
+                Some(every) if every >= EVERY_MIN => Some(Rhythm::Interval {
+                    anchor: starts_at,
+                    every,
+                }),
+                Some(_) => {
+                    faults.add("/every", format!("`every` is at least {EVERY_MIN}"));
+                    None
+                }
+                None => {
+                    faults.add("/every", "an interval needs `every`, such as `5m`");
+                    None
+                }
+            },
+            Daily => daily(&spec, zone, starts_at, &mut faults),
+        };
+        if ends_at.is_some_and(|ends| ends <= starts_at) {
+            faults.add(
+                "/ends_at",
+                "`ends_at` is not after the offer's start: it would never be due",
+            );
+        }
+        let stock = parse_stock(spec.dispatch_times.as_ref()).unwrap_or_else(|detail| {
+            faults.add("/dispatch_times", detail);
+            Some(1)
+        });
+        if stock.is_none() && spec.mode == Mode::Repeat {
+            faults.add(
+                "/mode",
+                "`each` gives every member the offer once; it does not go with `repeat`",
+            );
+        }
+        if spec.max_hold.is_some_and(Span::is_zero) {
+            faults.add("/max_hold", "`max_hold` is longer than zero");
+        }
+        let (true, Some(rhythm)) = (faults.is_empty(), rhythm) else {
+            return Err(faults);
+        };
+        Ok(Self {
+            kind,
+            audience: spec.audience,
+            rhythm,
+            starts_at,
+            ends_at,
+            stock,
+            mode: spec.mode,
+            priority: spec.priority,
+            max_hold: spec.max_hold,
+            return_failed: spec.return_failed,
+            enabled: spec.enabled,
+            template: spec.template,
+            params: spec.params,
+            every_days: (kind == Daily).then(|| spec.every_days.unwrap_or(1)),
+            at: spec.at,
+            timezone: (kind == Daily).then(|| zone.name().to_owned()),
+        })
+    }
+
+    /// The first occurrence at or after `from`.
+    pub fn first_from(&self, from: Time) -> Option<Time> {
+        let found = match &self.rhythm {
+            Rhythm::Once(at) => (*at >= from).then_some(*at),
+            Rhythm::Interval { anchor, every } => {
+                if from <= *anchor {
+                    Some(*anchor)
+                } else {
+                    let past = from.signed_duration_since(*anchor).num_microseconds()?;
+                    let period = i64::try_from(every.micros()).ok()?.max(1);
+                    let steps = past / period + i64::from(past % period != 0);
+                    anchor.checked_add_signed(chrono::TimeDelta::microseconds(steps.checked_mul(period)?))
+                }
+            }
+            Rhythm::Daily(schedule) => schedule.next_after(from - chrono::TimeDelta::microseconds(1)),
+        }?;
+        self.ends_at.is_none_or(|ends| found < ends).then_some(found)
+    }
+
+    /// The first occurrence after `at`.
+    pub fn next_after(&self, at: Time) -> Option<Time> {
+        self.first_from(at + chrono::TimeDelta::microseconds(1))
+    }
+}
+
+fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Option<Rhythm> {
+    let Some(at) = &spec.at else {
+        faults.add("/at", "a daily offer needs `at`, a time of day such as `08:30`");
+        return None;
+    };
+    let schedule = ScheduleSpec {
+        daily: Some(DailySpec {
+            every_days: spec.every_days.unwrap_or(1),
+            at: at.clone(),
+        }),
+        timezone: Some(zone.name().to_owned()),
+        starts_at: Some(starts_at.to_rfc3339()),
+        ..ScheduleSpec::default()
+    };
+    // The window begins with `starts_at`; nothing is left out for having been due before the offer was made.
+    let ever = "1900-01-02T00:00:00Z".parse().unwrap_or(starts_at);
+    match Schedule::compile(&schedule, zone, ever) {
+        Ok(schedule) => Some(Rhythm::Daily(Box::new(schedule))),
+        Err(Fault { pointer, detail }) => {
+            let place = pointer
+                .strip_prefix("/daily")
+                .filter(|rest| !rest.is_empty())
+                .unwrap_or("/at");
+            faults.add(place, detail);
+            None
+        }
+    }
+}
+
+/// What may be given to a user now: both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// From.
+    pub from: Time,
+    /// To: the present.
+    pub to: Time,
+}
+
+impl Window {
+    /// A user's window.
+    pub fn new(last_finished: Option<Time>, now: Time, horizon: Span) -> Self {
+        let reach = now - horizon.chrono();
+        Self {
+            from: last_finished.map_or(reach, |last| last.max(reach)),
+            to: now,
+        }
+    }
+}
+
+/// Where an occurrence stands among those that a user may be given: the least goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    occurrence: Time,
+    /// What the user has just repeated goes on before another offer of the same instant.
+    fresh: bool,
+    priority: std::cmp::Reverse<i16>,
+    seq: i64,
+}
+
+impl Rank {
+    /// `again`: the user has had it before (`repeat`). `seq`: which offer was made first.
+    pub fn new(occurrence: Time, again: bool, priority: i16, seq: i64) -> Self {
+        Self {
+            occurrence,
+            fresh: !again,
+            priority: std::cmp::Reverse(priority),
+            seq,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn time(text: &str) -> Time {
+        text.parse().unwrap()
+    }
+
+    fn offer(spec: Value) -> Result<Offer, String> {
+        let spec: OfferSpec = crate::spec::read(&spec).map_err(|faults| faults.to_string())?;
+        Offer::compile(spec, time("2026-11-20T08:00:00Z")).map_err(|faults| {
+            faults
+                .0
+                .iter()
+                .map(|fault| fault.pointer.clone())
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
+    }
+
+    fn check_first(spec: Value, from: &str, expect: Option<&str>) {
+        let offer = offer(spec.clone()).unwrap();
+        assert_eq!(offer.first_from(time(from)), expect.map(time), "{spec} from {from}");
+    }
+
+    #[test]
+    fn occurrences_are_reckoned() {
+        let once = json!({"kind": "once", "audience": "gid_a", "starts_at": "2026-11-20T09:00:00Z"});
+        check_first(once.clone(), "2026-11-20T09:00:00Z", Some("2026-11-20T09:00:00Z"));
+        check_first(once, "2026-11-20T09:00:01Z", None);
+        let every = json!({"audience": "gid_a", "anchor": "2026-11-20T09:00:00Z", "every": "5m"});
+        for (from, expect) in [
+            ("2020-01-01T00:00:00Z", "2026-11-20T09:00:00Z"),
+            ("2026-11-20T09:00:00Z", "2026-11-20T09:00:00Z"),
+            ("2026-11-20T09:00:00.000001Z", "2026-11-20T09:05:00Z"),
+            ("2026-11-20T09:05:00Z", "2026-11-20T09:05:00Z"),
+            ("2026-12-20T09:07:00Z", "2026-12-20T09:10:00Z"),
+        ] {
+            check_first(every.clone(), from, Some(expect));
+        }
+        let ends = json!({"audience": "gid_a", "anchor": "2026-11-20T09:00:00Z", "every": "5m",
+                          "ends_at": "2026-11-20T09:05:00Z"});
+        check_first(ends, "2026-11-20T09:01:00Z", None);
+    }
+
+    #[test]
+    fn days_follow_the_clock_of_their_zone() {
+        let daily = json!({"audience": "gid_a", "at": "02:30", "timezone": "America/New_York",
+                           "starts_at": "2026-03-07T00:00:00Z"});
+        // 02:30 on 8 March 2026 does not exist there: the first instant after the gap is 03:00 EDT.
+        check_first(daily.clone(), "2026-03-08T00:00:00Z", Some("2026-03-08T07:00:00Z"));
+        check_first(daily, "2026-03-08T07:00:00.000001Z", Some("2026-03-09T06:30:00Z"));
+        let twice = json!({"audience": "gid_a", "at": "01:30", "every_days": 2, "timezone": "America/New_York",
+                           "starts_at": "2026-10-30"});
+        // 01:30 on 1 November 2026 is shown twice: once, the first time. Every second day from 30 October.
+        check_first(twice.clone(), "2026-10-31T00:00:00Z", Some("2026-11-01T05:30:00Z"));
+        check_first(twice, "2026-11-01T05:30:00.000001Z", Some("2026-11-03T06:30:00Z"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (spec, places) in [
+            (json!({"audience": "team"}), "/audience"),
+            (json!({"audience": "gid_"}), "/audience"),
+            (json!({"audience": "gid_a", "dispatch_times": 0}), "/dispatch_times"),
+            (json!({"audience": "gid_a", "dispatch_times": -3}), "/dispatch_times"),
+            (json!({"audience": "gid_a", "dispatch_times": 1.5}), "/dispatch_times"),
+            (json!({"audience": "gid_a", "dispatch_times": "all"}), "/dispatch_times"),
+            (json!({"audience": "gid_a", "kind": "interval"}), "/every"),
+            (json!({"audience": "gid_a", "kind": "interval", "every": "0"}), "/every"),
+            (json!({"audience": "gid_a", "kind": "daily"}), "/at"),
+            (json!({"audience": "gid_a", "kind": "daily", "at": "25:00"}), "/at"),
+            (
+                json!({"audience": "gid_a", "kind": "daily", "at": "08:00", "every_days": 0}),
+                "/every_days",
+            ),
+            (
+                json!({"audience": "gid_a", "kind": "daily", "at": "08:00", "timezone": "Mars"}),
+                "/timezone",
+            ),
+            (json!({"audience": "gid_a", "kind": "once", "every": "5m"}), "/every"),
+            (json!({"audience": "gid_a", "starts_at": "soon"}), "/starts_at"),
+            (
+                json!({"audience": "gid_a", "dispatch_times": "each", "mode": "repeat"}),
+                "/mode",
+            ),
+            (json!({"audience": "gid_a", "max_hold": "0"}), "/max_hold"),
+            (
+                json!({"audience": "gid_a", "starts_at": "2026-01-02", "ends_at": "2026-01-01"}),
+                "/ends_at",
+            ),
+        ] {
+            assert_eq!(offer(spec.clone()).unwrap_err(), places, "{spec}");
+        }
+        assert!(
+            offer(json!({"audience": "gid_a", "every": 0}))
+                .unwrap_err()
+                .starts_with("/every")
+        );
+        assert!(
+            offer(json!({"audience": "gid_a", "stok": 1}))
+                .unwrap_err()
+                .starts_with("/stok")
+        );
+    }
+
+    #[test]
+    fn windows_begin_with_what_was_finished_last() {
+        let now = time("2026-11-20T12:00:00Z");
+        let horizon = Span::from_secs(3_600);
+        for (last, from) in [
+            (None, "2026-11-20T11:00:00Z"),
+            (Some("2026-11-20T11:30:00Z"), "2026-11-20T11:30:00Z"),
+            (Some("2026-11-10T11:30:00Z"), "2026-11-20T11:00:00Z"),
+        ] {
+            assert_eq!(
+                Window::new(last.map(time), now, horizon),
+                Window {
+                    from: time(from),
+                    to: now
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn a_hold_ends_once() {
+        use AssignmentState::*;
+        for before in AssignmentState::ALL {
+            for after in AssignmentState::ALL {
+                assert_eq!(
+                    after.follows(before),
+                    before == Assigned && after != Assigned,
+                    "{before:?} {after:?}"
+                );
+            }
+        }
+        assert!(Revoked.returns_stock(false) && Expired.returns_stock(false) && Failed.returns_stock(true));
+        assert!(!Failed.returns_stock(false) && !Completed.returns_stock(true));
+        for state in AssignmentState::ALL {
+            assert_eq!(AssignmentState::from_number(state.number()), Some(state));
+            assert_eq!(AssignmentState::parse(state.as_str()), Some(state));
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! What a node remembers: offers by audience, and the users for whom there is nothing.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use heddle_domain::Time;
+use heddle_domain::dispatch::{Offer, OfferSpec};
+use heddle_store::offer::{AudienceOffers, OfferRow};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+pub(super) type Cached = AudienceOffers;
+
+/// How many audiences a node remembers; beyond that it forgets all of them.
+const CELLS_MAX: usize = 50_000;
+
+/// How many users a node remembers as quiet, over all shards; a full shard forgets all of its own.
+const USERS_MAX: usize = 256_000;
+
+/// How many locks these are spread over.
+const SHARDS: usize = 64;
+
+/// After so long what was left out for its number is read again.
+const INCOMPLETE_FOR: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
+
+/// An audience.
+pub(crate) struct Cell {
+    pub(super) audience: String,
+    version: AtomicU64,
+    /// Rings when its offers, or their stock, have changed.
+    pub(super) bell: Notify,
+    /// Held by who reads the offers: others wait for it instead of reading them as well.
+    pub(super) loading: tokio::sync::Mutex<()>,
+    offers: Mutex<Option<Arc<Offers>>>,
+}
+
+impl Cell {
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(super) fn current(&self, now: Time) -> Option<Arc<Offers>> {
+        let offers = self.offers.lock();
+        let offers = offers.as_ref().filter(|offers| offers.version == self.version())?;
+        let stale = offers.complete_until.is_some_and(|until| until <= now) && now - offers.read_at > INCOMPLETE_FOR;
+        (!stale).then(|| offers.clone())
+    }
+
+    pub(super) fn keep(&self, offers: Arc<Offers>) {
+        *self.offers.lock() = Some(offers);
+    }
+
+    fn bump(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+        self.bell.notify_waiters();
+    }
+}
+
+/// The versions of audiences taken together: greater whenever one has changed.
+pub(super) fn sum(cells: &[Arc<Cell>]) -> u64 {
+    cells.iter().map(|cell| cell.version()).sum()
+}
+
+/// An offer that may be given.
+pub(super) struct Candidate {
+    pub(super) id: i64,
+    pub(super) name: String,
+    pub(super) version: i32,
+    pub(super) offer: Offer,
+    pub(super) of_task: bool,
+}
+
+/// Which occurrences of an offer have no stock left.
+#[derive(Default)]
+pub(super) struct Marks {
+    pub(super) exhausted: BTreeSet<Time>,
+    /// All before this one are.
+    pub(super) open_from: Time,
+}
+
+/// An audience's offers, as of one version.
+pub(super) struct Offers {
+    pub(super) audience: String,
+    pub(super) version: u64,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) marks: Mutex<HashMap<i64, Marks>>,
+    pub(super) complete_until: Option<Time>,
+    read_at: Time,
+    reach: Time,
+}
+
+impl Offers {
+    pub(super) fn new(audience: &str, version: u64, read: Cached, reach: Time, now: Time) -> Self {
+        let candidates: Vec<Candidate> = read.offers.into_iter().filter_map(candidate).collect();
+        let offers = Self {
+            audience: audience.to_owned(),
+            version,
+            candidates,
+            marks: Mutex::default(),
+            complete_until: read.complete_until,
+            read_at: now,
+            reach,
+        };
+        let mut exhausted: HashMap<i64, BTreeSet<Time>> = HashMap::new();
+        for (offer, occurrence) in read.exhausted {
+            exhausted.entry(offer).or_default().insert(occurrence);
+        }
+        for candidate in &offers.candidates {
+            if let Some(exhausted) = exhausted.remove(&candidate.id) {
+                let mut marks = Marks {
+                    exhausted,
+                    open_from: reach,
+                };
+                marks.advance(candidate);
+                offers.marks.lock().insert(candidate.id, marks);
+            }
+        }
+        offers
+    }
+
+    /// An occurrence has no stock left.
+    pub(super) fn mark(&self, candidate: &Candidate, occurrence: Time) {
+        let mut marks = self.marks.lock();
+        let marks = marks.entry(candidate.id).or_insert_with(|| Marks {
+            exhausted: BTreeSet::new(),
+            open_from: self.reach,
+        });
+        marks.exhausted.insert(occurrence);
+        marks.advance(candidate);
+    }
+}
+
+impl Marks {
+    fn advance(&mut self, candidate: &Candidate) {
+        while let Some(first) = candidate.offer.first_from(self.open_from)
+            && self.exhausted.remove(&first)
+        {
+            self.open_from = first + chrono::TimeDelta::microseconds(1);
+        }
+    }
+}
+
+fn candidate(row: OfferRow) -> Option<Candidate> {
+    let spec: OfferSpec = match serde_json::from_value(row.spec) {
+        Ok(spec) => spec,
+        Err(error) => {
+            tracing::warn!(%error, offer = row.name, "an offer cannot be read; it is not given out here");
+            return None;
+        }
+    };
+    match Offer::compile(spec, row.starts_at) {
+        Ok(offer) => Some(Candidate {
+            id: row.id,
+            name: row.name,
+            version: row.version,
+            offer,
+            of_task: row.run.is_some(),
+        }),
+        Err(faults) => {
+            tracing::warn!(%faults, offer = row.name, "an offer cannot be read; it is not given out here");
+            None
+        }
+    }
+}
+
+/// There is nothing for a user.
+pub(super) struct Quiet {
+    pub(super) until: Time,
+    pub(super) members: u64,
+    pub(super) versions: u64,
+    pub(super) cells: Arc<[Arc<Cell>]>,
+}
+
+/// What the dispatcher of a node remembers.
+pub(crate) struct Cache {
+    cells: Mutex<HashMap<String, Arc<Cell>>>,
+    quiet: Vec<Mutex<HashMap<Box<str>, Quiet>>>,
+    hasher: RandomState,
+    members: AtomicU64,
+    /// Rings when somebody has joined or left some audience.
+    pub(super) members_bell: Notify,
+    marks: AtomicU64,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            cells: Mutex::default(),
+            quiet: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            members: AtomicU64::new(0),
+            members_bell: Notify::new(),
+            marks: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Cache {
+    fn shard(&self, uid: &str) -> &Mutex<HashMap<Box<str>, Quiet>> {
+        &self.quiet[self.hasher.hash_one(uid) as usize % SHARDS]
+    }
+
+    /// Whether there is nothing for a user, and until when.
+    pub(super) fn quiet(&self, uid: &str, now: Time) -> Option<Time> {
+        let shard = self.shard(uid).lock();
+        let quiet = shard.get(uid)?;
+        let holds = now < quiet.until && quiet.members == self.members() && quiet.versions == sum(&quiet.cells);
+        holds.then_some(quiet.until)
+    }
+
+    pub(super) fn set_quiet(&self, uid: &str, quiet: Quiet) {
+        let mut shard = self.shard(uid).lock();
+        if shard.len() >= USERS_MAX / SHARDS {
+            shard.clear();
+        }
+        shard.insert(uid.into(), quiet);
+    }
+
+    /// The cells of a user's audiences.
+    pub(super) fn cells(&self, uid: &str, groups: &[String]) -> Arc<[Arc<Cell>]> {
+        let mut cells = self.cells.lock();
+        if cells.len() > CELLS_MAX {
+            // Whoever still goes by these has to ask anew: they hear no bell any more.
+            cells.drain().for_each(|(_, cell)| cell.bump());
+        }
+        let mut of = |audience: String| {
+            let fresh = |audience: &str| {
+                Arc::new(Cell {
+                    audience: audience.to_owned(),
+                    version: AtomicU64::new(0),
+                    bell: Notify::new(),
+                    loading: tokio::sync::Mutex::new(()),
+                    offers: Mutex::new(None),
+                })
+            };
+            cells
+                .entry(audience)
+                .or_insert_with_key(|audience| fresh(audience))
+                .clone()
+        };
+        std::iter::once(of(format!("uid_{uid}")))
+            .chain(groups.iter().map(|group| of(group.clone())))
+            .collect()
+    }
+
+    /// Offers of an audience have changed, or stock came back.
+    pub(super) fn changed(&self, audience: &str) {
+        let cell = self.cells.lock().get(audience).cloned();
+        if let Some(cell) = cell {
+            cell.bump();
+        }
+    }
+
+    pub(super) fn members_changed(&self) {
+        self.members.fetch_add(1, Ordering::AcqRel);
+        self.members_bell.notify_waiters();
+    }
+
+    pub(super) fn members(&self) -> u64 {
+        self.members.load(Ordering::Acquire)
+    }
+
+    pub(super) fn marked(&self) {
+        self.marks.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn marks(&self) -> u64 {
+        self.marks.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,495 @@
+//! The dispatcher: users poll, and are given what is due for them.
+//!
+//! # A poll
+//!
+//! 1. *Quiet?* If the database has said before that there is nothing for this user, and nothing has come due or
+//!    changed since, the answer is from memory ([`cache`]): no statement, no lock beyond a shard of a map.
+//! 2. *Look.* Otherwise the database tells what the user holds (given again), the groups, the last finished occurrence.
+//! 3. *Choose.* The node reckons from the audiences' offers, which it caches, what would be the user's next.
+//! 4. *Take.* The database decides. A refusal teaches the node (no stock left, another version) and it chooses again.
+//!
+//! Looks, takes and ends of many users ride in one statement or transaction each ([`batch`]): what comes while one is
+//! under way goes with the next. So a hot occurrence's row is updated some hundred times a second, not once per user.
+//!
+//! # What makes "nothing" safe from memory
+//!
+//! A user without a hold can only come by one (on whatever node) when something comes due, an offer or a membership
+//! changes, or stock comes back. The first is in the reckoned instant up to which the user is quiet; the others are in
+//! the log of changes and ring the audience's bell ([`cache::Cell`]). What has no stock left is remembered per version
+//! of an audience's offers and never makes a user quiet whose look is older than that memory.
+
+mod batch;
+mod cache;
+mod reaper;
+mod task;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use heddle_domain::dispatch::{AssignmentState, HORIZON_DEFAULT, Mode, OFFERS_MAX_DEFAULT, Rank, Window};
+use heddle_domain::id::uuid_v7;
+use heddle_domain::{Clock, Span, Time};
+use heddle_store::StoreError;
+use heddle_store::assignment::{AssignmentRow, End, Proposal, UserFacts, Verdict};
+use uuid::Uuid;
+
+use crate::{Engine, Inner};
+pub(crate) use batch::{Batches, start};
+pub(crate) use cache::Cache as DispatchCache;
+use cache::{Cached, Candidate, Cell, Offers, Quiet};
+pub(crate) use reaper::run as reap;
+
+/// How offers are given out.
+#[derive(Clone, Copy, Debug)]
+pub struct DispatchConfig {
+    /// How far back a poll looks; less than a day.
+    pub horizon: Span,
+    /// Repeating offers per audience.
+    pub offers_max: u32,
+}
+
+impl Default for DispatchConfig {
+    fn default() -> Self {
+        Self {
+            horizon: HORIZON_DEFAULT,
+            offers_max: OFFERS_MAX_DEFAULT,
+        }
+    }
+}
+
+/// What dispatching came to.
+#[derive(Debug, thiserror::Error)]
+pub enum DispatchError {
+    /// More polls are under way than this node takes.
+    #[error("this node has as many polls under way as it takes")]
+    Overloaded,
+    /// The database does not answer, or the node stops.
+    #[error("the database is not available; try again")]
+    Unavailable,
+    /// Not the caller's fault.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The assignment is not the user's to end like that.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+/// What a poll came to.
+#[derive(Clone, Debug)]
+pub enum Next {
+    /// The user's; `true`: it had been given before.
+    Given(Box<AssignmentRow>, bool),
+    /// Nothing, until about this instant.
+    Nothing(Time),
+}
+
+/// The dispatcher's part of a node.
+pub(crate) struct Dispatch {
+    pub(crate) config: DispatchConfig,
+    pub(crate) cache: DispatchCache,
+    pub(crate) batches: Batches,
+}
+
+impl Dispatch {
+    pub(crate) fn new(config: DispatchConfig) -> (Self, batch::Receivers) {
+        let (batches, receivers) = Batches::new();
+        (
+            Self {
+                config,
+                cache: DispatchCache::default(),
+                batches,
+            },
+            receivers,
+        )
+    }
+
+    /// Something has changed, here or elsewhere.
+    pub(crate) fn forget(&self, kind: &str, name: &str) {
+        match kind {
+            "audience" => self.cache.changed(name),
+            "members" => self.cache.members_changed(),
+            _ => {}
+        }
+    }
+}
+
+/// The dispatcher as the API sees it. Cheap to clone.
+#[derive(Clone)]
+pub struct Dispatcher {
+    inner: Arc<Inner>,
+}
+
+/// How often a poll looks anew when others are in its way, before it answers that there is nothing for now.
+const ROUNDS_MAX: usize = 16;
+
+/// For how long nothing is said from memory at most without asking the database again.
+const QUIET_MAX: TimeDelta = TimeDelta::seconds(30);
+
+/// By so much a node asks before it believes that something is due: clocks differ by less.
+const EARLY: TimeDelta = TimeDelta::milliseconds(5);
+
+/// After so long a poll that waits looks whether the node is draining.
+const LOOK_UP: Duration = Duration::from_millis(500);
+
+/// After so long a poll is worth repeating when the database was not to be convinced.
+const SOON: TimeDelta = TimeDelta::milliseconds(20);
+
+impl Engine {
+    /// Gives out offers.
+    pub fn dispatcher(&self) -> Dispatcher {
+        Dispatcher {
+            inner: self.inner.clone(),
+        }
+    }
+}
+
+/// What a look and a choice came to.
+enum Sought {
+    Given(Box<AssignmentRow>, bool),
+    Nothing {
+        until: Time,
+        cells: Arc<[Arc<Cell>]>,
+        versions: u64,
+        members: u64,
+    },
+}
+
+impl Dispatcher {
+    /// How offers are given out.
+    pub fn config(&self) -> DispatchConfig {
+        self.inner.dispatch.config
+    }
+
+    /// Whether there is surely nothing for a user now, and until when.
+    pub fn quiet(&self, uid: &str, now: Time) -> Option<Time> {
+        self.inner.dispatch.cache.quiet(uid, now + EARLY)
+    }
+
+    /// What a user has to do now, waiting for it for at most `wait`.
+    pub async fn next(&self, uid: &str, wait: Duration) -> Result<Next, DispatchError> {
+        let inner = &self.inner;
+        let cache = &inner.dispatch.cache;
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            let now = inner.now();
+            if wait.is_zero()
+                && let Some(until) = cache.quiet(uid, now + EARLY)
+            {
+                return Ok(Next::Nothing(until));
+            }
+            let (until, cells, versions, members) = match self.seek(uid).await? {
+                Sought::Given(row, redo) => return Ok(Next::Given(row, redo)),
+                Sought::Nothing {
+                    until,
+                    cells,
+                    versions,
+                    members,
+                } => (until, cells, versions, members),
+            };
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() || self.is_leaving() {
+                return Ok(Next::Nothing(until));
+            }
+            self.wait_for_change(&cells, versions, members, until, left).await;
+        }
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.inner.draining.load(Ordering::Acquire) || self.inner.stop.is_cancelled()
+    }
+
+    /// Waits until something of these audiences may have changed or come due, for `left` at most.
+    async fn wait_for_change(&self, cells: &[Arc<Cell>], versions: u64, members: u64, until: Time, left: Duration) {
+        let cache = &self.inner.dispatch.cache;
+        // Register first, then look whether it has rung already.
+        let mut bells: Vec<_> = cells.iter().map(|cell| Box::pin(cell.bell.notified())).collect();
+        bells.push(Box::pin(cache.members_bell.notified()));
+        for bell in &mut bells {
+            bell.as_mut().enable();
+        }
+        if cache::sum(cells) != versions || cache.members() != members {
+            return;
+        }
+        let end = tokio::time::Instant::now() + left;
+        let any = futures::future::select_all(bells);
+        tokio::pin!(any);
+        loop {
+            let now = tokio::time::Instant::now();
+            let due = (until - self.inner.now()).to_std().unwrap_or(Duration::ZERO);
+            if now >= end || due.is_zero() || self.is_leaving() {
+                return;
+            }
+            tokio::select! {
+                _ = &mut any => return,
+                () = tokio::time::sleep(due.min(end - now).min(LOOK_UP)) => {}
+                () = self.inner.stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Looks, chooses, takes.
+    async fn seek(&self, uid: &str) -> Result<Sought, DispatchError> {
+        let inner = &self.inner;
+        let cache = &inner.dispatch.cache;
+        let horizon = inner.dispatch.config.horizon;
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            let marks = cache.marks();
+            let members = cache.members();
+            let facts = inner.dispatch.batches.look(uid).await?;
+            if let Some(held) = facts.held {
+                return Ok(Sought::Given(Box::new(held), true));
+            }
+            let cells = cache.cells(uid, &facts.groups);
+            let mut offers = Vec::with_capacity(cells.len());
+            for cell in cells.iter() {
+                offers.push(inner.offers_of(cell).await?);
+            }
+            let versions = offers.iter().map(|offers| offers.version).sum();
+            let mut had = Had {
+                before: facts.had.iter().copied().collect(),
+                refused: HashSet::new(),
+            };
+            let mut doubtful = false;
+            let again = loop {
+                let now = inner.now();
+                let window = Window::new(facts.last_finished, now, horizon);
+                let (best, next) = choose(&offers, &had, window);
+                let Some((audience, candidate, occurrence)) = best else {
+                    let mut until = next.unwrap_or(now + QUIET_MAX).min(now + QUIET_MAX);
+                    if doubtful {
+                        until = until.min(now + SOON);
+                    } else if cache.marks() == marks {
+                        let quiet = Quiet {
+                            until,
+                            members,
+                            versions,
+                            cells: cells.clone(),
+                        };
+                        cache.set_quiet(uid, quiet);
+                    }
+                    let until = next.unwrap_or(now + QUIET_MAX).max(if doubtful { until } else { now });
+                    return Ok(Sought::Nothing {
+                        until,
+                        cells,
+                        versions,
+                        members,
+                    });
+                };
+                let proposal = Proposal {
+                    id: uuid_v7(now, inner.chance.bits()),
+                    uid: uid.to_owned(),
+                    offer_id: candidate.id,
+                    version: candidate.version,
+                    audience: audience.audience.clone(),
+                    occurrence,
+                };
+                let id = proposal.id;
+                match inner.dispatch.batches.take(proposal).await? {
+                    Verdict::Given => {
+                        let row = assignment(id, uid, audience, candidate, occurrence, now);
+                        return Ok(Sought::Given(Box::new(row), false));
+                    }
+                    Verdict::NoStock => {
+                        audience.mark(candidate, occurrence);
+                        cache.marked();
+                    }
+                    Verdict::Had => drop(had.refused.insert((candidate.id, occurrence))),
+                    Verdict::NotDue => {
+                        had.refused.insert((candidate.id, occurrence));
+                        doubtful = true;
+                    }
+                    Verdict::Changed => {
+                        cache.changed(&audience.audience);
+                        break true;
+                    }
+                    Verdict::NotMember => {
+                        cache.members_changed();
+                        break true;
+                    }
+                    Verdict::Holds | Verdict::MovedOn => break true,
+                }
+            };
+            if again && rounds >= ROUNDS_MAX {
+                let until = inner.now() + SOON;
+                return Ok(Sought::Nothing {
+                    until,
+                    cells,
+                    versions,
+                    members,
+                });
+            }
+        }
+    }
+
+    /// Ends a user's assignment. A repeat of the same answers the same.
+    pub async fn complete(
+        &self,
+        uid: &str,
+        id: Uuid,
+        state: AssignmentState,
+        result: Option<String>,
+    ) -> Result<AssignmentRow, DispatchError> {
+        let inner = &self.inner;
+        let end = End {
+            id,
+            uid: uid.to_owned(),
+            state,
+            result,
+        };
+        if let Some(ended) = inner.dispatch.batches.end(end).await? {
+            if ended.returned {
+                inner.dispatch.cache.changed(&ended.assignment.audience);
+                inner.dispatch.batches.returned(&ended.assignment.audience);
+            }
+            if ended.of_task {
+                inner.dispatch.batches.wake_reaper();
+            }
+            return Ok(ended.assignment);
+        }
+        match inner.store.assignment(id).await? {
+            Some(row) if row.uid == uid && row.state == state => Ok(row),
+            Some(row) if row.uid == uid => Err(DispatchError::Conflict(format!(
+                "the assignment is {} already",
+                row.state.as_str()
+            ))),
+            _ => Err(DispatchError::Conflict("the user does not hold this assignment".into())),
+        }
+    }
+
+    /// An operator has ended something, or changed an audience: what this node remembers of it is old.
+    pub fn changed(&self, audience: &str) {
+        self.inner.dispatch.cache.changed(audience);
+        self.inner.dispatch.batches.wake_reaper();
+    }
+
+    /// The present instant.
+    pub fn now(&self) -> Time {
+        self.inner.clock.now()
+    }
+}
+
+/// What a user is not given again.
+struct Had {
+    /// As the look told.
+    before: HashSet<(i64, Time)>,
+    /// As the database told when it was asked for.
+    refused: HashSet<(i64, Time)>,
+}
+
+impl Had {
+    /// Whether the user has had it. Of a task's offer only a refusal counts: a new attempt is for those again who did
+    /// not complete the last one.
+    fn has(&self, candidate: &Candidate, occurrence: Time) -> bool {
+        self.refused.contains(&(candidate.id, occurrence))
+            || !candidate.of_task && self.before.contains(&(candidate.id, occurrence))
+    }
+
+    fn again(&self, candidate: &Candidate, occurrence: Time) -> bool {
+        candidate.offer.mode == Mode::Repeat
+            && !self.refused.contains(&(candidate.id, occurrence))
+            && self.before.contains(&(candidate.id, occurrence))
+    }
+}
+
+/// A user's next occurrence, and when something else comes due.
+type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
+
+/// The least of what is due and may be given, and the next instant at which more is due.
+fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window) -> Choice<'a> {
+    let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
+    let mut next: Option<Time> = None;
+    for audience in offers {
+        let marks = audience.marks.lock();
+        for candidate in &audience.candidates {
+            // A task's offer stays due until it is done: neither the horizon nor what was finished hides it.
+            let from = if candidate.of_task {
+                candidate.offer.starts_at
+            } else {
+                window.from
+            };
+            let marked = marks.get(&candidate.id);
+            let mut at = candidate
+                .offer
+                .first_from(marked.map_or(from, |marked| from.max(marked.open_from)));
+            while let Some(due) = at.filter(|due| *due <= window.to) {
+                let again = had.again(candidate, due);
+                let exhausted = marked.is_some_and(|marked| marked.exhausted.contains(&due));
+                let open = !exhausted && (again || !had.has(candidate, due));
+                if open {
+                    let rank = Rank::new(due, again, candidate.offer.priority, candidate.id);
+                    if best.as_ref().is_none_or(|best| rank < best.0) {
+                        best = Some((rank, audience, candidate, due));
+                    }
+                    break;
+                }
+                at = candidate.offer.next_after(due);
+            }
+            if let Some(later) = candidate.offer.next_after(window.to) {
+                next = Some(next.map_or(later, |next| next.min(later)));
+            }
+        }
+        if let Some(until) = audience.complete_until.filter(|until| *until > window.to) {
+            next = Some(next.map_or(until, |next| next.min(until)));
+        }
+    }
+    (
+        best.map(|(_, audience, candidate, due)| (audience, candidate, due)),
+        next,
+    )
+}
+
+fn assignment(
+    id: Uuid,
+    uid: &str,
+    audience: &Offers,
+    candidate: &Candidate,
+    occurrence: Time,
+    now: Time,
+) -> AssignmentRow {
+    AssignmentRow {
+        id,
+        offer: candidate.name.clone(),
+        uid: uid.to_owned(),
+        audience: audience.audience.clone(),
+        occurrence,
+        params: serde_json::Value::Object(candidate.offer.params.clone()),
+        state: AssignmentState::Assigned,
+        assigned_at: now,
+        finished_at: None,
+        result: None,
+    }
+}
+
+impl Inner {
+    /// An audience's offers, read once however many ask.
+    async fn offers_of(&self, cell: &Arc<Cell>) -> Result<Arc<Offers>, DispatchError> {
+        let now = self.now();
+        if let Some(offers) = cell.current(now) {
+            return Ok(offers);
+        }
+        let _alone = cell.loading.lock().await;
+        if let Some(offers) = cell.current(now) {
+            return Ok(offers);
+        }
+        let version = cell.version();
+        // The longest horizon that any node may have.
+        let reach = now - heddle_domain::dispatch::HORIZON_MAX.chrono();
+        let read: Cached = self.store.offers_of_audience(&cell.audience, reach).await?;
+        let offers = Arc::new(Offers::new(&cell.audience, version, read, reach, now));
+        cell.keep(offers.clone());
+        Ok(offers)
+    }
+
+    /// What is known of users, for a batch of polls.
+    pub(crate) async fn look_up(&self, uids: &[String]) -> Result<Vec<UserFacts>, StoreError> {
+        let now = self.now();
+        self.store
+            .look_up_users(uids, now - self.dispatch.config.horizon.chrono(), now)
+            .await
+    }
+}

@@ -1,0 +1,106 @@
+//! What nobody asks for: holds that have lasted too long, offers of tasks that are over, old history.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use heddle_store::assignment::BATCH_MAX;
+
+use crate::{EngineError, Inner};
+
+/// The period.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Every so many periods offers without a run are withdrawn.
+const WITHDRAW_TICKS: u64 = 5;
+
+/// Every so many periods offers are looked at whose completion nobody has noticed.
+const SWEEP_TICKS: u64 = 25;
+
+/// Every so many periods partitions are made and old rows dropped.
+const PRUNE_TICKS: u64 = 18_000;
+
+/// Partitions are made for so many days ahead.
+const PARTITION_DAYS: i32 = 9;
+
+/// How many rows of the history one statement drops, and how many statements one round has.
+const PRUNE_ROWS: i64 = 10_000;
+const PRUNE_ROUNDS: usize = 100;
+
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let mut tick = 0;
+    loop {
+        if !inner.fenced.load(Ordering::Acquire)
+            && let Err(error) = inner.reap_dispatch(tick).await
+        {
+            tracing::warn!(%error, source = ?std::error::Error::source(&error), "the dispatcher's reaper failed; trying again");
+        }
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(EVERY) => tick += 1,
+            () = inner.dispatch.batches.reaper.notified() => {}
+        }
+    }
+}
+
+impl Inner {
+    /// One round.
+    async fn reap_dispatch(self: &Arc<Self>, tick: u64) -> Result<(), EngineError> {
+        loop {
+            let expired = self.store.expire_holds(self.now(), BATCH_MAX as i64).await?;
+            for one in &expired {
+                self.dispatch.cache.changed(&one.assignment.audience);
+            }
+            if expired.len() < BATCH_MAX {
+                break;
+            }
+        }
+        let returned: Vec<String> = std::mem::take(&mut *self.dispatch.batches.returned.lock())
+            .into_iter()
+            .collect();
+        if !returned.is_empty()
+            && let Err(error) = self.store.announce_stock(&returned, self.now()).await
+        {
+            let mut waiting = self.dispatch.batches.returned.lock();
+            waiting.append(&mut returned.into_iter().collect::<BTreeSet<_>>());
+            return Err(error.into());
+        }
+        if tick.is_multiple_of(WITHDRAW_TICKS) {
+            for audience in self.store.withdraw_offers(self.now()).await? {
+                self.dispatch.cache.changed(&audience);
+            }
+            self.store.settle_overdue_offers().await?;
+        }
+        if tick.is_multiple_of(SWEEP_TICKS) {
+            self.store.settle_completed_offers().await?;
+        }
+        while self.store.has_offer_settlements().await? {
+            if self.settle_offers().await? == 0 {
+                break;
+            }
+        }
+        if tick.is_multiple_of(PRUNE_TICKS) {
+            self.prune_dispatch().await?;
+        }
+        Ok(())
+    }
+
+    async fn prune_dispatch(&self) -> Result<(), EngineError> {
+        self.store.make_dispatch_partitions(PARTITION_DAYS).await?;
+        let retention = self.store.retention().await?;
+        let now = self.now();
+        for _ in 0..PRUNE_ROUNDS {
+            let events = self
+                .store
+                .prune_events(now - retention.events.chrono(), PRUNE_ROWS)
+                .await?;
+            let kept = now - retention.assignments.chrono();
+            let assignments = self.store.prune_assignments(kept, PRUNE_ROWS).await?;
+            if events == 0 && assignments == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

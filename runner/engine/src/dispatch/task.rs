@@ -1,0 +1,160 @@
+//! Tasks of the executor `audience`: an attempt becomes an offer, and the offer's end the attempt's.
+//!
+//! The offer belongs to the task run, not to the attempt: when a user fails, the attempt fails (and uses up a retry),
+//! but what others have completed or still hold stays. The next attempt opens the offer again, for those as well who
+//! did not complete it. The row in *running* carries lease 0, as for sub-runs; once it is gone (a cancel, an override)
+//! the reaper withdraws the offer.
+
+use std::sync::Arc;
+
+use heddle_domain::dispatch::{Offer, OfferSpec};
+use heddle_domain::plan::PlanTask;
+use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX};
+use heddle_domain::schema::Schema;
+use heddle_domain::state::ErrorKind;
+use heddle_domain::template::Scope;
+use heddle_domain::{Faults, Time};
+use heddle_store::live::EndedAttempt;
+use heddle_store::offer::{OfferSettlement, TaskOffer, written_out};
+use serde_json::{Map, Value, json};
+
+use crate::apply::Applied;
+use crate::work::{End, Ending};
+use crate::{EngineError, Inner, RunContext};
+
+/// How many results a task's output has at most.
+const RESULTS_MAX: i64 = 100_000;
+
+/// The offer of an attempt.
+fn offer_of(task: &PlanTask, audience: &str, params: Map<String, Value>, now: Time) -> Result<Offer, Faults> {
+    let asked = task.spec.audience.as_ref();
+    let spec = json!({
+        "kind": "once",
+        "audience": audience,
+        "starts_at": now.to_rfc3339(),
+        "template": asked.and_then(|asked| asked.template.clone()),
+        "params": params,
+        "dispatch_times": asked.and_then(|asked| asked.dispatch_times.clone()).unwrap_or(json!(1)),
+        "mode": asked.and_then(|asked| asked.mode.clone()).unwrap_or_else(|| "single".into()),
+        "max_hold": asked.and_then(|asked| asked.max_hold),
+    });
+    Offer::compile(heddle_domain::spec::read::<OfferSpec>(&spec)?, now)
+}
+
+impl Inner {
+    /// What an attempt of an audience task offers, and to whom.
+    pub(crate) async fn prepare_offer(
+        &self,
+        task: &PlanTask,
+        scope: &Scope,
+        params: Map<String, Value>,
+    ) -> Result<Result<Offer, Ending>, EngineError> {
+        let invalid = |said: String| Ok(Err(Ending::fatal(ErrorKind::Invalid, said)));
+        let Some(asked) = &task.spec.audience else {
+            return invalid("the task has no audience".into());
+        };
+        let audience = match self.templates.render(&asked.audience, scope) {
+            Ok(Value::String(audience)) => audience,
+            Ok(other) => return invalid(format!("audience: {other} is no audience")),
+            Err(error) => return invalid(format!("audience: {error}")),
+        };
+        if let Some(template) = &asked.template {
+            let Some(found) = self.store.template(template.as_str()).await? else {
+                return invalid(format!("there is no template `{template}`"));
+            };
+            match Schema::compile(&found.schema) {
+                Ok(schema) => {
+                    let faults = schema.check(&Value::Object(params.clone()));
+                    if !faults.is_empty() {
+                        return invalid(format!("params: {faults}"));
+                    }
+                }
+                Err(error) => return invalid(format!("template `{template}`: {error}")),
+            }
+        }
+        match offer_of(task, &audience, params, self.now()) {
+            Ok(offer) => Ok(Ok(offer)),
+            Err(faults) => invalid(format!("audience: {faults}")),
+        }
+    }
+
+    /// Hands an attempt over to its offer. The attempt is held by the offer then: nothing is to be reported.
+    pub(crate) async fn hand_to_offer(
+        self: &Arc<Self>,
+        context: &RunContext,
+        at: AttemptKey,
+        offer: Offer,
+    ) -> Result<(), EngineError> {
+        let now = self.now();
+        let run = context.facts.id;
+        let task = &context.revision.plan.tasks[at.key.task as usize];
+        let place = at.key.item.map(|item| format!("-{item}")).unwrap_or_default();
+        let handed = TaskOffer {
+            ended: EndedAttempt {
+                run,
+                at,
+                lease: self.lease(),
+            },
+            name: format!("run-{run}-{}{place}", at.key.task),
+            spec: written_out(&offer),
+            overdue_at: task
+                .timeout
+                .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
+            offer,
+        };
+        if self.store.hand_to_offer(&handed, now).await? {
+            self.dispatch.cache.changed(&handed.offer.audience);
+        }
+        Ok(())
+    }
+
+    /// Ends attempts whose offers have ended; answers how many.
+    pub(super) async fn settle_offers(self: &Arc<Self>) -> Result<usize, EngineError> {
+        let now = self.now();
+        let mut completion = self.store.completion(self.lease(), now).await?;
+        let settlements = completion.take_offer_settlements().await?;
+        let mut runs: Vec<_> = settlements.iter().map(|settlement| settlement.ended.run).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        self.load_contexts(&runs).await?;
+        let count = settlements.len();
+        let mut outcomes = Vec::with_capacity(count);
+        for settlement in settlements {
+            let ended = settlement.ended;
+            // A run that has ended meanwhile has nothing to settle.
+            if self.contexts.get(&ended.run).is_some() {
+                outcomes.push(Applied {
+                    ended,
+                    end: End::plain(self.ending(settlement).await?),
+                    finished_at: now,
+                    node: None,
+                });
+            }
+        }
+        let after = self.apply(&mut completion, outcomes, self.room(), now).await?;
+        completion.commit().await?;
+        self.acted(after);
+        self.inbox.notify_one();
+        Ok(count)
+    }
+
+    async fn ending(&self, settlement: OfferSettlement) -> Result<Ending, EngineError> {
+        if let Some((kind, message)) = settlement.error {
+            return Ok(Ending::failed(kind, message));
+        }
+        let results = self.store.offer_results(settlement.offer_id, RESULTS_MAX).await?;
+        let mut output = String::from("[");
+        for (place, result) in results.iter().enumerate() {
+            if place > 0 {
+                output.push(',');
+            }
+            output.push_str(result.as_deref().unwrap_or("null"));
+        }
+        output.push(']');
+        if output.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
+            let said = format!("results of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}", output.len());
+            return Ok(Ending::fatal(ErrorKind::Output, said));
+        }
+        Ok(Ending::Succeeded(output))
+    }
+}

@@ -1,0 +1,228 @@
+//! Claims: long polls, and what a worker is given.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::Time;
+use heddle_domain::id::uuid_v7;
+use heddle_sandbox::MapItem;
+use heddle_store::live::{ClaimKey, ClaimWish, QueueClaimed};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::millis;
+use crate::work::Ending;
+use crate::{Engine, EngineError, Inner, RunContext};
+
+/// A poll that hears nothing looks by itself this often.
+const BACKSTOP: Duration = Duration::from_secs(10);
+
+/// The reaper is told of leases that run out within this; it looks that often anyway.
+const REAPED_AFTER: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
+
+/// What a worker asks for.
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    /// From which queue.
+    pub queue: String,
+    /// Who asks.
+    pub worker: String,
+    /// What it carries.
+    pub tags: Vec<String>,
+    /// How many task runs at most.
+    pub max: usize,
+    /// For how long, unless extended.
+    pub lease: Duration,
+    /// How long to wait for the first.
+    pub wait: Duration,
+}
+
+/// A task run that a worker holds.
+#[derive(Clone, Debug)]
+pub struct QueueClaim {
+    /// What its token is made of.
+    pub claim: ClaimKey,
+    /// The run's group.
+    pub group: String,
+    /// The task's name.
+    pub task: String,
+    /// What to do it with: a JSON object.
+    pub params: Box<RawValue>,
+    /// What a script would learn of itself, as JSON.
+    pub context: Box<RawValue>,
+    /// When the token becomes old.
+    pub lease_expires_at: Time,
+}
+
+/// What a look came to.
+struct Found {
+    claims: Vec<QueueClaim>,
+    limited: Option<Duration>,
+}
+
+impl Engine {
+    /// Claims task runs; waits for the first of them. None are no error.
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<QueueClaim>, EngineError> {
+        let inner = &self.inner;
+        let until = Instant::now() + request.wait;
+        if inner.is_leaving() {
+            return Err(EngineError::Stopping);
+        }
+        let listening = inner.queues.listen(&request.queue);
+        loop {
+            let bell = listening.bell.notify.notified();
+            tokio::pin!(bell);
+            bell.as_mut().enable();
+            if inner.queues.is_news(&request.queue, &request.worker) {
+                inner
+                    .store
+                    .worker_seen(&request.queue, &request.worker, &request.tags)
+                    .await?;
+            }
+            let found = inner.look_for(request).await?;
+            let left = until.saturating_duration_since(Instant::now());
+            if !found.claims.is_empty() || left.is_zero() || inner.is_leaving() {
+                return Ok(found.claims);
+            }
+            let pause = found.limited.unwrap_or(BACKSTOP).min(left);
+            tokio::select! {
+                () = bell => {}
+                () = tokio::time::sleep(pause) => {}
+                () = inner.stop.cancelled() => return Ok(Vec::new()),
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn is_leaving(&self) -> bool {
+        self.draining.load(std::sync::atomic::Ordering::Acquire) || self.stop.is_cancelled()
+    }
+
+    /// Looks once. The look goes on when the caller vanishes, and gives back what it found then.
+    async fn look_for(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
+        let (answer, answered) = oneshot::channel();
+        let (inner, request) = (self.clone(), request.clone());
+        self.tracker.spawn(async move {
+            let found = inner.claim_once(&request).await;
+            if let Err(Ok(found)) = answer.send(found)
+                && !found.claims.is_empty()
+            {
+                let claims = found
+                    .claims
+                    .into_iter()
+                    .map(|claim| (claim.claim, Ending::Released))
+                    .collect();
+                inner.give_back(claims).await;
+            }
+        });
+        answered.await.unwrap_or(Err(EngineError::Stopping))
+    }
+
+    async fn claim_once(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
+        let now = self.now();
+        let fresh: Vec<(Uuid, i64)> = (0..request.max)
+            .map(|_| {
+                (
+                    uuid_v7(now, self.chance.bits()),
+                    !((self.chance.bits() as u64 >> 1) as i64),
+                )
+            })
+            .collect();
+        let wish = ClaimWish {
+            queue: &request.queue,
+            worker: &request.worker,
+            tags: &request.tags,
+            lease_ms: millis(request.lease),
+            fresh: &fresh,
+        };
+        let answer = self.store.claim_queued(&wish).await?;
+        let limited = answer.limited_ms.map(Duration::from_millis);
+        let Some(last) = answer.claimed.iter().map(|claimed| claimed.turn).max() else {
+            return Ok(Found {
+                claims: Vec::new(),
+                limited,
+            });
+        };
+        self.queues.claimed(&request.queue, last);
+        let soon = now + REAPED_AFTER;
+        if answer.claimed.iter().any(|claimed| claimed.lease_expires_at < soon) {
+            self.queues.soon.notify_one();
+        }
+        if answer.claimed.len() == request.max {
+            // There may be more where these came from.
+            self.queues.ring(&request.queue, super::Ring { rows: 1, tagged: false });
+        }
+        let keys: Vec<ClaimKey> = answer.claimed.iter().map(|claimed| claimed.claim).collect();
+        match self.told(answer.claimed).await {
+            Ok(claims) => Ok(Found { claims, limited }),
+            Err(error) => {
+                let claims = keys.into_iter().map(|key| (key, Ending::Released)).collect();
+                self.give_back(claims).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// What the worker is told of what it has claimed.
+    async fn told(self: &Arc<Self>, claimed: Vec<QueueClaimed>) -> Result<Vec<QueueClaim>, EngineError> {
+        let mut runs: Vec<_> = claimed.iter().map(|claimed| claimed.claim.run).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        self.load_contexts(&runs).await?;
+        let mut claims = Vec::with_capacity(claimed.len());
+        let mut refused = Vec::new();
+        for claimed in claimed {
+            let key = claimed.claim;
+            // Without a run it has been cancelled meanwhile, and the claim with it.
+            let Some(context) = self.contexts.get(&key.run) else {
+                continue;
+            };
+            match self.tell(&context, claimed).await? {
+                Ok(claim) => claims.push(claim),
+                Err(ending) => refused.push((key, ending)),
+            }
+        }
+        if !refused.is_empty() {
+            self.give_back(refused).await;
+        }
+        Ok(claims)
+    }
+
+    async fn tell(
+        &self,
+        context: &RunContext,
+        claimed: QueueClaimed,
+    ) -> Result<Result<QueueClaim, Ending>, EngineError> {
+        let at = claimed.claim.at;
+        let params = match claimed.params {
+            Some(params) => params,
+            None => match crate::prepare::constant_params(context, at.key.task) {
+                Ok(params) => params,
+                Err(ending) => return Ok(Err(ending)),
+            },
+        };
+        let item = match at.key.item {
+            Some(index) => match self.item(context, at, index).await? {
+                Ok((item, count)) => Some(MapItem { item, index, count }),
+                Err(ending) => return Ok(Err(ending)),
+            },
+            None => None,
+        };
+        let mut told = self.context_of(context, at, item);
+        told.deadline = claimed.deadline_at;
+        let raw =
+            |text: String| RawValue::from_string(text).map_err(|error| EngineError::Unreadable(error.to_string()));
+        let context_text = serde_json::to_string(&told).map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        Ok(Ok(QueueClaim {
+            claim: claimed.claim,
+            group: told.group,
+            task: told.task,
+            params: raw(params)?,
+            context: raw(context_text)?,
+            lease_expires_at: claimed.lease_expires_at,
+        }))
+    }
+}

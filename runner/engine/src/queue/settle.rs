@@ -1,0 +1,567 @@
+//! How claims end: outcomes gather while a transaction is under way, and the next one records them all.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, Progress};
+use heddle_domain::state::{AttemptState, ErrorKind, RunState};
+use heddle_store::StoreError;
+use heddle_store::live::{ClaimFate, ClaimKey, EndedAttempt, Locked, QueuePlace, QueueRow};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::Rings;
+use crate::apply::{After, Applied, is_passing};
+use crate::work::{Done, End, Ending};
+use crate::{Answer, Engine, EngineError, Inner, RunContext};
+
+/// How many outcomes one transaction records.
+const BATCH_MAX: usize = 1_000;
+
+/// How long to wait before a transaction that failed is tried again, and how often that is done.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+const TRIES_MAX: u32 = 5;
+
+/// The reaper's period, when nothing is known to be due earlier, and the shortest one.
+const REAP_EVERY: Duration = Duration::from_secs(1);
+const REAP_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often workers that are gone are forgotten, and how many at once.
+const PRUNE_EVERY: Duration = Duration::from_secs(600);
+const PRUNE_MAX: i64 = 10_000;
+
+/// How a worker ends a claim.
+#[derive(Clone, Debug)]
+pub enum ClaimEnd {
+    /// With an output, as JSON text.
+    Completed(String),
+    /// With a failure.
+    Failed {
+        /// For people.
+        message: String,
+        /// Never tried again.
+        fatal: bool,
+        /// Not before.
+        retry_after: Option<Duration>,
+    },
+    /// Undone: somebody else shall do it.
+    Released,
+}
+
+/// Why a claim was not ended or extended.
+#[derive(Debug)]
+pub enum ClaimRefused {
+    /// The token is wrong or old; in a sentence.
+    Old(String),
+    /// The output has more bytes than the task allows.
+    TooLarge(usize),
+    /// Not the caller's fault.
+    Engine(EngineError),
+}
+
+impl From<EngineError> for ClaimRefused {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+/// What waits for the settler.
+pub(crate) enum Ask {
+    /// A claim ends; the answer tells whether it was the caller's to end.
+    Settle(Settling),
+    /// A node hands a task run to workers.
+    Enqueue(Enqueue),
+}
+
+pub(crate) struct Settling {
+    claim: ClaimKey,
+    ending: Ending,
+    answer: Answer<Result<bool, EngineError>>,
+}
+
+pub(crate) struct Enqueue {
+    run: RunId,
+    at: AttemptKey,
+    priority: i16,
+    place: QueuePlace,
+    params: String,
+    answer: Answer<Result<(), EngineError>>,
+}
+
+impl Engine {
+    /// Ends claims; the answers come after their commits, in the order of the claims.
+    pub async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
+        let mut waiting = Vec::with_capacity(ends.len());
+        for (claim, end) in ends {
+            waiting.push((claim, self.begin_to_end(claim, end).await));
+        }
+        let mut answers = Vec::with_capacity(waiting.len());
+        for (claim, waiting) in waiting {
+            answers.push(match waiting {
+                Ok(answered) => self.ended(&claim, answered).await,
+                Err(refused) => Err(refused),
+            });
+        }
+        answers
+    }
+
+    async fn begin_to_end(
+        &self,
+        claim: ClaimKey,
+        end: ClaimEnd,
+    ) -> Result<oneshot::Receiver<Result<bool, EngineError>>, ClaimRefused> {
+        let inner = &self.inner;
+        let ending = match end {
+            ClaimEnd::Completed(output) => {
+                inner.load_contexts(&[claim.run]).await?;
+                let bytes_max = inner
+                    .contexts
+                    .get(&claim.run)
+                    .map(|context| output_max(&context, claim.at));
+                if let Some(bytes_max) = bytes_max.filter(|&bytes_max| output.len() > bytes_max) {
+                    return Err(ClaimRefused::TooLarge(bytes_max));
+                }
+                Ending::Succeeded(output)
+            }
+            ClaimEnd::Failed {
+                message,
+                fatal,
+                retry_after,
+            } => {
+                let kind = if fatal { ErrorKind::Fatal } else { ErrorKind::Failed };
+                Ending::Failed {
+                    kind,
+                    message,
+                    trace: None,
+                    retry_after,
+                    fatal,
+                }
+            }
+            ClaimEnd::Released => Ending::Released,
+        };
+        let (answer, answered) = oneshot::channel();
+        let ask = Ask::Settle(Settling { claim, ending, answer });
+        inner.queues.asks.try_send(ask).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => EngineError::Stopping,
+        })?;
+        Ok(answered)
+    }
+
+    async fn ended(
+        &self,
+        claim: &ClaimKey,
+        answered: oneshot::Receiver<Result<bool, EngineError>>,
+    ) -> Result<(), ClaimRefused> {
+        match answered.await.unwrap_or(Err(EngineError::Stopping))? {
+            true => Ok(()),
+            false => Err(ClaimRefused::Old(reason(&self.fate(claim).await?))),
+        }
+    }
+
+    async fn fate(&self, claim: &ClaimKey) -> Result<ClaimFate, EngineError> {
+        Ok(self.inner.store.claim_fate(claim).await?)
+    }
+
+    /// Extends claims, each by what it says or by what it said before; answers when they run out now.
+    pub async fn heartbeat(
+        &self,
+        beats: &[(ClaimKey, Option<Duration>)],
+    ) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
+        let keys: Vec<ClaimKey> = beats.iter().map(|beat| beat.0).collect();
+        let leases: Vec<Option<i64>> = beats.iter().map(|beat| beat.1.map(super::millis)).collect();
+        let mut tries = 1;
+        let extended = loop {
+            match self.inner.store.heartbeat_claims(&keys, &leases).await {
+                Err(StoreError::Conflict(_)) if tries < TRIES_MAX => tries += 1,
+                other => break other?,
+            }
+        };
+        let extended: HashMap<_, _> = extended.into_iter().collect();
+        let mut answers = Vec::with_capacity(keys.len());
+        for key in keys {
+            answers.push(match extended.get(&key.id) {
+                Some(&until) => Ok(until),
+                None => {
+                    let fate = self.fate(&key).await?;
+                    if fate.holds && fate.run == Some(RunState::Paused) {
+                        // The worker is told to stop: what it holds waits, unharmed, for the run to go on.
+                        self.end_claims(vec![(key, ClaimEnd::Released)]).await;
+                    }
+                    Err(ClaimRefused::Old(reason(&fate)))
+                }
+            });
+        }
+        Ok(answers)
+    }
+}
+
+/// How many bytes the output of a task may have.
+fn output_max(context: &RunContext, at: AttemptKey) -> usize {
+    let task = context.revision.plan.task(at.key.task);
+    let own = task.and_then(|task| task.spec.max_output).map(|size| size.0 as usize);
+    own.unwrap_or_else(|| heddle_sandbox::Limits::default().output_bytes)
+}
+
+/// Why a token does not hold, for the worker.
+fn reason(fate: &ClaimFate) -> String {
+    match fate {
+        ClaimFate { run: None, .. } => "the token is wrong, or its run has been deleted".to_owned(),
+        ClaimFate {
+            holds: true,
+            run: Some(RunState::Paused),
+            ..
+        } => {
+            "the run is paused: the task run was taken back, and is handed out again when the run is resumed".to_owned()
+        }
+        ClaimFate {
+            expired_at: Some(at), ..
+        } => {
+            let at = at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
+            format!("the token is old: its lease ran out at {at}")
+        }
+        ClaimFate {
+            attempt: Some(AttemptState::Cancelled),
+            run: Some(RunState::Cancelled),
+            ..
+        } => "the run was cancelled".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::Cancelled),
+            ..
+        } => "the attempt was cancelled, or given back".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::Lost),
+            ..
+        } => "the token is old: its lease ran out, and the attempt counts as lost".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::TimedOut),
+            ..
+        } => "the token is old: the attempt has timed out".to_owned(),
+        ClaimFate {
+            attempt: Some(state), ..
+        } => format!("the attempt has ended already: it is {state}"),
+        ClaimFate {
+            run: Some(RunState::Cancelled),
+            ..
+        } => "the run was cancelled".to_owned(),
+        ClaimFate { .. } => "the token is wrong".to_owned(),
+    }
+}
+
+impl Inner {
+    /// Ends claims that no worker will end, whatever comes of it: what fails here runs out by itself.
+    pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>) {
+        if let Err(error) = self.settle(&claims, false).await {
+            tracing::warn!(%error, claims = claims.len(), "claims could not be given back; their leases run out");
+        }
+    }
+
+    /// Hands a task run whose params are rendered to workers; what comes of it is nobody's report.
+    pub(crate) async fn enqueue_queued(&self, context: &RunContext, at: AttemptKey, params: String) -> End {
+        let Some(task) = context.revision.plan.task(at.key.task) else {
+            return End::Dropped;
+        };
+        let (answer, answered) = oneshot::channel();
+        let ask = Ask::Enqueue(Enqueue {
+            run: context.facts.id,
+            at,
+            priority: context.facts.priority,
+            place: super::place_of(task),
+            params,
+            answer,
+        });
+        if self.queues.asks.send(ask).await.is_err() {
+            return End::Dropped;
+        }
+        match answered.await {
+            Ok(Err(error)) => {
+                tracing::warn!(%error, run = %context.facts.id, "a task run was not handed to its queue");
+                End::plain(Ending::failed(
+                    ErrorKind::Failed,
+                    "Heddle could not queue the task run; see the node's log",
+                ))
+            }
+            // A worker's claim holds the attempt from now on, or somebody has taken it away.
+            Ok(Ok(())) | Err(_) => End::Dropped,
+        }
+    }
+
+    /// One transaction that ends claims; answers which were there to be ended.
+    async fn settle(
+        self: &Arc<Self>,
+        ends: &[(ClaimKey, Ending)],
+        expired: bool,
+    ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
+        let now = self.now();
+        self.load_runs(ends.iter().map(|end| end.0.run)).await?;
+        let keys: Vec<ClaimKey> = ends.iter().map(|end| end.0).collect();
+        let outcomes = ends
+            .iter()
+            .map(|(key, ending)| applied(key.run, key.at, key.lease, ending, now))
+            .collect();
+        let mut completion = self.store.completion(self.lease(), now).await?;
+        let locked = completion.lock_claims(&keys, expired).await?;
+        self.finish_claims(completion, outcomes, locked, now).await
+    }
+
+    async fn finish_claims(
+        self: &Arc<Self>,
+        mut completion: heddle_store::live::Completion,
+        outcomes: Vec<Applied>,
+        locked: Locked,
+        now: Time,
+    ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
+        let room = if self.backlog.load(Ordering::Relaxed) {
+            0
+        } else {
+            self.room()
+        };
+        let mut after = self.apply_locked(&mut completion, outcomes, locked, room, now).await?;
+        completion.commit().await?;
+        let accepted = std::mem::take(&mut after.accepted).into_iter().collect();
+        self.acted(after);
+        Ok(accepted)
+    }
+
+    async fn load_runs(&self, runs: impl Iterator<Item = RunId>) -> Result<(), EngineError> {
+        let mut runs: Vec<RunId> = runs.collect();
+        runs.sort_unstable();
+        runs.dedup();
+        self.load_contexts(&runs).await
+    }
+
+    /// Hands what nodes have prepared to workers. Task runs of paused or stopping runs go back instead.
+    async fn hand_to_queues(self: &Arc<Self>, batch: &[Enqueue]) -> Result<(), EngineError> {
+        let (now, lease) = (self.now(), self.lease());
+        self.load_runs(batch.iter().map(|entry| entry.run)).await?;
+        let keys: Vec<EndedAttempt> = batch
+            .iter()
+            .map(|entry| EndedAttempt {
+                run: entry.run,
+                at: entry.at,
+                lease,
+            })
+            .collect();
+        let mut completion = self.store.completion(lease, now).await?;
+        let locked = completion.lock(&keys).await?;
+        let (mut rows, mut back, mut rings) = (Vec::new(), Vec::new(), Rings::default());
+        let mut ordinals: HashMap<RunId, usize> = HashMap::new();
+        for entry in batch {
+            let (true, Some(found)) = (
+                locked.owned.contains_key(&(entry.run, entry.at)),
+                locked.runs.get(&entry.run),
+            ) else {
+                continue;
+            };
+            let progress = Progress::from_bytes(&found.progress).map_err(EngineError::Unreadable)?;
+            if found.state != RunState::Running || progress.is_stopping() {
+                back.push(applied(entry.run, entry.at, lease, &Ending::Released, now));
+                continue;
+            }
+            let ordinal = ordinals.entry(entry.run).or_default();
+            rings.add(&entry.place);
+            let row = self
+                .queues
+                .row(entry.at, *ordinal, entry.place.clone(), Some(entry.params.clone()));
+            rows.push((entry.run, entry.priority, row));
+            *ordinal += 1;
+        }
+        let rows: Vec<(RunId, i16, &QueueRow)> =
+            rows.iter().map(|(run, priority, row)| (*run, *priority, row)).collect();
+        completion.put_queued(&rows).await?;
+        let after = match back.is_empty() {
+            true => After::default(),
+            false => self.apply_locked(&mut completion, back, locked, 0, now).await?,
+        };
+        completion.commit().await?;
+        self.acted(after);
+        self.ring(&rings);
+        Ok(())
+    }
+
+    /// Takes back what workers did not finish, and fails what nobody claimed in time; answers when to look again.
+    async fn reap_queues(self: &Arc<Self>) -> Result<Duration, EngineError> {
+        let overdue = self.store.overdue().await?;
+        if !overdue.claims.is_empty() {
+            tracing::info!(
+                claims = overdue.claims.len(),
+                "taking back what workers have not finished in time"
+            );
+            let ends: Vec<(ClaimKey, Ending)> = overdue
+                .claims
+                .into_iter()
+                .map(|expired| {
+                    let ending = match expired.timed_out {
+                        true => {
+                            let message = format!("worker `{}` did not finish it within its timeout", expired.worker);
+                            Ending::failed(ErrorKind::Timeout, message)
+                        }
+                        false => Ending::Lost,
+                    };
+                    (expired.claim, ending)
+                })
+                .collect();
+            self.settle(&ends, true).await?;
+        }
+        if !overdue.waiting.is_empty() {
+            let now = self.now();
+            self.load_runs(overdue.waiting.iter().map(|waiting| waiting.0)).await?;
+            let keys: Vec<(RunId, AttemptKey)> = overdue.waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
+            let outcomes = overdue
+                .waiting
+                .iter()
+                .map(|(run, at, queue)| {
+                    let message = format!("no worker of queue `{queue}` claimed it within its queue_timeout");
+                    applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message), now)
+                })
+                .collect();
+            let mut completion = self.store.completion(self.lease(), now).await?;
+            let locked = completion.lock_overdue(&keys).await?;
+            self.finish_claims(completion, outcomes, locked, now).await?;
+        }
+        let next = overdue
+            .next_ms
+            .map_or(REAP_EVERY, |next| Duration::from_millis(next.max(0) as u64 + 1));
+        Ok(next.clamp(REAP_PAUSE, REAP_EVERY))
+    }
+}
+
+fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending, now: Time) -> Applied {
+    Applied {
+        ended: EndedAttempt { run, at, lease },
+        end: End::Done(Done {
+            result: ending.clone(),
+            effects: Vec::new(),
+            memory_bytes: None,
+            cpu: None,
+        }),
+        finished_at: now,
+        node: None,
+    }
+}
+
+/// The settler.
+pub(crate) async fn run(inner: Arc<Inner>, mut asks: mpsc::Receiver<Ask>) {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    loop {
+        tokio::select! {
+            count = asks.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
+            () = inner.stop.cancelled() => return,
+        }
+        let (mut settlings, mut enqueues) = (Vec::new(), Vec::new());
+        let mut seen = HashSet::new();
+        for ask in batch.drain(..) {
+            match ask {
+                // Of two that end the same claim the first is heard.
+                Ask::Settle(settling) if seen.insert((settling.claim.run, settling.claim.at)) => {
+                    settlings.push(settling)
+                }
+                Ask::Settle(settling) => drop(settling.answer.send(Ok(false))),
+                Ask::Enqueue(enqueue) => enqueues.push(enqueue),
+            }
+        }
+        if !settlings.is_empty() {
+            record(&inner, settlings).await;
+        }
+        if !enqueues.is_empty() {
+            hand_on(&inner, enqueues).await;
+        }
+    }
+}
+
+/// Records outcomes; what cannot be recorded together is recorded by halves, so that nobody suffers for another's.
+async fn record(inner: &Arc<Inner>, settlings: Vec<Settling>) {
+    let mut batches = vec![(1, settlings)];
+    while let Some((tries, mut batch)) = batches.pop() {
+        let ends: Vec<(ClaimKey, Ending)> = batch
+            .iter()
+            .map(|settling| (settling.claim, settling.ending.clone()))
+            .collect();
+        match inner.settle(&ends, false).await {
+            Ok(accepted) => {
+                for settling in batch {
+                    let own = accepted.contains(&(settling.claim.run, settling.claim.at));
+                    let _ = settling.answer.send(Ok(own));
+                }
+            }
+            Err(error) if is_passing(&error) && tries < TRIES_MAX => {
+                tokio::time::sleep(AGAIN_AFTER).await;
+                batches.push((tries + 1, batch));
+            }
+            Err(error) if is_passing(&error) || batch.len() == 1 => {
+                tracing::warn!(%error, outcomes = batch.len(), "outcomes of workers cannot be recorded");
+                let mut first = Some(error);
+                for settling in batch {
+                    let error = first.take().unwrap_or(EngineError::Overloaded);
+                    let _ = settling.answer.send(Err(error));
+                }
+            }
+            Err(_) => {
+                let second = batch.split_off(batch.len() / 2);
+                batches.push((1, batch));
+                batches.push((1, second));
+            }
+        }
+    }
+}
+
+/// Hands task runs to workers, until it is done or the node has lost them.
+async fn hand_on(inner: &Arc<Inner>, enqueues: Vec<Enqueue>) {
+    let mut batches = vec![enqueues];
+    while let Some(mut batch) = batches.pop() {
+        match inner.hand_to_queues(&batch).await {
+            Ok(()) => {
+                for entry in batch {
+                    let _ = entry.answer.send(Ok(()));
+                }
+            }
+            Err(_) if inner.fenced.load(Ordering::Acquire) || inner.stop.is_cancelled() => {}
+            Err(error) if is_passing(&error) => {
+                tracing::warn!(%error, "task runs cannot be handed to their queues; trying again");
+                tokio::time::sleep(AGAIN_AFTER).await;
+                batches.push(batch);
+            }
+            Err(error) if batch.len() == 1 => {
+                for entry in batch {
+                    tracing::warn!(run = %entry.run, "a task run cannot be handed to its queue");
+                    let _ = entry.answer.send(Err(EngineError::Unreadable(error.to_string())));
+                    break;
+                }
+            }
+            Err(_) => {
+                let second = batch.split_off(batch.len() / 2);
+                batches.push(batch);
+                batches.push(second);
+            }
+        }
+    }
+}
+
+/// The reaper of claims.
+pub(crate) async fn reap(inner: Arc<Inner>) {
+    let mut pruned = Instant::now();
+    loop {
+        let pause = match inner.reap_queues().await {
+            Ok(pause) => pause,
+            Err(error) => {
+                tracing::warn!(%error, "cannot take back what workers hold");
+                REAP_EVERY
+            }
+        };
+        if pruned.elapsed() > PRUNE_EVERY {
+            pruned = Instant::now();
+            if let Err(error) = inner.store.prune_workers(PRUNE_MAX).await {
+                tracing::warn!(%error, "cannot forget workers that are gone");
+            }
+        }
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+            () = inner.queues.soon.notified() => tokio::time::sleep(REAP_PAUSE).await,
+        }
+    }
+}

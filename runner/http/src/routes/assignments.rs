@@ -1,0 +1,152 @@
+//! Assignments, as operators see them.
+
+use heddle_domain::dispatch::{AssignmentState, bare_uid};
+use heddle_domain::{Fault, Time};
+use heddle_store::assignment::{AssignmentFilter, AssignmentRow};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, ok};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+/// How far back assignments are listed unless it is said.
+const LISTED: chrono::TimeDelta = chrono::TimeDelta::days(7);
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/assignments", Access::View, "List assignments", list)
+            .detail("Newest first; unless `from` is given, those of the last seven days.")
+            .list()
+            .query("uid", "Only this user's.")
+            .query(
+                "gid",
+                "Only those that came by this user group, with or without `gid_`.",
+            )
+            .query("audience", "Only those that came by this audience.")
+            .query("offer", "Only of this offer.")
+            .query("state", "Only in this state.")
+            .query("from", "Given at or after; default seven days ago.")
+            .query("to", "Given before.")
+            .answers(200, "AssignmentList"),
+        Route::new(
+            Method::Get,
+            "/v1/assignments/{id}",
+            Access::View,
+            "Get an assignment",
+            get,
+        )
+        .answers(200, "Assignment"),
+        Route::new(
+            Method::Post,
+            "/v1/assignments/{id}/revoke",
+            Access::Operate,
+            "Take an assignment back",
+            revoke,
+        )
+        .detail("Its stock comes back. The user polls for something else.")
+        .answers(200, "Assignment")
+        .problem(409, "it has ended"),
+    ]
+}
+
+/// An assignment as the API shows it.
+#[derive(Serialize)]
+pub(super) struct AssignmentView {
+    assignment_id: Uuid,
+    offer: String,
+    uid: String,
+    audience: String,
+    occurrence: Moment,
+    params: Value,
+    state: AssignmentState,
+    redo: bool,
+    assigned_at: Moment,
+    finished_at: Option<Moment>,
+    result: Option<Value>,
+}
+
+impl AssignmentView {
+    pub(super) fn new(row: AssignmentRow, redo: bool) -> Self {
+        Self {
+            assignment_id: row.id,
+            offer: row.offer,
+            uid: row.uid,
+            audience: row.audience,
+            occurrence: row.occurrence.into(),
+            params: row.params,
+            state: row.state,
+            redo,
+            assigned_at: row.assigned_at.into(),
+            finished_at: row.finished_at.map(Into::into),
+            result: row.result.and_then(|text| serde_json::from_str(&text).ok()),
+        }
+    }
+}
+
+async fn list(request: Request) -> Outcome {
+    let state = request
+        .query("state")
+        .map(|word| {
+            let wrong = || Fault::at("/state", format!("`{word}` is no state of an assignment"));
+            AssignmentState::parse(word).ok_or_else(|| Problem::invalid(wrong()))
+        })
+        .transpose()?;
+    let audience = match (request.query("audience"), request.query("gid")) {
+        (Some(audience), _) => Some(audience.to_owned()),
+        (None, Some(gid)) if gid.starts_with("gid_") => Some(gid.to_owned()),
+        (None, Some(gid)) => Some(format!("gid_{gid}")),
+        (None, None) => None,
+    };
+    let from: Option<Time> = request.query_time("from")?;
+    let filter = AssignmentFilter {
+        uid: request.query("uid").map(|uid| bare_uid(uid).unwrap_or(uid).to_owned()),
+        audience,
+        offer: request.query("offer").map(str::to_owned),
+        state,
+        from: Some(from.unwrap_or(request.now - LISTED)),
+        to: request.query_time("to")?,
+    };
+    let page = request
+        .app
+        .store
+        .assignments(&filter, request.cursor_as()?, request.limit()?)
+        .await?;
+    let items = page
+        .items
+        .into_iter()
+        .map(|row| AssignmentView::new(row, false))
+        .collect();
+    ok(&List::<AssignmentView> {
+        items,
+        next_cursor: page.next,
+    })
+}
+
+async fn get(request: Request) -> Outcome {
+    let id: Uuid = request.id("id", "assignment")?;
+    let row = request.app.store.assignment(id).await?;
+    let row = row.ok_or_else(|| Problem::not_found("assignment", &id.to_string()))?;
+    ok(&AssignmentView::new(row, false))
+}
+
+async fn revoke(request: Request) -> Outcome {
+    let id: Uuid = request.id("id", "assignment")?;
+    if let Some(ended) = request.app.store.revoke_assignment(request.by(), id).await? {
+        if let Some(dispatcher) = request.app.engine.dispatcher() {
+            dispatcher.changed(&ended.assignment.audience);
+        }
+        return ok(&AssignmentView::new(ended.assignment, false));
+    }
+    match request.app.store.assignment(id).await? {
+        None => Err(Problem::not_found("assignment", &id.to_string())),
+        Some(row) => Err(Problem::conflict(format!(
+            "the assignment is {} already",
+            row.state.as_str()
+        ))),
+    }
+}

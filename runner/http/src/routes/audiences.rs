@@ -1,0 +1,204 @@
+//! Audiences: user groups and their members.
+
+use heddle_domain::dispatch::{bare_uid, check_audience};
+use heddle_domain::{Fault, Faults};
+use heddle_store::audience::{AudienceRow, Members};
+use serde::{Deserialize, Serialize};
+
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, ok, put, typed};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+/// How many members one answer has, unless fewer are asked for.
+const MEMBERS_MAX: i64 = 10_000;
+
+/// How many members one request names.
+const NAMED_MAX: usize = 200_000;
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/audiences", Access::View, "List user groups", list)
+            .list()
+            .answers(200, "AudienceList"),
+        Route::new(
+            Method::Get,
+            "/v1/audiences/{audience}/members",
+            Access::View,
+            "List an audience's members",
+            get,
+        )
+        .detail("A user group that nobody has made has no members. At most 10,000 at a time.")
+        .list()
+        .answers(200, "MembersView"),
+        Route::new(
+            Method::Put,
+            "/v1/audiences/{audience}/members",
+            Access::Operate,
+            "Replace a user group's members",
+            replace,
+        )
+        .detail("The next poll on this node goes by it, on the others within two seconds.")
+        .takes_spec("MembersSpec")
+        .answers_put("MembersView"),
+        Route::new(
+            Method::Patch,
+            "/v1/audiences/{audience}/members",
+            Access::Operate,
+            "Add and remove members of a user group",
+            change,
+        )
+        .takes("MembersPatch")
+        .answers(200, "MembersView"),
+    ]
+}
+
+#[derive(Serialize)]
+struct AudienceView {
+    audience: String,
+    count: i64,
+    created_at: Moment,
+    updated_at: Moment,
+}
+
+impl From<AudienceRow> for AudienceView {
+    fn from(row: AudienceRow) -> Self {
+        Self {
+            audience: row.name,
+            count: row.members,
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct MembersView {
+    audience: String,
+    members: Vec<String>,
+    count: i64,
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MembersBody {
+    members: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[derive(Default)]
+struct MembersPatch {
+    add: Vec<String>,
+    remove: Vec<String>,
+}
+
+/// The audience of the path, which has to be a user group.
+fn group(request: &Request) -> Result<String, Problem> {
+    let audience = request.part("audience");
+    check_audience(audience).map_err(|detail| Problem::invalid_at("", detail))?;
+    if !audience.starts_with("gid_") {
+        return Err(Problem::invalid_at(
+            "",
+            "a user (`uid_x`) has no members; user groups are `gid_x`",
+        ));
+    }
+    Ok(audience.to_owned())
+}
+
+fn uids(given: Vec<String>, place: &str) -> Result<Vec<String>, Problem> {
+    if given.len() > NAMED_MAX {
+        return Err(Problem::invalid(Fault::at(
+            place,
+            format!("at most {NAMED_MAX} users at a time"),
+        )));
+    }
+    let mut faults = Faults::default();
+    let mut uids = Vec::with_capacity(given.len());
+    for (index, uid) in given.iter().enumerate() {
+        match bare_uid(uid) {
+            Ok(uid) => uids.push(uid.to_owned()),
+            Err(detail) => faults.add(format!("{place}/{index}"), detail),
+        }
+    }
+    faults.or(uids).map_err(Problem::invalid)
+}
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.audiences(request.cursor(), request.limit()?).await?;
+    ok(&List::<AudienceView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
+}
+
+async fn members_of(request: &Request, audience: String, limit: i64) -> Result<MembersView, Problem> {
+    if let Some(uid) = audience.strip_prefix("uid_") {
+        return Ok(MembersView {
+            members: vec![uid.to_owned()],
+            count: 1,
+            next_cursor: None,
+            audience,
+        });
+    }
+    let page = request.app.store.members(&audience, request.cursor(), limit).await?;
+    let count = request
+        .app
+        .store
+        .audience(&audience)
+        .await?
+        .map_or(0, |row| row.members);
+    Ok(MembersView {
+        audience,
+        members: page.items,
+        count,
+        next_cursor: page.next,
+    })
+}
+
+async fn get(request: Request) -> Outcome {
+    let audience = request.part("audience").to_owned();
+    check_audience(&audience).map_err(|_| Problem::not_found("audience", &audience))?;
+    let limit = match request.query_as::<i64>("limit", "a number")? {
+        None => MEMBERS_MAX,
+        Some(limit) if (1..=MEMBERS_MAX).contains(&limit) => limit,
+        Some(limit) => {
+            return Err(Problem::invalid(Fault::at(
+                "/limit",
+                format!("`limit` is from 1 to {MEMBERS_MAX}, not {limit}"),
+            )));
+        }
+    };
+    ok(&members_of(&request, audience, limit).await?)
+}
+
+async fn replace(mut request: Request) -> Outcome {
+    let audience = group(&request)?;
+    let body: MembersBody = typed(request.spec().await?, "")?;
+    let members = uids(body.members, "/members")?;
+    let done = request
+        .app
+        .store
+        .change_members(request.by(), &audience, Members::Replace(&members))
+        .await?;
+    put(done.created, &members_of(&request, audience, MEMBERS_MAX).await?)
+}
+
+async fn change(mut request: Request) -> Outcome {
+    let audience = group(&request)?;
+    let body: MembersPatch = typed(request.spec().await?, "")?;
+    let (add, remove) = (uids(body.add, "/add")?, uids(body.remove, "/remove")?);
+    let change = Members::Change {
+        add: &add,
+        remove: &remove,
+    };
+    request
+        .app
+        .store
+        .change_members(request.by(), &audience, change)
+        .await?;
+    ok(&members_of(&request, audience, MEMBERS_MAX).await?)
+}

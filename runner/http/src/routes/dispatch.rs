@@ -1,0 +1,165 @@
+//! Polls and completions of users.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use heddle_domain::dispatch::{AssignmentState, bare_uid};
+use heddle_domain::{Span, Time};
+use heddle_engine::{DispatchError, Dispatcher, Next};
+use serde::Deserialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::assignments::AssignmentView;
+use crate::access::Access;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, ok};
+use crate::table::{Method, Pace, Route};
+
+/// `Retry-After` is at least and at most this many seconds.
+const RETRY_SECONDS: std::ops::RangeInclusive<i64> = 1..=60;
+
+/// How many bytes a result may have as JSON.
+const RESULT_BYTES_MAX: usize = 256 * 1024;
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(
+            Method::Post,
+            "/v1/dispatch/{uid}/next",
+            Access::Work,
+            "What a user has to do now",
+            next,
+        )
+        .detail(
+            "An assignment that the user has not finished is given again, with `redo: true`. With `wait` the \
+                 answer is held back until there is something. 204 has `Retry-After`.",
+        )
+        .takes("Poll")
+        .answers(200, "Assignment")
+        .answers_empty(204)
+        .problem(403, "the token is for other users")
+        .pace(Pace::Waits),
+        Route::new(
+            Method::Post,
+            "/v1/dispatch/{uid}/complete",
+            Access::Work,
+            "Finish a user's assignment",
+            complete,
+        )
+        .detail("A repeat with the same status answers the same.")
+        .takes("Completion")
+        .answers(200, "Assignment")
+        .problem(403, "the token is for other users")
+        .problem(409, "it is not this user's current one; nothing is changed")
+        .pace(Pace::Waits),
+    ]
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Poll {
+    wait: Option<Span>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Completion {
+    assignment_id: String,
+    status: Status,
+    #[serde(default)]
+    result: Value,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Status {
+    Completed,
+    Failed,
+}
+
+fn dispatcher(request: &Request) -> Result<Dispatcher, Problem> {
+    let there = request.app.engine.dispatcher();
+    there.ok_or_else(|| Problem::unavailable("this node gives out no offers", 1))
+}
+
+/// The user of the path, if the caller may poll for them.
+fn user(request: &Request) -> Result<&str, Problem> {
+    let given = request.part("uid");
+    let uid = bare_uid(given).map_err(|detail| Problem::invalid_at("", detail))?;
+    if !request.caller.may_poll(uid) && !request.caller.may_poll(given) {
+        return Err(Problem::forbidden(format!(
+            "this token may not act for the user `{uid}`"
+        )));
+    }
+    Ok(uid)
+}
+
+fn problem(error: DispatchError) -> Problem {
+    match error {
+        DispatchError::Overloaded => Problem::overloaded(error.to_string(), 1),
+        DispatchError::Unavailable => Problem::unavailable(error.to_string(), 1),
+        DispatchError::Conflict(detail) => Problem::conflict(detail),
+        DispatchError::Store(error) => error.into(),
+    }
+}
+
+fn nothing(until: Time, now: Time) -> Response {
+    let millis = (until - now).num_milliseconds();
+    let seconds = (millis / 1_000 + i64::from(millis % 1_000 > 0)).clamp(*RETRY_SECONDS.start(), *RETRY_SECONDS.end());
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    response
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
+}
+
+async fn next(mut request: Request) -> Outcome {
+    let uid = user(&request)?.to_owned();
+    let dispatcher = dispatcher(&request)?;
+    let mut wait = request.wait()?;
+    let empty = request
+        .headers
+        .get(header::CONTENT_LENGTH)
+        .is_none_or(|length| length == "0")
+        && !request.headers.contains_key(header::TRANSFER_ENCODING);
+    if !empty {
+        let poll: Poll = request.body(true).await?;
+        wait = poll
+            .wait
+            .map_or(wait, |span| span.std().min(request.app.config.wait_max));
+    }
+    if wait == Duration::ZERO
+        && let Some(until) = dispatcher.quiet(&uid, request.now)
+    {
+        return Ok(nothing(until, request.now));
+    }
+    match dispatcher.next(&uid, wait).await.map_err(problem)? {
+        Next::Given(row, redo) => ok(&AssignmentView::new(*row, redo)),
+        Next::Nothing(until) => Ok(nothing(until, dispatcher.now())),
+    }
+}
+
+async fn complete(mut request: Request) -> Outcome {
+    let uid = user(&request)?.to_owned();
+    let dispatcher = dispatcher(&request)?;
+    let body: Completion = request.body(false).await?;
+    let result = if body.result.is_null() {
+        None
+    } else {
+        Some(body.result.to_string())
+    };
+    if result.as_ref().is_some_and(|result| result.len() > RESULT_BYTES_MAX) {
+        return Err(Problem::too_large(RESULT_BYTES_MAX));
+    }
+    let Ok(id) = body.assignment_id.parse::<Uuid>() else {
+        return Err(Problem::conflict("the user does not hold this assignment"));
+    };
+    let state = match body.status {
+        Status::Completed => AssignmentState::Completed,
+        Status::Failed => AssignmentState::Failed,
+    };
+    let row = dispatcher.complete(&uid, id, state, result).await.map_err(problem)?;
+    ok(&AssignmentView::new(row, false))
+}

@@ -1,0 +1,242 @@
+//! The feed of events, as NDJSON.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use futures::stream;
+use heddle_domain::Fault;
+use heddle_store::Store;
+use heddle_store::event::{EventPosition, EventRow};
+use serde_json::{Map, Value, json};
+
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request};
+use crate::table::{Method, Pace, Route};
+
+/// How many rows one statement reads.
+const PAGE: i64 = 500;
+
+/// How many lines may be asked for.
+const LIMIT_MAX: u64 = 1_000_000;
+
+/// How often a follower looks.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How often a reader looks whether transactions that were open when it asked have ended, and for how long at most.
+const SETTLE_EVERY: Duration = Duration::from_millis(10);
+const SETTLE_TURNS: u32 = 200;
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(
+            Method::Get,
+            "/v1/events",
+            Access::View,
+            "What has happened, in order",
+            events,
+        )
+        .detail(
+            "One JSON object a line: `{cursor, kind, at, ...}`. Resumed behind `cursor`, at least once, never \
+                 skipping what was committed late. Ends at the newest unless `follow=true`.",
+        )
+        .query("after", "The cursor of the last line that was dealt with.")
+        .query("limit", "How many lines at most; default as many as there are.")
+        .query(
+            "kinds",
+            "Only these kinds, such as `run.failed,assignment.completed`; `run.*` means all of runs.",
+        )
+        .query("follow", "Goes on with what happens from now on.")
+        .answers_as(200, "application/x-ndjson", "Event")
+        .pace(Pace::Waits),
+    ]
+}
+
+/// The kinds that there are.
+const KINDS: [&str; 9] = [
+    "assignment.dispatched",
+    "assignment.completed",
+    "assignment.failed",
+    "assignment.revoked",
+    "assignment.expired",
+    "run.started",
+    "run.succeeded",
+    "run.failed",
+    "run.cancelled",
+];
+
+fn parse_position(text: &str) -> Option<EventPosition> {
+    let mut parts = text.split('-');
+    let mut number = || parts.next()?.parse::<u64>().ok();
+    let (xid, id, read) = (number()?, number()?, number()?);
+    parts.next().is_none().then_some(())?;
+    Some(EventPosition {
+        xid,
+        id: id.try_into().ok()?,
+        read: read.try_into().ok()?,
+    })
+}
+
+struct Feed {
+    store: Store,
+    after: EventPosition,
+    kinds: Option<Vec<String>>,
+    left: u64,
+    follow: bool,
+    /// A reader that does not follow is done when all transactions below this one have been decided.
+    target: Option<u64>,
+    turns: u32,
+    waiting: VecDeque<Bytes>,
+    over: bool,
+}
+
+/// A row's lines behind a position; several if it stands for several events.
+fn lines(row: EventRow, after: EventPosition, out: &mut Vec<(EventPosition, Bytes)>) {
+    let several = row.data.is_array();
+    let items = match row.data {
+        Value::Array(items) => items,
+        one => vec![one],
+    };
+    let count = items.len() as u32;
+    let skip = if (after.xid, after.id) == (row.xid, row.id) {
+        after.read
+    } else {
+        0
+    };
+    for (index, item) in items.into_iter().enumerate().skip(skip as usize) {
+        let read = index as u32 + 1;
+        // The last one of a row is the row itself: a reader goes on behind it.
+        let read = if several && read < count { read } else { 0 };
+        let position = EventPosition {
+            xid: row.xid,
+            id: row.id,
+            read,
+        };
+        let mut line = Map::new();
+        line.insert(
+            "cursor".into(),
+            json!(format!("{}-{}-{}", position.xid, position.id, position.read)),
+        );
+        line.insert("kind".into(), json!(row.kind));
+        line.insert("at".into(), json!(Moment(row.at)));
+        if let Value::Object(fields) = item {
+            line.extend(fields);
+        }
+        let mut text = Value::Object(line).to_string();
+        text.push('\n');
+        out.push((position, text.into()));
+    }
+}
+
+impl Feed {
+    async fn next(mut self) -> Option<(Result<Bytes, std::io::Error>, Self)> {
+        loop {
+            if let Some(line) = self.waiting.pop_front() {
+                return Some((Ok(line), self));
+            }
+            if self.over || self.left == 0 {
+                return None;
+            }
+            let page = match self.store.events_after(self.after, self.kinds.as_deref(), PAGE).await {
+                Ok(page) => page,
+                Err(error) => {
+                    // The reader comes back with its cursor.
+                    tracing::warn!(%error, "the feed of events breaks off");
+                    return Some((
+                        Err(std::io::Error::other("the database is not available")),
+                        self.ended(),
+                    ));
+                }
+            };
+            let full = page.rows.len() as i64 == PAGE;
+            let mut found = Vec::new();
+            let after = self.after;
+            page.rows.into_iter().for_each(|row| lines(row, after, &mut found));
+            found.truncate(self.left.try_into().unwrap_or(usize::MAX));
+            self.left -= found.len() as u64;
+            if let Some((position, _)) = found.last() {
+                self.after = *position;
+            }
+            // What stands together is sent together.
+            let text: Vec<u8> = found.iter().flat_map(|(_, line)| line.iter().copied()).collect();
+            if !text.is_empty() {
+                self.waiting.push_back(text.into());
+            }
+            if full {
+                continue;
+            }
+            if self.follow {
+                if self.waiting.is_empty() {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+                continue;
+            }
+            let target = *self.target.get_or_insert(page.next);
+            self.turns += 1;
+            if page.settled >= target || self.turns > SETTLE_TURNS {
+                self.over = true;
+            } else if self.waiting.is_empty() {
+                tokio::time::sleep(SETTLE_EVERY).await;
+            }
+        }
+    }
+
+    fn ended(mut self) -> Self {
+        self.over = true;
+        self
+    }
+}
+
+async fn events(request: Request) -> Outcome {
+    let after = match request.query("after") {
+        None => EventPosition::default(),
+        Some(text) => parse_position(text)
+            .ok_or_else(|| Problem::invalid(Fault::at("/after", "`after` is the `cursor` of an earlier line")))?,
+    };
+    let left = match request.query_as::<u64>("limit", "a number")? {
+        None => u64::MAX,
+        Some(limit) if (1..=LIMIT_MAX).contains(&limit) => limit,
+        Some(_) => {
+            return Err(Problem::invalid(Fault::at(
+                "/limit",
+                format!("`limit` is from 1 to {LIMIT_MAX}"),
+            )));
+        }
+    };
+    let asked = request.query_all("kinds");
+    let mut kinds: Vec<&str> = Vec::new();
+    for kind in &asked {
+        let before = kinds.len();
+        let family = kind.strip_suffix('*');
+        kinds.extend(KINDS.into_iter().filter(|known| match family {
+            Some(family) => known.starts_with(family),
+            None => known == kind,
+        }));
+        if kinds.len() == before {
+            let known = KINDS.join(", ");
+            return Err(Problem::invalid(Fault::at(
+                "/kinds",
+                format!("there are no events of the kind `{kind}`; there are {known}"),
+            )));
+        }
+    }
+    let kinds = (!asked.is_empty()).then(|| kinds.into_iter().map(str::to_owned).collect());
+    let feed = Feed {
+        store: request.app.store.clone(),
+        after,
+        kinds,
+        left,
+        follow: request.flag("follow", false)?,
+        target: None,
+        turns: 0,
+        waiting: VecDeque::new(),
+        over: false,
+    };
+    let body = Body::from_stream(stream::unfold(feed, Feed::next));
+    Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}

@@ -1,0 +1,577 @@
+//! Queues, and what workers do with what they claim from them.
+
+use std::time::Duration;
+
+use heddle_domain::{Fault, Faults, Span};
+use heddle_store::queue::{QueueChange, QueueView, Rate, WorkerView};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::access::{Access, Caller};
+use crate::engine_api::{ClaimAction, ClaimSpec, ClaimWord};
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, ok, put, typed};
+use crate::shapes::List;
+use crate::table::{Method, Pace, Route};
+
+/// How many task runs one call claims, and of how many claims one call speaks.
+const CLAIMS_MAX: usize = 1_000;
+
+/// A lease that the worker does not name, and its bounds.
+const LEASE_DEFAULT: Duration = Duration::from_secs(30);
+const LEASE_MIN: Duration = Duration::from_millis(100);
+const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Bounds of a worker's name and tags.
+const WORKER_CHARS_MAX: usize = 200;
+const TAGS_MAX: usize = 64;
+const TAG_CHARS_MAX: usize = 100;
+
+/// The longest message of a failure; more is cut.
+const MESSAGE_CHARS_MAX: usize = 16_384;
+
+/// Bounds of a rate limit.
+const RATE_COUNT_MAX: i64 = 1_000_000;
+const RATE_PER_MAX: Duration = Duration::from_secs(24 * 3600);
+
+pub(crate) fn routes() -> Vec<Route> {
+    let mut routes = vec![
+        Route::new(
+            Method::Get,
+            "/v1/queues",
+            Access::View,
+            "List queues: depth, oldest, workers",
+            list,
+        )
+        .detail(
+            "All queues that a group names, that hold something, that workers poll, or that were paused or limited. \
+             `workers` counts those that have polled within the last minute, or hold a claim.",
+        )
+        .list()
+        .answers(200, "QueueList"),
+        Route::new(Method::Get, "/v1/queues/{queue}", Access::View, "Get a queue, with its workers", get)
+            .answers(200, "Queue"),
+        Route::new(
+            Method::Put,
+            "/v1/queues/{queue}",
+            Access::Operate,
+            "Pause a queue, or limit its rate",
+            save,
+        )
+        .detail(
+            "`rate: {count, per}` lets a bucket of `count` claims fill evenly in `per`; null takes the limit away. What \
+             is left out stays as it is.",
+        )
+        .takes_spec("QueueSpec")
+        .answers_put("Queue"),
+        Route::new(
+            Method::Post,
+            "/v1/queues/{queue}/pause",
+            Access::Operate,
+            "Hand out nothing from a queue",
+            |request| control(request, true),
+        )
+        .detail("What is claimed already goes on.")
+        .answers(200, "Queue"),
+        Route::new(
+            Method::Post,
+            "/v1/queues/{queue}/resume",
+            Access::Operate,
+            "Hand out again",
+            |request| control(request, false),
+        )
+        .answers(200, "Queue"),
+        Route::new(
+            Method::Post,
+            "/v1/queues/{queue}/claims",
+            Access::Work,
+            "Claim task runs",
+            claim,
+        )
+        .detail(
+            "Waits up to `wait` (at most 60 s) for the first; fewer than `max`, or none, is no error. A claim is the \
+             worker's until `lease_expires_at`, which heartbeats move. Task runs with tags go to workers that carry all \
+             of them.",
+        )
+        .pace(Pace::Waits)
+        .takes("ClaimRequest")
+        .answers(200, "Claims"),
+    ];
+    routes.extend(words());
+    routes
+}
+
+/// What is said of one claim, and of many.
+fn words() -> Vec<Route> {
+    const OLD: &str = "The token is wrong or old; the detail says why. Nothing has changed.";
+    let one = |path, summary, takes, verb| {
+        Route::new(Method::Post, path, Access::Work, summary, move |request| {
+            on_one(request, verb)
+        })
+        .takes(takes)
+        .answers(200, "ClaimAnswer")
+        .problem(409, OLD)
+    };
+    let many = |path, summary, takes, verb| {
+        Route::new(Method::Post, path, Access::Work, summary, move |request| {
+            on_many(request, verb)
+        })
+        .detail("Up to 1,000 at once, each with an answer of its own: `status` is what the single call would answer.")
+        .takes(takes)
+        .answers(200, "ClaimAnswers")
+    };
+    vec![
+        one(
+            "/v1/claims/{id}/heartbeat",
+            "Extend a claim",
+            "Heartbeat",
+            Verb::Heartbeat,
+        )
+        .detail("A cancelled or paused run's worker learns of it here: 409 with the reason."),
+        one(
+            "/v1/claims/{id}/complete",
+            "Report success",
+            "ClaimOutput",
+            Verb::Complete,
+        )
+        .problem(413, "The output has more bytes than the task's `max_output`."),
+        one("/v1/claims/{id}/fail", "Report a failure", "ClaimError", Verb::Fail)
+            .detail("`error` is a message or `{message}`. A `fatal` one is never tried again."),
+        one(
+            "/v1/claims/{id}/release",
+            "Give a claim back undone",
+            "ClaimToken",
+            Verb::Release,
+        )
+        .detail("It is handed out again at once, as another attempt, without using up a retry."),
+        many(
+            "/v1/claims/heartbeat",
+            "Extend many claims",
+            "Heartbeats",
+            Verb::Heartbeat,
+        ),
+        many(
+            "/v1/claims/complete",
+            "Report many successes",
+            "ClaimOutputs",
+            Verb::Complete,
+        ),
+        many("/v1/claims/fail", "Report many failures", "ClaimErrors", Verb::Fail),
+        many(
+            "/v1/claims/release",
+            "Give many claims back",
+            "ClaimTokens",
+            Verb::Release,
+        ),
+    ]
+}
+
+#[derive(Serialize)]
+struct RateView {
+    count: i32,
+    per: String,
+}
+
+#[derive(Serialize)]
+struct WorkerBody {
+    worker: String,
+    tags: Vec<String>,
+    seen_at: Option<Moment>,
+    claimed: i64,
+}
+
+#[derive(Serialize)]
+struct QueueBody {
+    name: String,
+    depth: i64,
+    oldest: Option<Moment>,
+    claimed: i64,
+    workers: i64,
+    paused: bool,
+    rate: Option<RateView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connected: Option<Vec<WorkerBody>>,
+}
+
+impl From<QueueView> for QueueBody {
+    fn from(view: QueueView) -> Self {
+        let per = |ms: i64| Span::from_std(Duration::from_millis(ms.unsigned_abs())).to_string();
+        Self {
+            name: view.name,
+            depth: view.depth,
+            oldest: view.oldest.map(Into::into),
+            claimed: view.claimed,
+            workers: view.workers,
+            paused: view.settings.paused,
+            rate: view.settings.rate.map(|rate| RateView {
+                count: rate.count,
+                per: per(rate.per_ms),
+            }),
+            connected: None,
+        }
+    }
+}
+
+impl From<WorkerView> for WorkerBody {
+    fn from(view: WorkerView) -> Self {
+        Self {
+            worker: view.worker,
+            tags: view.tags,
+            seen_at: view.seen_at.map(Into::into),
+            claimed: view.claimed,
+        }
+    }
+}
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.queues(request.cursor(), request.limit()?).await?;
+    ok(&List::<QueueBody> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
+}
+
+/// A queue with its workers.
+async fn full(request: &Request, name: &str) -> Result<QueueBody, Problem> {
+    let store = &request.app.store;
+    let view = store
+        .queue(name)
+        .await?
+        .ok_or_else(|| Problem::not_found("queue", name))?;
+    let mut body = QueueBody::from(view);
+    body.connected = Some(store.queue_workers(name).await?.into_iter().map(Into::into).collect());
+    Ok(body)
+}
+
+async fn get(request: Request) -> Outcome {
+    let name = request.name("queue", "queue")?;
+    ok(&full(&request, name.as_str()).await?)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RateSpec {
+    count: i64,
+    per: Span,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QueueSpec {
+    name: Option<String>,
+    paused: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
+    rate: Option<Option<RateSpec>>,
+}
+
+/// Tells null from what is left out.
+fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<RateSpec>>, D::Error> {
+    Option::<RateSpec>::deserialize(deserializer).map(Some)
+}
+
+async fn save(mut request: Request) -> Outcome {
+    let name = request.new_name("queue")?;
+    let spec: QueueSpec = typed(request.spec().await?, "")?;
+    super::grants::same_name(&name, spec.name.as_deref())?;
+    let rate = match spec.rate {
+        None => None,
+        Some(None) => Some(None),
+        Some(Some(rate)) => Some(Some(checked(&rate)?)),
+    };
+    let change = QueueChange {
+        paused: spec.paused,
+        rate,
+    };
+    let done = request.app.store.put_queue(request.by(), name.as_str(), change).await?;
+    request.app.engine.follow().await;
+    put(done.created, &full(&request, name.as_str()).await?)
+}
+
+fn checked(rate: &RateSpec) -> Result<Rate, Problem> {
+    let mut faults = Faults::default();
+    if !(1..=RATE_COUNT_MAX).contains(&rate.count) {
+        faults.add("/rate/count", format!("from 1 to {RATE_COUNT_MAX}"));
+    }
+    let per = rate.per.std();
+    if per < Duration::from_millis(1) || per > RATE_PER_MAX {
+        faults.add("/rate/per", "from 1ms to 1d");
+    }
+    faults
+        .or(Rate {
+            count: rate.count as i32,
+            per_ms: per.as_millis() as i64,
+        })
+        .map_err(Problem::invalid)
+}
+
+async fn control(request: Request, paused: bool) -> Outcome {
+    let name = request.name("queue", "queue")?;
+    if request.app.store.queue(name.as_str()).await?.is_none() {
+        return Err(Problem::not_found("queue", name.as_str()));
+    }
+    let change = QueueChange {
+        paused: Some(paused),
+        rate: None,
+    };
+    request.app.store.put_queue(request.by(), name.as_str(), change).await?;
+    request.app.engine.follow().await;
+    ok(&full(&request, name.as_str()).await?)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClaimBody {
+    worker: String,
+    max: Option<i64>,
+    lease: Option<Span>,
+    wait: Option<Span>,
+    #[serde(default)]
+    tags: Vec<String>,
+}
+
+async fn claim(mut request: Request) -> Outcome {
+    let queue = request.new_name("queue")?;
+    if !request.caller.may_claim(queue.as_str()) {
+        return Err(Problem::forbidden(format!("this token is not for the queue `{queue}`")));
+    }
+    let body: ClaimBody = request.body(false).await?;
+    let mut faults = Faults::default();
+    let is_name = |text: &str, chars_max: usize| {
+        !text.is_empty() && text.chars().count() <= chars_max && !text.chars().any(char::is_control)
+    };
+    if !is_name(&body.worker, WORKER_CHARS_MAX) {
+        faults.add(
+            "/worker",
+            format!("a worker's name has 1 to {WORKER_CHARS_MAX} characters, no control characters"),
+        );
+    }
+    let max = body.max.unwrap_or(1);
+    if !(1..=CLAIMS_MAX as i64).contains(&max) {
+        faults.add("/max", format!("from 1 to {CLAIMS_MAX}"));
+    }
+    let lease = checked_lease(body.lease, "/lease", &mut faults).unwrap_or(LEASE_DEFAULT);
+    if body.tags.len() > TAGS_MAX {
+        faults.add("/tags", format!("at most {TAGS_MAX}"));
+    }
+    for (place, _) in body
+        .tags
+        .iter()
+        .take(TAGS_MAX)
+        .enumerate()
+        .filter(|(_, tag)| !is_name(tag, TAG_CHARS_MAX))
+    {
+        faults.add(
+            format!("/tags/{place}"),
+            format!("a tag has 1 to {TAG_CHARS_MAX} characters, no control characters"),
+        );
+    }
+    faults.or(()).map_err(Problem::invalid)?;
+    let mut tags = body.tags;
+    tags.sort();
+    tags.dedup();
+    let wait = body
+        .wait
+        .map_or(Duration::ZERO, Span::std)
+        .min(request.app.config.wait_max);
+    let spec = ClaimSpec {
+        queue,
+        worker: body.worker,
+        tags,
+        max: max as usize,
+        lease,
+        wait,
+    };
+    let items = request.app.engine.claim(spec).await?;
+    ok(&json!({"items": items}))
+}
+
+fn checked_lease(lease: Option<Span>, pointer: &str, faults: &mut Faults) -> Option<Duration> {
+    let lease = lease?.std();
+    if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
+        faults.add(pointer, "a lease is from 100ms to 1d");
+    }
+    Some(lease)
+}
+
+#[derive(Clone, Copy)]
+enum Verb {
+    Heartbeat,
+    Complete,
+    Fail,
+    Release,
+}
+
+/// Everything that may be said of a claim; a verb takes what is its own.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WordBody {
+    id: Option<Uuid>,
+    token: String,
+    lease: Option<Span>,
+    output: Option<Value>,
+    error: Option<Value>,
+    fatal: Option<bool>,
+    retry_after: Option<Span>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WordsBody {
+    items: Vec<WordBody>,
+}
+
+#[derive(Serialize)]
+struct WordAnswer {
+    id: Uuid,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_expires_at: Option<Moment>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+impl Verb {
+    fn word(self, id: Uuid, body: WordBody) -> Result<ClaimWord, Faults> {
+        let mut faults = Faults::default();
+        let foreign = [
+            ("lease", body.lease.is_some(), matches!(self, Self::Heartbeat)),
+            ("output", body.output.is_some(), matches!(self, Self::Complete)),
+            ("error", body.error.is_some(), matches!(self, Self::Fail)),
+            ("fatal", body.fatal.is_some(), matches!(self, Self::Fail)),
+            ("retry_after", body.retry_after.is_some(), matches!(self, Self::Fail)),
+        ];
+        for (field, _, _) in foreign.iter().filter(|(_, there, own)| *there && !own) {
+            faults.add(format!("/{field}"), "this does not belong here");
+        }
+        let action = match self {
+            Self::Heartbeat => ClaimAction::Heartbeat(checked_lease(body.lease, "/lease", &mut faults)),
+            Self::Complete => ClaimAction::Complete(body.output.unwrap_or(Value::Null)),
+            Self::Release => ClaimAction::Release,
+            Self::Fail => ClaimAction::Fail {
+                message: message_of(body.error, &mut faults),
+                fatal: body.fatal.unwrap_or(false),
+                retry_after: body.retry_after.map(Span::std),
+            },
+        };
+        faults.or(ClaimWord {
+            id,
+            token: body.token,
+            action,
+        })
+    }
+
+    /// What has become of the attempt.
+    fn state(self) -> &'static str {
+        match self {
+            Self::Heartbeat => "running",
+            Self::Complete => "succeeded",
+            Self::Fail => "failed",
+            Self::Release => "released",
+        }
+    }
+}
+
+/// A message, or an object with one.
+fn message_of(error: Option<Value>, faults: &mut Faults) -> String {
+    let text = match error {
+        None | Some(Value::Null) => "the worker gave no reason".to_owned(),
+        Some(Value::String(text)) => text,
+        Some(Value::Object(object)) => match object.get("message") {
+            Some(Value::String(text)) => text.clone(),
+            _ => Value::Object(object).to_string(),
+        },
+        Some(_) => {
+            faults.push(Fault::at("/error", "a message, or an object with a `message`"));
+            String::new()
+        }
+    };
+    text.chars().take(MESSAGE_CHARS_MAX).collect()
+}
+
+/// The queues that a caller is bound to; none: all. Who is bound to users does no queued work at all.
+fn bound(caller: &Caller) -> Result<Vec<String>, Problem> {
+    if caller.queues.is_empty() && !caller.uids.is_empty() {
+        return Err(Problem::forbidden("this token is for users only"));
+    }
+    Ok(caller.queues.clone())
+}
+
+async fn on_one(mut request: Request, verb: Verb) -> Outcome {
+    let id: Uuid = request.id("id", "claim")?;
+    let body: WordBody = request.body(false).await?;
+    if body.id.is_some_and(|given| given != id) {
+        return Err(Problem::invalid_at("/id", "this is not the claim in the path"));
+    }
+    let word = verb.word(id, body).map_err(Problem::invalid)?;
+    let mut answers = request
+        .app
+        .engine
+        .on_claims(vec![word], bound(&request.caller)?)
+        .await?;
+    let until = match answers.pop() {
+        Some(answer) => answer?,
+        None => return Err(Problem::not_found("claim", &id.to_string())),
+    };
+    ok(&WordAnswer {
+        id,
+        status: None,
+        state: Some(verb.state()),
+        lease_expires_at: until.map(Into::into),
+        detail: None,
+    })
+}
+
+async fn on_many(mut request: Request, verb: Verb) -> Outcome {
+    let bytes_max = request.app.config.batch_bytes_max;
+    let body: WordsBody = typed(request.json_up_to(bytes_max).await?, "")?;
+    if body.items.len() > CLAIMS_MAX {
+        return Err(Problem::invalid_at("/items", format!("at most {CLAIMS_MAX} at once")));
+    }
+    let mut faults = Faults::default();
+    let mut words = Vec::with_capacity(body.items.len());
+    for (place, item) in body.items.into_iter().enumerate() {
+        let Some(id) = item.id else {
+            faults.add(format!("/items/{place}/id"), "which claim?");
+            continue;
+        };
+        match verb.word(id, item) {
+            Ok(word) => words.push(word),
+            Err(wrong) => wrong
+                .0
+                .into_iter()
+                .for_each(|fault| faults.push(fault.below(&format!("/items/{place}")))),
+        }
+    }
+    faults.or(()).map_err(Problem::invalid)?;
+    let ids: Vec<Uuid> = words.iter().map(|word| word.id).collect();
+    let answers = request.app.engine.on_claims(words, bound(&request.caller)?).await?;
+    let items: Vec<WordAnswer> = ids
+        .into_iter()
+        .zip(answers)
+        .map(|(id, answer)| match answer {
+            Ok(until) => WordAnswer {
+                id,
+                status: Some(200),
+                state: Some(verb.state()),
+                lease_expires_at: until.map(Into::into),
+                detail: None,
+            },
+            Err(refusal) => {
+                let problem = Problem::from(refusal);
+                WordAnswer {
+                    id,
+                    status: Some(problem.status.as_u16()),
+                    state: None,
+                    lease_expires_at: None,
+                    detail: Some(problem.detail),
+                }
+            }
+        })
+        .collect();
+    ok(&json!({"items": items}))
+}

@@ -1,0 +1,640 @@
+//! Offers: what audiences are offered, and the offers that task runs stand behind.
+
+use std::collections::HashMap;
+
+use heddle_domain::Time;
+use heddle_domain::dispatch::{AssignmentState, Mode, Offer, OfferKind};
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::ErrorKind;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::assignment::{End, announce_returned, end_in};
+use crate::change::{self, By, Noun, Page, Put};
+use crate::live::{BATCH_MAX, Completion, EndedAttempt};
+use crate::{Store, StoreError, audit};
+
+/// An offer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfferRow {
+    pub id: i64,
+    pub name: String,
+    pub audience: String,
+    pub version: i32,
+    pub starts_at: Time,
+    /// With every default written out.
+    pub spec: Value,
+    /// The task run that it stands for.
+    pub run: Option<Uuid>,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// What came of putting an offer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OfferPut {
+    Done(Put<OfferRow>),
+    /// The audience has so many repeating offers already.
+    TooMany(i64),
+    /// It belongs to a task run, which alone may change it.
+    OfTask,
+    /// There is one already, and it was to be made.
+    Exists,
+}
+
+/// What came of deleting an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfferDelete {
+    Missing,
+    OfTask,
+    Deleted,
+}
+
+/// What a node needs to give out an audience's offers.
+#[derive(Clone, Debug, Default)]
+pub struct AudienceOffers {
+    pub offers: Vec<OfferRow>,
+    /// Occurrences without stock.
+    pub exhausted: Vec<(i64, Time)>,
+    /// `once` offers that are due from here on were left out: there are very many.
+    pub complete_until: Option<Time>,
+}
+
+/// How an occurrence that somebody has taken stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OccurrenceCounts {
+    pub taken: i32,
+    pub completed: i32,
+    pub failed: i32,
+}
+
+/// A task run's offer, as its attempt makes it.
+#[derive(Clone, Debug)]
+pub struct TaskOffer {
+    pub ended: EndedAttempt,
+    /// If it is not there yet.
+    pub name: String,
+    pub offer: Offer,
+    pub spec: Value,
+    /// Until when the attempt may take.
+    pub overdue_at: Option<Time>,
+}
+
+/// An attempt of an audience task that is over.
+#[derive(Clone, Debug)]
+pub struct OfferSettlement {
+    pub offer_id: i64,
+    /// Held by lease 0.
+    pub ended: EndedAttempt,
+    /// `None`: its stock is completed.
+    pub error: Option<(ErrorKind, String)>,
+}
+
+/// How many `once` offers of an audience a node reads at a time.
+const ONCE_MAX: i64 = 5_000;
+
+/// How many occurrences without stock a node reads; the rest it learns by asking.
+const EXHAUSTED_MAX: i64 = 50_000;
+
+/// How many offers without a run are withdrawn at a time.
+const WITHDRAWN_MAX: i64 = 200;
+
+/// A spec with the defaults, as it stands in the table and in the API.
+pub fn written_out(offer: &Offer) -> Value {
+    let moment = |at: Time| at.format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+    let mut spec = serde_json::json!({
+        "kind": offer.kind,
+        "audience": offer.audience,
+        "template": offer.template,
+        "params": offer.params,
+        "dispatch_times": offer.stock.map_or(Value::from("each"), Value::from),
+        "mode": offer.mode,
+        "priority": offer.priority,
+        "max_hold": offer.max_hold,
+        "return_failed": offer.return_failed,
+        "enabled": offer.enabled,
+        "ends_at": offer.ends_at.map(moment),
+    });
+    match &offer.rhythm {
+        heddle_domain::dispatch::Rhythm::Once(at) => spec["starts_at"] = moment(*at).into(),
+        heddle_domain::dispatch::Rhythm::Interval { anchor, every } => {
+            spec["anchor"] = moment(*anchor).into();
+            spec["every"] = serde_json::json!(every);
+        }
+        heddle_domain::dispatch::Rhythm::Daily(_) => {
+            spec["starts_at"] = moment(offer.starts_at).into();
+            spec["every_days"] = serde_json::json!(offer.every_days);
+            spec["at"] = serde_json::json!(offer.at);
+            spec["timezone"] = serde_json::json!(offer.timezone);
+        }
+    }
+    spec
+}
+
+impl Store {
+    /// Makes or changes an offer. `only_new`: it must not be there. At most `repeating_max` repeating ones per audience.
+    pub async fn put_offer(
+        &self,
+        by: By<'_>,
+        name: &str,
+        offer: &Offer,
+        only_new: bool,
+        repeating_max: i64,
+    ) -> Result<OfferPut, StoreError> {
+        let spec = written_out(offer);
+        let mut tx = self.pool.begin().await?;
+        change::lock_name(&mut tx, Noun::Offer, name).await?;
+        let before = sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL FOR UPDATE",
+            name
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        match &before {
+            Some(_) if only_new => return Ok(OfferPut::Exists),
+            Some(row) if row.run.is_some() => return Ok(OfferPut::OfTask),
+            Some(row) if row.spec == spec => {
+                return Ok(OfferPut::Done(Put {
+                    row: row.clone(),
+                    created: false,
+                    changed: false,
+                }));
+            }
+            _ => {}
+        }
+        if offer.kind != OfferKind::Once {
+            change::lock_name(&mut tx, Noun::Audience, &offer.audience).await?;
+            let others = sqlx::query_scalar!(
+                r#"SELECT count(*) AS "count!" FROM heddle.offers
+                    WHERE audience = $1 AND kind <> 0 AND deleted_at IS NULL AND name <> $2"#,
+                offer.audience,
+                name
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            if others >= repeating_max {
+                return Ok(OfferPut::TooMany(others));
+            }
+        }
+        let (id, version) = before.as_ref().map_or((None, 1), |row| (Some(row.id), row.version + 1));
+        let row = match id {
+            None => {
+                sqlx::query_as!(
+                    OfferRow,
+                    "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
+                         max_hold, enabled, template, spec, created_at, updated_at)
+                     VALUES ($1, $2, 1, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12)
+                     RETURNING id, name, audience, version, starts_at, spec, run, created_at, updated_at",
+                    name,
+                    offer.audience,
+                    offer.kind.number(),
+                    offer.starts_at,
+                    offer.stock,
+                    offer.mode == Mode::Repeat,
+                    offer.return_failed,
+                    offer.max_hold.map(|hold| hold.micros() as i64),
+                    offer.enabled,
+                    offer.template.as_ref().map(|name| name.as_str()),
+                    spec,
+                    by.at
+                )
+                .fetch_one(&mut *tx)
+                .await?
+            }
+            Some(id) => {
+                sqlx::query_as!(
+                    OfferRow,
+                    "UPDATE heddle.offers
+                        SET audience = $2, version = $3, kind = $4, starts_at = $5, stock = $6, repeats = $7,
+                            return_failed = $8, max_hold = $9, enabled = $10, template = $11, spec = $12, updated_at = $13
+                      WHERE id = $1
+                     RETURNING id, name, audience, version, starts_at, spec, run, created_at, updated_at",
+                    id,
+                    offer.audience,
+                    version,
+                    offer.kind.number(),
+                    offer.starts_at,
+                    offer.stock,
+                    offer.mode == Mode::Repeat,
+                    offer.return_failed,
+                    offer.max_hold.map(|hold| hold.micros() as i64),
+                    offer.enabled,
+                    offer.template.as_ref().map(|name| name.as_str()),
+                    spec,
+                    by.at
+                )
+                .fetch_one(&mut *tx)
+                .await?
+            }
+        };
+        sqlx::query!(
+            "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",
+            row.id,
+            version,
+            Value::Object(offer.params.clone())
+        )
+        .execute(&mut *tx)
+        .await?;
+        let action = if before.is_none() { "create" } else { "update" };
+        let was = before.as_ref().map(|row| &row.spec);
+        audit::write(&mut tx, by, action, Noun::Offer, name, was, Some(&spec)).await?;
+        if let Some(row) = before.as_ref().filter(|row| row.audience != offer.audience) {
+            change::announce(&mut tx, by.at, Noun::Audience, &row.audience).await?;
+        }
+        change::announce(&mut tx, by.at, Noun::Audience, &offer.audience).await?;
+        tx.commit().await?;
+        Ok(OfferPut::Done(Put {
+            row,
+            created: before.is_none(),
+            changed: true,
+        }))
+    }
+
+    /// An offer.
+    pub async fn offer(&self, name: &str) -> Result<Option<OfferRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL",
+            name
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+
+    /// Offers by name, behind `cursor`.
+    pub async fn offers(
+        &self,
+        audience: Option<&str>,
+        cursor: Option<&str>,
+        limit: i64,
+    ) -> Result<Page<OfferRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers
+              WHERE deleted_at IS NULL AND ($1::text IS NULL OR name > $1) AND ($2::text IS NULL OR audience = $2)
+              ORDER BY name LIMIT $3",
+            cursor,
+            audience,
+            limit + 1
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(Page::of(rows, limit, |row| row.name.clone()))
+    }
+
+    /// Deletes an offer. What is held of it stays so, and may be completed.
+    pub async fn delete_offer(&self, by: By<'_>, name: &str) -> Result<OfferDelete, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            "SELECT id, audience, spec, run FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL FOR UPDATE",
+            name
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else {
+            return Ok(OfferDelete::Missing);
+        };
+        if row.run.is_some() {
+            return Ok(OfferDelete::OfTask);
+        }
+        sqlx::query!(
+            "UPDATE heddle.offers SET deleted_at = $2, enabled = false WHERE id = $1",
+            row.id,
+            by.at
+        )
+        .execute(&mut *tx)
+        .await?;
+        audit::write(&mut tx, by, "delete", Noun::Offer, name, Some(&row.spec), None).await?;
+        change::announce(&mut tx, by.at, Noun::Audience, &row.audience).await?;
+        tx.commit().await?;
+        Ok(OfferDelete::Deleted)
+    }
+
+    /// Which offers name a template; the first few.
+    pub async fn offers_with_template(&self, template: &str, limit: i64) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT name FROM heddle.offers WHERE template = $1 AND deleted_at IS NULL ORDER BY name LIMIT $2",
+            template,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// What an audience may be given from `reach` on: its enabled offers that are not all used up.
+    pub async fn offers_of_audience(&self, audience: &str, reach: Time) -> Result<AudienceOffers, StoreError> {
+        let mut offers = sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers WHERE audience = $1 AND enabled AND deleted_at IS NULL AND kind <> 0",
+            audience
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let once = sqlx::query_as!(
+            OfferRow,
+            "SELECT o.id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers o
+              WHERE audience = $1 AND enabled AND deleted_at IS NULL AND kind = 0
+                AND (starts_at >= $2 OR run IS NOT NULL)
+                AND NOT EXISTS (SELECT FROM heddle.occurrences c
+                                 WHERE c.offer_id = o.id AND c.occurrence = o.starts_at AND c.taken >= o.stock)
+              ORDER BY starts_at LIMIT $3",
+            audience,
+            reach,
+            ONCE_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let complete_until = if once.len() as i64 == ONCE_MAX {
+            once.last().map(|offer| offer.starts_at)
+        } else {
+            None
+        };
+        let repeating: Vec<i64> = offers.iter().map(|offer| offer.id).collect();
+        offers.extend(once);
+        let exhausted = if repeating.is_empty() {
+            Vec::new()
+        } else {
+            sqlx::query!(
+                "SELECT c.offer_id, c.occurrence FROM heddle.occurrences c JOIN heddle.offers o ON o.id = c.offer_id
+                  WHERE c.offer_id = ANY ($1) AND c.occurrence >= $2 AND c.taken >= o.stock
+                  ORDER BY c.occurrence LIMIT $3",
+                &repeating,
+                reach,
+                EXHAUSTED_MAX
+            )
+            .fetch_all(&self.pool)
+            .await?
+            .into_iter()
+            .map(|row| (row.offer_id, row.occurrence))
+            .collect()
+        };
+        Ok(AudienceOffers {
+            offers,
+            exhausted,
+            complete_until,
+        })
+    }
+
+    /// How occurrences stand that somebody has taken.
+    pub async fn occurrence_counts(
+        &self,
+        offers: &[i64],
+        from: Time,
+        to: Time,
+    ) -> Result<HashMap<(i64, Time), OccurrenceCounts>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT offer_id, occurrence, taken, completed, failed FROM heddle.occurrences
+              WHERE offer_id = ANY ($1) AND occurrence >= $2 AND occurrence <= $3",
+            offers,
+            from,
+            to
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let counts = OccurrenceCounts {
+                    taken: row.taken,
+                    completed: row.completed,
+                    failed: row.failed,
+                };
+                ((row.offer_id, row.occurrence), counts)
+            })
+            .collect())
+    }
+
+    /// Hands an attempt of an audience task over to its offer, which is made, or opened again for a new attempt.
+    /// `false`: the attempt is not this node's any more.
+    pub async fn hand_to_offer(&self, task: &TaskOffer, now: Time) -> Result<bool, StoreError> {
+        let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
+        let offer = &task.offer;
+        let mut tx = self.pool.begin().await?;
+        let handed = sqlx::query!(
+            "UPDATE heddle.running SET lease = 0 WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5",
+            run,
+            key.task as i16,
+            key.item_number(),
+            at.attempt as i16,
+            task.ended.lease
+        )
+        .execute(&mut *tx)
+        .await?
+        .rows_affected()
+            == 1;
+        if !handed {
+            return Ok(false);
+        }
+        let opened = sqlx::query!(
+            "UPDATE heddle.offers
+                SET version = version + 1, enabled = true, attempt = $4, overdue_at = $5, updated_at = $6, stock = $7,
+                    audience = $8, repeats = $9, max_hold = $10, spec = $11
+              WHERE run = $1 AND task = $2 AND item = $3 AND deleted_at IS NULL
+             RETURNING id, version",
+            run,
+            key.task as i16,
+            key.item_number(),
+            at.attempt as i16,
+            task.overdue_at,
+            now,
+            offer.stock,
+            offer.audience,
+            offer.mode == Mode::Repeat,
+            offer.max_hold.map(|hold| hold.micros() as i64),
+            task.spec
+        )
+        .fetch_optional(&mut *tx)
+        .await?
+        .map(|row| (row.id, row.version));
+        let (id, version) = match opened {
+            Some(opened) => opened,
+            None => {
+                let id = sqlx::query_scalar!(
+                    "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
+                         max_hold, enabled, template, spec, run, task, item, attempt, overdue_at, created_at, updated_at)
+                     VALUES ($1, $2, 1, 0, $3, $4, $5, true, $6, true, $7, $8, $9, $10, $11, $12, $13, $14, $14)
+                     RETURNING id",
+                    task.name,
+                    offer.audience,
+                    offer.starts_at,
+                    offer.stock,
+                    offer.mode == Mode::Repeat,
+                    offer.max_hold.map(|hold| hold.micros() as i64),
+                    offer.template.as_ref().map(|name| name.as_str()),
+                    task.spec,
+                    run,
+                    key.task as i16,
+                    key.item_number(),
+                    at.attempt as i16,
+                    task.overdue_at,
+                    now
+                )
+                .fetch_one(&mut *tx)
+                .await?;
+                (id, 1)
+            }
+        };
+        sqlx::query!(
+            "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",
+            id,
+            version,
+            Value::Object(offer.params.clone())
+        )
+        .execute(&mut *tx)
+        .await?;
+        change::announce(&mut tx, now, Noun::Audience, &offer.audience).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Whether attempts of audience tasks wait to be settled.
+    pub async fn has_offer_settlements(&self) -> Result<bool, StoreError> {
+        Ok(
+            sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.offer_settlements) AS "there!""#)
+                .fetch_one(&self.pool)
+                .await?,
+        )
+    }
+
+    /// Fails attempts of audience tasks whose timeout has passed; answers how many.
+    pub async fn settle_overdue_offers(&self) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "WITH late AS (
+                 UPDATE heddle.offers SET enabled = false, overdue_at = NULL
+                  WHERE id IN (SELECT id FROM heddle.offers
+                                WHERE overdue_at <= clock_timestamp() AND deleted_at IS NULL
+                                ORDER BY overdue_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+                 RETURNING id, run, task, item, attempt)
+             INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt, error_kind, error)
+             SELECT id, run, task, item, attempt, $2, 'nobody completed it in time' FROM late",
+            BATCH_MAX as i64,
+            ErrorKind::Timeout.number()
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// Settles attempts whose offer is completed although nobody has said so: members were removed, or the last
+    /// completion met the opening of a new attempt. A slow sweep behind the settlement that comes with a completion.
+    pub async fn settle_completed_offers(&self) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            r"WITH done AS (
+                 UPDATE heddle.offers o SET enabled = false, overdue_at = NULL
+                  WHERE o.run IS NOT NULL AND o.deleted_at IS NULL AND o.enabled
+                    AND (SELECT sum(c.completed) FROM heddle.occurrences c WHERE c.offer_id = o.id)
+                        >= coalesce(o.stock::bigint, CASE WHEN o.audience LIKE 'uid\_%' THEN 1 ELSE (
+                               SELECT greatest(1, count(*)) FROM heddle.members m WHERE m.audience = o.audience) END)
+                 RETURNING o.id, o.run, o.task, o.item, o.attempt)
+             INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt)
+             SELECT id, run, task, item, attempt FROM done"
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// The results of an offer's completed assignments, in the order in which they were completed: JSON texts.
+    pub async fn offer_results(&self, offer_id: i64, limit: i64) -> Result<Vec<Option<String>>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT result FROM heddle.assignments WHERE offer_id = $1 AND state = 1 ORDER BY finished_at, id LIMIT $2",
+            offer_id,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Withdraws offers whose task run has gone on without them (cancelled, overridden, ended): what is held of them is
+    /// revoked. Answers the audiences.
+    pub async fn withdraw_offers(&self, now: Time) -> Result<Vec<String>, StoreError> {
+        let gone = sqlx::query!(
+            "SELECT o.id FROM heddle.offers o
+              WHERE o.run IS NOT NULL AND o.deleted_at IS NULL
+                AND CASE WHEN o.enabled
+                         THEN NOT EXISTS (SELECT FROM heddle.running r
+                                           WHERE r.run = o.run AND r.task = o.task AND r.item = o.item
+                                             AND r.attempt = o.attempt AND r.lease = 0)
+                         ELSE NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = o.run) END
+              LIMIT $1",
+            WITHDRAWN_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut audiences = Vec::new();
+        for row in gone {
+            let mut tx = self.pool.begin().await?;
+            let held = sqlx::query!("SELECT id, uid FROM heddle.holds WHERE offer_id = $1", row.id)
+                .fetch_all(&mut *tx)
+                .await?;
+            let ends: Vec<End> = held
+                .into_iter()
+                .map(|hold| End {
+                    id: hold.id,
+                    uid: hold.uid,
+                    state: AssignmentState::Revoked,
+                    result: None,
+                })
+                .collect();
+            for ends in ends.chunks(crate::assignment::BATCH_MAX) {
+                let ended = end_in(&mut tx, ends, now).await?;
+                announce_returned(&mut tx, &ended, now).await?;
+            }
+            let audience = sqlx::query_scalar!(
+                "UPDATE heddle.offers SET enabled = false, deleted_at = $2, overdue_at = NULL
+                  WHERE id = $1 AND deleted_at IS NULL RETURNING audience",
+                row.id,
+                now
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if let Some(audience) = audience {
+                change::announce(&mut tx, now, Noun::Audience, &audience).await?;
+                audiences.push(audience);
+            }
+            tx.commit().await?;
+        }
+        Ok(audiences)
+    }
+}
+
+impl Completion {
+    /// Takes attempts of audience tasks that are over.
+    pub async fn take_offer_settlements(&mut self) -> Result<Vec<OfferSettlement>, StoreError> {
+        let rows = sqlx::query!(
+            "DELETE FROM heddle.offer_settlements s
+              WHERE s.id IN (SELECT id FROM heddle.offer_settlements ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+             RETURNING s.offer_id, s.run, s.task, s.item, s.attempt, s.error_kind, s.error",
+            BATCH_MAX as i64
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| OfferSettlement {
+                offer_id: row.offer_id,
+                ended: EndedAttempt {
+                    run: RunId(row.run),
+                    at: AttemptKey {
+                        key: TaskKey::from_numbers(row.task, row.item),
+                        attempt: row.attempt as u16,
+                    },
+                    lease: 0,
+                },
+                error: row.error_kind.map(|kind| {
+                    (
+                        ErrorKind::from_number(kind).unwrap_or(ErrorKind::Failed),
+                        row.error.unwrap_or_default(),
+                    )
+                }),
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,304 @@
+//! Queues, as people see them: what was said of them, how deep they are, who works on them.
+
+use std::time::Duration;
+
+use heddle_domain::Time;
+use serde_json::{Value, json};
+
+use crate::change::{self, By, Noun, Page, Put};
+use crate::{Store, StoreError};
+
+/// How long after its last poll a worker counts as connected; one that holds a claim does so anyway.
+pub const CONNECTED_FOR: Duration = Duration::from_secs(60);
+
+/// How long after its last poll a worker is remembered.
+pub const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// How many workers of a queue are shown.
+const WORKERS_SHOWN_MAX: i64 = 1_000;
+
+/// At most so many claims in so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// 1 to 1,000,000.
+    pub count: i32,
+    /// In milliseconds: up to a day.
+    pub per_ms: i64,
+}
+
+/// What operators say of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// Nothing is handed out.
+    pub paused: bool,
+    /// The rate limit.
+    pub rate: Option<Rate>,
+}
+
+/// A change of what operators say; `None` leaves things as they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueChange {
+    /// Whether nothing is handed out.
+    pub paused: Option<bool>,
+    /// The rate limit, or none.
+    pub rate: Option<Option<Rate>>,
+}
+
+/// A queue as it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueView {
+    /// Its name.
+    pub name: String,
+    /// What operators say.
+    pub settings: QueueSettings,
+    /// Task runs that may be claimed.
+    pub depth: i64,
+    /// Since when the oldest of them waits.
+    pub oldest: Option<Time>,
+    /// Task runs that workers hold.
+    pub claimed: i64,
+    /// Workers that are connected.
+    pub workers: i64,
+}
+
+/// A worker as it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerView {
+    /// Its name.
+    pub worker: String,
+    /// What it carries.
+    pub tags: Vec<String>,
+    /// When it polled last.
+    pub seen_at: Option<Time>,
+    /// Task runs that it holds.
+    pub claimed: i64,
+}
+
+fn shown(settings: &QueueSettings) -> Value {
+    let rate = settings
+        .rate
+        .map(|rate| json!({"count": rate.count, "per_ms": rate.per_ms}));
+    json!({"paused": settings.paused, "rate": rate})
+}
+
+fn settings_of(paused: bool, count: Option<i32>, per_ms: Option<i64>) -> QueueSettings {
+    let rate = count.zip(per_ms).map(|(count, per_ms)| Rate { count, per_ms });
+    QueueSettings { paused, rate }
+}
+
+impl Store {
+    /// Changes what is said of a queue; the first time makes its row. A new rate limit begins with a full bucket.
+    pub async fn put_queue(
+        &self,
+        by: By<'_>,
+        name: &str,
+        given: QueueChange,
+    ) -> Result<Put<QueueSettings>, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        change::lock_name(&mut tx, Noun::Queue, name).await?;
+        let before = sqlx::query!(
+            "SELECT paused, rate_count, rate_per_ms FROM heddle.queues WHERE name = $1",
+            name
+        )
+        .fetch_optional(&mut *tx)
+        .await?
+        .map(|row| settings_of(row.paused, row.rate_count, row.rate_per_ms));
+        let was = before.unwrap_or_default();
+        let is = QueueSettings {
+            paused: given.paused.unwrap_or(was.paused),
+            rate: given.rate.unwrap_or(was.rate),
+        };
+        if before.is_some() && was == is {
+            return Ok(Put {
+                row: is,
+                created: false,
+                changed: false,
+            });
+        }
+        sqlx::query!(
+            "INSERT INTO heddle.queues (name, paused, rate_count, rate_per_ms, allowance, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, coalesce($3, 0), $5, $5)
+             ON CONFLICT (name) DO UPDATE
+             SET paused = excluded.paused, rate_count = excluded.rate_count, rate_per_ms = excluded.rate_per_ms,
+                 allowance = CASE WHEN queues.rate_count IS NOT DISTINCT FROM excluded.rate_count
+                                   AND queues.rate_per_ms IS NOT DISTINCT FROM excluded.rate_per_ms
+                                  THEN queues.allowance ELSE excluded.allowance END,
+                 updated_at = excluded.updated_at",
+            name,
+            is.paused,
+            is.rate.map(|rate| rate.count),
+            is.rate.map(|rate| rate.per_ms),
+            by.at
+        )
+        .execute(&mut *tx)
+        .await?;
+        let action = if before.is_none() { "create" } else { "update" };
+        let (old, new) = (before.as_ref().map(shown), shown(&is));
+        change::record(&mut tx, by, action, Noun::Queue, name, old.as_ref(), Some(&new)).await?;
+        tx.commit().await?;
+        Ok(Put {
+            row: is,
+            created: before.is_none(),
+            changed: true,
+        })
+    }
+
+    /// Queues by name, behind `cursor`: all that were spoken of, hold something, are polled, or are named by a group.
+    pub async fn queues(&self, cursor: Option<&str>, limit: i64) -> Result<Page<QueueView>, StoreError> {
+        let names = sqlx::query_scalar!(
+            r#"WITH RECURSIVE waiting AS (
+                   (SELECT queue FROM heddle.queue_ready ORDER BY queue LIMIT 1)
+                   UNION ALL
+                   SELECT (SELECT r.queue FROM heddle.queue_ready r WHERE r.queue > w.queue ORDER BY r.queue LIMIT 1)
+                     FROM waiting w WHERE w.queue IS NOT NULL
+               ),
+               names AS (
+                   SELECT queue AS name FROM waiting WHERE queue IS NOT NULL
+                   UNION SELECT name FROM heddle.queues
+                   UNION SELECT queue FROM heddle.queue_claims
+                   UNION SELECT queue FROM heddle.queue_workers
+                   UNION SELECT t.value ->> 'queue'
+                           FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id,
+                                jsonb_each(r.spec -> 'tasks') AS t
+                          WHERE g.deleted_at IS NULL AND t.value ? 'queue'
+               )
+               SELECT name AS "name!" FROM names
+                WHERE name IS NOT NULL AND ($1::text IS NULL OR name > $1) ORDER BY name LIMIT $2"#,
+            cursor,
+            limit + 1
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let page = Page::of(names, limit, |name| name.clone());
+        Ok(Page {
+            items: self.queue_views(&page.items).await?,
+            next: page.next,
+        })
+    }
+
+    /// A queue; `None` if nothing is known of it.
+    pub async fn queue(&self, name: &str) -> Result<Option<QueueView>, StoreError> {
+        let known = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM heddle.queues WHERE name = $1)
+                   OR EXISTS (SELECT FROM heddle.queue_ready WHERE queue = $1)
+                   OR EXISTS (SELECT FROM heddle.queue_claims WHERE queue = $1)
+                   OR EXISTS (SELECT FROM heddle.queue_workers WHERE queue = $1)
+                   OR EXISTS (SELECT FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id,
+                                          jsonb_each(r.spec -> 'tasks') AS t
+                               WHERE g.deleted_at IS NULL AND t.value ->> 'queue' = $1) AS "known!""#,
+            name
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        if !known {
+            return Ok(None);
+        }
+        Ok(self.queue_views(&[name.to_owned()]).await?.pop())
+    }
+
+    async fn queue_views(&self, names: &[String]) -> Result<Vec<QueueView>, StoreError> {
+        let connected_ms = CONNECTED_FOR.as_millis() as i64;
+        let rows = sqlx::query!(
+            r#"SELECT n.name AS "name!", coalesce(q.paused, false) AS "paused!", q.rate_count AS "rate_count?",
+                      q.rate_per_ms AS "rate_per_ms?", w.depth AS "depth!", w.oldest,
+                      (SELECT count(*) FROM heddle.queue_claims c WHERE c.queue = n.name) AS "claimed!",
+                      (SELECT count(*) FROM (
+                           SELECT worker FROM heddle.queue_workers
+                            WHERE queue = n.name AND seen_at > clock_timestamp() - $2 * interval '1 millisecond'
+                           UNION SELECT worker FROM heddle.queue_claims c WHERE c.queue = n.name) AS u) AS "workers!"
+                 FROM UNNEST($1::text[]) AS n (name)
+                 LEFT JOIN heddle.queues q ON q.name = n.name
+                CROSS JOIN LATERAL (SELECT count(*) AS depth, min(r.ready_at) AS oldest
+                                      FROM heddle.queue_ready r WHERE r.queue = n.name) AS w
+                ORDER BY n.name"#,
+            names,
+            connected_ms as f64
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| QueueView {
+                name: row.name,
+                settings: settings_of(row.paused, row.rate_count, row.rate_per_ms),
+                depth: row.depth,
+                oldest: row.oldest,
+                claimed: row.claimed,
+                workers: row.workers,
+            })
+            .collect())
+    }
+
+    /// The workers that are connected to a queue.
+    pub async fn queue_workers(&self, name: &str) -> Result<Vec<WorkerView>, StoreError> {
+        let connected_ms = CONNECTED_FOR.as_millis() as i64;
+        let rows = sqlx::query!(
+            r#"SELECT coalesce(w.worker, c.worker) AS "worker!", coalesce(w.tags, '{}') AS "tags!",
+                      w.seen_at AS "seen_at?", coalesce(c.claimed, 0) AS "claimed!"
+                 FROM (SELECT * FROM heddle.queue_workers WHERE queue = $1) AS w
+                 FULL JOIN (SELECT worker, count(*) AS claimed FROM heddle.queue_claims WHERE queue = $1 GROUP BY worker) AS c
+                   ON c.worker = w.worker
+                WHERE c.claimed > 0 OR w.seen_at > clock_timestamp() - $2 * interval '1 millisecond'
+                ORDER BY 1 LIMIT $3"#,
+            name,
+            connected_ms as f64,
+            WORKERS_SHOWN_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| WorkerView {
+                worker: row.worker,
+                tags: row.tags,
+                seen_at: row.seen_at,
+                claimed: row.claimed,
+            })
+            .collect())
+    }
+
+    /// How many workers are connected to a queue and carry all of the tags.
+    pub async fn connected_workers(&self, queue: &str, tags: &[String]) -> Result<i64, StoreError> {
+        let connected_ms = CONNECTED_FOR.as_millis() as i64;
+        Ok(sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM heddle.queue_workers w
+                WHERE w.queue = $1 AND w.tags @> $2
+                  AND (w.seen_at > clock_timestamp() - $3 * interval '1 millisecond'
+                       OR EXISTS (SELECT FROM heddle.queue_claims c WHERE c.queue = $1 AND c.worker = w.worker))"#,
+            queue,
+            tags,
+            connected_ms as f64
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Notes that a worker polls.
+    pub async fn worker_seen(&self, queue: &str, worker: &str, tags: &[String]) -> Result<(), StoreError> {
+        sqlx::query!(
+            "INSERT INTO heddle.queue_workers (queue, worker, tags, seen_at) VALUES ($1, $2, $3, clock_timestamp())
+             ON CONFLICT (queue, worker) DO UPDATE SET tags = excluded.tags, seen_at = excluded.seen_at",
+            queue,
+            worker,
+            tags
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Forgets workers that have not polled for long, at most `limit`.
+    pub async fn prune_workers(&self, limit: i64) -> Result<u64, StoreError> {
+        let remembered_ms = REMEMBERED_FOR.as_millis() as i64;
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.queue_workers WHERE (queue, worker) IN (
+                 SELECT queue, worker FROM heddle.queue_workers
+                  WHERE seen_at < clock_timestamp() - $1 * interval '1 millisecond' LIMIT $2)",
+            remembered_ms as f64,
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+}

@@ -1,0 +1,77 @@
+-- end_holds: ends holds as completed (1), failed (2), revoked (3) or expired (4), and gives stock back.
+--
+-- Locking: holds in the order of the users, then occurrences in theirs; see hold_users. Who deletes the row of a hold
+-- owns its end: of two that end it at once, the later finds it gone.
+WITH asked AS (
+    SELECT * FROM UNNEST($1::uuid[], $2::text[], $3::smallint[], $4::text[]) AS a (id, uid, state, result)
+),
+locked AS MATERIALIZED (
+    SELECT h.id FROM heddle.holds h WHERE h.uid = ANY ($2) AND h.id = ANY ($1) ORDER BY h.uid FOR UPDATE
+),
+gone AS (
+    DELETE FROM heddle.holds h USING asked a
+     WHERE h.uid = a.uid AND h.id = a.id AND h.id = ANY (ARRAY(SELECT id FROM locked))
+    RETURNING h.*, a.state, a.result
+),
+judged AS MATERIALIZED (
+    SELECT g.*, o.name, o.run, o.task, o.item, o.attempt, o.stock, o.enabled,
+           g.state IN (3, 4) OR (g.state = 2 AND (o.return_failed OR o.run IS NOT NULL)) AS returned
+      FROM gone g JOIN heddle.offers o ON o.id = g.offer_id
+),
+recorded AS (
+    INSERT INTO heddle.assignments (id, offer_id, version, uid, audience, occurrence, state, assigned_at, finished_at,
+                                    result)
+    SELECT id, offer_id, version, uid, audience, occurrence, state, assigned_at, greatest($5, assigned_at), result
+      FROM judged
+),
+counted AS (
+    INSERT INTO heddle.occurrences AS c (offer_id, occurrence, taken, granted, completed, failed)
+    SELECT offer_id, occurrence, count(*) FILTER (WHERE returned), 0, count(*) FILTER (WHERE state = 1),
+           count(*) FILTER (WHERE state = 2)
+      FROM judged GROUP BY offer_id, occurrence ORDER BY offer_id, occurrence
+    ON CONFLICT (offer_id, occurrence) DO UPDATE
+       SET taken = greatest(0, c.taken - excluded.taken), completed = c.completed + excluded.completed,
+           failed = c.failed + excluded.failed
+    RETURNING offer_id, occurrence, completed
+),
+told AS (
+    INSERT INTO heddle.events (kind, at, data)
+    SELECT (ARRAY['assignment.completed', 'assignment.failed', 'assignment.revoked', 'assignment.expired'])[state],
+           greatest($5, assigned_at),
+           jsonb_build_object('assignment_id', id, 'offer', name, 'uid', uid, 'audience', audience,
+               'occurrence', heddle.moment(occurrence), 'assigned_at', heddle.moment(assigned_at),
+               'result', result::jsonb)
+      FROM judged ORDER BY uid
+),
+-- Task runs whose offer is done, or of which a user has failed (or nobody is left to take it).
+settled AS (
+    SELECT j.offer_id, j.run, j.task, j.item, j.attempt,
+           min(CASE WHEN j.state = 4 THEN 'user ' || j.uid || ' held it for too long'
+                    WHEN j.state = 3 THEN 'the assignment of user ' || j.uid || ' was revoked'
+                    WHEN j.state = 2 THEN 'user ' || j.uid || ' failed'
+                         || coalesce(': ' || left(nullif(j.result, 'null'), 2000), '')
+               END) FILTER (WHERE j.state = 2 OR (j.state IN (3, 4) AND j.audience LIKE 'uid\_%')) AS error,
+           max(c.completed) AS completed, min(coalesce(j.stock, 0)) AS stock, min(j.audience) AS audience
+      FROM judged j JOIN counted c ON c.offer_id = j.offer_id AND c.occurrence = j.occurrence
+     WHERE j.run IS NOT NULL AND j.enabled
+     GROUP BY j.offer_id, j.run, j.task, j.item, j.attempt
+),
+closed AS (
+    UPDATE heddle.offers o SET enabled = false, overdue_at = NULL
+      FROM settled s
+     WHERE o.id = s.offer_id
+       AND (s.error IS NOT NULL OR s.completed >= CASE
+                WHEN s.stock > 0 THEN s.stock::bigint
+                WHEN s.audience LIKE 'uid\_%' THEN 1
+                ELSE (SELECT greatest(1, count(*)) FROM heddle.members m WHERE m.audience = s.audience) END)
+    RETURNING s.*
+),
+noted AS (
+    INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt, error_kind, error)
+    SELECT offer_id, run, task, item, attempt, CASE WHEN error IS NOT NULL THEN 0 END, error FROM closed
+)
+SELECT j.id AS "id!", j.offer_id AS "offer_id!", j.name AS "offer!", j.uid AS "uid!", j.audience AS "audience!",
+       j.occurrence AS "occurrence!", j.state AS "state!", j.assigned_at AS "assigned_at!",
+       greatest($5, j.assigned_at) AS "finished_at!", j.result, v.params AS "params!", j.returned AS "returned!",
+       j.run IS NOT NULL AS "of_task!"
+  FROM judged j JOIN heddle.offer_versions v ON v.offer_id = j.offer_id AND v.version = j.version

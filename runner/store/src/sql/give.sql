@@ -1,0 +1,73 @@
+-- give: judges holds that this transaction has just written, and takes stock for those that stand.
+--
+-- Locking: the caller has the users' holds, so nobody else gives these users anything, and whatever they have finished
+-- before is visible to this statement, which is newer than the holds. Rows of occurrences are locked in their order;
+-- the update sees the newest `taken`, so that nothing is oversold. Holds that are refused are deleted by the caller.
+--
+-- verdict: 0 given, 1 the offer has changed, 2 not a member, 3 not due, 4 the user's window has moved on, 5 the user
+-- has had it, 6 no stock.
+WITH held AS MATERIALIZED (
+    SELECT h.id, h.uid, h.offer_id, h.version, h.audience, h.occurrence, h.assigned_at, a.place
+      FROM UNNEST($1::uuid[]) WITH ORDINALITY AS a (id, place)
+      JOIN heddle.holds h ON h.id = a.id
+),
+judged AS MATERIALIZED (
+    SELECT h.*, o.name, o.stock,
+           CASE WHEN NOT o.enabled OR o.deleted_at IS NOT NULL OR o.version <> h.version OR o.audience <> h.audience THEN 1
+                WHEN h.audience <> 'uid_' || h.uid AND m.member IS NULL THEN 2
+                WHEN h.occurrence > clock_timestamp() THEN 3
+                WHEN o.run IS NULL AND h.occurrence < clock_timestamp() - $2::bigint * interval '1 microsecond' THEN 3
+                WHEN o.run IS NULL AND later.later THEN 4
+                WHEN o.run IS NULL AND NOT o.repeats AND had.had THEN 5
+                WHEN o.run IS NOT NULL AND NOT o.repeats AND EXISTS (
+                    SELECT FROM heddle.assignments a
+                     WHERE a.uid = h.uid AND a.occurrence = h.occurrence AND a.offer_id = h.offer_id
+                       -- A new attempt is for those again who did not complete the last one.
+                       AND (a.state = 1 OR a.finished_at >= o.updated_at)) THEN 5
+                ELSE 0 END AS verdict
+      FROM held h
+      JOIN heddle.offers o ON o.id = h.offer_id
+      LEFT JOIN LATERAL (
+          SELECT true AS member FROM heddle.members m WHERE m.audience = h.audience AND m.uid = h.uid LIMIT 1
+      ) m ON true
+      LEFT JOIN LATERAL (
+          SELECT true AS later FROM heddle.assignments a
+           WHERE a.uid = h.uid AND a.occurrence > h.occurrence AND a.state IN (1, 2) AND a.id >= $3 AND a.id < $4
+           LIMIT 1
+      ) later ON true
+      LEFT JOIN LATERAL (
+          SELECT true AS had FROM heddle.assignments a
+           WHERE a.uid = h.uid AND a.occurrence = h.occurrence AND a.offer_id = h.offer_id AND a.id >= $3 AND a.id < $4
+           LIMIT 1
+      ) had ON true
+),
+wanted AS (
+    SELECT offer_id, occurrence, least(count(*), min(coalesce(stock, 2147483647)))::integer AS count
+      FROM judged WHERE verdict = 0 GROUP BY offer_id, occurrence
+),
+stocked AS (
+    INSERT INTO heddle.occurrences AS c (offer_id, occurrence, taken, granted)
+    SELECT offer_id, occurrence, count, count FROM wanted ORDER BY offer_id, occurrence
+    ON CONFLICT (offer_id, occurrence) DO UPDATE
+       SET granted = greatest(0, least(excluded.granted, (
+               SELECT coalesce(o.stock, 2147483647) FROM heddle.offers o WHERE o.id = excluded.offer_id) - c.taken)),
+           taken = c.taken + greatest(0, least(excluded.granted, (
+               SELECT coalesce(o.stock, 2147483647) FROM heddle.offers o WHERE o.id = excluded.offer_id) - c.taken))
+    RETURNING offer_id, occurrence, granted
+),
+given AS (
+    SELECT r.* FROM (
+        SELECT j.*, row_number() OVER (PARTITION BY offer_id, occurrence ORDER BY place) AS nth
+          FROM judged j WHERE verdict = 0
+    ) r JOIN stocked s ON s.offer_id = r.offer_id AND s.occurrence = r.occurrence
+     WHERE r.nth <= s.granted
+),
+told AS (
+    INSERT INTO heddle.events (kind, at, data)
+    SELECT 'assignment.dispatched', assigned_at, jsonb_build_object(
+               'assignment_id', id, 'offer', name, 'uid', uid, 'audience', audience,
+               'occurrence', heddle.moment(occurrence))
+      FROM given ORDER BY place
+)
+SELECT j.id AS "id!", CASE WHEN g.id IS NOT NULL THEN 0 WHEN j.verdict = 0 THEN 6 ELSE j.verdict END AS "verdict!"
+  FROM judged j LEFT JOIN given g ON g.id = j.id

@@ -1,0 +1,37 @@
+-- queue_lock_claims: locks the runs of claims that end, and takes the claims.
+--
+-- Locking: runs first, in id order, as lock_ended.sql; then the claims' rows, then their rows in *running*. The count
+-- is an initial plan of the first DELETE, so all locks are there before a row is deleted. A claim that is gone, carries
+-- another id, lease or number, or (unless $7 asks for expired ones) whose lease has run out by the database's clock is
+-- not returned, and nothing of it is written. A lease that has run out is never extended, so it has run out for good.
+-- Claims of runs that are not live any more are taken as well: nothing refers to them.
+WITH ended AS (
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::bigint[], $6::uuid[])
+        AS e (run, task, item, attempt, lease, id)
+),
+locked AS MATERIALIZED (
+    SELECT l.id, l.state, l.progress
+      FROM heddle.runs_live l
+     WHERE l.id IN (SELECT run FROM ended)
+     ORDER BY l.id
+       FOR NO KEY UPDATE
+),
+given_up AS (
+    DELETE FROM heddle.queue_claims c
+     USING ended e
+     WHERE c.run = e.run AND c.task = e.task AND c.item = e.item AND c.attempt = e.attempt AND c.lease = e.lease
+       AND c.id = e.id AND (c.lease_expires_at <= clock_timestamp()) = $7
+       AND (SELECT count(*) FROM locked) >= 0
+    RETURNING c.run, c.task, c.item, c.attempt, c.lease
+),
+gone AS (
+    DELETE FROM heddle.running r
+     USING given_up g
+     WHERE r.run = g.run AND r.task = g.task AND r.item = g.item AND r.attempt = g.attempt AND r.lease = g.lease
+    RETURNING r.run, r.task, r.item, r.attempt, r.started_at
+)
+SELECT id AS "run!", state AS "state?", progress AS "progress?", NULL::smallint AS "task?", NULL::integer AS "item?",
+       NULL::smallint AS "attempt?", NULL::timestamptz AS "started_at?"
+  FROM locked
+UNION ALL
+SELECT run, NULL, NULL, task, item, attempt, started_at FROM gone

@@ -1,0 +1,26 @@
+-- queue_lock_overdue: locks the runs of task runs that nobody has claimed in time, and takes these out of their queues.
+--
+-- Locking: runs first, in id order, as lock_ended.sql, then the rows in *queue_ready*. One that is being claimed at
+-- this moment is waited for, and is then not there any more.
+WITH ended AS (
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[]) AS e (run, task, item, attempt)
+),
+locked AS MATERIALIZED (
+    SELECT l.id, l.state, l.progress
+      FROM heddle.runs_live l
+     WHERE l.id IN (SELECT run FROM ended)
+     ORDER BY l.id
+       FOR NO KEY UPDATE
+),
+gone AS (
+    DELETE FROM heddle.queue_ready r
+     USING ended e
+     WHERE r.run = e.run AND r.task = e.task AND r.item = e.item AND r.attempt = e.attempt
+       AND r.expires_at <= clock_timestamp() AND (SELECT count(*) FROM locked) >= 0
+    RETURNING r.run, r.task, r.item, r.attempt, r.ready_at
+)
+SELECT id AS "run!", state AS "state?", progress AS "progress?", NULL::smallint AS "task?", NULL::integer AS "item?",
+       NULL::smallint AS "attempt?", NULL::timestamptz AS "started_at?"
+  FROM locked
+UNION ALL
+SELECT run, NULL, NULL, task, item, attempt, ready_at FROM gone

@@ -1,0 +1,416 @@
+//! Offers: who is given what, once, whatever polls at once on whichever node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::future::join_all;
+use heddle_tests::{Api, Reply, World, eventually, states, task, time};
+use serde_json::{Value, json};
+
+fn users(count: usize) -> Vec<String> {
+    (0..count).map(|user| format!("u{user}")).collect()
+}
+
+async fn members(api: &Api, group: &str, members: &[String]) {
+    let reply = api
+        .put(&format!("/v1/audiences/{group}/members"), json!({"members": members}))
+        .await;
+    assert!(matches!(reply.status, 200 | 201), "{:#}", reply.body);
+}
+
+async fn offer(api: &Api, id: &str, spec: Value) -> Value {
+    let reply = api.put(&format!("/v1/offers/{id}"), spec).await;
+    assert!(matches!(reply.status, 200 | 201), "{:#}", reply.body);
+    reply.body
+}
+
+async fn poll(api: &Api, uid: &str) -> Reply {
+    let reply = api.post(&format!("/v1/dispatch/{uid}/next"), json!({})).await;
+    assert!(matches!(reply.status, 200 | 204), "{:#}", reply.body);
+    reply
+}
+
+async fn given(api: &Api, uid: &str) -> Option<Value> {
+    let reply = poll(api, uid).await;
+    (reply.status == 200).then_some(reply.body)
+}
+
+async fn finish(api: &Api, assignment: &Value, status: &str, result: Value) -> Reply {
+    let uid = assignment["uid"].as_str().expect("a user");
+    let body = json!({"assignment_id": assignment["assignment_id"], "status": status, "result": result});
+    api.post(&format!("/v1/dispatch/{uid}/complete"), body).await
+}
+
+async fn complete(api: &Api, assignment: &Value) -> Value {
+    finish(api, assignment, "completed", json!(1)).await.expect_status(200)
+}
+
+/// Six dispatch times among twenty pollers on two nodes are six distinct users.
+#[tokio::test]
+async fn six_among_twenty() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    members(&nodes[0], "gid_team", &users(20)).await;
+    offer(
+        &nodes[0],
+        "six",
+        json!({"audience": "gid_team", "dispatch_times": 6, "params": {"n": 1}}),
+    )
+    .await;
+    // The other node hears of it.
+    eventually("offer on the other node", async || given(&nodes[1], "u0").await).await;
+    let polls = users(20).into_iter().enumerate().map(|(index, uid)| {
+        let api = nodes[index % 2].api().clone();
+        async move { given(&api, &uid).await }
+    });
+    let found: Vec<Value> = join_all(polls).await.into_iter().flatten().collect();
+    let distinct: BTreeSet<&str> = found.iter().filter_map(|one| one["uid"].as_str()).collect();
+    let ids: BTreeSet<&str> = found.iter().filter_map(|one| one["assignment_id"].as_str()).collect();
+    assert_eq!((found.len(), distinct.len(), ids.len()), (6, 6, 6), "{found:#?}");
+    for assignment in &found {
+        assert_eq!(assignment["params"], json!({"n": 1}));
+        complete(&nodes[0], assignment).await;
+    }
+    for uid in users(20) {
+        assert_eq!(poll(&nodes[1], &uid).await.status, 204);
+    }
+    let listed = nodes[0]
+        .get("/v1/offers/occurrences?audience=gid_team")
+        .await
+        .expect_status(200);
+    let one = &listed["items"][0];
+    assert_eq!(
+        (&one["taken"], &one["completed"], &one["left"]),
+        (&json!(6), &json!(6), &json!(0)),
+        "{listed:#}"
+    );
+}
+
+/// Twenty polls of one user at once, on two nodes, are one assignment; the rest are redone.
+#[tokio::test]
+async fn one_in_flight() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    for id in ["a", "b", "c"] {
+        offer(&nodes[0], id, json!({"audience": "uid_x", "dispatch_times": 9})).await;
+    }
+    let polls = (0..20).map(|index| {
+        let api = nodes[index % 2].api().clone();
+        async move { given(&api, "x").await }
+    });
+    let found: Vec<Value> = join_all(polls).await.into_iter().flatten().collect();
+    let ids: BTreeSet<&str> = found.iter().filter_map(|one| one["assignment_id"].as_str()).collect();
+    assert_eq!(ids.len(), 1, "{found:#?}");
+    assert_eq!(found.iter().filter(|one| one["redo"] == false).count(), 1, "{found:#?}");
+    // Whoever asks elsewhere gets it again.
+    let again = given(&nodes[1], "x").await.expect("what is held");
+    assert_eq!(
+        (&again["redo"], again["assignment_id"].as_str()),
+        (&json!(true), ids.first().copied())
+    );
+    // Of offers due one after the other, the earliest goes first.
+    let mut order = Vec::new();
+    while let Some(assignment) = given(&nodes[0], "x").await {
+        order.push(assignment["offer"].as_str().expect("an offer").to_owned());
+        complete(&nodes[1], &assignment).await;
+    }
+    assert_eq!(order, ["a", "b", "c"]);
+}
+
+/// `repeat` gives the same occurrence again until the stock is used up; three pollers share it.
+#[tokio::test]
+async fn repeat_until_used_up() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    offer(
+        &nodes[0],
+        "alone",
+        json!({"audience": "uid_a", "mode": "repeat", "dispatch_times": 3}),
+    )
+    .await;
+    offer(&nodes[0], "later", json!({"audience": "uid_a"})).await;
+    let mut order = Vec::new();
+    while let Some(assignment) = given(&nodes[0], "a").await {
+        order.push(assignment["offer"].as_str().expect("an offer").to_owned());
+        complete(&nodes[0], &assignment).await;
+    }
+    assert_eq!(order, ["alone", "alone", "alone", "later"]);
+    members(&nodes[0], "gid_three", &users(3)).await;
+    offer(
+        &nodes[0],
+        "shared",
+        json!({"audience": "gid_three", "mode": "repeat", "dispatch_times": 30}),
+    )
+    .await;
+    eventually("offer on the other node", async || given(&nodes[1], "u0").await).await;
+    let pollers = users(3).into_iter().enumerate().map(|(index, uid)| {
+        let api = nodes[index % 2].api().clone();
+        async move {
+            let mut count = 0;
+            while let Some(assignment) = given(&api, &uid).await {
+                complete(&api, &assignment).await;
+                count += 1;
+            }
+            count
+        }
+    });
+    let counts: Vec<usize> = join_all(pollers).await;
+    assert_eq!(counts.iter().sum::<usize>(), 30, "{counts:?}");
+}
+
+/// Two intervals due at the same instant are both served; a user idle for long begins at the horizon.
+#[tokio::test]
+async fn intervals() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_DISPATCH_HORIZON", "10m").start().await;
+    for id in ["first", "second"] {
+        offer(
+            &node,
+            id,
+            json!({"audience": "uid_a", "anchor": "2020-01-01T00:00:00Z", "every": "5m"}),
+        )
+        .await;
+    }
+    let mut seen: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let before = chrono::Utc::now();
+    while let Some(assignment) = given(&node, "a").await {
+        let at = assignment["occurrence"].as_str().expect("an instant").to_owned();
+        assert!(
+            time(&assignment["occurrence"]) >= before - chrono::TimeDelta::minutes(10),
+            "{assignment:#}"
+        );
+        assert!(time(&assignment["occurrence"]) <= chrono::Utc::now(), "{assignment:#}");
+        assert!(
+            seen.keys().all(|earlier| *earlier <= at),
+            "out of order: {at} after {seen:?}"
+        );
+        let offer = assignment["offer"].as_str().expect("an offer").to_owned();
+        assert!(seen.entry(at).or_default().insert(offer), "twice: {assignment:#}");
+        complete(&node, &assignment).await;
+    }
+    // Ten minutes hold two instants (three on the dot), each with both offers.
+    assert!((2..=3).contains(&seen.len()), "{seen:?}");
+    assert!(seen.values().all(|offers| offers.len() == 2), "{seen:?}");
+    let reply = poll(&node, "a").await;
+    let retry: u64 = reply.headers["retry-after"]
+        .to_str()
+        .expect("text")
+        .parse()
+        .expect("seconds");
+    assert!((1..=60).contains(&retry));
+    let listed = node.all("/v1/offers/occurrences?audience=uid_a&limit=500").await;
+    let expected = 2 * 7 * 24 * 12;
+    assert!((expected..=expected + 2).contains(&listed.len()), "{}", listed.len());
+}
+
+/// What may be completed, and what not.
+#[tokio::test]
+async fn completions() {
+    let world = World::new().await;
+    let node = world.node().await;
+    members(&node, "gid_g", &users(2)).await;
+    offer(
+        &node,
+        "o",
+        json!({"audience": "gid_g", "dispatch_times": 2, "return_failed": true}),
+    )
+    .await;
+    let one = given(&node, "u0").await.expect("an assignment");
+    let other = given(&node, "u1").await.expect("an assignment");
+    let stolen = json!({"assignment_id": other["assignment_id"], "status": "completed"});
+    node.post("/v1/dispatch/u0/complete", stolen)
+        .await
+        .expect_problem(409, &[]);
+    for id in ["0199f5a0-0000-7000-8000-000000000000", "made-up"] {
+        let body = json!({"assignment_id": id, "status": "completed"});
+        node.post("/v1/dispatch/u0/complete", body)
+            .await
+            .expect_problem(409, &[]);
+    }
+    let body = json!({"assignment_id": one["assignment_id"], "status": "done"});
+    node.post("/v1/dispatch/u0/complete", body)
+        .await
+        .expect_problem(422, &["/status"]);
+    let first = finish(&node, &one, "failed", json!("no")).await.expect_status(200);
+    let second = finish(&node, &one, "failed", json!("no")).await.expect_status(200);
+    assert_eq!(first, second);
+    finish(&node, &one, "completed", json!(1))
+        .await
+        .expect_problem(409, &[]);
+    // Its stock came back, but not to the user who had it.
+    assert_eq!(poll(&node, "u0").await.status, 204);
+    members(&node, "gid_g", &users(3)).await;
+    assert!(given(&node, "u2").await.is_some());
+    // Logged once, in order per user.
+    let events = node.get("/v1/events?kinds=assignment.*").await.expect_status(200);
+    let text = events.as_str().expect("lines").to_owned();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let of: Vec<&str> = lines
+        .iter()
+        .filter(|line| line["uid"] == "u0")
+        .filter_map(|line| line["kind"].as_str())
+        .collect();
+    assert_eq!(of, ["assignment.dispatched", "assignment.failed"], "{text}");
+    let after = lines[0]["cursor"].as_str().expect("a cursor");
+    let rest = node
+        .get(&format!("/v1/events?kinds=assignment.*&after={after}"))
+        .await
+        .expect_status(200);
+    assert_eq!(
+        rest.as_str().map_or(1, |rest| rest.lines().count()),
+        lines.len() - 1,
+        "{rest}"
+    );
+}
+
+/// Stock comes back by revocation and by `max_hold`; members see changes at their next poll.
+#[tokio::test]
+async fn stock_comes_back() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    members(&nodes[0], "gid_g", &users(3)).await;
+    offer(&nodes[0], "o", json!({"audience": "gid_g", "max_hold": "2s"})).await;
+    let first = given(&nodes[0], "u0").await.expect("an assignment");
+    assert_eq!(poll(&nodes[0], "u1").await.status, 204);
+    let id = first["assignment_id"].as_str().expect("an id");
+    let revoked = nodes[0]
+        .post(&format!("/v1/assignments/{id}/revoke"), json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!(revoked["state"], "revoked");
+    finish(&nodes[0], &first, "completed", json!(1))
+        .await
+        .expect_problem(409, &[]);
+    let second = given(&nodes[0], "u1").await.expect("what came back");
+    // Held for too long, it is somebody else's; a poll that waits on the other node is woken.
+    let waiting = nodes[1].post("/v1/dispatch/u2/next", json!({"wait": "20s"})).await;
+    assert_eq!(waiting.status, 200, "{:#}", waiting.body);
+    assert_ne!(waiting.body["assignment_id"], second["assignment_id"]);
+    finish(&nodes[0], &second, "completed", json!(1))
+        .await
+        .expect_problem(409, &[]);
+    // A newcomer is served by the next poll on the node that took the change, soon by the other.
+    assert_eq!(poll(&nodes[0], "new").await.status, 204);
+    offer(
+        &nodes[0],
+        "each",
+        json!({"audience": "gid_g", "dispatch_times": "each"}),
+    )
+    .await;
+    let change = json!({"add": ["new", "newer"], "remove": ["u0"]});
+    nodes[0]
+        .send(
+            nodes[0]
+                .request(reqwest::Method::PATCH, "/v1/audiences/gid_g/members")
+                .json(&change),
+        )
+        .await
+        .expect_status(200);
+    assert_eq!(given(&nodes[0], "new").await.expect("an assignment")["offer"], "each");
+    assert_eq!(poll(&nodes[0], "u0").await.status, 204);
+    let reply = nodes[1].post("/v1/dispatch/newer/next", json!({"wait": "2s"})).await;
+    assert_eq!(
+        reply.status, 200,
+        "a change is seen on the other node within two seconds"
+    );
+}
+
+/// What is wrong with an offer is named; an audience has its cap.
+#[tokio::test]
+async fn refusals() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_MAX_OFFERS", "2").start().await;
+    let schema = json!({"type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}});
+    node.put("/v1/templates/mail", schema).await.expect_status(201);
+    for (spec, places) in [
+        (
+            json!({"audience": "gid_a", "dispatch_times": 0}),
+            &["/dispatch_times"][..],
+        ),
+        (
+            json!({"audience": "gid_a", "kind": "interval", "every": "0"}),
+            &["/every"],
+        ),
+        (
+            json!({"audience": "gid_a", "template": "mail", "params": {"to": 1}}),
+            &["/params/to"],
+        ),
+        (json!({"audience": "gid_a", "template": "mail"}), &["/params"]),
+        (json!({"audience": "gid_a", "template": "none"}), &["/template"]),
+    ] {
+        node.put("/v1/offers/x", spec).await.expect_problem(422, places);
+    }
+    for id in ["one", "two"] {
+        offer(&node, id, json!({"audience": "gid_a", "every": "5m"})).await;
+    }
+    node.put("/v1/offers/three", json!({"audience": "gid_a", "every": "5m"}))
+        .await
+        .expect_problem(409, &[]);
+    offer(&node, "two", json!({"audience": "gid_a", "every": "6m"})).await;
+    // Unknown users and users of the far future and past get nothing.
+    for (id, at) in [("past", "2020-01-01T00:00:00Z"), ("future", "2100-01-01T00:00:00Z")] {
+        offer(&node, id, json!({"audience": "uid_a", "starts_at": at})).await;
+    }
+    for uid in ["a", "nobody"] {
+        assert_eq!(poll(&node, uid).await.status, 204);
+    }
+}
+
+/// A task of the executor `audience` is done when its stock is; a failure uses up a retry.
+#[tokio::test]
+async fn audience_tasks() {
+    let world = World::new().await;
+    let node = world.node().await;
+    members(&node, "gid_g", &users(3)).await;
+    node.put_group(
+        "ask",
+        json!({"tasks": {
+            "ask": {"audience": {"audience": "gid_{{ params.team }}", "dispatch_times": 2}, "params": {"team": "g", "q": "ok?"},
+                    "retry": {"strategy": "fixed", "retries": 1, "interval": "10ms"}},
+            "then": {"script": "echo", "depends_on": ["ask"], "params": {"got": "{{ upstream.ask }}"}},
+        }}),
+    )
+    .await;
+    let run = node.start("ask", json!({})).await;
+    let wait = json!({"wait": "20s"});
+    let next = async |uid: &str| {
+        node.post(&format!("/v1/dispatch/{uid}/next"), wait.clone())
+            .await
+            .expect_status(200)
+    };
+    let one = next("u0").await;
+    assert_eq!(one["params"]["q"], "ok?");
+    finish(&node, &one, "completed", json!("yes")).await.expect_status(200);
+    let failing = next("u1").await;
+    finish(&node, &failing, "failed", json!("busy"))
+        .await
+        .expect_status(200);
+    let again = next("u1").await;
+    finish(&node, &again, "completed", json!("fine"))
+        .await
+        .expect_status(200);
+    let ended = node.ended(&run).await;
+    assert_eq!(states(&ended), "ask=succeeded then=succeeded", "{ended:#}");
+    assert_eq!(task(&ended, "ask")["output"], json!(["yes", "fine"]));
+    assert_eq!(node.attempts(&run, "ask").await.len(), 2);
+    // A cancelled run's offer is withdrawn, and with it what is held of it.
+    let run = node.start("ask", json!({})).await;
+    let held = next("u2").await;
+    node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    let path = format!("/v1/assignments/{}", held["assignment_id"].as_str().expect("an id"));
+    eventually("revoked assignment", async || {
+        let found = node.get(&path).await.expect_status(200);
+        (found["state"] == "revoked").then_some(())
+    })
+    .await;
+    tokio::time::timeout(Duration::from_secs(10), async {
+        assert_eq!(poll(&node, "u0").await.status, 204)
+    })
+    .await
+    .expect("an answer");
+}
