@@ -31,9 +31,10 @@ CREATE TABLE heddle.nodes (
 CREATE TABLE heddle.resolutions (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     revision_id bigint NOT NULL,
-    scripts     jsonb  NOT NULL, -- {"task": {"script": name, "version": n, "digest": text}}
-    UNIQUE (revision_id, scripts)
+    scripts     jsonb  NOT NULL -- {"task": {"script": name, "version": n, "digest": text}}
 );
+-- By digest: of a group of ten thousand tasks the whole would not fit into an index.
+CREATE UNIQUE INDEX resolutions_scripts ON heddle.resolutions (revision_id, md5(scripts::text));
 
 CREATE TABLE heddle.runs_live (
     id             uuid        PRIMARY KEY,

@@ -1,10 +1,13 @@
 //! End to end: the real program, over HTTP, on a real Postgres. One noun per module.
 
 mod access;
+mod cli;
 mod control;
 mod dag;
+mod dispatch;
 mod effects;
 mod executors;
+mod follows;
 mod grants;
 mod groups;
 mod input;
@@ -15,6 +18,7 @@ mod outages;
 mod params;
 mod retries;
 mod sandbox;
+mod schedules;
 mod scripts;
 mod submissions;
 

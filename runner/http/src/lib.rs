@@ -3,8 +3,9 @@
 //!
 //! A request goes through [`router`]: in dev mode Host and Origin are checked; the table's entry says who may come in
 //! and which bound on concurrency it counts against (more than that is answered 429 at once, with `Retry-After`, rather
-//! than queued); bodies are bounded in bytes and in time; then the noun's handler reads it, asks the store or the
-//! engine, and answers. Whatever goes wrong is a [`problem::Problem`].
+//! than queued); bodies are bounded in bytes and in time, and what the answer does not depend on of them is thrown away;
+//! then the noun's handler reads it, asks the store or the engine, and answers. Whatever goes wrong is a
+//! [`problem::Problem`].
 
 pub mod access;
 mod adapter;
@@ -22,6 +23,7 @@ pub mod serve;
 pub mod shapes;
 mod table;
 mod timer_task;
+mod unread;
 
 use axum::Router;
 use axum::extract::State;
@@ -54,6 +56,7 @@ pub fn openapi() -> serde_json::Value {
 
 /// What holds for every path: dev mode answers this machine only, and nothing is sniffed or framed.
 async fn guard(State(app): State<App>, request: axum::extract::Request, next: Next) -> Response {
+    let request = request.map(unread::Discarding::wrap);
     if app.config.dev {
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
         if let Err(problem) = access::check_local(request.headers(), authority.as_deref(), &app.config.dev_hosts) {

@@ -39,9 +39,19 @@ impl From<sqlx::Error> for StoreError {
                 Some(code) if code.starts_with("08") || code.starts_with("57P0") || code == "53300" => {
                     Self::Unavailable(error)
                 }
+                // A database that takes no connections just now (ALLOW_CONNECTIONS false); no statement is told that.
+                Some("55000") if is_fatal(&**database) => Self::Unavailable(error),
                 _ => Self::Database(error),
             },
             _ => Self::Database(error),
         }
     }
+}
+
+/// Whether the connection ended with it.
+fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
+    use sqlx::postgres::{PgDatabaseError, PgSeverity};
+    error
+        .try_downcast_ref::<PgDatabaseError>()
+        .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic))
 }

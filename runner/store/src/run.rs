@@ -472,7 +472,8 @@ impl Store {
     /// The row that stands for a set of resolved scripts; made if there is none.
     pub async fn resolution(&self, revision_id: i64, scripts: &Value) -> Result<i64, StoreError> {
         let found = sqlx::query_scalar!(
-            "SELECT id FROM heddle.resolutions WHERE revision_id = $1 AND scripts = $2",
+            "SELECT id FROM heddle.resolutions
+              WHERE revision_id = $1 AND md5(scripts::text) = md5($2::jsonb::text) AND scripts = $2",
             revision_id,
             scripts
         )
@@ -483,7 +484,7 @@ impl Store {
         }
         Ok(sqlx::query_scalar!(
             "INSERT INTO heddle.resolutions (revision_id, scripts) VALUES ($1, $2)
-             ON CONFLICT (revision_id, scripts) DO UPDATE SET scripts = excluded.scripts RETURNING id",
+             ON CONFLICT (revision_id, md5(scripts::text)) DO UPDATE SET scripts = excluded.scripts RETURNING id",
             revision_id,
             scripts
         )
@@ -508,7 +509,8 @@ impl Store {
         Ok(sqlx::query_scalar!(
             "SELECT r.id
                FROM UNNEST($1::bigint[], $2::jsonb[]) WITH ORDINALITY AS n (revision_id, scripts, place)
-               JOIN heddle.resolutions r ON r.revision_id = n.revision_id AND r.scripts = n.scripts
+               JOIN heddle.resolutions r ON r.revision_id = n.revision_id
+                AND md5(r.scripts::text) = md5(n.scripts::text) AND r.scripts = n.scripts
               ORDER BY n.place",
             revisions,
             scripts

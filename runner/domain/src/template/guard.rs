@@ -37,8 +37,8 @@ pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
     let mut bound_nesting = 0;
     let mut statements = Vec::new();
     for code in &codes {
-        check_words(template, code)?;
         let nesting = nesting(template, code)?;
+        check_words(template, code)?;
         counts.add(code);
         if code.statement {
             check_tag(template, code)?;
@@ -79,8 +79,8 @@ pub(super) fn check_expression(expression: &str) -> Result<Code<'_>, String> {
         return Err("an empty expression".into());
     }
     let code = scan::expression(expression)?;
-    check_words(expression, &code)?;
     nesting(expression, &code)?;
+    check_words(expression, &code)?;
     let mut counts = Counts::default();
     counts.add(&code);
     counts.check(false)?;
