@@ -12,11 +12,17 @@ const NONE: &str = "00000000-0000-0000-0000-000000000000";
 
 /// A daily group that keeps history.
 fn daily(task: Value) -> Value {
-    with(one(task), json!({"history": true, "schedules": {"daily": {"cron": "0 0 * * *"}}}))
+    with(
+        one(task),
+        json!({"history": true, "schedules": {"daily": {"cron": "0 0 * * *"}}}),
+    )
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("{value} is no text"))
+        .to_owned()
 }
 
 fn hello() -> Value {
@@ -24,17 +30,24 @@ fn hello() -> Value {
 }
 
 async fn ask(api: &Api, group: &str, asked: Value) -> Value {
-    api.post(&format!("/v1/groups/{group}/backfills"), asked).await.expect_status(202)
+    api.post(&format!("/v1/groups/{group}/backfills"), asked)
+        .await
+        .expect_status(202)
 }
 
 async fn planned(api: &Api, group: &str, asked: Value) -> Vec<String> {
     let asked = with(asked, json!({"dry_run": true}));
-    let plan = api.post(&format!("/v1/groups/{group}/backfills"), asked).await.expect_status(200);
+    let plan = api
+        .post(&format!("/v1/groups/{group}/backfills"), asked)
+        .await
+        .expect_status(200);
     plan["instants"].as_array().unwrap().iter().map(text).collect()
 }
 
 async fn look(api: &Api, backfill: &Value) -> Value {
-    api.get(&format!("/v1/backfills/{}", text(&backfill["id"]))).await.expect_status(200)
+    api.get(&format!("/v1/backfills/{}", text(&backfill["id"])))
+        .await
+        .expect_status(200)
 }
 
 /// A backfill at its end.
@@ -53,7 +66,9 @@ async fn runs(api: &Api, group: &str) -> Vec<Value> {
 fn days(runs: &[Value]) -> BTreeMap<String, usize> {
     let mut days = BTreeMap::new();
     for run in runs {
-        *days.entry(run["logical_time"].as_str().unwrap()[..10].to_owned()).or_default() += 1;
+        *days
+            .entry(run["logical_time"].as_str().unwrap()[..10].to_owned())
+            .or_default() += 1;
     }
     days
 }
@@ -64,7 +79,8 @@ async fn each_instant_gets_its_run_in_order() {
     let node = world.node().await;
     node.put_group("g", with(daily(hello()), json!({"priority": 3}))).await;
     for (order, group) in [("asc", "up"), ("desc", "down")] {
-        node.put_group(group, with(daily(hello()), json!({"priority": 3}))).await;
+        node.put_group(group, with(daily(hello()), json!({"priority": 3})))
+            .await;
         let asked = json!({"from": "2012-02-27", "to": "2012-03-02T00:00:00Z", "order": order});
         let expect: Vec<String> = ["02-27", "02-28", "02-29", "03-01", "03-02"]
             .iter()
@@ -73,9 +89,15 @@ async fn each_instant_gets_its_run_in_order() {
         let mut plan = planned(&node, group, asked.clone()).await;
         assert!(runs(&node, group).await.is_empty(), "a dry run stores nothing");
         let made = ask(&node, group, asked).await;
-        assert_eq!((&made["total"], &made["max_active"], &made["to"]), (&json!(5), &json!(1), &json!(expect[4])));
+        assert_eq!(
+            (&made["total"], &made["max_active"], &made["to"]),
+            (&json!(5), &json!(1), &json!(expect[4]))
+        );
         let end = ended(&node, &made).await;
-        assert_eq!((&end["state"], &end["counts"]), (&json!("succeeded"), &json!({"succeeded": 5})));
+        assert_eq!(
+            (&end["state"], &end["counts"]),
+            (&json!("succeeded"), &json!({"succeeded": 5}))
+        );
         let mut runs = runs(&node, group).await;
         runs.sort_by_key(|run| text(&run["id"]));
         let found: Vec<String> = runs.iter().map(|run| text(&run["logical_time"])).collect();
@@ -85,12 +107,18 @@ async fn each_instant_gets_its_run_in_order() {
         }
         assert_eq!(plan, expect);
         for run in &runs {
-            assert_eq!((&run["trigger"], &run["priority"], &run["source"]), (&json!("backfill"), &json!(-7), &made["id"]));
+            assert_eq!(
+                (&run["trigger"], &run["priority"], &run["source"]),
+                (&json!("backfill"), &json!(-7), &made["id"])
+            );
             assert_eq!(run["data_interval"]["end"], run["logical_time"]);
         }
         // With `max_active: 1` one begins where the last one has ended.
         for pair in runs.windows(2) {
-            assert!(pair[1]["created_at"].as_str() >= pair[0]["finished_at"].as_str(), "{pair:#?}");
+            assert!(
+                pair[1]["created_at"].as_str() >= pair[0]["finished_at"].as_str(),
+                "{pair:#?}"
+            );
         }
     }
 }
@@ -106,22 +134,37 @@ async fn gaps_are_filled_and_failures_replaced() {
     // Lost runs are replenished.
     for run in runs(&node, "g").await {
         if ["2012-01-03", "2012-01-07"].contains(&&run["logical_time"].as_str().unwrap()[..10]) {
-            node.delete(&format!("/v1/runs/{}", text(&run["id"]))).await.expect_status(204);
+            node.delete(&format!("/v1/runs/{}", text(&run["id"])))
+                .await
+                .expect_status(204);
         }
     }
     let end = ended(&node, &ask(&node, "g", range.clone()).await).await;
-    assert_eq!((&end["total"], &end["counts"], &end["skipped"]), (&json!(2), &json!({"succeeded": 2}), &json!(8)));
+    assert_eq!(
+        (&end["total"], &end["counts"], &end["skipped"]),
+        (&json!(2), &json!({"succeeded": 2}), &json!(8))
+    );
     let found = days(&runs(&node, "g").await);
-    assert!(found.len() == 10 && found.values().all(|count| *count == 1), "{found:?}");
+    assert!(
+        found.len() == 10 && found.values().all(|count| *count == 1),
+        "{found:?}"
+    );
     // Failed ones are left alone, or replaced.
     node.put_group("g", daily(fails())).await;
     let two = json!({"from": "2012-01-10", "to": "2012-01-12", "max_active": 4});
     let end = ended(&node, &ask(&node, "g", two.clone()).await).await;
-    assert_eq!((&end["state"], &end["counts"]), (&json!("failed"), &json!({"failed": 2})));
+    assert_eq!(
+        (&end["state"], &end["counts"]),
+        (&json!("failed"), &json!({"failed": 2}))
+    );
     node.put_group("g", daily(hello())).await;
     let skip = planned(&node, "g", two.clone()).await;
     assert!(skip.is_empty(), "{skip:?}");
-    let end = ended(&node, &ask(&node, "g", with(two.clone(), json!({"on_existing": "failed"}))).await).await;
+    let end = ended(
+        &node,
+        &ask(&node, "g", with(two.clone(), json!({"on_existing": "failed"}))).await,
+    )
+    .await;
     assert_eq!((&end["counts"], &end["skipped"]), (&json!({"succeeded": 2}), &json!(1)));
     // All means all.
     let end = ended(&node, &ask(&node, "g", with(two, json!({"on_existing": "all"}))).await).await;
@@ -140,7 +183,9 @@ async fn replaced_runs_may_keep_their_scripts() {
                  (data (i32.const 0) "\10\00\00\00\01\00\00\00")
                  (func (export "_start") (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#
         );
-        node.put_bytes("/v1/scripts/which", "application/wasm", wat).await.expect_status(201)
+        node.put_bytes("/v1/scripts/which", "application/wasm", wat)
+            .await
+            .expect_status(201)
     };
     upload("1").await;
     node.put_group("g", daily(json!({"script": "which"}))).await;
@@ -150,7 +195,11 @@ async fn replaced_runs_may_keep_their_scripts() {
         if !version.is_empty() {
             upload(version).await;
         }
-        let end = ended(&node, &ask(&node, "g", with(range.clone(), json!({"scripts": scripts}))).await).await;
+        let end = ended(
+            &node,
+            &ask(&node, "g", with(range.clone(), json!({"scripts": scripts}))).await,
+        )
+        .await;
         assert_eq!(end["counts"], json!({"succeeded": 1}));
         let last = runs(&node, "g").await.remove(0);
         let run = node.run_now(&text(&last["id"])).await;
@@ -164,7 +213,8 @@ async fn what_cannot_be_is_refused() {
     let world = World::new().await;
     let node = world.node().await;
     node.put_group("g", daily(json!({"script": "sleep"}))).await;
-    node.put_group("steps", with(one(hello()), json!({"history": true}))).await;
+    node.put_group("steps", with(one(hello()), json!({"history": true})))
+        .await;
     node.put_group("never", one(hello())).await;
     let post = async |group: &str, asked: Value| node.post(&format!("/v1/groups/{group}/backfills"), asked).await;
     let from = json!({"from": "2012-01-01"});
@@ -187,16 +237,26 @@ async fn what_cannot_be_is_refused() {
         asked[field] = value;
         post("g", asked).await.expect_problem(422, &[&format!("/{field}")]);
     }
-    post("g", json!({"from": "2012-01-02", "to": "2012-01-01"})).await.expect_problem(422, &["/from"]);
-    post("g", json!({"from": "2099-01-01"})).await.expect_problem(422, &["/from"]);
-    post("g", with(from.clone(), json!({"params": {"seconds": "x"}}))).await.expect_problem(422, &["/params/seconds"]);
+    post("g", json!({"from": "2012-01-02", "to": "2012-01-01"}))
+        .await
+        .expect_problem(422, &["/from"]);
+    post("g", json!({"from": "2099-01-01"}))
+        .await
+        .expect_problem(422, &["/from"]);
+    post("g", with(from.clone(), json!({"params": {"seconds": "x"}})))
+        .await
+        .expect_problem(422, &["/params/seconds"]);
     let many = json!({"from": "2012-01-01T00:00:00Z", "to": "2012-01-12T13:46:40Z", "step": "1s"});
     post("steps", many.clone()).await.expect_said(422, "1000001");
     let steps = json!({"from": "2012-01-01T00:00:00Z", "to": "2012-01-01T01:00:00Z", "step": "20m"});
     assert_eq!(planned(&node, "steps", steps).await.len(), 4);
     for action in ["", "/pause", "/resume", "/cancel"] {
         let path = format!("/v1/backfills/{NONE}{action}");
-        let reply = if action.is_empty() { node.get(&path).await } else { node.post(&path, json!({})).await };
+        let reply = if action.is_empty() {
+            node.get(&path).await
+        } else {
+            node.post(&path, json!({})).await
+        };
         reply.expect_problem(404, &[]);
     }
     node.post("/v1/groups/g/disable", json!({})).await.expect_status(200);
@@ -208,8 +268,16 @@ async fn it_pauses_resumes_and_is_cancelled() {
     let world = World::new().await;
     let node = world.node().await;
     node.put_group("g", daily(sleeps(0.2))).await;
-    let made = ask(&node, "g", json!({"from": "2012-01-01", "to": "2012-12-31", "max_active": 3})).await;
-    let control = async |action: &str| node.post(&format!("/v1/backfills/{}/{action}", text(&made["id"])), json!({})).await;
+    let made = ask(
+        &node,
+        "g",
+        json!({"from": "2012-01-01", "to": "2012-12-31", "max_active": 3}),
+    )
+    .await;
+    let control = async |action: &str| {
+        node.post(&format!("/v1/backfills/{}/{action}", text(&made["id"])), json!({}))
+            .await
+    };
     let some = async |least: i64| {
         eventually("ended runs", async || {
             let backfill = look(&node, &made).await;
@@ -223,14 +291,21 @@ async fn it_pauses_resumes_and_is_cancelled() {
     let count = runs(&node, "g").await.len() as i64;
     // What is active ends; nothing follows.
     let paused = some(count).await;
-    assert_eq!((&paused["counts"]["succeeded"], &paused["counts"]["pending"]), (&json!(count), &json!(366 - count)));
+    assert_eq!(
+        (&paused["counts"]["succeeded"], &paused["counts"]["pending"]),
+        (&json!(count), &json!(366 - count))
+    );
     assert_eq!(control("resume").await.expect_status(200)["state"], "running");
     control("resume").await.expect_problem(409, &[]);
     some(count + 3).await;
     assert_eq!(control("cancel").await.expect_status(200)["state"], "cancelled");
     let end = ended(&node, &made).await;
     let all = runs(&node, "g").await;
-    assert!(all.iter().all(|run| ["succeeded", "cancelled"].contains(&run["state"].as_str().unwrap())), "{all:#?}");
+    assert!(
+        all.iter()
+            .all(|run| ["succeeded", "cancelled"].contains(&run["state"].as_str().unwrap())),
+        "{all:#?}"
+    );
     assert!(all.iter().any(|run| run["state"] == "cancelled"));
     assert_eq!((&end["state"], &end["total"]), (&json!("cancelled"), &json!(366)));
     for action in ["cancel", "pause", "resume"] {
@@ -246,8 +321,15 @@ async fn it_shares_instants_with_a_live_schedule() {
     let world = World::new().await;
     let node = world.node().await;
     let every = json!({"every": "200ms", "anchor": "2026-01-01T00:00:00Z"});
-    node.put_group("g", with(daily(hello()), json!({"schedules": {"s": every}, "overlap": "allow"}))).await;
-    eventually("scheduled runs", async || (runs(&node, "g").await.len() > 3).then_some(())).await;
+    node.put_group(
+        "g",
+        with(daily(hello()), json!({"schedules": {"s": every}, "overlap": "allow"})),
+    )
+    .await;
+    eventually("scheduled runs", async || {
+        (runs(&node, "g").await.len() > 3).then_some(())
+    })
+    .await;
     let latest = text(&runs(&node, "g").await[0]["logical_time"]);
     let from = latest.parse::<chrono::DateTime<chrono::Utc>>().unwrap() - chrono::TimeDelta::seconds(60);
     for (order, on_existing) in [("desc", "skip"), ("asc", "failed")] {
@@ -268,11 +350,22 @@ async fn it_outlives_nodes() {
     let world = World::new().await;
     let mut nodes = world.nodes(3).await;
     nodes[0].put_group("g", daily(sleeps(0.05))).await;
-    let made = ask(&nodes[0], "g", json!({"from": "2012-01-01", "to": "2012-10-26", "max_active": 7})).await;
+    let made = ask(
+        &nodes[0],
+        "g",
+        json!({"from": "2012-01-01", "to": "2012-10-26", "max_active": 7}),
+    )
+    .await;
     let sql = world.sql().await;
     let watch = tokio::spawn(async move {
         let mut most = 0i64;
-        while sql.query_one("SELECT count(*) FROM heddle.backfills WHERE finished_at IS NULL", &[]).await.unwrap().get::<_, i64>(0) > 0 {
+        while sql
+            .query_one("SELECT count(*) FROM heddle.backfills WHERE finished_at IS NULL", &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            > 0
+        {
             let count = "SELECT count(*) FROM heddle.runs_live WHERE source IS NOT NULL";
             most = most.max(sql.query_one(count, &[]).await.unwrap().get(0));
         }
@@ -290,9 +383,15 @@ async fn it_outlives_nodes() {
         nodes[victim] = world.node().await;
     }
     let end = ended(&nodes[0], &made).await;
-    assert_eq!((&end["state"], &end["counts"]), (&json!("succeeded"), &json!({"succeeded": 300})));
+    assert_eq!(
+        (&end["state"], &end["counts"]),
+        (&json!("succeeded"), &json!({"succeeded": 300}))
+    );
     let found = days(&runs(&nodes[0], "g").await);
-    assert!(found.len() == 300 && found.values().all(|count| *count == 1), "{found:?}");
+    assert!(
+        found.len() == 300 && found.values().all(|count| *count == 1),
+        "{found:?}"
+    );
     let most = watch.await.unwrap();
     assert!((1..=7).contains(&most), "{most} were active at once");
 }
@@ -303,9 +402,16 @@ async fn there_is_no_barrier_between_batches() {
     let world = World::new().await;
     let node = world.node().await;
     node.put_group("g", daily(hello())).await;
-    let made = ask(&node, "g", json!({"from": "2012-01-01", "to": "2015-12-31", "max_active": 200})).await;
+    let made = ask(
+        &node,
+        "g",
+        json!({"from": "2012-01-01", "to": "2015-12-31", "max_active": 200}),
+    )
+    .await;
     assert_eq!(made["total"], 1_461);
-    let end = tokio::time::timeout(Duration::from_secs(30), ended(&node, &made)).await.expect("an end in time");
+    let end = tokio::time::timeout(Duration::from_secs(30), ended(&node, &made))
+        .await
+        .expect("an end in time");
     assert_eq!(end["counts"], json!({"succeeded": 1_461}));
     assert_eq!(days(&runs(&node, "g").await).len(), 1_461);
 }

@@ -4,7 +4,10 @@ use heddle_tests::{Api, World};
 use serde_json::{Value, json};
 
 async fn call(api: &Api, name: &str, body: Value) -> (i64, Value) {
-    let answer = api.post(&format!("/task-scheduler/task/{name}"), body).await.expect_status(200);
+    let answer = api
+        .post(&format!("/task-scheduler/task/{name}"), body)
+        .await
+        .expect_status(200);
     let fields: Vec<&String> = answer.as_object().unwrap().keys().collect();
     assert_eq!(fields, ["code", "data", "msg"], "{answer}");
     (answer["code"].as_i64().unwrap(), answer["data"].clone())
@@ -43,7 +46,12 @@ async fn a_tree_becomes_a_group() {
     assert_eq!(node.get("/checkstatus").await.expect_status(200), json!("success"));
     let made = well(&node, "submitTimerTask", tree()).await;
     let root = made["taskId"].as_i64().unwrap();
-    let ids: Vec<i64> = made["taskList"].as_array().unwrap().iter().map(|task| task["taskId"].as_i64().unwrap()).collect();
+    let ids: Vec<i64> = made["taskList"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["taskId"].as_i64().unwrap())
+        .collect();
     assert_eq!((ids.len(), ids[0]), (4, root));
     let path = format!("/v1/groups/timer-task-{root}");
     let group = node.get(&path).await.expect_status(200);
@@ -51,14 +59,24 @@ async fn a_tree_becomes_a_group() {
     let after = |place: usize| json!([format!("task-{}", ids[place])]);
     assert_eq!(
         (&task(0)["queue"], &task(0)["timeout"], &task(0)["params"]),
-        (&json!("bill"), &json!("never"), &json!({"apiServiceName": "S", "apiMethodName": "m", "taskId": root}))
+        (
+            &json!("bill"),
+            &json!("never"),
+            &json!({"apiServiceName": "S", "apiMethodName": "m", "taskId": root})
+        )
     );
-    assert_eq!((&task(1)["depends_on"], &task(2)["depends_on"], &task(3)["depends_on"]), (&after(0), &after(0), &after(1)));
+    assert_eq!(
+        (&task(1)["depends_on"], &task(2)["depends_on"], &task(3)["depends_on"]),
+        (&after(0), &after(0), &after(1))
+    );
     assert_eq!((&task(1)["timeout"], &task(1)["when"]), (&json!("2s"), &json!("false")));
     assert!(task(1)["retry"]["retries"].as_i64() > Some(0), "a timeout is retried");
     let schedules = &group["schedules"];
     assert_eq!(schedules["timer-1"]["next"], "2090-01-01T00:00:00.000000Z");
-    assert_eq!((&schedules["timer-2"]["every"], &schedules["timer-3"]["enabled"]), (&json!("5s"), &json!(false)));
+    assert_eq!(
+        (&schedules["timer-2"]["every"], &schedules["timer-3"]["enabled"]),
+        (&json!("5s"), &json!(false))
+    );
     // Changed: what is known keeps its number, what is left out goes.
     let changed = json!({
         "taskId": root.to_string(), "taskName": "renamed", "appServiceName": "bill",
@@ -67,7 +85,10 @@ async fn a_tree_becomes_a_group() {
     let changed = well(&node, "submitTimerTask", changed).await;
     assert_eq!(changed["taskList"].as_array().unwrap().len(), 2);
     let group = node.get(&path).await.expect_status(200);
-    assert_eq!((&group["revision"], &group["description"]), (&json!(2), &json!("renamed")));
+    assert_eq!(
+        (&group["revision"], &group["description"]),
+        (&json!(2), &json!("renamed"))
+    );
     assert_eq!(group["tasks"][format!("task-{}", ids[2])]["queue"], "bill");
 }
 
@@ -85,10 +106,16 @@ async fn tasks_are_switched_started_and_deleted() {
     well(&node, "enableTask", one.clone()).await;
     assert_eq!(node.get(&path).await.expect_status(200)["enabled"], true);
     well(&node, "enableTask", json!({"taskId": below})).await;
-    assert_eq!(node.get(&path).await.expect_status(200)["tasks"][format!("task-{below}")]["when"], Value::Null);
+    assert_eq!(
+        node.get(&path).await.expect_status(200)["tasks"][format!("task-{below}")]["when"],
+        Value::Null
+    );
     let started = well(&node, "execTaskImmediately", one.clone()).await;
     let run = node.run_now(started["run"].as_str().unwrap()).await;
-    assert_eq!((&run["trigger"], &run["group"]), (&json!("manual"), &json!(format!("timer-task-{root}"))));
+    assert_eq!(
+        (&run["trigger"], &run["group"]),
+        (&json!("manual"), &json!(format!("timer-task-{root}")))
+    );
     refused(&node, "timerTaskDel", json!({"taskId": below}), 409).await;
     well(&node, "timerTaskDel", one.clone()).await;
     node.get(&path).await.expect_problem(404, &[]);
@@ -108,8 +135,14 @@ async fn bad_trees_are_told_and_deep_ones_taken() {
         (json!({}), 422),
         (json!({"appServiceName": "has space"}), 422),
         (json!({"appServiceName": "q", "taskId": 77}), 404),
-        (json!({"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 1, "cron": "bad"}]}}), 422),
-        (json!({"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 9}]}}), 422),
+        (
+            json!({"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 1, "cron": "bad"}]}}),
+            422,
+        ),
+        (
+            json!({"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 9}]}}),
+            422,
+        ),
     ] {
         refused(&node, "submitTimerTask", body, code).await;
     }
@@ -119,8 +152,21 @@ async fn bad_trees_are_told_and_deep_ones_taken() {
     }
     deep.push('}');
     deep.push_str(&"]}".repeat(500));
-    let request = node.request(reqwest::Method::POST, "/task-scheduler/task/submitTimerTask").body(deep);
+    let request = node
+        .request(reqwest::Method::POST, "/task-scheduler/task/submitTimerTask")
+        .body(deep);
     let answer = node.send(request).await.expect_status(200);
-    assert_eq!(answer["data"]["taskList"].as_array().unwrap().len(), 501, "{}", answer["msg"]);
-    assert_eq!(node.get("/v1/groups").await.expect_status(200)["items"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        answer["data"]["taskList"].as_array().unwrap().len(),
+        501,
+        "{}",
+        answer["msg"]
+    );
+    assert_eq!(
+        node.get("/v1/groups").await.expect_status(200)["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
 }

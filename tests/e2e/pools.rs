@@ -14,7 +14,10 @@ fn tasks(count: usize, seconds: f64, pools: Value) -> Value {
 }
 
 async fn pool(api: &Api, name: &str, slots: u32) {
-    let status = api.put(&format!("/v1/pools/{name}"), json!({"slots": slots})).await.status;
+    let status = api
+        .put(&format!("/v1/pools/{name}"), json!({"slots": slots}))
+        .await
+        .status;
     assert!([200, 201].contains(&status), "{status}");
 }
 
@@ -24,7 +27,11 @@ async fn most_at_once(world: &World, api: &Api, runs: &[String]) -> i64 {
     let mut most = 0;
     eventually("end of the runs", async || {
         // Attempts of a dead node count until they are taken from it.
-        let count: i64 = sql.query_one("SELECT count(*) FROM heddle.running", &[]).await.unwrap().get(0);
+        let count: i64 = sql
+            .query_one("SELECT count(*) FROM heddle.running", &[])
+            .await
+            .unwrap()
+            .get(0);
         most = most.max(count);
         for run in runs {
             let state = api.run_now(run).await["state"].clone();
@@ -47,7 +54,8 @@ async fn slots_bound_what_runs_at_once() {
     node.put_group("one", tasks(8, 0.1, json!({"db": 1}))).await;
     node.put_group("both", tasks(4, 0.1, json!({"db": 1, "gpu": 1}))).await;
     node.put_group("wide", tasks(3, 0.1, json!({"db": 2}))).await;
-    let mapped = json!({"tasks": {"m": {"script": "sleep", "params": {"seconds": 0.05}, "shards": 10, "pools": {"db": 1}}}});
+    let mapped =
+        json!({"tasks": {"m": {"script": "sleep", "params": {"seconds": 0.05}, "shards": 10, "pools": {"db": 1}}}});
     node.put_group("mapped", mapped).await;
     for (group, expect) in [("one", 2), ("both", 1), ("wide", 1), ("mapped", 2)] {
         let runs = [node.start(group, json!({})).await, node.start(group, json!({})).await];
@@ -62,8 +70,12 @@ async fn slots_bound_what_runs_at_once() {
     for run in &runs {
         assert_eq!(node.run_now(run).await["state"], "succeeded");
     }
-    node.refused_group("none", tasks(1, 0.1, json!({"nothing": 1}))).await.expect_problem(422, &["/tasks/t00/pools/nothing"]);
-    node.refused_group("much", tasks(1, 0.1, json!({"db": 3}))).await.expect_problem(422, &["/tasks/t00/pools/db"]);
+    node.refused_group("none", tasks(1, 0.1, json!({"nothing": 1})))
+        .await
+        .expect_problem(422, &["/tasks/t00/pools/nothing"]);
+    node.refused_group("much", tasks(1, 0.1, json!({"db": 3})))
+        .await
+        .expect_problem(422, &["/tasks/t00/pools/db"]);
 }
 
 #[tokio::test]
@@ -84,21 +96,33 @@ async fn slots_come_back() {
     let short = node.start("short", json!({})).await;
     assert_eq!(states(&node.run_now(&short).await), states(&node.run_now(&short).await));
     assert_eq!(task(&node.run_now(&short).await, "t00")["state"], "ready");
-    node.post(&format!("/v1/runs/{long}/cancel"), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{long}/cancel"), json!({}))
+        .await
+        .expect_status(200);
     assert_eq!(node.ended(&short).await["state"], "succeeded");
     // Paused while it waits, and resumed.
     let long = node.start("long", json!({})).await;
     node.task_becomes(&long, "t00", "running").await;
     let short = node.start("short", json!({})).await;
-    node.post(&format!("/v1/runs/{short}/pause"), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{short}/pause"), json!({}))
+        .await
+        .expect_status(200);
     assert_eq!(task(&node.run_now(&short).await, "t00")["state"], "paused");
-    node.post(&format!("/v1/runs/{short}/resume"), json!({})).await.expect_status(200);
+    node.post(&format!("/v1/runs/{short}/resume"), json!({}))
+        .await
+        .expect_status(200);
     assert_eq!(task(&node.run_now(&short).await, "t00")["state"], "ready");
     // An override of what holds them, and of what waits for them.
     let reason = json!({"state": "succeeded", "reason": "test"});
-    node.put(&format!("/v1/runs/{long}/tasks/t01/state"), reason.clone()).await.expect_status(200);
-    node.put(&format!("/v1/runs/{long}/tasks/t02/state"), reason.clone()).await.expect_status(200);
-    node.put(&format!("/v1/runs/{long}/tasks/t00/state"), reason).await.expect_status(200);
+    node.put(&format!("/v1/runs/{long}/tasks/t01/state"), reason.clone())
+        .await
+        .expect_status(200);
+    node.put(&format!("/v1/runs/{long}/tasks/t02/state"), reason.clone())
+        .await
+        .expect_status(200);
+    node.put(&format!("/v1/runs/{long}/tasks/t00/state"), reason)
+        .await
+        .expect_status(200);
     assert_eq!(node.ended(&short).await["state"], "succeeded");
     assert_eq!(node.ended(&long).await["state"], "succeeded");
     // Failures, one after the other.
@@ -133,6 +157,11 @@ async fn slots_are_the_clusters_and_outlive_nodes() {
     assert_eq!(most, 3);
     for run in &runs {
         let run = nodes[0].run_now(run).await;
-        assert_eq!(run["state"], "succeeded", "{}", with(run.clone(), json!({"tasks": null})));
+        assert_eq!(
+            run["state"],
+            "succeeded",
+            "{}",
+            with(run.clone(), json!({"tasks": null}))
+        );
     }
 }

@@ -65,7 +65,9 @@ impl OnExisting {
 
     /// What the database kept.
     pub fn from_number(number: i16) -> Option<Self> {
-        [Self::Skip, Self::Failed, Self::All].into_iter().find(|one| one.number() == number)
+        [Self::Skip, Self::Failed, Self::All]
+            .into_iter()
+            .find(|one| one.number() == number)
     }
 }
 
@@ -188,7 +190,11 @@ impl Grid {
         match self {
             Self::Calendar(calendar) => {
                 let counted = calendar.instants(from, to).take(COUNTED_MAX as usize + 1).count() as u64;
-                if counted > COUNTED_MAX { Err(COUNTED_MAX) } else { Ok(counted) }
+                if counted > COUNTED_MAX {
+                    Err(COUNTED_MAX)
+                } else {
+                    Ok(counted)
+                }
             }
             Self::Step { from: base, step } => Ok(match (steps_up(*base, *step, from), steps_down(*base, *step, to)) {
                 (Some(first), Some(last)) if last >= first => (last - first) as u64 + 1,
@@ -246,13 +252,19 @@ impl BackfillSpec {
         if let Some(Some(to)) = to
             && to > now
         {
-            faults.add("/to", "`to` is in the future; leave it out to go on with what comes due");
+            faults.add(
+                "/to",
+                "`to` is in the future; leave it out to go on with what comes due",
+            );
         }
         if let Some(from) = from
             && from > to.flatten().unwrap_or(now)
         {
             let than = if self.to.is_some() { "`to`" } else { "now" };
-            faults.add("/from", format!("`from` is after {than}: there is nothing between them"));
+            faults.add(
+                "/from",
+                format!("`from` is after {than}: there is nothing between them"),
+            );
         }
         if self.step.is_some_and(Span::is_zero) {
             faults.add("/step", "`step` is longer than zero");
@@ -266,23 +278,40 @@ impl BackfillSpec {
         if self.max_active == 0 || self.max_active > ACTIVE_MAX {
             faults.add("/max_active", format!("`max_active` is from 1 to {ACTIVE_MAX}"));
         }
-        if self.priority.is_some_and(|priority| !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority)) {
-            faults.add("/priority", format!("a priority is a number from -{PRIORITY_MAX} to {PRIORITY_MAX}"));
+        if self
+            .priority
+            .is_some_and(|priority| !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority))
+        {
+            faults.add(
+                "/priority",
+                format!("a priority is a number from -{PRIORITY_MAX} to {PRIORITY_MAX}"),
+            );
         }
-        let (true, Some(from)) = (faults.is_empty(), from) else { return Err(faults) };
+        let (true, Some(from)) = (faults.is_empty(), from) else {
+            return Err(faults);
+        };
         let grid = match self.step {
             Some(step) => Grid::Step { from, step },
             None => Grid::Calendar(calendar),
         };
-        let below = group_priority.unwrap_or(0).saturating_sub(PRIORITY_BELOW).max(-PRIORITY_MAX);
-        let checked = Checked { from, to: to.flatten(), grid, priority: self.priority.unwrap_or(below) };
+        let below = group_priority
+            .unwrap_or(0)
+            .saturating_sub(PRIORITY_BELOW)
+            .max(-PRIORITY_MAX);
+        let checked = Checked {
+            from,
+            to: to.flatten(),
+            grid,
+            priority: self.priority.unwrap_or(below),
+        };
         let count = checked.grid.count(from, checked.to.unwrap_or(now));
         let many = match count {
             Ok(count) if count <= INSTANTS_MAX => return Ok(checked),
             Ok(count) => format!("{count}"),
             Err(counted) => format!("more than {counted}"),
         };
-        let detail = format!("this means {many} instants; a backfill may have {INSTANTS_MAX}: narrow it, or make several");
+        let detail =
+            format!("this means {many} instants; a backfill may have {INSTANTS_MAX}: narrow it, or make several");
         Err(Fault::at("/from", detail).into())
     }
 }
@@ -318,7 +347,11 @@ pub fn decide<R>(on_existing: OnExisting, existing: Option<Existing<R>>) -> Verd
         OnExisting::Failed => matches!(existing.state, RunState::Failed | RunState::Cancelled),
         OnExisting::All => existing.state.is_final(),
     };
-    if wanted && existing.earlier { Verdict::Replace(existing.run) } else { Verdict::Skip }
+    if wanted && existing.earlier {
+        Verdict::Replace(existing.run)
+    } else {
+        Verdict::Skip
+    }
 }
 
 /// How a backfill ends whose runs have all ended: it has succeeded if all of them have.
@@ -343,7 +376,10 @@ mod tests {
 
     fn calendar(crons: &[&str]) -> Calendar {
         Calendar::new(crons.iter().map(|cron| {
-            let spec = ScheduleSpec { cron: Some((*cron).into()), ..ScheduleSpec::default() };
+            let spec = ScheduleSpec {
+                cron: Some((*cron).into()),
+                ..ScheduleSpec::default()
+            };
             Schedule::compile(&spec, Tz::UTC, time("2026-01-01T00:00:00Z")).expect("a schedule")
         }))
     }
@@ -361,7 +397,11 @@ mod tests {
                 let to = checked.to.unwrap_or(time(NOW));
                 assert_eq!(checked.grid.count(checked.from, to), Ok(count), "{value}");
                 for order in [Order::Asc, Order::Desc] {
-                    assert_eq!(checked.grid.instants(checked.from, to, order).count() as u64, count, "{value}");
+                    assert_eq!(
+                        checked.grid.instants(checked.from, to, order).count() as u64,
+                        count,
+                        "{value}"
+                    );
                 }
             }
             (Err(faults), Err(pointer)) => assert_eq!(faults.0[0].pointer, pointer, "{value}: {faults}"),
@@ -374,24 +414,42 @@ mod tests {
         use serde_json::json;
         let daily = &["0 0 * * *"][..];
         check(json!({"from": "2026-01-01", "to": "2026-01-31"}), daily, Ok(31));
-        check(json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"}), daily, Ok(1));
+        check(
+            json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"}),
+            daily,
+            Ok(1),
+        );
         check(json!({"from": "2026-01-01T00:00:01Z"}), daily, Ok(31));
         check(json!({"from": "2026-01-02", "to": "2026-01-01"}), daily, Err("/from"));
         check(json!({"from": "2026-03-01"}), daily, Err("/from"));
         check(json!({"from": "2026-01-01", "to": "2026-02-02"}), daily, Err("/to"));
         check(json!({"from": "yesterday"}), daily, Err("/from"));
-        check(json!({"from": "2026-01-01", "max_active": 0}), daily, Err("/max_active"));
+        check(
+            json!({"from": "2026-01-01", "max_active": 0}),
+            daily,
+            Err("/max_active"),
+        );
         check(json!({"from": "2026-01-01", "step": "0s"}), daily, Err("/step"));
         check(json!({"from": "2026-01-01"}), &[], Err("/step"));
-        check(json!({"from": "2026-01-01", "to": "2026-01-02", "step": "6h"}), &[], Ok(5));
-        check(json!({"from": "2026-01-01", "to": "2026-01-02", "step": "7h"}), daily, Ok(4));
+        check(
+            json!({"from": "2026-01-01", "to": "2026-01-02", "step": "6h"}),
+            &[],
+            Ok(5),
+        );
+        check(
+            json!({"from": "2026-01-01", "to": "2026-01-02", "step": "7h"}),
+            daily,
+            Ok(4),
+        );
         check(json!({"from": "2012-01-01", "to": "2015-12-31"}), daily, Ok(1_461));
     }
 
     #[test]
     fn too_many_are_refused_with_their_number() {
         let value = serde_json::json!({"from": "2025-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z", "step": "1s"});
-        let faults = spec(value).check(Calendar::default(), Tz::UTC, None, time(NOW)).unwrap_err();
+        let faults = spec(value)
+            .check(Calendar::default(), Tz::UTC, None, time(NOW))
+            .unwrap_err();
         assert!(faults.0[0].detail.contains("31536001 instants"), "{faults}");
     }
 

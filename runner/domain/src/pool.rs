@@ -23,7 +23,10 @@ impl PoolNeed {
     }
 
     fn each(&self) -> impl Iterator<Item = (&str, i64)> {
-        self.pools.iter().map(String::as_str).zip(self.slots.iter().map(|slots| i64::from(*slots)))
+        self.pools
+            .iter()
+            .map(String::as_str)
+            .zip(self.slots.iter().map(|slots| i64::from(*slots)))
     }
 }
 
@@ -78,8 +81,10 @@ mod tests {
     use super::*;
 
     fn check(pools: &[(&str, i64, i64)], waiting: &[&[(&str, i32)]], expect: &[usize]) {
-        let mut pools: BTreeMap<String, Pool> =
-            pools.iter().map(|&(name, slots, taken)| (name.to_owned(), Pool { slots, taken })).collect();
+        let mut pools: BTreeMap<String, Pool> = pools
+            .iter()
+            .map(|&(name, slots, taken)| (name.to_owned(), Pool { slots, taken }))
+            .collect();
         let needs: Vec<PoolNeed> = waiting
             .iter()
             .map(|need| PoolNeed {
@@ -101,12 +106,20 @@ mod tests {
     #[test]
     fn who_can_never_be_served_holds_nobody_up() {
         check(&[("db", 2, 0)], &[&[("db", 3)], &[("db", 1)]], &[1]);
-        check(&[("db", 2, 0), ("gpu", 1, 0)], &[&[("gpu", 2), ("db", 1)], &[("db", 2)], &[("gpu", 1)]], &[1, 2]);
+        check(
+            &[("db", 2, 0), ("gpu", 1, 0)],
+            &[&[("gpu", 2), ("db", 1)], &[("db", 2)], &[("gpu", 1)]],
+            &[1, 2],
+        );
     }
 
     #[test]
     fn several_pools_at_once() {
         let pools = [("db", 2, 0), ("gpu", 1, 1)];
-        check(&pools, &[&[("db", 1), ("gpu", 1)], &[("db", 1)], &[("gpu", 1)], &[("gone", 9)]], &[1, 3]);
+        check(
+            &pools,
+            &[&[("db", 1), ("gpu", 1)], &[("db", 1)], &[("gpu", 1)], &[("gone", 9)]],
+            &[1, 3],
+        );
     }
 }

@@ -106,8 +106,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 
 fn verdict(row_made: Uuid, on_existing: OnExisting, standing: &Standing) -> Verdict<RunId> {
     // Ids are UUIDv7: what was made before the backfill has a smaller one.
-    let existing =
-        standing.last.map(|(run, state, _)| Existing { run, state, earlier: run.0 < row_made });
+    let existing = standing.last.map(|(run, state, _)| Existing {
+        run,
+        state,
+        earlier: run.0 < row_made,
+    });
     backfill::decide(on_existing, existing)
 }
 
@@ -121,15 +124,22 @@ impl Engine {
         actor: &str,
     ) -> Result<Started, SubmitError> {
         let inner = &self.inner;
-        let group =
-            inner.catalog.group(name).await?.ok_or_else(|| SubmitError::UnknownGroup(name.to_owned()))?;
+        let group = inner
+            .catalog
+            .group(name)
+            .await?
+            .ok_or_else(|| SubmitError::UnknownGroup(name.to_owned()))?;
         let plan = &group.revision.plan;
         if !plan.spec.history {
             return Err(SubmitError::Refused(format!(
                 "group `{name}` keeps no history: `history: true` in its spec allows backfills"
             )));
         }
-        let given = SubmissionSpec { params: spec.params.clone(), force: true, ..SubmissionSpec::default() };
+        let given = SubmissionSpec {
+            params: spec.params.clone(),
+            force: true,
+            ..SubmissionSpec::default()
+        };
         inner.layout(Submission::manual(name, given)).await?;
         let calendar = group.revision.calendar.clone();
         let (zone, priority) = (plan.zone, plan.spec.priority);
@@ -141,7 +151,9 @@ impl Engine {
             .map_err(|error| EngineError::Unreadable(error.to_string()))??;
         let to = checked.to.unwrap_or(now);
         let id = uuid_v7(now, inner.chance.bits());
-        let instants = inner.survey(&group, id, &spec, checked.grid.clone(), checked.from, to).await?;
+        let instants = inner
+            .survey(&group, id, &spec, checked.grid.clone(), checked.from, to)
+            .await?;
         if spec.dry_run {
             return Ok(Started::Planned(instants));
         }
@@ -166,7 +178,11 @@ impl Engine {
             started_to: to,
             expected: instants.len() as i64,
         };
-        inner.store.insert_backfill(By { actor, at: now }, &new, asked).await.map_err(EngineError::Store)?;
+        inner
+            .store
+            .insert_backfill(By { actor, at: now }, &new, asked)
+            .await
+            .map_err(EngineError::Store)?;
         inner.backfills.notify_one();
         Ok(Started::Made(id))
     }
@@ -179,7 +195,10 @@ impl Engine {
             BackfillChange::Missing => return Err(ControlError::NotFound("backfill")),
             BackfillChange::Refused(state) => {
                 let state = state_word(state);
-                return Err(ControlError::Refused(format!("the backfill is {state}: it cannot {}", action.as_str())));
+                return Err(ControlError::Refused(format!(
+                    "the backfill is {state}: it cannot {}",
+                    action.as_str()
+                )));
             }
             BackfillChange::Done => {}
         }
@@ -250,7 +269,9 @@ impl Inner {
 
     async fn backfill_turn(self: &Arc<Self>, id: Uuid) -> Result<Turned, EngineError> {
         let now = self.now();
-        let Some(mut turn) = self.store.backfill_turn(id).await? else { return Ok(Turned::Busy) };
+        let Some(mut turn) = self.store.backfill_turn(id).await? else {
+            return Ok(Turned::Busy);
+        };
         let row = turn.row.clone();
         if row.state == CANCELLING {
             drop(turn);
@@ -282,7 +303,9 @@ impl Inner {
         }
         moved.note = None;
         let active = turn.active().await?;
-        let room = usize::try_from(i64::from(row.max_active) - active).unwrap_or(0).min(MADE_MAX);
+        let room = usize::try_from(i64::from(row.max_active) - active)
+            .unwrap_or(0)
+            .min(MADE_MAX);
         if room == 0 {
             return Ok(Turned::Idle);
         }
@@ -298,12 +321,18 @@ impl Inner {
             turn.commit(&moved, now).await?;
             return Ok(if found.exhausted { Turned::Idle } else { Turned::More });
         }
-        let made = self.make_runs(&mut turn, &row, &group, &source, found.make, now).await?;
+        let made = self
+            .make_runs(&mut turn, &row, &group, &source, found.make, now)
+            .await?;
         moved.made = made.runs.len() as i64;
         moved.skipped += made.lost;
         turn.commit(&moved, now).await?;
         self.made(made.runs, made.contexts, &made.created);
-        Ok(if found.exhausted || moved.made as usize == room { Turned::Idle } else { Turned::More })
+        Ok(if found.exhausted || moved.made as usize == room {
+            Turned::Idle
+        } else {
+            Turned::More
+        })
     }
 
     /// Its instants, reckoned from the revision that it was made for; remembered while it goes on.
@@ -312,7 +341,10 @@ impl Inner {
             return Ok(source);
         }
         let grid = match row.step_micros {
-            Some(step) => Grid::Step { from: row.from_at, step: Span::from_micros(step.unsigned_abs()) },
+            Some(step) => Grid::Step {
+                from: row.from_at,
+                step: Span::from_micros(step.unsigned_abs()),
+            },
             None => Grid::Calendar(self.catalog.revision(row.calendar_revision_id).await?.calendar.clone()),
         };
         let source = Arc::new(Source { grid });
@@ -330,8 +362,13 @@ impl Inner {
         now: Time,
     ) -> Result<Made, EngineError> {
         let revision = &group.revision;
-        let labels: Map<String, Value> =
-            revision.plan.spec.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+        let labels: Map<String, Value> = revision
+            .plan
+            .spec
+            .labels
+            .iter()
+            .map(|(key, value)| (key.clone(), json!(value)))
+            .collect();
         let labels = (!labels.is_empty()).then_some(Value::Object(labels));
         let mut pinned: HashMap<i64, Arc<Resolution>> = HashMap::new();
         let mut laid_out = Vec::with_capacity(make.len());
@@ -339,9 +376,9 @@ impl Inner {
             let resolution = match standing.last {
                 Some((_, _, Some(replaced))) if row.pinned => match pinned.entry(replaced) {
                     Entry::Occupied(known) => known.get().clone(),
-                    Entry::Vacant(free) => {
-                        free.insert(self.catalog.resolve_like(revision, replaced).await?).clone()
-                    }
+                    Entry::Vacant(free) => free
+                        .insert(self.catalog.resolve_like(revision, replaced).await?)
+                        .clone(),
                 },
                 _ => group.resolution.clone(),
             };
@@ -377,9 +414,17 @@ impl Inner {
         self.hand_out(&mut runs);
         let created = turn.create(&runs, self.lease(), now).await?;
         if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
-            return Err(EngineError::Unreadable(format!("a run of backfill {} was not made: {refused:?}", row.id)));
+            return Err(EngineError::Unreadable(format!(
+                "a run of backfill {} was not made: {refused:?}",
+                row.id
+            )));
         }
-        Ok(Made { runs, contexts, created, lost })
+        Ok(Made {
+            runs,
+            contexts,
+            created,
+            lost,
+        })
     }
 
     /// Cancels what a cancelled backfill has under way; when all of that has ended, so has the backfill.
@@ -431,7 +476,10 @@ async fn search(
     moved: &mut Moved,
 ) -> Result<Found, EngineError> {
     let on_existing = OnExisting::from_number(row.on_existing).unwrap_or_default();
-    let mut found = Found { make: Vec::with_capacity(room), exhausted: false };
+    let mut found = Found {
+        make: Vec::with_capacity(room),
+        exhausted: false,
+    };
     let mut looked_at = 0;
     while found.make.len() < room && looked_at < LOOKED_AT_MAX {
         let (from, to, order) = match (row.descending, moved.catching_up) {

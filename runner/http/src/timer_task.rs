@@ -47,7 +47,10 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
     let mut waiting: VecDeque<(&RawValue, Option<usize>, usize)> = VecDeque::from([(root, None, 1)]);
     while let Some((raw, parent, depth)) = waiting.pop_front() {
         if depth > DEPTH_MAX {
-            return Err(invalid("subTaskList", format!("tasks are nested more than {DEPTH_MAX} deep")));
+            return Err(invalid(
+                "subTaskList",
+                format!("tasks are nested more than {DEPTH_MAX} deep"),
+            ));
         }
         if tree.len() == TASKS_MAX {
             return Err(invalid("subTaskList", format!("a tree has at most {TASKS_MAX} tasks")));
@@ -55,7 +58,11 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
         let fields: Fields =
             serde_json::from_str(raw.get()).map_err(|_| Problem::invalid_at("", "a task is an object"))?;
         let place = tree.len();
-        let mut task = TimerTask { task_id: None, parent, fields: Map::new() };
+        let mut task = TimerTask {
+            task_id: None,
+            parent,
+            fields: Map::new(),
+        };
         for (name, raw) in fields {
             if name == "subTaskList" {
                 let below: Option<Vec<&RawValue>> = serde_json::from_str(raw.get())
@@ -63,8 +70,8 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
                 waiting.extend(below.into_iter().flatten().map(|raw| (raw, Some(place), depth + 1)));
                 continue;
             }
-            let value: Value = serde_json::from_str(raw.get())
-                .map_err(|error| Problem::malformed(format!("`{name}`: {error}")))?;
+            let value: Value =
+                serde_json::from_str(raw.get()).map_err(|error| Problem::malformed(format!("`{name}`: {error}")))?;
             match name.as_str() {
                 "taskId" => task.task_id = number(&value, "taskId")?,
                 _ => drop(task.fields.insert(name, value)),
@@ -95,11 +102,17 @@ pub(crate) fn number(value: &Value, field: &str) -> Result<Option<i64>, Problem>
         Value::Number(number) => number.as_i64(),
         _ => None,
     };
-    found.map(Some).ok_or_else(|| invalid(field, format!("a whole number is expected, not {value}")))
+    found
+        .map(Some)
+        .ok_or_else(|| invalid(field, format!("a whole number is expected, not {value}")))
 }
 
 fn text<'a>(fields: &'a Map<String, Value>, field: &str) -> Option<&'a str> {
-    fields.get(field).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty())
+    fields
+        .get(field)
+        .and_then(Value::as_str)
+        .map(str::trim)
+        .filter(|text| !text.is_empty())
 }
 
 fn count(fields: &Map<String, Value>, field: &str) -> Result<Option<i64>, Problem> {
@@ -108,7 +121,9 @@ fn count(fields: &Map<String, Value>, field: &str) -> Result<Option<i64>, Proble
 
 /// A span in milliseconds; negative ones are none.
 fn millis(fields: &Map<String, Value>, field: &str) -> Result<Option<String>, Problem> {
-    Ok(count(fields, field)?.filter(|millis| *millis >= 0).map(|millis| format!("{millis}ms")))
+    Ok(count(fields, field)?
+        .filter(|millis| *millis >= 0)
+        .map(|millis| format!("{millis}ms")))
 }
 
 /// Whether a node, or a timer, is switched on.
@@ -133,11 +148,13 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow]) -> Result<Value, Problem> {
     let mut schedules = Map::new();
     let mut spec = json!({"category": "timer-tasks", "description": "", "history": true});
     for row in rows {
-        let Value::Object(fields) = &row.definition else { continue };
+        let Value::Object(fields) = &row.definition else {
+            continue;
+        };
         let inherited = row.parent.and_then(|parent| queues.get(&parent).copied());
-        let queue = text(fields, "appServiceName").or(inherited).ok_or_else(|| {
-            invalid("appServiceName", "it names the queue that the task goes to".to_owned())
-        })?;
+        let queue = text(fields, "appServiceName")
+            .or(inherited)
+            .ok_or_else(|| invalid("appServiceName", "it names the queue that the task goes to".to_owned()))?;
         queues.insert(row.task_id, queue);
         let mut task = json!({
             "queue": queue,
@@ -167,7 +184,10 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow]) -> Result<Value, Problem> {
                     task["when"] = json!("false");
                 }
                 if !timers(fields)?.is_empty() {
-                    return Err(invalid("taskScheduleConf", "only the root of a tree has timers".to_owned()));
+                    return Err(invalid(
+                        "taskScheduleConf",
+                        "only the root of a tree has timers".to_owned(),
+                    ));
                 }
             }
             None => {
@@ -198,19 +218,25 @@ fn timers(fields: &Map<String, Value>) -> Result<Vec<&Map<String, Value>>, Probl
         Some(Value::Array(timers)) if timers.len() <= TIMERS_MAX => timers
             .iter()
             .map(|timer| {
-                timer.as_object().ok_or_else(|| invalid("taskScheduleConf/timerList", "a timer is an object".to_owned()))
+                timer
+                    .as_object()
+                    .ok_or_else(|| invalid("taskScheduleConf/timerList", "a timer is an object".to_owned()))
             })
             .collect(),
-        Some(_) => {
-            Err(invalid("taskScheduleConf/timerList", format!("a list of at most {TIMERS_MAX} timers is expected")))
-        }
+        Some(_) => Err(invalid(
+            "taskScheduleConf/timerList",
+            format!("a list of at most {TIMERS_MAX} timers is expected"),
+        )),
     }
 }
 
 /// The schedule that a timer means. Its spans are milliseconds, its window's times are UTC unless they say otherwise.
 fn schedule(timer: &Map<String, Value>) -> Result<Value, Problem> {
     let missing = |field: &str, kind: i64| {
-        invalid("taskScheduleConf/timerList", format!("a timer of type {kind} has a `{field}`"))
+        invalid(
+            "taskScheduleConf/timerList",
+            format!("a timer of type {kind} has a `{field}`"),
+        )
     };
     let kind = count(timer, "type")?.or(count(timer, "timerType")?);
     let mut schedule = Map::new();
@@ -225,11 +251,15 @@ fn schedule(timer: &Map<String, Value>) -> Result<Value, Problem> {
             schedule.insert("every".into(), json!(period));
         }
         Some(3) => {
-            let delay = millis(timer, "delay")?.or(millis(timer, "period")?).ok_or_else(|| missing("delay", 3))?;
+            let delay = millis(timer, "delay")?
+                .or(millis(timer, "period")?)
+                .ok_or_else(|| missing("delay", 3))?;
             schedule.insert("after".into(), json!(delay));
         }
         Some(4) => {
-            let delay = millis(timer, "delay")?.or(initial.clone()).ok_or_else(|| missing("delay", 4))?;
+            let delay = millis(timer, "delay")?
+                .or(initial.clone())
+                .ok_or_else(|| missing("delay", 4))?;
             schedule.insert("once".into(), json!({"delay": delay}));
         }
         _ => {
@@ -338,7 +368,10 @@ mod tests {
             json!({"queue": "bill", "timeout": "never", "description": "root",
                    "params": {"apiServiceName": "S", "apiMethodName": "m", "taskId": 100}})
         );
-        assert_eq!((&task(101)["queue"], &task(101)["timeout"]), (&json!("bill"), &json!("2000ms")));
+        assert_eq!(
+            (&task(101)["queue"], &task(101)["timeout"]),
+            (&json!("bill"), &json!("2000ms"))
+        );
         assert_eq!(task(101)["retry"]["retries"], TIMEOUT_RETRIES);
         assert_eq!(task(101)["depends_on"], json!(["task-100"]));
         assert_eq!(task(102)["depends_on"], json!(["task-100"]));
@@ -346,7 +379,11 @@ mod tests {
             (&task(103)["depends_on"], &task(103)["queue"], &task(103)["when"]),
             (&json!(["task-101"]), &json!("mail"), &json!("false"))
         );
-        assert!(heddle_domain::spec::parse_group(&spec).is_ok(), "{:?}", heddle_domain::spec::parse_group(&spec));
+        assert!(
+            heddle_domain::spec::parse_group(&spec).is_ok(),
+            "{:?}",
+            heddle_domain::spec::parse_group(&spec)
+        );
     }
 
     #[test]
@@ -391,10 +428,22 @@ mod tests {
         check(r#"{"taskId": "x"}"#, 422);
         check(r#"{"appServiceName": "q", "subTaskList": {}}"#, 422);
         check(r#"{"appServiceName": "q", "subTaskList": [7]}"#, 422);
-        check(r#"{"appServiceName": "q", "taskId": 1, "subTaskList": [{"taskId": 1}]}"#, 422);
-        check(r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 5}]}}"#, 422);
-        check(r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 1}]}}"#, 422);
+        check(
+            r#"{"appServiceName": "q", "taskId": 1, "subTaskList": [{"taskId": 1}]}"#,
+            422,
+        );
+        check(
+            r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 5}]}}"#,
+            422,
+        );
+        check(
+            r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 1}]}}"#,
+            422,
+        );
         let timers = r#""taskScheduleConf": {"timerList": [{"type": 2, "period": 1000}]}"#;
-        check(&format!(r#"{{"appServiceName": "q", "subTaskList": [{{{timers}}}]}}"#), 422);
+        check(
+            &format!(r#"{{"appServiceName": "q", "subTaskList": [{{{timers}}}]}}"#),
+            422,
+        );
     }
 }

@@ -252,9 +252,20 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         if new.include_downstream {
-            sqlx::query!("INSERT INTO heddle.cascades (source) VALUES ($1)", new.id).execute(&mut *tx).await?;
+            sqlx::query!("INSERT INTO heddle.cascades (source) VALUES ($1)", new.id)
+                .execute(&mut *tx)
+                .await?;
         }
-        audit::write(&mut tx, by, "create", Noun::Backfill, &new.id.to_string(), None, Some(asked)).await?;
+        audit::write(
+            &mut tx,
+            by,
+            "create",
+            Noun::Backfill,
+            &new.id.to_string(),
+            None,
+            Some(asked),
+        )
+        .await?;
         tx.commit().await?;
         Ok(())
     }
@@ -325,12 +336,29 @@ impl Store {
         let state = sqlx::query_scalar!("SELECT state FROM heddle.backfills WHERE id = $1 FOR NO KEY UPDATE", id)
             .fetch_optional(&mut *tx)
             .await?;
-        let Some(state) = state else { return Ok(BackfillChange::Missing) };
-        let Some(next) = action.next(state) else { return Ok(BackfillChange::Refused(state)) };
-        sqlx::query!("UPDATE heddle.backfills SET state = $2, note = NULL WHERE id = $1", id, next)
-            .execute(&mut *tx)
-            .await?;
-        audit::write(&mut tx, by, action.as_str(), Noun::Backfill, &id.to_string(), None, None).await?;
+        let Some(state) = state else {
+            return Ok(BackfillChange::Missing);
+        };
+        let Some(next) = action.next(state) else {
+            return Ok(BackfillChange::Refused(state));
+        };
+        sqlx::query!(
+            "UPDATE heddle.backfills SET state = $2, note = NULL WHERE id = $1",
+            id,
+            next
+        )
+        .execute(&mut *tx)
+        .await?;
+        audit::write(
+            &mut tx,
+            by,
+            action.as_str(),
+            Noun::Backfill,
+            &id.to_string(),
+            None,
+            None,
+        )
+        .await?;
         tx.commit().await?;
         Ok(BackfillChange::Done)
     }
@@ -395,7 +423,16 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| standing(row.at, row.id, row.state, row.resolution_id, row.registered, row.skipped))
+            .map(|row| {
+                standing(
+                    row.at,
+                    row.id,
+                    row.state,
+                    row.resolution_id,
+                    row.registered,
+                    row.skipped,
+                )
+            })
             .collect())
     }
 
@@ -422,7 +459,11 @@ fn standing(
 ) -> Standing {
     let registered = registered.map(|run| (run, skipped.unwrap_or(false)));
     let last = run.map(|run| {
-        (RunId(run), state.and_then(RunState::from_number).unwrap_or(RunState::Running), resolution)
+        (
+            RunId(run),
+            state.and_then(RunState::from_number).unwrap_or(RunState::Running),
+            resolution,
+        )
     });
     // What the overlap left out has no run, whatever stands there to say so.
     let last = last.filter(|last| registered != Some((last.0.0, true)));
@@ -467,7 +508,16 @@ impl BackfillTurn {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| standing(row.at, row.id, row.state, row.resolution_id, row.registered, row.skipped))
+            .map(|row| {
+                standing(
+                    row.at,
+                    row.id,
+                    row.state,
+                    row.resolution_id,
+                    row.registered,
+                    row.skipped,
+                )
+            })
             .collect())
     }
 
@@ -477,10 +527,15 @@ impl BackfillTurn {
         let times: Vec<Time> = instants.iter().map(|one| one.0).collect();
         let runs: Vec<Uuid> = instants.iter().map(|one| one.1.0).collect();
         let seen: Vec<Option<Uuid>> = instants.iter().map(|one| one.2).collect();
-        let got =
-            sqlx::query_file_scalar!("src/sql/register_instants.sql", self.row.group_id, &times, &runs, &seen as &[Option<Uuid>])
-                .fetch_all(&mut *self.tx)
-                .await?;
+        let got = sqlx::query_file_scalar!(
+            "src/sql/register_instants.sql",
+            self.row.group_id,
+            &times,
+            &runs,
+            &seen as &[Option<Uuid>]
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
         Ok(got.into_iter().map(RunId).collect())
     }
 
@@ -502,7 +557,10 @@ impl BackfillTurn {
         )
         .fetch_all(&mut *self.tx)
         .await?;
-        Ok(rows.into_iter().filter_map(|row| Some((RunState::from_number(row.state)?, row.count))).collect())
+        Ok(rows
+            .into_iter()
+            .filter_map(|row| Some((RunState::from_number(row.state)?, row.count)))
+            .collect())
     }
 
     /// Writes how far it has come, and ends the turn.

@@ -36,10 +36,15 @@ impl Store {
         let definitions: Vec<Value> = rows.iter().map(|row| row.definition.clone()).collect();
         let mut tx = self.begin().await?;
         // Two who change one tree take turns.
-        sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended('heddle/timer_tree', $1))", root)
-            .fetch_one(&mut *tx)
+        sqlx::query!(
+            "SELECT pg_advisory_xact_lock(hashtextextended('heddle/timer_tree', $1))",
+            root
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
+            .execute(&mut *tx)
             .await?;
-        sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root).execute(&mut *tx).await?;
         sqlx::query!(
             "INSERT INTO heddle.timer_tasks (task_id, root, place, parent, definition)
              SELECT task_id, $1, place - 1, parent, definition
@@ -68,14 +73,20 @@ impl Store {
         let root = rows.first().map_or(task_id, |row| row.root);
         let rows = rows
             .into_iter()
-            .map(|row| TimerTaskRow { task_id: row.task_id, parent: row.parent, definition: row.definition })
+            .map(|row| TimerTaskRow {
+                task_id: row.task_id,
+                parent: row.parent,
+                definition: row.definition,
+            })
             .collect();
         Ok((root, rows))
     }
 
     /// Forgets a tree.
     pub async fn delete_timer_tree(&self, root: i64) -> Result<(), StoreError> {
-        sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root).execute(&self.pool).await?;
+        sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
+            .execute(&self.pool)
+            .await?;
         Ok(())
     }
 }

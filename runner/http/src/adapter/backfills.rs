@@ -30,7 +30,11 @@ pub(super) async fn start(
 }
 
 pub(super) async fn get(engine: &Engine, id: Uuid) -> Result<Backfill, Refusal> {
-    let row = engine.store().backfill(id).await?.ok_or_else(|| not_found("backfill", id))?;
+    let row = engine
+        .store()
+        .backfill(id)
+        .await?
+        .ok_or_else(|| not_found("backfill", id))?;
     let mut counts = engine.store().backfill_counts(&[(row.id, row.group_id)]).await?;
     let counts = counts.remove(&row.id).unwrap_or_default();
     Ok(view(row, counts))
@@ -53,7 +57,10 @@ pub(super) async fn list(
             view(row, counts)
         })
         .collect();
-    Ok(List { items, next_cursor: page.next })
+    Ok(List {
+        items,
+        next_cursor: page.next,
+    })
 }
 
 pub(super) async fn change(
@@ -62,10 +69,13 @@ pub(super) async fn change(
     action: BackfillAction,
     actor: String,
 ) -> Result<Backfill, Refusal> {
-    engine.change_backfill(id, action, &actor).await.map_err(|error| match error {
-        ControlError::NotFound(what) => not_found(what, id),
-        other => other.into(),
-    })?;
+    engine
+        .change_backfill(id, action, &actor)
+        .await
+        .map_err(|error| match error {
+            ControlError::NotFound(what) => not_found(what, id),
+            other => other.into(),
+        })?;
     get(engine, id).await
 }
 
@@ -77,9 +87,15 @@ fn view(row: BackfillRow, counts: Counts) -> Backfill {
     };
     // What was expected has come or has turned out not to be needed, unless it was given up.
     let worked_off = row.finished_at.is_some() && row.state != RunState::Cancelled.number();
-    let total = if worked_off { row.made } else { row.expected.max(row.made) };
-    let mut by_state: BTreeMap<String, i64> =
-        counts.into_iter().map(|(state, count)| (state.as_str().to_owned(), count)).collect();
+    let total = if worked_off {
+        row.made
+    } else {
+        row.expected.max(row.made)
+    };
+    let mut by_state: BTreeMap<String, i64> = counts
+        .into_iter()
+        .map(|(state, count)| (state.as_str().to_owned(), count))
+        .collect();
     if total > row.made && matches!(state, "running" | "paused") {
         by_state.insert("pending".into(), total - row.made);
     }
@@ -89,7 +105,9 @@ fn view(row: BackfillRow, counts: Counts) -> Backfill {
         state: state.to_owned(),
         from: row.from_at.into(),
         to: row.to_at.map(Into::into),
-        step: row.step_micros.map(|step| Span::from_micros(step.unsigned_abs()).to_string()),
+        step: row
+            .step_micros
+            .map(|step| Span::from_micros(step.unsigned_abs()).to_string()),
         order: if row.descending { "desc" } else { "asc" },
         max_active: row.max_active,
         on_existing: match OnExisting::from_number(row.on_existing).unwrap_or_default() {

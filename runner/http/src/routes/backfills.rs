@@ -15,9 +15,11 @@ use crate::table::{Method, Route};
 
 pub(crate) fn routes() -> Vec<Route> {
     let control = |path, summary, action: BackfillAction| {
-        Route::new(Method::Post, path, Access::Operate, summary, move |request| change(request, action))
-            .answers(200, "Backfill")
-            .problem(409, "the backfill's state does not allow it")
+        Route::new(Method::Post, path, Access::Operate, summary, move |request| {
+            change(request, action)
+        })
+        .answers(200, "Backfill")
+        .problem(409, "the backfill's state does not allow it")
     };
     vec![
         Route::new(Method::Post, "/v1/groups/{name}/backfills", Access::Operate, "Start a backfill", start)
@@ -73,6 +75,11 @@ async fn get(request: Request) -> Outcome {
 async fn change(request: Request, action: BackfillAction) -> Outcome {
     let id = request.id("id", "backfill")?;
     let actor = request.caller.actor.clone();
-    let done = request.app.engine.change_backfill(id, action, actor).await.map_err(Problem::from)?;
+    let done = request
+        .app
+        .engine
+        .change_backfill(id, action, actor)
+        .await
+        .map_err(Problem::from)?;
     ok(&done)
 }

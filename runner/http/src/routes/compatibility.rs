@@ -36,18 +36,41 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers(200, "CompatibilityAnswer")
     }
     vec![
-        call("/task-scheduler/task/submitTimerTask", "Create or change a tree of timer tasks", submit)
-            .detail("Without `taskId` it creates. The tree becomes a group `timer-task-<taskId>`, child after parent.")
-            .takes("TimerTask"),
-        call("/task-scheduler/task/timerTaskDel", "Delete a tree of timer tasks", delete).takes("TimerTaskId"),
-        call("/task-scheduler/task/disableTask", "Disable a timer task", |request| set_status(request, false))
-            .takes("TimerTaskId"),
-        call("/task-scheduler/task/enableTask", "Enable a timer task", |request| set_status(request, true))
-            .takes("TimerTaskId"),
-        call("/task-scheduler/task/execTaskImmediately", "Start a tree of timer tasks now", execute)
-            .takes("TimerTaskId"),
-        Route::new(Method::Get, "/checkstatus", Access::Open, "Whether the node answers", check_status)
-            .answers_as(200, "text/plain", "Text"),
+        call(
+            "/task-scheduler/task/submitTimerTask",
+            "Create or change a tree of timer tasks",
+            submit,
+        )
+        .detail("Without `taskId` it creates. The tree becomes a group `timer-task-<taskId>`, child after parent.")
+        .takes("TimerTask"),
+        call(
+            "/task-scheduler/task/timerTaskDel",
+            "Delete a tree of timer tasks",
+            delete,
+        )
+        .takes("TimerTaskId"),
+        call("/task-scheduler/task/disableTask", "Disable a timer task", |request| {
+            set_status(request, false)
+        })
+        .takes("TimerTaskId"),
+        call("/task-scheduler/task/enableTask", "Enable a timer task", |request| {
+            set_status(request, true)
+        })
+        .takes("TimerTaskId"),
+        call(
+            "/task-scheduler/task/execTaskImmediately",
+            "Start a tree of timer tasks now",
+            execute,
+        )
+        .takes("TimerTaskId"),
+        Route::new(
+            Method::Get,
+            "/checkstatus",
+            Access::Open,
+            "Whether the node answers",
+            check_status,
+        )
+        .answers_as(200, "text/plain", "Text"),
     ]
 }
 
@@ -77,8 +100,9 @@ async fn task_id(request: &mut Request) -> Result<i64, Problem> {
     let text = text_of(request).await?;
     let value = match text.trim() {
         "" => Value::Null,
-        text => serde_json::from_str(text)
-            .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?,
+        text => {
+            serde_json::from_str(text).map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?
+        }
     };
     let given = match &value {
         Value::Object(fields) => fields.get("taskId").or(fields.get("id")).cloned().unwrap_or_default(),
@@ -95,7 +119,12 @@ async fn task_id(request: &mut Request) -> Result<i64, Problem> {
 async fn tree_of(request: &Request, id: i64) -> Result<(i64, Vec<TimerTaskRow>), Problem> {
     let (root, rows) = request.app.store.timer_tree_of(id).await?;
     let there = !rows.is_empty()
-        && request.app.store.group_by_name(timer_task::group_name(root)?.as_str()).await?.is_some();
+        && request
+            .app
+            .store
+            .group_by_name(timer_task::group_name(root)?.as_str())
+            .await?
+            .is_some();
     if there { Ok((root, rows)) } else { Err(no_task(id)) }
 }
 
@@ -109,18 +138,27 @@ async fn submit(mut request: Request) -> Result<Value, Problem> {
         Some(id) => {
             let (root, rows) = tree_of(&request, id).await?;
             if root != id {
-                return Err(Problem::conflict(format!("task {id} is a part of the tree of task {root}: submit that")));
+                return Err(Problem::conflict(format!(
+                    "task {id} is a part of the tree of task {root}: submit that"
+                )));
             }
             rows.into_iter().map(|row| row.task_id).collect()
         }
         None => HashSet::new(),
     };
-    if let Some(id) = tree.iter().filter_map(|task| task.task_id).find(|id| !known.contains(id)) {
+    if let Some(id) = tree
+        .iter()
+        .filter_map(|task| task.task_id)
+        .find(|id| !known.contains(id))
+    {
         return Err(no_task(id));
     }
     let fresh = tree.iter().filter(|task| task.task_id.is_none()).count();
     let mut fresh = request.app.store.new_timer_task_ids(fresh).await?.into_iter();
-    let ids: Vec<i64> = tree.iter().map(|task| task.task_id.or_else(|| fresh.next()).unwrap_or_default()).collect();
+    let ids: Vec<i64> = tree
+        .iter()
+        .map(|task| task.task_id.or_else(|| fresh.next()).unwrap_or_default())
+        .collect();
     let rows: Vec<TimerTaskRow> = tree
         .into_iter()
         .zip(&ids)
@@ -172,11 +210,18 @@ async fn delete(mut request: Request) -> Result<Value, Problem> {
     match request.app.store.delete_group(request.by(), &name, true).await? {
         GroupDelete::Missing => return Err(no_task(id)),
         GroupDelete::Upstreams(groups) | GroupDelete::UsedBy(groups) => {
-            return Err(Problem::conflict(format!("other groups hold on to it: {}", groups.join(", "))));
+            return Err(Problem::conflict(format!(
+                "other groups hold on to it: {}",
+                groups.join(", ")
+            )));
         }
         GroupDelete::Active(runs) => return Err(Problem::conflict(format!("{runs} runs are active"))),
         GroupDelete::Deleted { id, .. } => {
-            request.app.engine.cancel_group(id, request.caller.actor.clone()).await?;
+            request
+                .app
+                .engine
+                .cancel_group(id, request.caller.actor.clone())
+                .await?;
         }
     }
     request.app.store.delete_timer_tree(root).await?;
@@ -187,13 +232,18 @@ fn only_root(id: i64, root: i64) -> Result<(), Problem> {
     if id == root {
         return Ok(());
     }
-    Err(Problem::conflict(format!("task {id} is a part of the tree of task {root}, which goes as a whole")))
+    Err(Problem::conflict(format!(
+        "task {id} is a part of the tree of task {root}, which goes as a whole"
+    )))
 }
 
 async fn set_status(mut request: Request, enabled: bool) -> Result<Value, Problem> {
     let id = task_id(&mut request).await?;
     let (root, mut rows) = tree_of(&request, id).await?;
-    let row = rows.iter_mut().find(|row| row.task_id == id).ok_or_else(|| no_task(id))?;
+    let row = rows
+        .iter_mut()
+        .find(|row| row.task_id == id)
+        .ok_or_else(|| no_task(id))?;
     row.definition["status"] = json!(if enabled { 1 } else { DISABLED });
     save(&request, root, &rows).await?;
     Ok(json!({"taskId": id}))
@@ -203,8 +253,15 @@ async fn execute(mut request: Request) -> Result<Value, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
     only_root(id, root)?;
-    let submission = Submission { spec: SubmissionSpec::default(), trigger: Trigger::Manual };
+    let submission = Submission {
+        spec: SubmissionSpec::default(),
+        trigger: Trigger::Manual,
+    };
     let actor = request.caller.actor.clone();
-    let run = request.app.engine.submit(timer_task::group_name(root)?, submission, actor).await?;
+    let run = request
+        .app
+        .engine
+        .submit(timer_task::group_name(root)?, submission, actor)
+        .await?;
     Ok(json!({"taskId": id, "run": run.id}))
 }

@@ -36,10 +36,7 @@ use crate::{Store, StoreError};
 const LOOKED_AT_MAX: i64 = 500;
 
 /// Puts rows that need slots where they wait for them.
-async fn insert_pooled(
-    connection: &mut PgConnection,
-    rows: &[(RunId, i16, &ReadyRow)],
-) -> Result<(), StoreError> {
+async fn insert_pooled(connection: &mut PgConnection, rows: &[(RunId, i16, &ReadyRow)]) -> Result<(), StoreError> {
     let rows: Vec<(RunId, i16, &ReadyRow, &PoolNeed)> = rows
         .iter()
         .filter_map(|&(run, priority, row)| Some((run, priority, row, row.pools.as_deref()?)))
@@ -59,7 +56,11 @@ async fn insert_pooled(
     for row in &rows {
         ends.push(ends.last().copied().unwrap_or(0) + row.3.pools.len() as i32);
     }
-    let begins: Vec<i32> = ends.iter().zip(&rows).map(|(end, row)| end - row.3.pools.len() as i32 + 1).collect();
+    let begins: Vec<i32> = ends
+        .iter()
+        .zip(&rows)
+        .map(|(end, row)| end - row.3.pools.len() as i32 + 1)
+        .collect();
     sqlx::query!(
         "INSERT INTO heddle.ready_pooled (run, task, item, attempt, priority, turn, pool, pools, slots)
          SELECT run, task, item, attempt, priority, turn, ($7::text[])[first], ($7::text[])[first:last],
@@ -84,8 +85,10 @@ async fn insert_pooled(
 }
 
 pub(crate) async fn insert_pooled_of_runs(connection: &mut PgConnection, runs: &[&NewRun]) -> Result<(), StoreError> {
-    let rows: Vec<(RunId, i16, &ReadyRow)> =
-        runs.iter().flat_map(|run| run.ready.iter().map(move |row| (run.id, run.priority, row))).collect();
+    let rows: Vec<(RunId, i16, &ReadyRow)> = runs
+        .iter()
+        .flat_map(|run| run.ready.iter().map(move |row| (run.id, run.priority, row)))
+        .collect();
     insert_pooled(connection, &rows).await
 }
 
@@ -105,10 +108,16 @@ pub(crate) async fn withdraw_pooled(
     connection: &mut PgConnection,
     runs: &[Uuid],
 ) -> Result<Vec<(RunId, TaskKey)>, StoreError> {
-    let rows = sqlx::query!("DELETE FROM heddle.ready_pooled WHERE run = ANY ($1) RETURNING run, task, item", runs)
-        .fetch_all(connection)
-        .await?;
-    Ok(rows.into_iter().map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))).collect())
+    let rows = sqlx::query!(
+        "DELETE FROM heddle.ready_pooled WHERE run = ANY ($1) RETURNING run, task, item",
+        runs
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item)))
+        .collect())
 }
 
 /// Takes rows back that wait for slots.
@@ -146,7 +155,15 @@ impl Store {
                 .fetch_all(&mut *tx)
                 .await?
                 .into_iter()
-                .map(|row| (row.name, Pool { slots: row.slots.into(), taken: 0 }))
+                .map(|row| {
+                    (
+                        row.name,
+                        Pool {
+                            slots: row.slots.into(),
+                            taken: 0,
+                        },
+                    )
+                })
                 .collect();
         let holds = sqlx::query_file!("src/sql/count_holds.sql").fetch_all(&mut *tx).await?;
         for hold in holds {
@@ -170,8 +187,13 @@ impl Store {
         )
         .fetch_all(&mut *tx)
         .await?;
-        let needs: Vec<PoolNeed> =
-            waiting.iter().map(|row| PoolNeed { pools: row.pools.clone(), slots: row.slots.clone() }).collect();
+        let needs: Vec<PoolNeed> = waiting
+            .iter()
+            .map(|row| PoolNeed {
+                pools: row.pools.clone(),
+                slots: row.slots.clone(),
+            })
+            .collect();
         let admitted = pool::admit(&mut pools, needs.iter());
         if admitted.is_empty() {
             // The holds that were found to be over are forgotten all the same.
