@@ -26,7 +26,8 @@ CREATE TABLE heddle.schedules (
     PRIMARY KEY (group_id, name),
     CHECK (live OR next_fire_at IS NULL),
     CHECK (awaits IS NULL OR next_fire_at IS NULL)
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX schedules_due ON heddle.schedules (next_fire_at) WHERE next_fire_at IS NOT NULL;
 
 -- The run that was made for an instant of a group, whoever made it (schedule, backfill, upstream): there is one.
@@ -65,7 +66,7 @@ CREATE TABLE heddle.link_events (
     backfilled   boolean     NOT NULL DEFAULT false,
     CHECK ((kind = 2) = (run IS NULL)),
     CHECK (kind <> 0 OR logical_time IS NOT NULL)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
 -- Backfills that bring dependants along: the sources of runs whose success calls for dependants although they were
 -- backfilled.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{Client, More, Result};
 
-/// What to make runs for. Times are RFC 3339.
+/// What to make runs for. Times are RFC 3339, or dates and local times in the group's zone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackfillRequest {

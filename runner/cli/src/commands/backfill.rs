@@ -66,7 +66,7 @@ pub struct Start {
     /// The group; it needs `history: true`
     #[arg(required = true)]
     pub group: Option<String>,
-    /// The first instant: RFC 3339, or a date
+    /// The first instant: RFC 3339, or a date or local time in the group's zone
     #[arg(long, required = true, value_name = "TIME")]
     pub from: Option<String>,
     /// The last instant; default now, with whatever comes due meanwhile
@@ -121,8 +121,8 @@ pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCod
 async fn start(session: &Session, start: Start) -> Result<ExitCode> {
     let params = start.params.read()?;
     let request = BackfillRequest {
-        from: start.from.map(|from| instant(&from)).unwrap_or_default(),
-        to: start.to.map(|to| instant(&to)),
+        from: start.from.unwrap_or_default(),
+        to: start.to,
         step: start.step,
         order: start.order,
         max_active: start.max_active,
@@ -149,14 +149,6 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
                 })?;
             done()
         }
-    }
-}
-
-/// A date means midnight in UTC.
-fn instant(text: &str) -> String {
-    match chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d") {
-        Ok(_) => format!("{text}T00:00:00Z"),
-        Err(_) => text.to_owned(),
     }
 }
 
@@ -228,11 +220,5 @@ mod tests {
         assert_eq!(bar(5, 10, 4), "[##--]");
         assert_eq!(bar(12, 10, 4), "[####]");
         assert_eq!(bar(0, 0, 4), "[----]");
-    }
-
-    #[test]
-    fn dates_are_midnights() {
-        assert_eq!(instant("2026-01-02"), "2026-01-02T00:00:00Z");
-        assert_eq!(instant("2026-01-02T03:00:00+08:00"), "2026-01-02T03:00:00+08:00");
     }
 }

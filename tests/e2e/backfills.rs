@@ -1,0 +1,417 @@
+//! Backfills: one run for each instant that wants one, whoever dies, and never more at once than was allowed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use heddle_tests::{Api, World, eventually};
+use serde_json::{Value, json};
+
+use crate::{fails, one, sleeps, with};
+
+const NONE: &str = "00000000-0000-0000-0000-000000000000";
+
+/// A daily group that keeps history.
+fn daily(task: Value) -> Value {
+    with(
+        one(task),
+        json!({"history": true, "schedules": {"daily": {"cron": "0 0 * * *"}}}),
+    )
+}
+
+fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("{value} is no text"))
+        .to_owned()
+}
+
+fn hello() -> Value {
+    json!({"script": "hello"})
+}
+
+async fn ask(api: &Api, group: &str, asked: Value) -> Value {
+    api.post(&format!("/v1/groups/{group}/backfills"), asked)
+        .await
+        .expect_status(202)
+}
+
+async fn planned(api: &Api, group: &str, asked: Value) -> Vec<String> {
+    let asked = with(asked, json!({"dry_run": true}));
+    let plan = api
+        .post(&format!("/v1/groups/{group}/backfills"), asked)
+        .await
+        .expect_status(200);
+    plan["instants"].as_array().unwrap().iter().map(text).collect()
+}
+
+async fn look(api: &Api, backfill: &Value) -> Value {
+    api.get(&format!("/v1/backfills/{}", text(&backfill["id"])))
+        .await
+        .expect_status(200)
+}
+
+/// A backfill at its end.
+async fn ended(api: &Api, backfill: &Value) -> Value {
+    eventually("end of the backfill", async || {
+        let backfill = look(api, backfill).await;
+        (backfill["finished_at"] != Value::Null).then_some(backfill)
+    })
+    .await
+}
+
+async fn runs(api: &Api, group: &str) -> Vec<Value> {
+    api.all(&format!("/v1/runs?group={group}&limit=500")).await
+}
+
+fn days(runs: &[Value]) -> BTreeMap<String, usize> {
+    let mut days = BTreeMap::new();
+    for run in runs {
+        *days
+            .entry(run["logical_time"].as_str().unwrap()[..10].to_owned())
+            .or_default() += 1;
+    }
+    days
+}
+
+#[tokio::test]
+async fn each_instant_gets_its_run_in_order() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", with(daily(hello()), json!({"priority": 3}))).await;
+    for (order, group) in [("asc", "up"), ("desc", "down")] {
+        node.put_group(group, with(daily(hello()), json!({"priority": 3})))
+            .await;
+        let asked = json!({"from": "2012-02-27", "to": "2012-03-02T00:00:00Z", "order": order});
+        let expect: Vec<String> = ["02-27", "02-28", "02-29", "03-01", "03-02"]
+            .iter()
+            .map(|day| format!("2012-{day}T00:00:00.000000Z"))
+            .collect();
+        let mut plan = planned(&node, group, asked.clone()).await;
+        assert!(runs(&node, group).await.is_empty(), "a dry run stores nothing");
+        let made = ask(&node, group, asked).await;
+        assert_eq!(
+            (&made["total"], &made["max_active"], &made["to"]),
+            (&json!(5), &json!(1), &json!(expect[4]))
+        );
+        let end = ended(&node, &made).await;
+        assert_eq!(
+            (&end["state"], &end["counts"]),
+            (&json!("succeeded"), &json!({"succeeded": 5}))
+        );
+        let mut runs = runs(&node, group).await;
+        runs.sort_by_key(|run| text(&run["id"]));
+        let found: Vec<String> = runs.iter().map(|run| text(&run["logical_time"])).collect();
+        assert_eq!(found, plan);
+        if order == "desc" {
+            plan.reverse();
+        }
+        assert_eq!(plan, expect);
+        for run in &runs {
+            assert_eq!(
+                (&run["trigger"], &run["priority"], &run["source"]),
+                (&json!("backfill"), &json!(-7), &made["id"])
+            );
+            assert_eq!(run["data_interval"]["end"], run["logical_time"]);
+        }
+        // With `max_active: 1` one begins where the last one has ended.
+        for pair in runs.windows(2) {
+            assert!(
+                pair[1]["created_at"].as_str() >= pair[0]["finished_at"].as_str(),
+                "{pair:#?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn gaps_are_filled_and_failures_replaced() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", daily(hello())).await;
+    let range = json!({"from": "2012-01-01", "to": "2012-01-10", "max_active": 4});
+    ended(&node, &ask(&node, "g", range.clone()).await).await;
+    assert!(planned(&node, "g", range.clone()).await.is_empty());
+    // Lost runs are replenished.
+    for run in runs(&node, "g").await {
+        if ["2012-01-03", "2012-01-07"].contains(&&run["logical_time"].as_str().unwrap()[..10]) {
+            node.delete(&format!("/v1/runs/{}", text(&run["id"])))
+                .await
+                .expect_status(204);
+        }
+    }
+    let end = ended(&node, &ask(&node, "g", range.clone()).await).await;
+    assert_eq!(
+        (&end["total"], &end["counts"], &end["skipped"]),
+        (&json!(2), &json!({"succeeded": 2}), &json!(8))
+    );
+    let found = days(&runs(&node, "g").await);
+    assert!(
+        found.len() == 10 && found.values().all(|count| *count == 1),
+        "{found:?}"
+    );
+    // Failed ones are left alone, or replaced.
+    node.put_group("g", daily(fails())).await;
+    let two = json!({"from": "2012-01-10", "to": "2012-01-12", "max_active": 4});
+    let end = ended(&node, &ask(&node, "g", two.clone()).await).await;
+    assert_eq!(
+        (&end["state"], &end["counts"]),
+        (&json!("failed"), &json!({"failed": 2}))
+    );
+    node.put_group("g", daily(hello())).await;
+    let skip = planned(&node, "g", two.clone()).await;
+    assert!(skip.is_empty(), "{skip:?}");
+    let end = ended(
+        &node,
+        &ask(&node, "g", with(two.clone(), json!({"on_existing": "failed"}))).await,
+    )
+    .await;
+    assert_eq!((&end["counts"], &end["skipped"]), (&json!({"succeeded": 2}), &json!(1)));
+    // All means all.
+    let end = ended(&node, &ask(&node, "g", with(two, json!({"on_existing": "all"}))).await).await;
+    assert_eq!(end["counts"], json!({"succeeded": 3}));
+    assert_eq!(days(&runs(&node, "g").await)["2012-01-11"], 3);
+}
+
+#[tokio::test]
+async fn replaced_runs_may_keep_their_scripts() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let upload = async |text: &str| {
+        let wat = format!(
+            r#"(module (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
+                 (memory (export "memory") 1) (data (i32.const 16) "{text}")
+                 (data (i32.const 0) "\10\00\00\00\01\00\00\00")
+                 (func (export "_start") (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#
+        );
+        node.put_bytes("/v1/scripts/which", "application/wasm", wat)
+            .await
+            .expect_status(201)
+    };
+    upload("1").await;
+    node.put_group("g", daily(json!({"script": "which"}))).await;
+    let range = json!({"from": "2012-01-01", "to": "2012-01-01", "on_existing": "all"});
+    let mut outputs = Vec::new();
+    for (version, scripts) in [("", "active"), ("2", "pinned"), ("", "active")] {
+        if !version.is_empty() {
+            upload(version).await;
+        }
+        let end = ended(
+            &node,
+            &ask(&node, "g", with(range.clone(), json!({"scripts": scripts}))).await,
+        )
+        .await;
+        assert_eq!(end["counts"], json!({"succeeded": 1}));
+        let last = runs(&node, "g").await.remove(0);
+        let run = node.run_now(&text(&last["id"])).await;
+        outputs.push(heddle_tests::task(&run, "t")["output"].clone());
+    }
+    assert_eq!(outputs, [json!(1), json!(1), json!(2)]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", daily(json!({"script": "sleep"}))).await;
+    node.put_group("steps", with(one(hello()), json!({"history": true})))
+        .await;
+    node.put_group("never", one(hello())).await;
+    let post = async |group: &str, asked: Value| node.post(&format!("/v1/groups/{group}/backfills"), asked).await;
+    let from = json!({"from": "2012-01-01"});
+    post("never", from.clone()).await.expect_said(409, "history");
+    post("nobody", from.clone()).await.expect_problem(404, &[]);
+    post("steps", from.clone()).await.expect_problem(422, &["/step"]);
+    for (field, value) in [
+        ("to", json!("2099-01-01")),
+        ("to", json!("tomorrow")),
+        ("order", json!("up")),
+        ("max_active", json!(0)),
+        ("max_active", json!(-1)),
+        ("on_existing", json!("x")),
+        ("scripts", json!("x")),
+        ("step", json!("0s")),
+        ("priority", json!(5000)),
+        ("nonsense", json!(1)),
+    ] {
+        let mut asked = from.clone();
+        asked[field] = value;
+        post("g", asked).await.expect_problem(422, &[&format!("/{field}")]);
+    }
+    post("g", json!({"from": "2012-01-02", "to": "2012-01-01"}))
+        .await
+        .expect_problem(422, &["/from"]);
+    post("g", json!({"from": "2099-01-01"}))
+        .await
+        .expect_problem(422, &["/from"]);
+    post("g", with(from.clone(), json!({"params": {"seconds": "x"}})))
+        .await
+        .expect_problem(422, &["/params/seconds"]);
+    let many = json!({"from": "2012-01-01T00:00:00Z", "to": "2012-01-12T13:46:40Z", "step": "1s"});
+    post("steps", many.clone()).await.expect_said(422, "1000001");
+    let steps = json!({"from": "2012-01-01T00:00:00Z", "to": "2012-01-01T01:00:00Z", "step": "20m"});
+    assert_eq!(planned(&node, "steps", steps).await.len(), 4);
+    for action in ["", "/pause", "/resume", "/cancel"] {
+        let path = format!("/v1/backfills/{NONE}{action}");
+        let reply = if action.is_empty() {
+            node.get(&path).await
+        } else {
+            node.post(&path, json!({})).await
+        };
+        reply.expect_problem(404, &[]);
+    }
+    node.post("/v1/groups/g/disable", json!({})).await.expect_status(200);
+    post("g", from).await.expect_said(409, "disabled");
+}
+
+#[tokio::test]
+async fn it_pauses_resumes_and_is_cancelled() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", daily(sleeps(0.2))).await;
+    let made = ask(
+        &node,
+        "g",
+        json!({"from": "2012-01-01", "to": "2012-12-31", "max_active": 3}),
+    )
+    .await;
+    let control = async |action: &str| {
+        node.post(&format!("/v1/backfills/{}/{action}", text(&made["id"])), json!({}))
+            .await
+    };
+    let some = async |least: i64| {
+        eventually("ended runs", async || {
+            let backfill = look(&node, &made).await;
+            (backfill["counts"]["succeeded"].as_i64() >= Some(least)).then_some(backfill)
+        })
+        .await
+    };
+    some(3).await;
+    assert_eq!(control("pause").await.expect_status(200)["state"], "paused");
+    control("pause").await.expect_problem(409, &[]);
+    let count = runs(&node, "g").await.len() as i64;
+    // What is active ends; nothing follows.
+    let paused = some(count).await;
+    assert_eq!(
+        (&paused["counts"]["succeeded"], &paused["counts"]["pending"]),
+        (&json!(count), &json!(366 - count))
+    );
+    assert_eq!(control("resume").await.expect_status(200)["state"], "running");
+    control("resume").await.expect_problem(409, &[]);
+    some(count + 3).await;
+    assert_eq!(control("cancel").await.expect_status(200)["state"], "cancelled");
+    let end = ended(&node, &made).await;
+    let all = runs(&node, "g").await;
+    assert!(
+        all.iter()
+            .all(|run| ["succeeded", "cancelled"].contains(&run["state"].as_str().unwrap())),
+        "{all:#?}"
+    );
+    assert!(all.iter().any(|run| run["state"] == "cancelled"));
+    assert_eq!((&end["state"], &end["total"]), (&json!("cancelled"), &json!(366)));
+    for action in ["cancel", "pause", "resume"] {
+        control(action).await.expect_problem(409, &[]);
+    }
+    let list = node.get("/v1/backfills?group=g").await.expect_status(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+}
+
+/// Without `to` it ends when it has caught up; what the schedule makes meanwhile is not made twice.
+#[tokio::test]
+async fn it_shares_instants_with_a_live_schedule() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let every = json!({"every": "200ms", "anchor": "2026-01-01T00:00:00Z"});
+    node.put_group(
+        "g",
+        with(daily(hello()), json!({"schedules": {"s": every}, "overlap": "allow"})),
+    )
+    .await;
+    eventually("scheduled runs", async || {
+        (runs(&node, "g").await.len() > 3).then_some(())
+    })
+    .await;
+    let latest = text(&runs(&node, "g").await[0]["logical_time"]);
+    let from = latest.parse::<chrono::DateTime<chrono::Utc>>().unwrap() - chrono::TimeDelta::seconds(60);
+    for (order, on_existing) in [("desc", "skip"), ("asc", "failed")] {
+        let asked = json!({"from": from.to_rfc3339(), "order": order, "on_existing": on_existing, "max_active": 8});
+        let end = ended(&node, &ask(&node, "g", asked).await).await;
+        assert_eq!(end["state"], "succeeded", "{end:#}");
+    }
+    node.post("/v1/groups/g/disable", json!({})).await.expect_status(200);
+    let all = runs(&node, "g").await;
+    let times: BTreeSet<String> = all.iter().map(|run| text(&run["logical_time"])).collect();
+    assert_eq!(times.len(), all.len(), "no instant has two runs");
+    assert!(times.len() > 300, "{}", times.len());
+}
+
+/// Nodes die, one after the other; the backfill goes on with `max_active` and makes each run once.
+#[tokio::test]
+async fn it_outlives_nodes() {
+    let world = World::new().await;
+    let mut nodes = world.nodes(3).await;
+    nodes[0].put_group("g", daily(sleeps(0.05))).await;
+    let made = ask(
+        &nodes[0],
+        "g",
+        json!({"from": "2012-01-01", "to": "2012-10-26", "max_active": 7}),
+    )
+    .await;
+    let sql = world.sql().await;
+    let watch = tokio::spawn(async move {
+        let mut most = 0i64;
+        while sql
+            .query_one("SELECT count(*) FROM heddle.backfills WHERE finished_at IS NULL", &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            > 0
+        {
+            let count = "SELECT count(*) FROM heddle.runs_live WHERE source IS NOT NULL";
+            most = most.max(sql.query_one(count, &[]).await.unwrap().get(0));
+        }
+        most
+    });
+    for victim in 0..3 {
+        let other = (victim + 1) % 3;
+        let before = runs(nodes[other].api(), "g").await.len();
+        nodes[victim].kill();
+        eventually("more runs", async || {
+            let made_now = runs(nodes[other].api(), "g").await.len();
+            (made_now > before + 10 || look(&nodes[other], &made).await["finished_at"] != Value::Null).then_some(())
+        })
+        .await;
+        nodes[victim] = world.node().await;
+    }
+    let end = ended(&nodes[0], &made).await;
+    assert_eq!(
+        (&end["state"], &end["counts"]),
+        (&json!("succeeded"), &json!({"succeeded": 300}))
+    );
+    let found = days(&runs(&nodes[0], "g").await);
+    assert!(
+        found.len() == 300 && found.values().all(|count| *count == 1),
+        "{found:?}"
+    );
+    let most = watch.await.unwrap();
+    assert!((1..=7).contains(&most), "{most} were active at once");
+}
+
+/// Four years of days, in less than three seconds with a release build; here only not one after the other.
+#[tokio::test]
+async fn there_is_no_barrier_between_batches() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", daily(hello())).await;
+    let made = ask(
+        &node,
+        "g",
+        json!({"from": "2012-01-01", "to": "2015-12-31", "max_active": 200}),
+    )
+    .await;
+    assert_eq!(made["total"], 1_461);
+    let end = tokio::time::timeout(Duration::from_secs(30), ended(&node, &made))
+        .await
+        .expect("an end in time");
+    assert_eq!(end["counts"], json!({"succeeded": 1_461}));
+    assert_eq!(days(&runs(&node, "g").await).len(), 1_461);
+}

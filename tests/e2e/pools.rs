@@ -1,0 +1,167 @@
+//! Pools: slots that tasks take, across the cluster, whoever dies.
+
+use std::collections::BTreeMap;
+
+use heddle_tests::{Api, World, eventually, states, task};
+use serde_json::{Value, json};
+
+use crate::with;
+
+fn tasks(count: usize, seconds: f64, pools: Value) -> Value {
+    let task = json!({"script": "sleep", "params": {"seconds": seconds}, "pools": pools, "max_lost": 50});
+    let tasks: BTreeMap<String, Value> = (0..count).map(|n| (format!("t{n:02}"), task.clone())).collect();
+    json!({"tasks": tasks})
+}
+
+async fn pool(api: &Api, name: &str, slots: u32) {
+    let status = api
+        .put(&format!("/v1/pools/{name}"), json!({"slots": slots}))
+        .await
+        .status;
+    assert!([200, 201].contains(&status), "{status}");
+}
+
+/// The most attempts under way at once until these runs have ended, of what the database says.
+async fn most_at_once(world: &World, api: &Api, runs: &[String]) -> i64 {
+    let sql = world.sql().await;
+    let mut most = 0;
+    eventually("end of the runs", async || {
+        // Attempts of a dead node count until they are taken from it.
+        let count: i64 = sql
+            .query_one("SELECT count(*) FROM heddle.running", &[])
+            .await
+            .unwrap()
+            .get(0);
+        most = most.max(count);
+        for run in runs {
+            let state = api.run_now(run).await["state"].clone();
+            if !["succeeded", "failed", "cancelled"].contains(&state.as_str().unwrap()) {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    most
+}
+
+#[tokio::test]
+async fn slots_bound_what_runs_at_once() {
+    let world = World::new().await;
+    let node = world.node().await;
+    pool(&node, "db", 2).await;
+    pool(&node, "gpu", 1).await;
+    node.put_group("one", tasks(8, 0.1, json!({"db": 1}))).await;
+    node.put_group("both", tasks(4, 0.1, json!({"db": 1, "gpu": 1}))).await;
+    node.put_group("wide", tasks(3, 0.1, json!({"db": 2}))).await;
+    let mapped =
+        json!({"tasks": {"m": {"script": "sleep", "params": {"seconds": 0.05}, "shards": 10, "pools": {"db": 1}}}});
+    node.put_group("mapped", mapped).await;
+    for (group, expect) in [("one", 2), ("both", 1), ("wide", 1), ("mapped", 2)] {
+        let runs = [node.start(group, json!({})).await, node.start(group, json!({})).await];
+        assert_eq!(most_at_once(&world, &node, &runs).await, expect, "{group}");
+    }
+    // Together they are served in turn, and none is forgotten.
+    let mut runs = Vec::new();
+    for group in ["wide", "one", "both", "mapped"] {
+        runs.push(node.start(group, json!({})).await);
+    }
+    assert!(most_at_once(&world, &node, &runs).await <= 2);
+    for run in &runs {
+        assert_eq!(node.run_now(run).await["state"], "succeeded");
+    }
+    node.refused_group("none", tasks(1, 0.1, json!({"nothing": 1})))
+        .await
+        .expect_problem(422, &["/tasks/t00/pools/nothing"]);
+    node.refused_group("much", tasks(1, 0.1, json!({"db": 3})))
+        .await
+        .expect_problem(422, &["/tasks/t00/pools/db"]);
+}
+
+#[tokio::test]
+async fn slots_come_back() {
+    let world = World::new().await;
+    let node = world.node().await;
+    pool(&node, "db", 1).await;
+    node.put_group("long", tasks(3, 600.0, json!({"db": 1}))).await;
+    node.put_group("short", tasks(1, 0.0, json!({"db": 1}))).await;
+    node.put_group("flaky", {
+        let retry = json!({"strategy": "fixed", "retries": 2, "interval": "10ms"});
+        json!({"tasks": {"t": {"script": "flaky", "params": {"fail_times": 2}, "retry": retry, "pools": {"db": 1}}}})
+    })
+    .await;
+    // Cancelled, whether running or waiting.
+    let long = node.start("long", json!({})).await;
+    node.task_becomes(&long, "t00", "running").await;
+    let short = node.start("short", json!({})).await;
+    assert_eq!(states(&node.run_now(&short).await), states(&node.run_now(&short).await));
+    assert_eq!(task(&node.run_now(&short).await, "t00")["state"], "ready");
+    node.post(&format!("/v1/runs/{long}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(&short).await["state"], "succeeded");
+    // Paused while it waits, and resumed.
+    let long = node.start("long", json!({})).await;
+    node.task_becomes(&long, "t00", "running").await;
+    let short = node.start("short", json!({})).await;
+    node.post(&format!("/v1/runs/{short}/pause"), json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!(task(&node.run_now(&short).await, "t00")["state"], "paused");
+    node.post(&format!("/v1/runs/{short}/resume"), json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!(task(&node.run_now(&short).await, "t00")["state"], "ready");
+    // An override of what holds them, and of what waits for them.
+    let reason = json!({"state": "succeeded", "reason": "test"});
+    node.put(&format!("/v1/runs/{long}/tasks/t01/state"), reason.clone())
+        .await
+        .expect_status(200);
+    node.put(&format!("/v1/runs/{long}/tasks/t02/state"), reason.clone())
+        .await
+        .expect_status(200);
+    node.put(&format!("/v1/runs/{long}/tasks/t00/state"), reason)
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(&short).await["state"], "succeeded");
+    assert_eq!(node.ended(&long).await["state"], "succeeded");
+    // Failures, one after the other.
+    assert_eq!(node.run("flaky", json!({})).await["state"], "succeeded");
+    // A pool without slots starts nothing, and one that grows does at once.
+    pool(&node, "db", 0).await;
+    let short = node.start("short", json!({})).await;
+    assert_eq!(task(&node.run_now(&short).await, "t00")["state"], "ready");
+    pool(&node, "db", 5).await;
+    assert_eq!(node.ended(&short).await["state"], "succeeded");
+    // A pool that is gone bounds nothing.
+    let long = node.start("long", json!({})).await;
+    node.delete("/v1/pools/db").await.expect_status(204);
+    node.task_becomes(&long, "t02", "running").await;
+}
+
+#[tokio::test]
+async fn slots_are_the_clusters_and_outlive_nodes() {
+    let world = World::new().await;
+    let mut nodes = world.nodes(3).await;
+    pool(&nodes[0], "db", 3).await;
+    nodes[0].put_group("g", tasks(12, 0.2, json!({"db": 1}))).await;
+    let mut runs = Vec::new();
+    for node in &nodes {
+        for _ in 0..3 {
+            runs.push(node.start("g", json!({})).await);
+        }
+    }
+    nodes[1].kill();
+    nodes[2].kill();
+    let most = most_at_once(&world, &nodes[0], &runs).await;
+    assert_eq!(most, 3);
+    for run in &runs {
+        let run = nodes[0].run_now(run).await;
+        assert_eq!(
+            run["state"],
+            "succeeded",
+            "{}",
+            with(run.clone(), json!({"tasks": null}))
+        );
+    }
+}
