@@ -21,10 +21,17 @@ fn heddle(node: &Node, arguments: &[&str]) -> Output {
 #[track_caller]
 fn ends(node: &Node, code: i32, arguments: &[&str]) -> String {
     let output = heddle(node, arguments);
-    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (said, complained) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{said}\n{complained}");
     assert!(!complained.contains("panicked"), "{complained}");
-    if code == DONE { said.into_owned() } else { format!("{said}{complained}") }
+    if code == DONE {
+        said.into_owned()
+    } else {
+        format!("{said}{complained}")
+    }
 }
 
 /// The same with `-o json`.
@@ -44,7 +51,9 @@ async fn scripts() {
     let pushed = json_of(&node, &["script", "push", "mine", &file]);
     assert_eq!((&pushed["name"], &pushed["version"]), (&json!("mine"), &json!(1)));
     assert!(ends(&node, DONE, &["script", "list"]).contains("mine"));
-    assert!(ends(&node, DONE, &["script", "show", "mine"]).contains(pushed["digest"].as_str().unwrap().get(..8).unwrap()));
+    assert!(
+        ends(&node, DONE, &["script", "show", "mine"]).contains(pushed["digest"].as_str().unwrap().get(..8).unwrap())
+    );
     let tried = json_of(&node, &["script", "test", "mine", "--param", "name=you"]);
     assert_eq!(tried["output"]["greeting"], "Hello, you!");
     // A file runs without a server.
@@ -52,7 +61,12 @@ async fn scripts() {
         &["script", "test", &file, "-p", r#"{"name": "me"}"#, "-o", "json"],
         &[("HEDDLE_URL", "http://127.0.0.1:1")],
     );
-    assert_eq!(alone.status.code(), Some(DONE), "{}", String::from_utf8_lossy(&alone.stderr));
+    assert_eq!(
+        alone.status.code(),
+        Some(DONE),
+        "{}",
+        String::from_utf8_lossy(&alone.stderr)
+    );
     let alone: Value = serde_json::from_slice(&alone.stdout).unwrap();
     assert_eq!(alone["output"]["greeting"], "Hello, me!");
     let failed = ends(&node, REFUSED, &["script", "test", "flaky", "--param", "kind=fatal"]);
@@ -79,7 +93,10 @@ async fn specs() {
     };
     let path = file.to_string_lossy().into_owned();
     write("first");
-    assert!(ends(&node, REFUSED, &["diff", "-f", &path]).contains("one"), "everything is new");
+    assert!(
+        ends(&node, REFUSED, &["diff", "-f", &path]).contains("one"),
+        "everything is new"
+    );
     ends(&node, DONE, &["apply", "--dry-run", "-f", &path]);
     assert_eq!(node.all("/v1/groups").await.len(), 0);
     ends(&node, DONE, &["apply", "-f", &path]);
@@ -154,12 +171,19 @@ async fn errors() {
     ends(&node, USAGE, &["run", "start"]);
     ends(&node, USAGE, &["no-such-command"]);
     ends(&node, USAGE, &["run", "start", "g", "-p", "{"]);
-    let away = run_program(&["run", "list"], &[("HEDDLE_URL", "http://127.0.0.1:1"), ("HEDDLE_TOKEN", TOKEN)]);
+    let away = run_program(
+        &["run", "list"],
+        &[("HEDDLE_URL", "http://127.0.0.1:1"), ("HEDDLE_TOKEN", TOKEN)],
+    );
     assert_eq!(away.status.code(), Some(UNREACHABLE));
     assert!(String::from_utf8_lossy(&away.stderr).contains("127.0.0.1:1"));
     let stranger = run_program(&["run", "list"], &[("HEDDLE_URL", node.base())]);
     assert_eq!(stranger.status.code(), Some(REFUSED));
-    assert!(String::from_utf8_lossy(&stranger.stderr).to_lowercase().contains("token"));
+    assert!(
+        String::from_utf8_lossy(&stranger.stderr)
+            .to_lowercase()
+            .contains("token")
+    );
     let nowhere = run_program(&["serve", "--listen", "127.0.0.1:0"], &[]);
     assert_eq!(nowhere.status.code(), Some(USAGE));
     assert!(String::from_utf8_lossy(&nowhere.stderr).contains("--database-url"));
@@ -168,5 +192,10 @@ async fn errors() {
     }
     // To migrate what is up to date changes nothing.
     let migrated = run_program(&["migrate", "--database-url", world.url()], &[]);
-    assert_eq!(migrated.status.code(), Some(DONE), "{}", String::from_utf8_lossy(&migrated.stderr));
+    assert_eq!(
+        migrated.status.code(),
+        Some(DONE),
+        "{}",
+        String::from_utf8_lossy(&migrated.stderr)
+    );
 }

@@ -1,7 +1,9 @@
 //! End to end: the real program, over HTTP, on a real Postgres. One noun per module.
 
 mod access;
+mod backfills;
 mod cli;
+mod compatibility;
 mod control;
 mod dag;
 mod dispatch;
@@ -16,6 +18,8 @@ mod mapped;
 mod nodes;
 mod outages;
 mod params;
+mod pools;
+mod queues;
 mod retries;
 mod sandbox;
 mod schedules;
@@ -46,4 +50,3 @@ fn with(mut value: Value, fields: Value) -> Value {
     }
     value
 }
-mod dispatch;

@@ -19,7 +19,11 @@ fn text(at: DateTime<Utc>) -> String {
 }
 
 fn time(value: &Value) -> DateTime<Utc> {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no time")).parse().unwrap()
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("{value} is no time"))
+        .parse()
+        .unwrap()
 }
 
 /// All runs of a group, oldest instant first.
@@ -32,11 +36,14 @@ async fn runs(api: &Api, group: &str) -> Vec<Value> {
 /// The database's clock: that is the one that schedules follow.
 async fn now(world: &World) -> DateTime<Utc> {
     let sql = world.sql().await;
-    let text: String =
-        sql.query_one("SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')", &[])
-            .await
-            .unwrap()
-            .get(0);
+    let text: String = sql
+        .query_one(
+            "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
     text.parse().unwrap()
 }
 
@@ -51,7 +58,12 @@ async fn sixty_instants_make_sixty_runs() {
     });
     // A second schedule names every other instant again: these are the same.
     let again = with(window.clone(), json!({"every": "500ms"}));
-    nodes[0].put_group("g", with(scheduled(json!({"a": window, "b": again})), json!({"overlap": "allow"}))).await;
+    nodes[0]
+        .put_group(
+            "g",
+            with(scheduled(json!({"a": window, "b": again})), json!({"overlap": "allow"})),
+        )
+        .await;
     let until = from + TimeDelta::seconds(14);
     let mut victim = 0;
     while now(&world).await < until {
@@ -59,7 +71,8 @@ async fn sixty_instants_make_sixty_runs() {
         nodes[victim].kill();
         // The others fire on.
         eventually("more runs", async || {
-            (runs(nodes[(victim + 1) % 3].api(), "g").await.len() > before + 2 || now(&world).await > until).then_some(())
+            (runs(nodes[(victim + 1) % 3].api(), "g").await.len() > before + 2 || now(&world).await > until)
+                .then_some(())
         })
         .await;
         nodes[victim] = world.node().await;
@@ -75,7 +88,11 @@ async fn sixty_instants_make_sixty_runs() {
     assert_eq!(found, expect);
     for run in &all {
         let before = time(&run["logical_time"]) - TimeDelta::milliseconds(250);
-        assert_eq!(run["data_interval"], json!({"start": text(before), "end": run["logical_time"]}), "{run:#}");
+        assert_eq!(
+            run["data_interval"],
+            json!({"start": text(before), "end": run["logical_time"]}),
+            "{run:#}"
+        );
         assert_eq!(run["trigger"], "schedule");
     }
 }
@@ -100,11 +117,17 @@ async fn fixed_rate_against_fixed_delay() {
     };
     let rate = ended("rate", 5).await;
     for pair in rate.windows(2) {
-        assert_eq!(time(&pair[1]["logical_time"]) - time(&pair[0]["logical_time"]), TimeDelta::milliseconds(300));
+        assert_eq!(
+            time(&pair[1]["logical_time"]) - time(&pair[0]["logical_time"]),
+            TimeDelta::milliseconds(300)
+        );
     }
     let delay = ended("delay", 3).await;
     for pair in delay.windows(2) {
-        assert_eq!(time(&pair[1]["logical_time"]) - time(&pair[0]["finished_at"]), TimeDelta::milliseconds(300));
+        assert_eq!(
+            time(&pair[1]["logical_time"]) - time(&pair[0]["finished_at"]),
+            TimeDelta::milliseconds(300)
+        );
     }
 }
 
@@ -113,10 +136,15 @@ async fn fixed_rate_against_fixed_delay() {
 async fn disabled_on_one_node_is_seen_on_another() {
     let world = World::new().await;
     let nodes = world.nodes(2).await;
-    nodes[0].put_group("g", scheduled(json!({"s": {"every": "100ms", "misfire": "all"}}))).await;
+    nodes[0]
+        .put_group("g", scheduled(json!({"s": {"every": "100ms", "misfire": "all"}})))
+        .await;
     let count = async || runs(nodes[1].api(), "g").await.len();
     eventually("runs", async || (count().await > 3).then_some(())).await;
-    nodes[0].post("/v1/groups/g/disable", json!({})).await.expect_status(200);
+    nodes[0]
+        .post("/v1/groups/g/disable", json!({}))
+        .await
+        .expect_status(200);
     let disabled = now(&world).await;
     within(Duration::from_secs(2), "disabled group on the other node", async || {
         let group = nodes[1].get("/v1/groups/g").await.expect_status(200);
@@ -131,7 +159,10 @@ async fn disabled_on_one_node_is_seen_on_another() {
     eventually("runs again", async || (count().await > before + 3).then_some(())).await;
     for run in runs(nodes[0].api(), "g").await {
         let at = time(&run["logical_time"]);
-        assert!(at <= disabled || at >= enabled, "{at} lies between {disabled} and {enabled}");
+        assert!(
+            at <= disabled || at >= enabled,
+            "{at} lies between {disabled} and {enabled}"
+        );
     }
 }
 
@@ -150,7 +181,10 @@ async fn once_disables_itself() {
     assert!(group["schedules"]["s"]["next"].is_null(), "{group:#}");
     for spec in [spec, group] {
         let again = node.put("/v1/groups/g", spec).await.expect_status(200);
-        assert_eq!((&again["revision"], &again["schedules"]["s"]["enabled"]), (&json!(1), &json!(false)));
+        assert_eq!(
+            (&again["revision"], &again["schedules"]["s"]["enabled"]),
+            (&json!(1), &json!(false))
+        );
     }
     assert_eq!(runs(node.api(), "g").await.len(), 1);
 }
@@ -160,14 +194,16 @@ async fn once_disables_itself() {
 async fn overlap() {
     let world = World::new().await;
     let node = world.node().await;
-    let spec = |overlap: &str| {
-        json!({"schedules": {"s": {"every": "300ms"}}, "overlap": overlap, "tasks": {"t": sleeps(0.5)}})
-    };
+    let spec = |overlap: &str| json!({"schedules": {"s": {"every": "300ms"}}, "overlap": overlap, "tasks": {"t": sleeps(0.5)}});
     for overlap in ["queue", "skip", "cancel_previous"] {
         node.put_group(overlap, spec(overlap)).await;
     }
     let states = async |group: &str| -> Vec<String> {
-        runs(node.api(), group).await.iter().map(|run| run["state"].as_str().unwrap().to_owned()).collect()
+        runs(node.api(), group)
+            .await
+            .iter()
+            .map(|run| run["state"].as_str().unwrap().to_owned())
+            .collect()
     };
     eventually("a queue", async || {
         let states = states("queue").await;
@@ -179,7 +215,10 @@ async fn overlap() {
     eventually("a skipped instant", async || {
         let all = runs(node.api(), "skip").await;
         let skipped = all.iter().find(|run| run["state"] == "cancelled")?;
-        assert!(skipped["error"]["message"].as_str()?.starts_with("skipped: "), "{skipped:#}");
+        assert!(
+            skipped["error"]["message"].as_str()?.starts_with("skipped: "),
+            "{skipped:#}"
+        );
         assert!(skipped["started_at"].is_null(), "{skipped:#}");
         Some(())
     })
@@ -204,7 +243,8 @@ async fn misfire() {
         }}))
     };
     for misfire in ["once", "skip", "all"] {
-        node.put_group(misfire, with(spec(misfire), json!({"overlap": "allow"}))).await;
+        node.put_group(misfire, with(spec(misfire), json!({"overlap": "allow"})))
+            .await;
     }
     assert!(now(&world).await < from, "the test machine is too slow to tell");
     node.kill();
@@ -226,7 +266,11 @@ async fn misfire() {
             (open == 0).then_some(())
         })
         .await;
-        runs(node.api(), group).await.iter().map(|run| time(&run["logical_time"])).collect::<Vec<_>>()
+        runs(node.api(), group)
+            .await
+            .iter()
+            .map(|run| time(&run["logical_time"]))
+            .collect::<Vec<_>>()
     };
     let all: Vec<DateTime<Utc>> = (0..10).map(|n| from + TimeDelta::milliseconds(100 * n)).collect();
     assert_eq!(decided("once").await, all[9..]);
@@ -239,17 +283,28 @@ async fn misfire() {
 async fn next_instants() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put_group("g", scheduled(json!({"s": {"cron": "0/5 * * * * * ?"}, "off": {"every": "1s", "enabled": false}}))).await;
+    node.put_group(
+        "g",
+        scheduled(json!({"s": {"cron": "0/5 * * * * * ?"}, "off": {"every": "1s", "enabled": false}})),
+    )
+    .await;
     let next = node.get("/v1/groups/g/next?count=3").await.expect_status(200);
     let instants: Vec<DateTime<Utc>> = next["instants"].as_array().unwrap().iter().map(time).collect();
     assert_eq!(instants.len(), 3, "{next:#}");
     assert!(instants.iter().all(|at| at.timestamp() % 5 == 0), "{next:#}");
     assert_eq!(instants[2] - instants[0], TimeDelta::seconds(10));
     let group = node.get("/v1/groups/g").await.expect_status(200);
-    assert!(group["schedules"]["s"]["next"].is_string() && group["schedules"]["off"]["next"].is_null(), "{group:#}");
+    assert!(
+        group["schedules"]["s"]["next"].is_string() && group["schedules"]["off"]["next"].is_null(),
+        "{group:#}"
+    );
     let made: BTreeSet<i64> = eventually("a run", async || {
         let all = runs(node.api(), "g").await;
-        (!all.is_empty()).then(|| all.iter().map(|run| time(&run["logical_time"]).timestamp() % 5).collect())
+        (!all.is_empty()).then(|| {
+            all.iter()
+                .map(|run| time(&run["logical_time"]).timestamp() % 5)
+                .collect()
+        })
     })
     .await;
     assert_eq!(made, BTreeSet::from([0]));
@@ -260,7 +315,8 @@ async fn next_instants() {
 async fn a_manual_run_has_the_interval_up_to_its_time() {
     let world = World::new().await;
     let node = world.node().await;
-    node.put_group("g", scheduled(json!({"s": {"cron": "0 0 * * *"}}))).await;
+    node.put_group("g", scheduled(json!({"s": {"cron": "0 0 * * *"}})))
+        .await;
     let run = node.run("g", json!({"logical_time": "2026-03-05T10:30:00Z"})).await;
     let expect = json!({"start": "2026-03-05T00:00:00.000000Z", "end": "2026-03-05T10:30:00.000000Z"});
     assert_eq!(run["data_interval"], expect);
