@@ -270,12 +270,12 @@ CREATE TABLE heddle.notices (
 -- The smallest UUID whose UUIDv7 timestamp is an instant's millisecond.
 CREATE FUNCTION heddle.uuid_floor(at timestamptz) RETURNS uuid
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    RETURN (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
+    RETURN (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
 
 -- A UUIDv7 (RFC 9562) of an instant.
 CREATE FUNCTION heddle.uuid_v7(at timestamptz) RETURNS uuid
     LANGUAGE sql VOLATILE STRICT PARALLEL SAFE
-    RETURN (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')
+    RETURN (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0')
             || '7' || substr(replace(gen_random_uuid()::text, '-', ''), 14, 3)
             || substr(replace(gen_random_uuid()::text, '-', ''), 17, 16))::uuid;
 

@@ -133,6 +133,9 @@ async fn read_only_connections() {
     for statement in [
         "insert into shop.orders values (1)",
         "set transaction read write; insert into shop.orders values (1)",
+        "do $$ begin set transaction read write; insert into shop.orders values (1); end $$",
+        "do $$ begin commit; set transaction read write; insert into shop.orders values (1); end $$",
+        "with x as (select set_config('transaction_read_only', 'off', false)) insert into shop.orders select 1 from x",
     ] {
         node.put_group(
             "g",

@@ -8,6 +8,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use heddle_domain::params::Layers;
 use heddle_domain::plan::{Executor, Plan};
 use heddle_domain::pool::PoolNeed;
 use heddle_domain::run::{AttemptKey, Event, Progress, decide};
@@ -182,6 +183,8 @@ pub struct Group {
     pub resolution: Arc<Resolution>,
     /// A named template that run params must satisfy.
     pub template: Option<Schema>,
+    /// Whether runs need not bring any params.
+    pub complete: bool,
 }
 
 /// The caches.
@@ -248,6 +251,7 @@ impl Catalog {
             },
             None => None,
         };
+        let complete = is_complete(&revision, &resolution);
         let group = Arc::new(Group {
             id: row.id,
             enabled: row.enabled,
@@ -255,6 +259,7 @@ impl Catalog {
             revision,
             resolution,
             template,
+            complete,
         });
         if self.generation.load(Ordering::Acquire) == generation {
             self.groups.insert(name.to_owned(), group.clone());
@@ -499,6 +504,24 @@ fn kept_version(task: &Value, script: &str) -> Option<i32> {
     } else {
         None
     }
+}
+
+/// Whether the params of all scripts are there without a run's, as far as that can be said before they are rendered.
+fn is_complete(revision: &Revision, resolution: &Resolution) -> bool {
+    let none = Map::new();
+    revision.plan.tasks.iter().zip(&resolution.scripts).all(|(task, script)| {
+        let Some(script) = script else { return true };
+        let Some(schema) = &script.schema else { return true };
+        let layers = Layers {
+            defaults: &script.defaults,
+            group: &revision.plan.spec.params,
+            task: &task.spec.params,
+            run: &none,
+            task_run: &none,
+        };
+        let (value, unknown) = layers.constant();
+        schema.check_except(&Value::Object(value), &unknown).is_empty()
+    })
 }
 
 /// `name@3` is version 3 of `name`; `name` alone stands for the active one.

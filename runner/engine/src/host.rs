@@ -54,6 +54,12 @@ impl Host {
     }
 }
 
+/// The same address, for sessions in which nothing can be written. (A script's own `SET` ends with its statement.)
+fn read_only(url: &str) -> String {
+    let divider = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{divider}options=-c%20default_transaction_read_only%3Don")
+}
+
 /// What authors are told when Heddle is at fault; the node's log has the rest.
 fn unavailable(error: &dyn std::error::Error) -> String {
     tracing::warn!(%error, source = ?error.source(), "a host call failed");
@@ -124,11 +130,14 @@ impl HostServices for Host {
             let (url, _) = url
                 .map_err(|error| unavailable(&error))?
                 .ok_or_else(|| format!("there is no connection `{name}`"))?;
+            let url = if row.options.read_only { read_only(&url) } else { url };
             Ok(ConnectionTarget {
                 id: format!("{name}/{}", row.updated_at.timestamp_micros()),
                 url,
                 statement_timeout: STATEMENT_TIMEOUT,
                 max_rows: ROWS_MAX,
+                max_connections: u32::try_from(row.options.max_connections).unwrap_or(1),
+                read_only: row.options.read_only,
             })
         })
     }

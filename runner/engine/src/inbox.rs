@@ -326,9 +326,8 @@ impl Inner {
         for run in self.store.orphans(ORPHANS_MAX).await? {
             let engine = Engine { inner: self.clone() };
             let action = BulkAction::CancelFor("the task that it was a sub-run of has ended".into());
-            match engine.control(run, &action, "parent").await {
-                Err(crate::ControlError::Engine(error)) => return Err(error),
-                Ok(()) | Err(_) => {}
+            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &action, "parent").await {
+                return Err(error);
             }
         }
         Ok(())

@@ -85,8 +85,11 @@ pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Result<S
     serde_json::to_string(&merged).map_err(|error| invalid(error.to_string()))
 }
 
+/// `params`, and `task_params` of one task.
+type GivenParams = (Map<String, Value>, Map<String, Value>);
+
 /// What the run was given for all tasks, and for this one.
-fn given_params(context: &RunContext, task: TaskIndex) -> Result<(Map<String, Value>, Map<String, Value>), Ending> {
+fn given_params(context: &RunContext, task: TaskIndex) -> Result<GivenParams, Ending> {
     let facts = &context.facts;
     let run: Map<String, Value> =
         serde_json::from_str(&facts.params).map_err(|error| invalid(format!("the run's params: {error}")))?;
@@ -167,7 +170,7 @@ impl Inner {
             Ok(effective) => effective,
             Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
         };
-        let item_raw = item.map(|(raw, count)| (raw, count));
+        let item_raw = item;
         match task.executor {
             Executor::Script => {
                 let Some(script) = script else {

@@ -382,7 +382,7 @@ pub(crate) fn labels_of(revision: &Revision, own: &std::collections::BTreeMap<St
         .chain(own)
         .map(|(key, value)| (key.clone(), Value::from(value.clone())))
         .collect();
-    (!labels.is_empty()).then(|| Value::Object(labels))
+    (!labels.is_empty()).then_some(Value::Object(labels))
 }
 
 /// The submission against the group: bounds, unknown tasks, params against schemas.
@@ -448,8 +448,8 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
             faults.push(fault.below("/params"));
         }
     }
-    // What the spec says alone was checked when it was put.
-    if spec.params.is_empty() && spec.task_params.is_empty() {
+    // What the spec says alone was checked when it was put, but for what may come with a run.
+    if spec.params.is_empty() && spec.task_params.is_empty() && group.complete {
         return faults.or(());
     }
     let none = Map::new();

@@ -27,6 +27,7 @@
 //! one that succeeded (so the twelfth month of a year brings the yearly summary along, which has waited from the first
 //! month on).
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -210,9 +211,8 @@ impl Inner {
             names: HashMap::new(),
         };
         for link in links {
-            if !family.revisions.contains_key(&link.upstream_id) {
-                let revision = self.catalog.revision(link.revision_id).await?;
-                family.revisions.insert(link.upstream_id, revision);
+            if let Entry::Vacant(vacant) = family.revisions.entry(link.upstream_id) {
+                vacant.insert(self.catalog.revision(link.revision_id).await?);
                 family.names.insert(link.upstream_id, link.name.clone());
             }
             family.above.entry(link.group_id).or_default().push(link);

@@ -424,7 +424,8 @@ fn queues(all: &mut Schemas) {
     ]);
     all.insert("Claim", claim);
     all.insert("Claims", object(&[("items", array(to("Claim")))]));
-    let words: [(&str, &str, Vec<(&str, Value)>); 4] = [
+    type Fields = Vec<(&'static str, Value)>;
+    let words: [(&str, &str, Fields); 4] = [
         ("Heartbeat", "Heartbeats", vec![("lease?", duration())]),
         ("ClaimOutput", "ClaimOutputs", vec![("output?", any())]),
         (

@@ -34,6 +34,10 @@ pub struct ConnectionTarget {
     pub statement_timeout: Duration,
     /// How many rows one query may give; never more than 10,000.
     pub max_rows: u32,
+    /// How many connections a node opens at most.
+    pub max_connections: u32,
+    /// Whether statements may only read.
+    pub read_only: bool,
 }
 
 impl std::fmt::Debug for ConnectionTarget {

@@ -88,6 +88,8 @@ impl Server {
             url: format!("postgres://test:topsecret@{host}/postgres"),
             statement_timeout,
             max_rows,
+            max_connections: 4,
+            read_only: false,
         }
     }
 
@@ -295,6 +297,8 @@ pub async fn bounds_and_errors(mut bench: Bench) {
         url: "postgres://test:topsecret@%2Fnowhere/x".into(),
         statement_timeout: Duration::from_secs(1),
         max_rows: 1,
+        max_connections: 1,
+        read_only: false,
     };
     let tables = Arc::new(Tables {
         connections: [("db".to_owned(), unreachable)].into(),

@@ -65,7 +65,7 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
     let mut refused = false;
     for document in &documents {
         let result = if apply.dry_run {
-            check(session, document).await
+            check(session, document, &documents).await
         } else {
             put(session, document).await
         };
@@ -127,12 +127,31 @@ fn same(before: &Value, after: &Value) -> bool {
     without_time(before) == without_time(after)
 }
 
-async fn check(session: &Session, document: &Document) -> heddle_client::Result<&'static str> {
+/// What a server says of a group alone; that it lacks groups which the same files bring is no fault.
+async fn check(
+    session: &Session,
+    document: &Document,
+    documents: &[Document],
+) -> heddle_client::Result<&'static str> {
     if document.kind != Kind::Group {
         return Ok("not checked (dry run)");
     }
-    session.client.validate_group(&document.name, &document.spec).await?;
-    Ok("valid (dry run)")
+    let brought = |detail: &str| {
+        documents
+            .iter()
+            .any(|other| other.kind == Kind::Group && detail.contains(&format!("there is no group `{}`", other.name)))
+    };
+    match session.client.validate_group(&document.name, &document.spec).await {
+        Err(error)
+            if error.problem().is_some_and(|problem| {
+                !problem.errors.is_empty() && problem.errors.iter().all(|fault| brought(&fault.detail))
+            }) =>
+        {
+            Ok("valid with the others (dry run)")
+        }
+        Err(error) => Err(error),
+        Ok(_) => Ok("valid (dry run)"),
+    }
 }
 
 async fn existing(session: &Session, document: &Document) -> heddle_client::Result<Option<Value>> {

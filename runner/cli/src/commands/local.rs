@@ -13,11 +13,11 @@ use heddle_sandbox::{
     AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Limits,
     LogLine, Outcome, Sandbox, SandboxConfig,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::done;
 use crate::exit::{NO, usage};
-use crate::output;
+use crate::output::Format;
 
 /// How long a run may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -65,7 +65,12 @@ pub(crate) fn is_file(name: &str) -> bool {
 }
 
 /// Compiles and runs a file.
-pub(crate) async fn test(file: &str, params: Map<String, Value>, timeout: Option<&str>) -> Result<ExitCode> {
+pub(crate) async fn test(
+    out: Format,
+    file: &str,
+    params: Map<String, Value>,
+    timeout: Option<&str>,
+) -> Result<ExitCode> {
     let wasm = std::fs::read(file).map_err(|error| usage(format!("cannot read {file}: {error}")))?;
     let timeout = match timeout {
         Some(text) => text
@@ -139,33 +144,28 @@ pub(crate) async fn test(file: &str, params: Map<String, Value>, timeout: Option
         }),
     );
     let result = receiver.await.context("the run did not end")?;
-    let what = format!(
-        "in {:.1} ms, {} KiB",
-        result.duration.as_secs_f64() * 1e3,
-        result.memory_bytes / 1024
-    );
-    match result.outcome {
-        Outcome::Succeeded(output) => {
-            let shown = serde_json::from_str::<Value>(&output)
-                .and_then(|value| serde_json::to_string_pretty(&value))
-                .unwrap_or(output);
-            output::print(&shown)?;
-            eprintln!("succeeded {what}");
-            done()
-        }
-        Outcome::Skipped(why) => {
-            eprintln!("skipped: {why}; {what}");
-            done()
-        }
-        Outcome::Failed {
-            kind, message, trace, ..
-        } => {
-            eprintln!("failed {what}\n{kind}: {message}");
-            if let Some(trace) = trace {
-                eprintln!("{trace}");
-            }
-            Ok(ExitCode::from(NO))
-        }
-        Outcome::Cancelled => Ok(ExitCode::from(NO)),
-    }
+    let error =
+        |kind: &str, message: String, trace: Option<String>| json!({"kind": kind, "message": message, "trace": trace});
+    let (state, output, error) = match result.outcome {
+        Outcome::Succeeded(output) => (
+            "succeeded",
+            serde_json::from_str::<Value>(&output).unwrap_or(Value::String(output)),
+            Value::Null,
+        ),
+        Outcome::Skipped(why) => ("skipped", Value::Null, json!({"message": why})),
+        Outcome::Failed { kind, message, trace, .. } => ("failed", Value::Null, error(kind.as_str(), message, trace)),
+        Outcome::Cancelled => ("cancelled", Value::Null, Value::Null),
+    };
+    let good = matches!(state, "succeeded" | "skipped");
+    let duration_ms = result.duration.as_micros() as f64 / 1e3;
+    let told = json!({
+        "state": state, "output": output, "error": error,
+        "duration_ms": duration_ms, "memory_bytes": result.memory_bytes,
+    });
+    out.print(&told, |told| {
+        let shown = if state == "succeeded" { &told["output"] } else { &told["error"] };
+        let shown = serde_json::to_string_pretty(shown).unwrap_or_default();
+        format!("{shown}\n{state} in {duration_ms:.1} ms, {} KiB", result.memory_bytes / 1024)
+    })?;
+    if good { done() } else { Ok(ExitCode::from(NO)) }
 }

@@ -179,7 +179,7 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         }
         ScriptCommand::Show { name } => show(session, &name).await,
         ScriptCommand::Test(test) if local::is_file(&test.name) => {
-            local::test(&test.name, test.params.read()?, test.timeout.as_deref()).await
+            local::test(session.output, &test.name, test.params.read()?, test.timeout.as_deref()).await
         }
         ScriptCommand::Test(test) => invoke(session, &test).await,
         ScriptCommand::Activate { name, version } => {

@@ -526,10 +526,9 @@ async fn hand_on(inner: &Arc<Inner>, enqueues: Vec<Enqueue>) {
                 batches.push(batch);
             }
             Err(error) if batch.len() == 1 => {
-                for entry in batch {
+                if let Some(entry) = batch.pop() {
                     tracing::warn!(run = %entry.run, "a task run cannot be handed to its queue");
                     let _ = entry.answer.send(Err(EngineError::Unreadable(error.to_string())));
-                    break;
                 }
             }
             Err(_) => {

@@ -164,11 +164,14 @@ pub(super) async fn follow_logs(
     Ok(stream.boxed())
 }
 
+/// State, attempt, progress.
+type SeenTask = (String, u32, Option<String>);
+
 /// Differences between two looks at a run, as events.
 #[derive(Default)]
 struct Seen {
     run: Option<String>,
-    tasks: BTreeMap<(String, Option<u32>), (String, u32, Option<String>)>,
+    tasks: BTreeMap<(String, Option<u32>), SeenTask>,
     count: u64,
 }
 

@@ -1,8 +1,9 @@
 //! Named external databases that scripts query.
 //!
 //! Each connection has a small pool, made when it is first used. A statement runs alone, in the extended protocol (so
-//! it is one statement), under the connection's statement timeout, which the server enforces. Afterwards the session is
-//! cleaned before anyone else gets it: an open transaction, changed settings, locks and temporary tables end with the
+//! it is one statement), under the connection's statement timeout, which the server enforces; where only reading is
+//! allowed, in a transaction that the server lets read only, and that no statement can leave and go on. Afterwards the
+//! session is cleaned before anyone else gets it: an open transaction, changed settings, locks and temporary tables end with the
 //! statement. If the attempt ends in the middle of a statement, the server is told to cancel it and the connection is
 //! thrown away. What goes wrong is told with its SQLSTATE, never with the address of the connection.
 
@@ -21,8 +22,8 @@ use tls::Tls;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{CancelToken, NoTls, Statement};
 
-/// Connections to one database, per node.
-const POOL_SIZE: usize = 8;
+/// Connections to one database, per node, whatever is configured.
+const MAX_POOL_SIZE: usize = 100;
 /// Databases with a pool, per node.
 const MAX_POOLS: usize = 64;
 /// How long connecting may take, and waiting for a free connection.
@@ -38,6 +39,9 @@ const MAX_STATEMENT_BYTES: usize = 1 << 20;
 const MAX_PARAMS_BYTES: usize = 8 << 20;
 /// Prepared statements kept per connection.
 const MAX_PREPARED: usize = 100;
+
+/// A block that commits could begin a transaction of its own kind, but within this one it cannot commit.
+const READ_ONLY: &str = "BEGIN READ ONLY";
 
 /// Ends all that a statement could leave behind in its session.
 const CLEAN: &str = "ROLLBACK; CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
@@ -109,6 +113,7 @@ impl Databases {
             connection: Some(connection),
             cancel,
             tls: database.tls,
+            read_only: target.read_only,
         })
     }
 
@@ -146,7 +151,7 @@ impl Databases {
             None => Manager::from_config(config, NoTls, recycling),
         };
         let pool = Pool::builder(manager)
-            .max_size(POOL_SIZE)
+            .max_size((target.max_connections as usize).clamp(1, MAX_POOL_SIZE))
             .runtime(Runtime::Tokio1)
             .timeouts(Timeouts {
                 wait: Some(WAIT_TIMEOUT),
@@ -205,6 +210,7 @@ struct Session {
     connection: Option<Object>,
     cancel: CancelToken,
     tls: Option<Tls>,
+    read_only: bool,
 }
 
 impl Session {
@@ -225,6 +231,9 @@ impl Session {
             )));
         }
         let params = encode::parse(params).map_err(Broken::Statement)?;
+        if self.read_only {
+            connection.batch_execute(READ_ONLY).await?;
+        }
         let prepared = connection.prepare_cached(statement).await?;
         if prepared.params().len() != params.len() {
             return Err(Broken::Statement(format!(

@@ -157,8 +157,9 @@ pub(crate) async fn create_in(
     now: Time,
 ) -> Result<Vec<Created>, StoreError> {
     let mut refused: HashMap<usize, Created> = HashMap::new();
-    settle_dedupes(tx, runs, &mut refused).await?;
+    let holders = dedupe_holders(tx, runs, &mut refused).await?;
     settle_keys(tx, runs, &mut refused).await?;
+    settle_dedupes(tx, runs, holders, &mut refused).await?;
     settle_instants(tx, runs, &mut refused).await?;
     settle_parents(tx, runs, lease, &mut refused).await?;
     let accepted: Vec<&NewRun> = runs
@@ -216,24 +217,25 @@ async fn settle_keys(
     runs: &[NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
-    let mut keyed: Vec<(i64, &str, Uuid, usize)> = runs
+    let mut keyed: Vec<(i64, &str, usize, Uuid)> = runs
         .iter()
         .enumerate()
         .filter(|(index, _)| !refused.contains_key(index))
-        .filter_map(|(index, run)| Some((run.group_id, run.key.as_deref()?, run.id.0, index)))
+        .filter_map(|(index, run)| Some((run.group_id, run.key.as_deref()?, index, run.id.0)))
         .collect();
     if keyed.is_empty() {
         return Ok(());
     }
-    // In order, so that two nodes with overlapping batches do not deadlock.
+    // In order, so that two nodes with overlapping batches do not deadlock, and of two with one key the first wins.
     keyed.sort_unstable();
     let groups: Vec<i64> = keyed.iter().map(|entry| entry.0).collect();
     let keys: Vec<String> = keyed.iter().map(|entry| entry.1.to_owned()).collect();
-    let ids: Vec<Uuid> = keyed.iter().map(|entry| entry.2).collect();
+    let ids: Vec<Uuid> = keyed.iter().map(|entry| entry.3).collect();
     let made: Vec<Uuid> = sqlx::query_scalar!(
         "INSERT INTO heddle.run_keys (group_id, key, run)
-         SELECT group_id, key, run FROM UNNEST($1::bigint[], $2::text[], $3::uuid[]) AS g (group_id, key, run)
-          ORDER BY group_id, key
+         SELECT group_id, key, run
+           FROM UNNEST($1::bigint[], $2::text[], $3::uuid[]) WITH ORDINALITY AS g (group_id, key, run, place)
+          ORDER BY place
          ON CONFLICT (group_id, key) DO NOTHING
          RETURNING run",
         &groups,
@@ -259,7 +261,7 @@ async fn settle_keys(
         .iter()
         .map(|row| ((row.group_id, row.key.as_str()), row.run))
         .collect();
-    for (group, key, id, index) in keyed {
+    for (group, key, index, id) in keyed {
         if !made.contains(&id) {
             let holder = holders.get(&(group, key)).copied().unwrap_or(id);
             refused.insert(index, Created::Exists(RunId(holder)));
@@ -327,17 +329,21 @@ async fn settle_instants(
     Ok(())
 }
 
-async fn settle_dedupes(
+/// Who has a group's params: the run, and whether it is still in the way of those that ask for unfinished ones only.
+type DedupeHolders = HashMap<(i64, Vec<u8>), (Uuid, bool)>;
+
+/// Locks the params that runs are deduped by, and refuses those whose params an earlier run has.
+async fn dedupe_holders(
     tx: &mut Transaction<'static, Postgres>,
     runs: &[NewRun],
     refused: &mut HashMap<usize, Created>,
-) -> Result<(), StoreError> {
+) -> Result<DedupeHolders, StoreError> {
     let mut hashes: Vec<&[u8]> = runs
         .iter()
         .filter_map(|run| Some(run.dedupe.as_ref()?.0.as_slice()))
         .collect();
     if hashes.is_empty() {
-        return Ok(());
+        return Ok(DedupeHolders::new());
     }
     hashes.sort_unstable();
     hashes.dedup();
@@ -354,36 +360,68 @@ async fn settle_dedupes(
     )
     .fetch_all(&mut **tx)
     .await?;
-    let mut holders: HashMap<(i64, Vec<u8>), (Uuid, bool)> = rows
+    let holders: DedupeHolders = rows
         .into_iter()
         .map(|row| ((row.group_id, row.hash), (row.run, row.live)))
         .collect();
-    let (mut groups, mut new_hashes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
     for (index, run) in runs.iter().enumerate() {
-        let Some((hash, kept)) = &run.dedupe else { continue };
+        if let Some((hash, kept)) = &run.dedupe
+            && let Some((holder, live)) = holders.get(&(run.group_id, hash.clone()))
+            && (*live || *kept)
+        {
+            refused.insert(index, Created::Exists(RunId(*holder)));
+        }
+    }
+    Ok(holders)
+}
+
+/// Takes the params of those that nothing has refused so far; of two of one batch the first has them.
+async fn settle_dedupes(
+    tx: &mut Transaction<'static, Postgres>,
+    runs: &[NewRun],
+    mut holders: DedupeHolders,
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    let (mut groups, mut new_hashes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    let mut taken = std::collections::HashSet::new();
+    let mut without_keys = Vec::new();
+    for (index, run) in runs.iter().enumerate() {
+        let Some((hash, _)) = run.dedupe.as_ref().filter(|_| !refused.contains_key(&index)) else {
+            continue;
+        };
         let place = (run.group_id, hash.clone());
+        // Earlier runs that were in the way have refused it already.
         match holders.get(&place) {
-            Some((holder, live)) if *live || *kept => {
+            Some((holder, _)) if taken.contains(holder) => {
                 refused.insert(index, Created::Exists(RunId(*holder)));
+                without_keys.extend(run.key.is_some().then_some(run.id.0));
             }
             _ => {
                 holders.insert(place, (run.id.0, true));
+                taken.insert(run.id.0);
                 groups.push(run.group_id);
                 new_hashes.push(hash.clone());
                 ids.push(run.id.0);
             }
         }
     }
-    sqlx::query!(
-        "INSERT INTO heddle.run_dedupes (group_id, hash, run)
-         SELECT group_id, hash, run FROM UNNEST($1::bigint[], $2::bytea[], $3::uuid[]) AS d (group_id, hash, run)
-         ON CONFLICT (group_id, hash) DO UPDATE SET run = excluded.run",
-        &groups,
-        &new_hashes,
-        &ids
-    )
-    .execute(&mut **tx)
-    .await?;
+    if !ids.is_empty() {
+        sqlx::query!(
+            "INSERT INTO heddle.run_dedupes (group_id, hash, run)
+             SELECT group_id, hash, run FROM UNNEST($1::bigint[], $2::bytea[], $3::uuid[]) AS d (group_id, hash, run)
+             ON CONFLICT (group_id, hash) DO UPDATE SET run = excluded.run",
+            &groups,
+            &new_hashes,
+            &ids
+        )
+        .execute(&mut **tx)
+        .await?;
+    }
+    if !without_keys.is_empty() {
+        sqlx::query!("DELETE FROM heddle.run_keys WHERE run = ANY ($1)", &without_keys)
+            .execute(&mut **tx)
+            .await?;
+    }
     Ok(())
 }
 

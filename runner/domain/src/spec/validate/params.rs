@@ -96,7 +96,7 @@ pub(super) fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, faults: &mut 
             run: &none,
             task_run: &none,
         };
-        check_task(layers, &known, faults, |layer| match layer {
+        check_task(layers, &known, faults, true, |layer| match layer {
             Some(Layer::Group) => "/params".into(),
             _ => format!("/tasks/{}/params", pointer_token(name)),
         });
@@ -121,7 +121,7 @@ pub(super) fn check_submission(
             run: &submission.params,
             task_run,
         };
-        check_task(layers, &known, faults, |layer| match layer {
+        check_task(layers, &known, faults, false, |layer| match layer {
             Some(Layer::TaskRun) => format!("/task_params/{}", pointer_token(name)),
             _ => "/params".into(),
         });
@@ -149,10 +149,21 @@ pub(super) fn check_submission(
 }
 
 /// `place` says where the params of a layer stand in the document; of none, where something missing belongs.
-fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, place: impl Fn(Option<Layer>) -> String) {
+///
+/// `may_come`: what is missing may still come with a run.
+fn check_task(
+    layers: Layers<'_>,
+    known: &Known,
+    faults: &mut Faults,
+    may_come: bool,
+    place: impl Fn(Option<Layer>) -> String,
+) {
     let Some(schema) = &known.schema else { return };
     let (merged, unknown) = layers.constant();
     for fault in schema.check_except(&Value::Object(merged), &unknown).0 {
+        if may_come && fault.pointer.is_empty() && fault.detail.ends_with("is a required property") {
+            continue;
+        }
         let key = fault
             .pointer
             .split('/')
