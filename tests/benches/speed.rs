@@ -428,8 +428,12 @@ impl Bare {
                 },
                 turn: 1,
                 handed: true,
+                pools: None,
             }],
             gated: false,
+            follows: false,
+            instant: false,
+            queued: Vec::new(),
         }
     }
 
@@ -456,7 +460,7 @@ impl Bare {
                 error: None,
             })
             .collect();
-        let owned = self
+        let (owned, _) = self
             .store
             .complete_sole(&rows, &[], self.lease, self.node)
             .await

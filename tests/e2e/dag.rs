@@ -244,10 +244,7 @@ async fn a_condition_that_fails_is_invalid() {
     let run = node.run("g", json!({})).await;
     assert_eq!(run["state"], "failed");
     assert_eq!(task(&run, "t")["error"]["kind"], "invalid", "{run:#}");
-    assert_eq!(
-        node.attempts(&run["id"].as_str().unwrap().to_owned(), "t").await.len(),
-        1
-    );
+    assert_eq!(node.attempts(run["id"].as_str().unwrap(), "t").await.len(), 1);
 }
 
 /// `on_failure: stop` cancels what has not started; what runs ends by itself. The default goes on.

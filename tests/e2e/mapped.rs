@@ -203,7 +203,7 @@ async fn ten_thousand_items() {
         let small = node.run("small", json!({})).await;
         assert_eq!(small["state"], "succeeded");
     }
-    let still = node.get(&format!("/v1/runs?group=large")).await.expect_status(200);
+    let still = node.get("/v1/runs?group=large").await.expect_status(200);
     assert_eq!(
         still["items"][0]["state"], "running",
         "the small runs waited for the large map"

@@ -98,16 +98,26 @@ async fn dedupe() {
     ]});
     let reply = node.post("/v1/groups/g/runs/batch", twice).await.expect_status(202);
     assert_eq!(reply["items"][1]["existing"], reply["items"][0]["id"], "{reply:#}");
-    node.post("/v1/groups/g/runs", json!({"key": "first"})).await.expect_problem(409, &[]);
+    node.post("/v1/groups/g/runs", json!({"key": "first"}))
+        .await
+        .expect_problem(409, &[]);
     let second = node.post("/v1/groups/g/runs", json!({"key": "second"})).await;
-    assert!(second.status == 202 || second.body["existing"] == reply["items"][2]["id"], "{second:#?}");
+    assert!(
+        second.status == 202 || second.body["existing"] == reply["items"][2]["id"],
+        "{second:#?}"
+    );
     // What was refused for its key holds no params.
-    node.post("/v1/groups/g/runs", json!({"key": "taken"})).await.expect_status(202);
-    let refused = json!({"key": "taken", "dedupe": "params_kept", "params": {"n": 4}});
-    node.post("/v1/groups/g/runs", refused).await.expect_problem(409, &[]);
-    node.post("/v1/groups/g/runs", json!({"dedupe": "params_kept", "params": {"n": 4}}))
+    node.post("/v1/groups/g/runs", json!({"key": "taken"}))
         .await
         .expect_status(202);
+    let refused = json!({"key": "taken", "dedupe": "params_kept", "params": {"n": 4}});
+    node.post("/v1/groups/g/runs", refused).await.expect_problem(409, &[]);
+    node.post(
+        "/v1/groups/g/runs",
+        json!({"dedupe": "params_kept", "params": {"n": 4}}),
+    )
+    .await
+    .expect_status(202);
     node.post("/v1/groups/g/runs", json!({"dedupe": "nope"}))
         .await
         .expect_problem(422, &["/dedupe"]);

@@ -509,19 +509,24 @@ fn kept_version(task: &Value, script: &str) -> Option<i32> {
 /// Whether the params of all scripts are there without a run's, as far as that can be said before they are rendered.
 fn is_complete(revision: &Revision, resolution: &Resolution) -> bool {
     let none = Map::new();
-    revision.plan.tasks.iter().zip(&resolution.scripts).all(|(task, script)| {
-        let Some(script) = script else { return true };
-        let Some(schema) = &script.schema else { return true };
-        let layers = Layers {
-            defaults: &script.defaults,
-            group: &revision.plan.spec.params,
-            task: &task.spec.params,
-            run: &none,
-            task_run: &none,
-        };
-        let (value, unknown) = layers.constant();
-        schema.check_except(&Value::Object(value), &unknown).is_empty()
-    })
+    revision
+        .plan
+        .tasks
+        .iter()
+        .zip(&resolution.scripts)
+        .all(|(task, script)| {
+            let Some(script) = script else { return true };
+            let Some(schema) = &script.schema else { return true };
+            let layers = Layers {
+                defaults: &script.defaults,
+                group: &revision.plan.spec.params,
+                task: &task.spec.params,
+                run: &none,
+                task_run: &none,
+            };
+            let (value, unknown) = layers.constant();
+            schema.check_except(&Value::Object(value), &unknown).is_empty()
+        })
 }
 
 /// `name@3` is version 3 of `name`; `name` alone stands for the active one.

@@ -51,7 +51,9 @@ pub async fn cancel(mut bench: Bench) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), freed).await.expect("slots are freed");
+    tokio::time::timeout(Duration::from_secs(5), freed)
+        .await
+        .expect("slots are freed");
 }
 
 pub async fn memory_bomb(mut bench: Bench) {

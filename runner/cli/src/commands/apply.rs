@@ -128,11 +128,7 @@ fn same(before: &Value, after: &Value) -> bool {
 }
 
 /// What a server says of a group alone; that it lacks groups which the same files bring is no fault.
-async fn check(
-    session: &Session,
-    document: &Document,
-    documents: &[Document],
-) -> heddle_client::Result<&'static str> {
+async fn check(session: &Session, document: &Document, documents: &[Document]) -> heddle_client::Result<&'static str> {
     if document.kind != Kind::Group {
         return Ok("not checked (dry run)");
     }

@@ -153,7 +153,9 @@ pub(crate) async fn test(
             Value::Null,
         ),
         Outcome::Skipped(why) => ("skipped", Value::Null, json!({"message": why})),
-        Outcome::Failed { kind, message, trace, .. } => ("failed", Value::Null, error(kind.as_str(), message, trace)),
+        Outcome::Failed {
+            kind, message, trace, ..
+        } => ("failed", Value::Null, error(kind.as_str(), message, trace)),
         Outcome::Cancelled => ("cancelled", Value::Null, Value::Null),
     };
     let good = matches!(state, "succeeded" | "skipped");
@@ -163,9 +165,16 @@ pub(crate) async fn test(
         "duration_ms": duration_ms, "memory_bytes": result.memory_bytes,
     });
     out.print(&told, |told| {
-        let shown = if state == "succeeded" { &told["output"] } else { &told["error"] };
+        let shown = if state == "succeeded" {
+            &told["output"]
+        } else {
+            &told["error"]
+        };
         let shown = serde_json::to_string_pretty(shown).unwrap_or_default();
-        format!("{shown}\n{state} in {duration_ms:.1} ms, {} KiB", result.memory_bytes / 1024)
+        format!(
+            "{shown}\n{state} in {duration_ms:.1} ms, {} KiB",
+            result.memory_bytes / 1024
+        )
     })?;
     if good { done() } else { Ok(ExitCode::from(NO)) }
 }
