@@ -3,7 +3,7 @@
 //! # The story
 //!
 //! A row of *schedules* stands for one schedule of a group's current revision. Whoever changes the group (puts it,
-//! enables or disables it, detaches or deletes it) brings the rows in step in the same transaction ([`sync`]), so
+//! enables or disables it, detaches or deletes it) brings the rows in step in the same transaction (`sync`), so
 //! there is no moment, and no crash, after which rows and spec differ.
 //!
 //! Nobody looks at schedules that are not due. A node takes the rows whose `next_fire_at` has passed, by the

@@ -6,7 +6,7 @@
 //! * One process at a time: a lock on `postgres/lock`, which the kernel drops with its holder, however that dies.
 //! * A cluster is made in `data.new` and renamed when complete, so a kill in the middle leaves no half of one.
 //! * The server dies with the node: the kernel sends it SIGINT (a fast, clean shutdown) when the thread that started it
-//!   ends, so that thread, the [`keeper`], lives as long as the node. It starts the server again should that be killed.
+//!   ends, so that thread, the `keeper`, lives as long as the node. It starts the server again should that be killed.
 //! * What a former node left (a server still shutting down, or one running on where the kernel has no such signal; a
 //!   stale `postmaster.pid`) is waited for, stopped or removed before the start.
 //!
