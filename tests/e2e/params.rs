@@ -164,7 +164,7 @@ async fn constants_are_checked_at_submission() {
     submit(json!({"task_params": {"t": {"n": []}}}))
         .await
         .expect_said(422, "/task_params/t/n");
-    submit(json!({"task_params": {"nope": {"n": 1}}}))
+    submit(json!({"params": {"n": 1}, "task_params": {"nope": {"n": 1}}}))
         .await
         .expect_problem(422, &["/task_params/nope"]);
     submit(json!({})).await.expect_said(422, "n");

@@ -273,7 +273,8 @@ impl Engine {
             lease: AtomicI64::new(0),
             turn: AtomicI64::new(0),
             backlog: AtomicBool::new(false),
-            others: AtomicBool::new(false),
+            // Until the first heartbeat tells.
+            others: AtomicBool::new(true),
             fenced: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             position: AtomicI64::new(0),

@@ -188,9 +188,9 @@ pub(crate) async fn send(inner: Arc<Inner>, mut wakes: mpsc::UnboundedReceiver<W
             wake = wakes.recv() => wake,
         };
         let Some(first) = first else { return };
-        if !inner.others.load(Ordering::Acquire) {
-            drop(first);
-            while wakes.try_recv().is_ok() {}
+        // Whether there are others is known as of the last heartbeat, and a node that came since may hold what is to be
+        // interrupted within a second: that is told in any case. It is rare.
+        if !inner.others.load(Ordering::Acquire) && !matches!(first, Wake::Stopped) {
             continue;
         }
         tokio::time::sleep(GATHER).await;

@@ -337,6 +337,10 @@ fn normal(kind: Kind, spec: &Value) -> Value {
     };
     if let Value::Object(fields) = &mut spec {
         drop_defaults(fields, &fields_of(&GroupSpec::default()));
+        // The server says its default.
+        if fields.get("timezone").is_some_and(|zone| zone == "UTC") {
+            fields.remove("timezone");
+        }
         for (section, defaults) in [
             ("tasks", fields_of(&TaskSpec::default())),
             ("schedules", fields_of(&ScheduleSpec::default())),
