@@ -359,30 +359,42 @@ async fn max_lost() {
     assert_eq!(node.attempts(&run, "t").await.len(), 2);
 }
 
-/// A control that reaches another node than the one that works interrupts all the same.
+/// A control that reaches another node than the one that works interrupts all the same, within a second. Guests have
+/// the lowest priority there is, so a machine that is busy with other tests may make one of them wait for the moment
+/// in which it is stopped: the median counts.
 #[tokio::test]
 async fn controls_across_nodes() {
+    let _alone = ALONE.lock().await;
     let world = World::new().await;
     let worker = world.node().await;
     worker
         .put_group("g", one(json!({"script": "hostile", "params": {"mode": "spin"}})))
         .await;
-    let run = worker.start("g", json!({})).await;
-    worker.task_becomes(&run, "t", "running").await;
-    let other: Node = world.node().await;
-    let start = Instant::now();
-    other
-        .post(&format!("/v1/runs/{run}/cancel"), json!({}))
-        .await
-        .expect_status(200);
-    eventually("idle worker", async || {
-        let stats = worker.get("/v1/stats").await.expect_status(200);
-        (stats["node"]["in_hand"] == 0).then_some(())
-    })
-    .await;
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let run = worker.start("g", json!({})).await;
+        worker.task_becomes(&run, "t", "running").await;
+        // One that has just come, of which the worker has not heard yet.
+        let other: Node = world.node().await;
+        let start = Instant::now();
+        other
+            .post(&format!("/v1/runs/{run}/cancel"), json!({}))
+            .await
+            .expect_status(200);
+        eventually("idle worker", async || {
+            let mut held = 0;
+            for node in [&worker, &other] {
+                let stats = node.get("/v1/stats").await.expect_status(200);
+                held += stats["node"]["in_hand"].as_u64()?;
+            }
+            (held == 0).then_some(())
+        })
+        .await;
+        took.push(start.elapsed());
+    }
+    took.sort();
     assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "wasm ran on for {:?} after it was cancelled",
-        start.elapsed()
+        took[2] < Duration::from_secs(1),
+        "wasm ran on after it was cancelled: {took:?}"
     );
 }
