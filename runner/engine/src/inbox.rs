@@ -26,6 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// The reaper's period.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 
+/// An attempt in hand that is younger may not stand in the database yet: whether it was taken away cannot be told.
+const YOUNG: Duration = Duration::from_millis(300);
+
 /// How long an attempt has to be unknown before it is taken up.
 const ADOPT_AFTER: Duration = Duration::from_secs(3);
 
@@ -52,14 +55,16 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 
 pub(crate) async fn reap(inner: Arc<Inner>) {
     let mut strangers = HashMap::new();
+    let mut wait = REAP_EVERY;
     loop {
         if let Err(error) = inner.reap_once(&mut strangers).await {
             tracing::warn!(%error, "cannot reap");
         }
         tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(REAP_EVERY) => {}
-            () = inner.wakes.orphaned() => {}
+            () = tokio::time::sleep(wait) => wait = REAP_EVERY,
+            // Once more when what is too young to be judged now is not any more.
+            () = inner.wakes.orphaned() => wait = YOUNG,
         }
     }
 }
@@ -315,7 +320,7 @@ impl Inner {
             completion.commit().await?;
             self.acted(after);
         }
-        let old = self.hands.older_than(Duration::from_millis(300));
+        let old = self.hands.older_than(YOUNG);
         let held: HashSet<(RunId, AttemptKey)> = self.store.held(self.lease()).await?.into_iter().collect();
         for entry in old.into_iter().filter(|entry| !held.contains(entry)) {
             self.hands.cancel(entry.0, entry.1);
