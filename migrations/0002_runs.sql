@@ -59,7 +59,7 @@ CREATE TABLE heddle.runs_live (
     parent_run     uuid,
     parent_task    smallint,
     parent_item    integer,
-    parent_attempt smallint,
+    parent_attempt integer,
     source         uuid, -- the backfill or the run that it was made by
     waiting_for    jsonb,
     progress       bytea       NOT NULL,
@@ -93,7 +93,7 @@ CREATE TABLE heddle.runs_done (
     parent_run     uuid,
     parent_task    smallint,
     parent_item    integer,
-    parent_attempt smallint,
+    parent_attempt integer,
     source         uuid,
     progress       bytea       NOT NULL,
     finished_at    timestamptz NOT NULL,
@@ -145,7 +145,7 @@ CREATE TABLE heddle.ready (
     run      uuid     NOT NULL,
     task     smallint NOT NULL,
     item     integer  NOT NULL, -- -1: not an item
-    attempt  smallint NOT NULL,
+    attempt  integer NOT NULL,
     priority smallint NOT NULL,
     -- Start-time fair queueing: the nth row of a run stands n turns behind those that were claimed last.
     turn     bigint   NOT NULL,
@@ -158,7 +158,7 @@ CREATE TABLE heddle.running (
     run        uuid        NOT NULL,
     task       smallint    NOT NULL,
     item       integer     NOT NULL,
-    attempt    smallint    NOT NULL,
+    attempt    integer     NOT NULL,
     lease      bigint      NOT NULL, -- 0: held by a sub-run
     started_at timestamptz NOT NULL,
     PRIMARY KEY (run, task, item)
@@ -171,7 +171,7 @@ CREATE TABLE heddle.timers (
     task    smallint    NOT NULL,
     item    integer     NOT NULL,
     kind    smallint    NOT NULL CHECK (kind IN (0, 1, 2)),
-    attempt smallint    NOT NULL,
+    attempt integer     NOT NULL,
     due_at  timestamptz NOT NULL,
     PRIMARY KEY (run, task, item, kind)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
@@ -183,7 +183,7 @@ CREATE TABLE heddle.settlements (
     run      uuid     NOT NULL,
     task     smallint NOT NULL,
     item     integer  NOT NULL,
-    attempt  smallint NOT NULL,
+    attempt  integer NOT NULL,
     -- The sub-run that ended.
     child    uuid     NOT NULL,
     state    smallint NOT NULL,
@@ -202,7 +202,7 @@ CREATE TABLE heddle.attempts (
     run           uuid        NOT NULL,
     task          smallint    NOT NULL,
     item          integer     NOT NULL,
-    attempt       smallint    NOT NULL,
+    attempt       integer     NOT NULL,
     state         smallint    NOT NULL CHECK (state BETWEEN 1 AND 5),
     -- The outcome was `skip`: it succeeded in having nothing to do.
     skipped       boolean     NOT NULL DEFAULT false,
@@ -235,7 +235,7 @@ CREATE TABLE heddle.logs (
     run     uuid        NOT NULL,
     task    smallint    NOT NULL,
     item    integer     NOT NULL,
-    attempt smallint    NOT NULL,
+    attempt integer     NOT NULL,
     line    integer     NOT NULL,
     at      timestamptz NOT NULL,
     level   smallint    NOT NULL CHECK (level BETWEEN 0 AND 4),

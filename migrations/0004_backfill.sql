@@ -65,7 +65,7 @@ CREATE TABLE heddle.ready_pooled (
     run      uuid     NOT NULL,
     task     smallint NOT NULL,
     item     integer  NOT NULL,
-    attempt  smallint NOT NULL,
+    attempt  integer NOT NULL,
     priority smallint NOT NULL,
     turn     bigint   NOT NULL,
     pool     text COLLATE "C" NOT NULL,
@@ -80,7 +80,7 @@ CREATE TABLE heddle.pool_holds (
     run     uuid     NOT NULL,
     task    smallint NOT NULL,
     item    integer  NOT NULL,
-    attempt smallint NOT NULL,
+    attempt integer NOT NULL,
     pool    text COLLATE "C" NOT NULL,
     slots   integer  NOT NULL CHECK (slots > 0),
     PRIMARY KEY (run, task, item, attempt, pool)

@@ -24,7 +24,7 @@ CREATE TABLE heddle.queue_ready (
     run        uuid        NOT NULL,
     task       smallint    NOT NULL,
     item       integer     NOT NULL, -- -1: not an item
-    attempt    smallint    NOT NULL,
+    attempt    integer     NOT NULL,
     queue      text        NOT NULL,
     priority   smallint    NOT NULL,
     -- As in ready: the nth row of a run stands n turns behind the queue's head.
@@ -48,7 +48,7 @@ CREATE TABLE heddle.queue_claims (
     run              uuid        NOT NULL,
     task             smallint    NOT NULL,
     item             integer     NOT NULL,
-    attempt          smallint    NOT NULL,
+    attempt          integer     NOT NULL,
     id               uuid        NOT NULL,
     -- The fence, as nodes' lease numbers, but random: nobody guesses it. The row in running carries the same.
     lease            bigint      NOT NULL CHECK (lease < 0),

@@ -32,7 +32,7 @@ CREATE TABLE heddle.offers (
     run           uuid,
     task          smallint,
     item          integer,
-    attempt       smallint,
+    attempt       integer,
     overdue_at    timestamptz,
     created_at    timestamptz NOT NULL,
     updated_at    timestamptz NOT NULL,
@@ -124,7 +124,7 @@ CREATE TABLE heddle.offer_settlements (
     run      uuid NOT NULL,
     task     smallint NOT NULL,
     item     integer NOT NULL,
-    attempt  smallint NOT NULL,
+    attempt  integer NOT NULL,
     -- Null: it is done.
     error_kind smallint,
     error    text

@@ -58,7 +58,7 @@ impl LogBuffer {
 /// One attempt in hand.
 #[derive(Clone)]
 pub(crate) struct Hand {
-    pub(crate) attempt: u16,
+    pub(crate) attempt: u32,
     /// It has ended and waits for its outcome to be recorded.
     pub(crate) released: bool,
     pub(crate) log: Arc<LogBuffer>,

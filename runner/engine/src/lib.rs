@@ -137,7 +137,7 @@ pub(crate) struct RunContext {
     pub(crate) revision: Arc<Revision>,
     pub(crate) resolution: Arc<Resolution>,
     /// Arrays of mapped tasks, parsed, with the highest attempt that they were read for.
-    pub(crate) maps: Mutex<HashMap<u16, (u16, Items)>>,
+    pub(crate) maps: Mutex<HashMap<u16, (u32, Items)>>,
 }
 
 /// The items of a mapped task.

@@ -16,7 +16,7 @@ pub struct LogPosition {
     /// The item; -1 for none.
     pub item: i32,
     /// The attempt.
-    pub attempt: i16,
+    pub attempt: i32,
     /// The line within the attempt.
     pub line: i32,
 }
@@ -29,7 +29,7 @@ pub struct LogFilter {
     /// Of this item.
     pub item: Option<i32>,
     /// Of this attempt.
-    pub attempt: Option<i16>,
+    pub attempt: Option<i32>,
     /// Behind this one.
     pub after: Option<LogPosition>,
 }
@@ -51,7 +51,7 @@ impl Store {
         let rows = sqlx::query!(
             "SELECT task, item, attempt, line, at, level, message, fields FROM heddle.logs
               WHERE run = $1 AND ($2::smallint IS NULL OR task = $2) AND ($3::integer IS NULL OR item = $3)
-                AND ($4::smallint IS NULL OR attempt = $4)
+                AND ($4::integer IS NULL OR attempt = $4)
                 AND ($5::boolean OR (at, task, item, attempt, line) > ($6, $7, $8, $9, $10))
               ORDER BY at, task, item, attempt, line LIMIT $11",
             run.0,
@@ -74,7 +74,7 @@ impl Store {
                 run,
                 at: AttemptKey {
                     key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u16,
+                    attempt: row.attempt as u32,
                 },
                 line: row.line,
                 time: row.at,

@@ -422,7 +422,7 @@ impl Store {
             run,
             key.task as i16,
             key.item_number(),
-            at.attempt as i16,
+            at.attempt as i32,
             task.ended.lease
         )
         .execute(&mut *tx)
@@ -441,7 +441,7 @@ impl Store {
             run,
             key.task as i16,
             key.item_number(),
-            at.attempt as i16,
+            at.attempt as i32,
             task.overdue_at,
             now,
             offer.stock,
@@ -472,7 +472,7 @@ impl Store {
                     run,
                     key.task as i16,
                     key.item_number(),
-                    at.attempt as i16,
+                    at.attempt as i32,
                     task.overdue_at,
                     now
                 )
@@ -624,7 +624,7 @@ impl Completion {
                     run: RunId(row.run),
                     at: AttemptKey {
                         key: TaskKey::from_numbers(row.task, row.item),
-                        attempt: row.attempt as u16,
+                        attempt: row.attempt as u32,
                     },
                     lease: 0,
                 },

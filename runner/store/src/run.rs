@@ -72,7 +72,7 @@ pub struct AttemptView {
     /// Of what.
     pub key: TaskKey,
     /// From 1.
-    pub attempt: u16,
+    pub attempt: u32,
     /// Its state's number; 0 is running.
     pub state: i16,
     /// Whether it said that there was nothing to do.
@@ -204,7 +204,7 @@ impl From<AttemptColumns> for AttemptView {
     fn from(columns: AttemptColumns) -> Self {
         Self {
             key: TaskKey::from_numbers(columns.0, columns.1),
-            attempt: columns.2 as u16,
+            attempt: columns.2 as u32,
             state: columns.3,
             skipped: columns.4,
             started_at: columns.5,

@@ -25,7 +25,7 @@ pub(super) enum End {
 }
 
 impl MapProgress {
-    fn new(count: u32, base: u16) -> Self {
+    fn new(count: u32, base: u32) -> Self {
         let states = vec![TaskState::Pending.number() as u8; count as usize];
         Self {
             states,
@@ -123,11 +123,11 @@ impl MapProgress {
     }
 
     /// The highest attempt number that any item may have carried.
-    fn attempts_used(&self) -> u16 {
+    fn attempts_used(&self) -> u32 {
         let of_items = self.details.iter().map(|(&item, detail)| {
             detail
                 .used
-                .saturating_add(u16::from(self.state(item) == Some(TaskState::Succeeded)))
+                .saturating_add(u32::from(self.state(item) == Some(TaskState::Succeeded)))
         });
         of_items.max().unwrap_or(0).max(self.base.saturating_add(1))
     }

@@ -71,7 +71,7 @@ pub struct AttemptKey {
     /// Of what.
     pub key: TaskKey,
     /// From 1.
-    pub attempt: u16,
+    pub attempt: u32,
 }
 
 /// How far a run has come; kept with it as one value.
@@ -95,9 +95,9 @@ type TaskStateByte = u8;
 struct Detail {
     /// Attempts that have ended, or may have begun and are not wanted any more. (A success is not counted until
     /// somebody overrides it: most tasks succeed at once, and need no detail.)
-    used: u16,
+    used: u32,
     /// Of these, lost with their nodes since the task run was last opened.
-    lost: u16,
+    lost: u32,
     retry: RetryState,
     skip: SkipCause,
 }
@@ -131,7 +131,7 @@ struct MapProgress {
     /// The items' outputs, without what joins them.
     output_bytes: u64,
     /// Attempt numbers that earlier expansions may have used.
-    base: u16,
+    base: u32,
 }
 
 /// What happened.
@@ -249,7 +249,7 @@ pub enum Refused {
 pub const JOINED_OUTPUT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// How many attempts a task run may have: what an attempt's number can tell apart.
-pub const ATTEMPTS_MAX: u16 = u16::MAX;
+pub const ATTEMPTS_MAX: u32 = i32::MAX as u32;
 
 /// What happened to a run, decided upon. `bits` gives random bits for jitter.
 ///
@@ -313,7 +313,7 @@ impl Progress {
     }
 
     /// The number that the task run's current or next attempt has.
-    pub fn attempt(&self, key: TaskKey) -> u16 {
+    pub fn attempt(&self, key: TaskKey) -> u32 {
         let used = match key.item {
             None => self.details.get(&key.task).map_or(0, |detail| detail.used),
             Some(item) => self

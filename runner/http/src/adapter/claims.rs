@@ -16,7 +16,7 @@ use crate::engine_api::{ClaimAction, ClaimSpec, ClaimWord, Refusal};
 use crate::shapes::Claim;
 
 /// How many bytes a token stands for.
-const TOKEN_BYTES: usize = 32;
+const TOKEN_BYTES: usize = 34;
 
 fn token_of(claim: &ClaimKey) -> String {
     let mut bytes = Vec::with_capacity(TOKEN_BYTES);
@@ -34,12 +34,12 @@ fn key_of(id: Uuid, token: &str) -> Option<ClaimKey> {
     let (run, rest) = rest.split_first_chunk::<16>()?;
     let (task, rest) = rest.split_first_chunk::<2>()?;
     let (item, rest) = rest.split_first_chunk::<4>()?;
-    let attempt = rest.first_chunk::<2>()?;
+    let attempt = rest.first_chunk::<4>()?;
     let lease = i64::from_be_bytes(*lease);
     let key = TaskKey::from_numbers(i16::from_be_bytes(*task), i32::from_be_bytes(*item));
     let at = AttemptKey {
         key,
-        attempt: u16::from_be_bytes(*attempt),
+        attempt: u32::from_be_bytes(*attempt),
     };
     // Nodes' leases are positive: no token of a worker is one.
     (lease < 0).then_some(ClaimKey {

@@ -87,7 +87,7 @@ impl LogReader {
         let filter = LogFilter {
             task: task.map(|task: TaskIndex| task as i16),
             item: query.item.map(|item| item as i32),
-            attempt: query.attempt.map(|attempt| attempt as i16),
+            attempt: query.attempt.map(|attempt| attempt as i32),
             after: query.cursor.as_deref().map(parse_cursor).transpose()?,
         };
         Ok(Self {

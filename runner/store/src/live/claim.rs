@@ -71,7 +71,7 @@ pub(crate) async fn claim_in(
             run: RunId(row.run),
             at: AttemptKey {
                 key: TaskKey::from_numbers(row.task, row.item),
-                attempt: row.attempt as u16,
+                attempt: row.attempt as u32,
             },
             turn: row.turn,
         })

@@ -222,7 +222,7 @@ impl Store {
         let owned = sqlx::query_file!(
             "src/sql/complete_sole.sql",
             &column!(row => row.attempt.run.0),
-            &column!(row => row.attempt.at.attempt as i16),
+            &column!(row => row.attempt.at.attempt as i32),
             &column!(row => row.state.number()),
             &column!(row => row.progress.clone()),
             &column!(row => row.error.clone()) as &[Option<String>],
@@ -238,7 +238,7 @@ impl Store {
             lease,
             node,
             &line_column!(line => line.run.0),
-            &line_column!(line => line.at.attempt as i16),
+            &line_column!(line => line.at.attempt as i32),
             &line_column!(line => line.line),
             &line_column!(line => line.time),
             &line_column!(line => line.level),
@@ -258,7 +258,7 @@ impl Completion {
         let runs: Vec<Uuid> = ended.iter().map(|ended| ended.run.0).collect();
         let tasks: Vec<i16> = ended.iter().map(|ended| ended.at.key.task as i16).collect();
         let items: Vec<i32> = ended.iter().map(|ended| ended.at.key.item_number()).collect();
-        let attempts: Vec<i16> = ended.iter().map(|ended| ended.at.attempt as i16).collect();
+        let attempts: Vec<i32> = ended.iter().map(|ended| ended.at.attempt as i32).collect();
         let leases: Vec<i64> = ended.iter().map(|ended| ended.lease).collect();
         let rows = sqlx::query_file!("src/sql/lock_ended.sql", &runs, &tasks, &items, &attempts, &leases)
             .fetch_all(&mut *self.tx)
@@ -277,7 +277,7 @@ impl Completion {
                 (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
                     let at = AttemptKey {
                         key: TaskKey::from_numbers(task, item),
-                        attempt: attempt as u16,
+                        attempt: attempt as u32,
                     };
                     locked.owned.insert((run, at), started_at);
                 }
@@ -425,7 +425,7 @@ impl Completion {
                  output, error_kind, error_message, error_trace, memory_bytes, cpu_micros)
              SELECT run, task, item, attempt, state, skipped, started_at, greatest(finished_at, started_at), node,
                     output, error_kind, error_message, error_trace, memory_bytes, cpu_micros
-               FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::smallint[], $6::boolean[],
+               FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::smallint[], $6::boolean[],
                            $7::timestamptz[], $8::timestamptz[], $9::uuid[], $10::text[], $11::smallint[],
                            $12::text[], $13::text[], $14::bigint[], $15::bigint[])
                  AS a (run, task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
@@ -433,7 +433,7 @@ impl Completion {
             &column!(row => row.run.0),
             &column!(row => row.at.key.task as i16),
             &column!(row => row.at.key.item_number()),
-            &column!(row => row.at.attempt as i16),
+            &column!(row => row.at.attempt as i32),
             &column!(row => row.state.number()),
             &column!(row => row.skipped),
             &column!(row => row.started_at),
@@ -481,7 +481,7 @@ impl Completion {
             let runs: Vec<Uuid> = rows.iter().map(|(write, _)| write.run.0).collect();
             let tasks: Vec<i16> = rows.iter().map(|(_, row)| row.at.key.task as i16).collect();
             let items: Vec<i32> = rows.iter().map(|(_, row)| row.at.key.item_number()).collect();
-            let attempts: Vec<i16> = rows.iter().map(|(_, row)| row.at.attempt as i16).collect();
+            let attempts: Vec<i32> = rows.iter().map(|(_, row)| row.at.attempt as i32).collect();
             let priorities: Vec<i16> = rows.iter().map(|(write, _)| write.priority).collect();
             let turns: Vec<i64> = rows.iter().map(|(_, row)| row.turn).collect();
             let handed: Vec<bool> = rows.iter().map(|(_, row)| row.handed).collect();
@@ -617,12 +617,12 @@ impl Completion {
         let runs: Vec<Uuid> = timers.iter().map(|timer| timer.0.0).collect();
         let tasks: Vec<i16> = timers.iter().map(|timer| timer.2.key.task as i16).collect();
         let items: Vec<i32> = timers.iter().map(|timer| timer.2.key.item_number()).collect();
-        let attempts: Vec<i16> = timers.iter().map(|timer| timer.2.attempt as i16).collect();
+        let attempts: Vec<i32> = timers.iter().map(|timer| timer.2.attempt as i32).collect();
         let due: Vec<Time> = timers.iter().map(|timer| timer.1).collect();
         sqlx::query!(
             "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
              SELECT run, task, item, 0, attempt, due
-               FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::timestamptz[])
+               FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::timestamptz[])
                  AS t (run, task, item, attempt, due)
              ON CONFLICT (run, task, item, kind) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at",
             &runs,
@@ -689,7 +689,7 @@ impl Completion {
                 run: RunId(row.run),
                 at: AttemptKey {
                     key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u16,
+                    attempt: row.attempt as u32,
                 },
                 lease: row.lease,
             })
@@ -740,13 +740,13 @@ pub(crate) async fn insert_logs_in(connection: &mut sqlx::PgConnection, rows: &[
     }
     sqlx::query!(
         "INSERT INTO heddle.logs (run, task, item, attempt, line, at, level, message, fields)
-         SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::integer[],
+         SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::integer[],
                               $6::timestamptz[], $7::smallint[], $8::text[], $9::text[])
          ON CONFLICT DO NOTHING",
         &column!(row => row.run.0),
         &column!(row => row.at.key.task as i16),
         &column!(row => row.at.key.item_number()),
-        &column!(row => row.at.attempt as i16),
+        &column!(row => row.at.attempt as i32),
         &column!(row => row.line),
         &column!(row => row.time),
         &column!(row => row.level),

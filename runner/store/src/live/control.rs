@@ -199,7 +199,7 @@ impl Store {
                     RunId(row.run),
                     AttemptKey {
                         key,
-                        attempt: row.attempt as u16,
+                        attempt: row.attempt as u32,
                     },
                 )
             })

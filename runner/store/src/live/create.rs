@@ -451,7 +451,7 @@ async fn settle_parents(
             parent.0,
             at.key.task as i16,
             at.key.item_number(),
-            at.attempt as i16,
+            at.attempt as i32,
             lease
         )
         .execute(&mut **tx)
@@ -468,7 +468,7 @@ async fn settle_parents(
                 parent.0,
                 at.key.task as i16,
                 at.key.item_number(),
-                at.attempt as i16,
+                at.attempt as i32,
                 due
             )
             .execute(&mut **tx)
@@ -526,14 +526,14 @@ async fn insert_runs(
         &column!(run => run.parent.map(|parent| parent.0.0)) as &[Option<Uuid>],
         &column!(run => run.parent.map(|parent| parent.1.key.task as i16)) as &[Option<i16>],
         &column!(run => run.parent.map(|parent| parent.1.key.item_number())) as &[Option<i32>],
-        &column!(run => run.parent.map(|parent| parent.1.attempt as i16)) as &[Option<i16>],
+        &column!(run => run.parent.map(|parent| parent.1.attempt as i32)) as &[Option<i32>],
         &column!(run => run.source) as &[Option<Uuid>],
         &column!(run => run.waiting_for.clone()) as &[Option<Value>],
         &column!(run => run.progress.clone()),
         &row_column!(run, _row => run.id.0),
         &row_column!(_run, row => row.at.key.task as i16),
         &row_column!(_run, row => row.at.key.item_number()),
-        &row_column!(_run, row => row.at.attempt as i16),
+        &row_column!(_run, row => row.at.attempt as i32),
         &row_column!(run, _row => run.priority),
         &row_column!(_run, row => row.turn),
         &row_column!(_run, row => row.handed),

@@ -72,7 +72,7 @@ impl Completion {
             .map(|row| {
                 let at = AttemptKey {
                     key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u16,
+                    attempt: row.attempt as u32,
                 };
                 match row.kind {
                     1 => Due::Deadline(RunId(row.run)),
@@ -100,7 +100,7 @@ impl Completion {
                     run: RunId(row.run),
                     at: AttemptKey {
                         key: TaskKey::from_numbers(row.task, row.item),
-                        attempt: row.attempt as u16,
+                        attempt: row.attempt as u32,
                     },
                     lease: 0,
                 },
@@ -250,7 +250,7 @@ impl Store {
                     run: RunId(row.run),
                     at: AttemptKey {
                         key: TaskKey::from_numbers(row.task, row.item),
-                        attempt: row.attempt as u16,
+                        attempt: row.attempt as u32,
                     },
                     lease: row.lease,
                 },

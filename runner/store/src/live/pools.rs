@@ -65,13 +65,13 @@ async fn insert_pooled(connection: &mut PgConnection, rows: &[(RunId, i16, &Read
         "INSERT INTO heddle.ready_pooled (run, task, item, attempt, priority, turn, pool, pools, slots)
          SELECT run, task, item, attempt, priority, turn, ($7::text[])[first], ($7::text[])[first:last],
                 ($8::integer[])[first:last]
-           FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::smallint[], $6::bigint[],
+           FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::smallint[], $6::bigint[],
                        $9::integer[], $10::integer[])
              AS r (run, task, item, attempt, priority, turn, first, last)",
         &column!(row => row.0.0),
         &column!(row => row.2.at.key.task as i16),
         &column!(row => row.2.at.key.item_number()),
-        &column!(row => row.2.at.attempt as i16),
+        &column!(row => row.2.at.attempt as i32),
         &column!(row => row.1),
         &column!(row => row.2.turn),
         &pools,

@@ -138,7 +138,7 @@ macro_rules! key_columns {
             $keys.iter().map(|key| key.run.0).collect::<Vec<Uuid>>(),
             $keys.iter().map(|key| key.at.key.task as i16).collect::<Vec<i16>>(),
             $keys.iter().map(|key| key.at.key.item_number()).collect::<Vec<i32>>(),
-            $keys.iter().map(|key| key.at.attempt as i16).collect::<Vec<i16>>(),
+            $keys.iter().map(|key| key.at.attempt as i32).collect::<Vec<i32>>(),
             $keys.iter().map(|key| key.lease).collect::<Vec<i64>>(),
             $keys.iter().map(|key| key.id).collect::<Vec<Uuid>>(),
         )
@@ -160,7 +160,7 @@ pub(crate) async fn put_in(connection: &mut PgConnection, rows: &[(RunId, i16, &
         &rows.iter().map(|row| row.0.0).collect::<Vec<_>>(),
         &column!(row => row.at.key.task as i16),
         &column!(row => row.at.key.item_number()),
-        &column!(row => row.at.attempt as i16),
+        &column!(row => row.at.attempt as i32),
         &column!(row => row.place.queue.clone()),
         &rows.iter().map(|row| row.1).collect::<Vec<_>>(),
         &column!(row => row.turn),
@@ -202,7 +202,7 @@ async fn claim_in(
                 run: RunId(row.run),
                 at: AttemptKey {
                     key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u16,
+                    attempt: row.attempt as u32,
                 },
                 lease: row.lease,
             },
@@ -319,9 +319,9 @@ impl Store {
         )
         .fetch_one(&self.pool)
         .await?;
-        let at = |task, item, attempt: i16| AttemptKey {
+        let at = |task, item, attempt: i32| AttemptKey {
             key: TaskKey::from_numbers(task, item),
-            attempt: attempt as u16,
+            attempt: attempt as u32,
         };
         Ok(Overdue {
             claims: claims
@@ -359,7 +359,7 @@ impl Store {
             claim.run.0,
             claim.at.key.task as i16,
             claim.at.key.item_number(),
-            claim.at.attempt as i16,
+            claim.at.attempt as i32,
             claim.lease,
             claim.id
         )
@@ -438,7 +438,7 @@ impl Completion {
             &keys.iter().map(|key| key.0.0).collect::<Vec<_>>(),
             &keys.iter().map(|key| key.1.key.task as i16).collect::<Vec<_>>(),
             &keys.iter().map(|key| key.1.key.item_number()).collect::<Vec<_>>(),
-            &keys.iter().map(|key| key.1.attempt as i16).collect::<Vec<_>>()
+            &keys.iter().map(|key| key.1.attempt as i32).collect::<Vec<_>>()
         )
         .fetch_all(self.connection())
         .await?;
@@ -465,7 +465,7 @@ fn note(
     locked: &mut Locked,
     run: Uuid,
     (state, progress): (Option<i16>, Option<Vec<u8>>),
-    (task, item, attempt, started_at): (Option<i16>, Option<i32>, Option<i16>, Option<Time>),
+    (task, item, attempt, started_at): (Option<i16>, Option<i32>, Option<i32>, Option<Time>),
 ) -> Result<(), StoreError> {
     let run = RunId(run);
     match (state, progress, task, item, attempt, started_at) {
@@ -479,7 +479,7 @@ fn note(
         (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
             let at = AttemptKey {
                 key: TaskKey::from_numbers(task, item),
-                attempt: attempt as u16,
+                attempt: attempt as u32,
             };
             locked.owned.insert((run, at), started_at);
         }

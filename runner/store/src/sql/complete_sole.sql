@@ -3,7 +3,7 @@
 -- For these no progress has to be read: the outcome of the attempt is the outcome of the run. The row in *running* is
 -- the fence, as in lock_ended; and as there, runs are locked first, in id order.
 WITH ended AS (
-    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::smallint[], $4::bytea[], $5::text[], $6::smallint[],
+    SELECT * FROM UNNEST($1::uuid[], $2::integer[], $3::smallint[], $4::bytea[], $5::text[], $6::smallint[],
                          $7::boolean[], $8::timestamptz[], $9::text[], $10::smallint[], $11::text[], $12::text[],
                          $13::bigint[], $14::bigint[])
         AS e (run, attempt, run_state, progress, run_error, state, skipped, finished_at, output, error_kind,
@@ -16,7 +16,7 @@ logged AS (
     -- What a zombie logged is kept as well: it happened.
     INSERT INTO heddle.logs (run, task, item, attempt, line, at, level, message, fields)
     SELECT l.run, 0, -1, l.attempt, l.line, l.at, l.level, l.message, l.fields
-      FROM UNNEST($17::uuid[], $18::smallint[], $19::integer[], $20::timestamptz[], $21::smallint[], $22::text[],
+      FROM UNNEST($17::uuid[], $18::integer[], $19::integer[], $20::timestamptz[], $21::smallint[], $22::text[],
                   $23::text[]) AS l (run, attempt, line, at, level, message, fields)
     ON CONFLICT DO NOTHING
 ),

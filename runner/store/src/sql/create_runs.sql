@@ -13,7 +13,7 @@ WITH new_runs AS (
       FROM UNNEST($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[], $6::smallint[], $7::smallint[],
                   $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[], $13::jsonb[],
                   $14::text[], $15::bytea[], $16::text[], $17::timestamptz[], $18::timestamptz[], $19::timestamptz[],
-                  $20::uuid[], $21::smallint[], $22::integer[], $23::smallint[], $24::uuid[], $25::jsonb[],
+                  $20::uuid[], $21::smallint[], $22::integer[], $23::integer[], $24::uuid[], $25::jsonb[],
                   $26::bytea[])
         AS n (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time, interval_start,
               interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at, deadline_at,
@@ -33,7 +33,7 @@ told AS (
 rows AS MATERIALIZED (
     SELECT w.*, w.handed AND EXISTS (
                SELECT FROM heddle.nodes n WHERE n.lease = $34 AND n.expires_at > clock_timestamp()) AS here
-      FROM UNNEST($27::uuid[], $28::smallint[], $29::integer[], $30::smallint[], $31::smallint[], $32::bigint[],
+      FROM UNNEST($27::uuid[], $28::smallint[], $29::integer[], $30::integer[], $31::smallint[], $32::bigint[],
                   $33::boolean[])
         AS w (run, task, item, attempt, priority, turn, handed)
 ),

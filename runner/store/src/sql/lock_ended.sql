@@ -5,7 +5,7 @@
 -- so it is complete, with all its locks, before the first row is deleted. An attempt that is not there any more, or
 -- carries another lease or number, is a zombie's: it is not returned, and nothing of it is written.
 WITH ended AS (
-    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::bigint[])
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[])
         AS e (run, task, item, attempt, lease)
 ),
 locked AS MATERIALIZED (
@@ -23,7 +23,7 @@ gone AS (
     RETURNING r.run, r.task, r.item, r.attempt, r.started_at
 )
 SELECT id AS "run!", state AS "state?", progress AS "progress?", NULL::smallint AS "task?", NULL::integer AS "item?",
-       NULL::smallint AS "attempt?", NULL::timestamptz AS "started_at?"
+       NULL::integer AS "attempt?", NULL::timestamptz AS "started_at?"
   FROM locked
 UNION ALL
 SELECT run, NULL, NULL, task, item, attempt, started_at FROM gone

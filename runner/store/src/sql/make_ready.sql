@@ -4,7 +4,7 @@
 WITH rows AS MATERIALIZED (
     SELECT w.*, w.handed AND EXISTS (
                SELECT FROM heddle.nodes n WHERE n.lease = $8 AND n.expires_at > clock_timestamp()) AS here
-      FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::smallint[], $6::bigint[], $7::boolean[])
+      FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::smallint[], $6::bigint[], $7::boolean[])
         AS w (run, task, item, attempt, priority, turn, handed)
 ),
 queued AS (

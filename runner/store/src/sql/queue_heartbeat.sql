@@ -3,7 +3,7 @@
 -- Locking: the claims' rows only. Beside a transaction that ends the same claims in another order this can deadlock;
 -- one of the two is then repeated. Claims that are not returned are somebody else's, too old, or of a paused run.
 WITH beats AS (
-    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::bigint[], $6::uuid[],
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::uuid[],
                          $7::bigint[])
         AS b (run, task, item, attempt, lease, id, lease_ms)
 )

@@ -6,7 +6,7 @@
 -- not returned, and nothing of it is written. A lease that has run out is never extended, so it has run out for good.
 -- Claims of runs that are not live any more are taken as well: nothing refers to them.
 WITH ended AS (
-    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::bigint[], $6::uuid[])
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::uuid[])
         AS e (run, task, item, attempt, lease, id)
 ),
 locked AS MATERIALIZED (
@@ -31,7 +31,7 @@ gone AS (
     RETURNING r.run, r.task, r.item, r.attempt, r.started_at
 )
 SELECT id AS "run!", state AS "state?", progress AS "progress?", NULL::smallint AS "task?", NULL::integer AS "item?",
-       NULL::smallint AS "attempt?", NULL::timestamptz AS "started_at?"
+       NULL::integer AS "attempt?", NULL::timestamptz AS "started_at?"
   FROM locked
 UNION ALL
 SELECT run, NULL, NULL, task, item, attempt, started_at FROM gone

@@ -3,7 +3,7 @@
 -- Locking: runs first, in id order, as lock_ended.sql, then the rows in *queue_ready*. One that is being claimed at
 -- this moment is waited for, and is then not there any more.
 WITH ended AS (
-    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[]) AS e (run, task, item, attempt)
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS e (run, task, item, attempt)
 ),
 locked AS MATERIALIZED (
     SELECT l.id, l.state, l.progress
@@ -20,7 +20,7 @@ gone AS (
     RETURNING r.run, r.task, r.item, r.attempt, r.ready_at
 )
 SELECT id AS "run!", state AS "state?", progress AS "progress?", NULL::smallint AS "task?", NULL::integer AS "item?",
-       NULL::smallint AS "attempt?", NULL::timestamptz AS "started_at?"
+       NULL::integer AS "attempt?", NULL::timestamptz AS "started_at?"
   FROM locked
 UNION ALL
 SELECT run, NULL, NULL, task, item, attempt, ready_at FROM gone

@@ -3,7 +3,7 @@
 -- Locking: the caller holds the runs' rows, or creates the runs in this very transaction, so nobody else makes the same
 -- task run ready. A queue's head is read without a lock: two writers that read the same one only share its turn.
 WITH rows AS MATERIALIZED (
-    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::text[], $6::smallint[],
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::text[], $6::smallint[],
                          $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::text[],
                          $12::bigint[])
         AS r (run, task, item, attempt, queue, priority, turn, tags, timeout_ms, queue_timeout_ms, params,

@@ -55,7 +55,7 @@ fn cancel() {
     world
         .play("restart")
         .shows("a=ready b=ready c=pending d=succeeded r=ready run=running");
-    let numbers: Vec<u16> = world.ready.values().copied().collect();
+    let numbers: Vec<u32> = world.ready.values().copied().collect();
     assert_eq!(numbers, [2, 1, 2]);
     world.stale("a", 1).drain(0);
     World::of(plan(dag("a; b: a")))

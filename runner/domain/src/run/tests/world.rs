@@ -16,9 +16,9 @@ pub(super) struct World {
     pub(super) state: RunState,
     pub(super) progress: Progress,
     pub(super) now: Time,
-    pub(super) ready: BTreeMap<TaskKey, u16>,
-    pub(super) running: BTreeMap<TaskKey, u16>,
-    pub(super) timers: BTreeMap<TaskKey, (Time, u16)>,
+    pub(super) ready: BTreeMap<TaskKey, u32>,
+    pub(super) running: BTreeMap<TaskKey, u32>,
+    pub(super) timers: BTreeMap<TaskKey, (Time, u32)>,
     /// Attempts that have begun.
     pub(super) begun: BTreeSet<AttemptKey>,
     /// Attempts that were stopped while they ran.
@@ -97,7 +97,7 @@ impl World {
     }
 
     /// Delivers an outcome of an attempt that is not under way.
-    pub(super) fn stale(&mut self, word: &str, attempt: u16) -> &mut Self {
+    pub(super) fn stale(&mut self, word: &str, attempt: u32) -> &mut Self {
         let at = AttemptKey {
             key: self.key(word),
             attempt,
@@ -291,7 +291,7 @@ impl World {
                 .range(
                     ..=AttemptKey {
                         key: at.key,
-                        attempt: u16::MAX,
+                        attempt: u32::MAX,
                     },
                 )
                 .next_back();
