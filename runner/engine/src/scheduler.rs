@@ -27,6 +27,7 @@ use heddle_store::live::{Created, NewRun};
 use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
 use crate::catalog::{Resolution, Revision};
+use crate::queue::Rings;
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner, RunContext};
 
@@ -115,6 +116,40 @@ struct Batch {
     moved: Vec<MovedSchedule>,
     /// Of `moved`: which run it awaits.
     awaits: Vec<Option<usize>>,
+    missed: Missed,
+}
+
+/// What of a batch was due longer ago than its grace: after an outage that may be all there is, so it is told in one
+/// line, with the one that was due first by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Missed {
+    schedules: usize,
+    runs: usize,
+    first: Option<(Time, String, String)>,
+}
+
+impl Missed {
+    fn note(&mut self, due: &DueSchedule, group: &str, runs: usize) {
+        self.schedules += 1;
+        self.runs += runs;
+        if self.first.as_ref().is_none_or(|first| due.due_at < first.0) {
+            self.first = Some((due.due_at, group.to_owned(), due.name.clone()));
+        }
+    }
+
+    fn tell(self) {
+        let Some((due_at, group, schedule)) = self.first else {
+            return;
+        };
+        tracing::warn!(
+            schedules = self.schedules,
+            runs = self.runs,
+            %due_at,
+            group,
+            schedule,
+            "instants were missed; the misfire rules of their schedules apply. The one that was due first is named"
+        );
+    }
 }
 
 impl Inner {
@@ -165,6 +200,7 @@ impl Inner {
         }
         completion.move_schedules(&batch.moved).await?;
         completion.commit().await?;
+        batch.missed.tell();
         self.made(batch.runs, batch.contexts, &created);
         Ok(())
     }
@@ -189,13 +225,7 @@ impl Inner {
         let limit = RUNS_MAX.saturating_sub(batch.runs.len()).max(1);
         let firing = firing(schedule, due.cursor, due.due_at, now, limit);
         if firing.missed {
-            tracing::warn!(
-                schedule = due.name,
-                group = revision.group_name,
-                due_at = %due.due_at,
-                runs = firing.instants.len(),
-                "instants were missed; the schedule's misfire rule applies"
-            );
+            batch.missed.note(&due, &revision.group_name, firing.instants.len());
         }
         let mut place = None;
         for instant in firing.instants {
@@ -221,14 +251,17 @@ impl Inner {
     pub(crate) fn made(self: &Arc<Self>, runs: Vec<NewRun>, contexts: Vec<Arc<RunContext>>, created: &[Created]) {
         let mut taken = Vec::new();
         let (mut left, mut gated, mut follows, mut pooled) = (false, false, false, false);
+        let mut rings = Rings::default();
         for ((run, context), created) in runs.into_iter().zip(contexts).zip(created) {
             let Created::Made { handed } = created else { continue };
             gated |= run.gated && !run.follows;
             follows |= run.follows;
             pooled |= context.revision.pooled;
-            if !run.ready.is_empty() {
+            // What waits for its turn is let through by the next look, mostly on this node.
+            if !run.ready.is_empty() || !run.queued.is_empty() || (run.gated && !run.follows) {
                 self.contexts.insert(run.id, context);
             }
+            run.queued.iter().for_each(|row| rings.add(&row.place));
             for row in &run.ready {
                 if *handed && row.handed {
                     taken.push((run.id, row.at));
@@ -238,6 +271,7 @@ impl Inner {
             }
         }
         self.take(taken);
+        self.ring(&rings);
         if left {
             self.work.notify_one();
             self.wakes.work();

@@ -15,6 +15,9 @@
 //! `after` has no instants of its own: when it has fired it waits for the end of that run (`awaits`), and the
 //! transaction in which the run ends makes it due again (`sql/finish_runs.sql`, `sql/complete_sole.sql`).
 //!
+//! `cursor` only ever moves on. So what *run_instants* says of an instant before it is of no interest to the scheduler any
+//! more; when these rows may be deleted is told in [`crate::upstream`].
+//!
 //! # Disabled time
 //!
 //! Disabling takes the rows' locks: a node that is firing one of them commits first, and whoever looks later finds
