@@ -83,17 +83,27 @@ pub(crate) struct Source {
 
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut wait = Duration::ZERO;
+    let mut looked = None::<tokio::time::Instant>;
     loop {
-        tokio::select! {
+        let woken = tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = inner.backfills.notified() => {}
-            () = tokio::time::sleep(wait) => {}
-        }
+            () = inner.backfills.notified() => true,
+            () = tokio::time::sleep(wait) => false,
+        };
         wait = LOOK_EVERY;
         if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
             continue;
         }
-        match inner.backfill_look().await {
+        let moved = std::mem::take(&mut *inner.backfills_moved.lock());
+        // The end of a run says whose turn it may be; whatever else woke it does not, and nothing may be forgotten.
+        let told = woken && !moved.is_empty() && looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY);
+        let turns = if told {
+            inner.backfill_turns(moved).await
+        } else {
+            looked = Some(tokio::time::Instant::now());
+            inner.backfill_look().await
+        };
+        match turns {
             Ok(Turned::More) => wait = Duration::ZERO,
             Ok(Turned::Busy) => wait = BUSY_FOR,
             Ok(Turned::Idle) => {}
@@ -200,6 +210,7 @@ impl Engine {
             .insert_backfill(By { actor, at: now }, &new, asked)
             .await
             .map_err(EngineError::Store)?;
+        inner.backfills_moved.lock().insert(id);
         inner.backfills.notify_one();
         Ok(Started::Made(id))
     }
@@ -222,6 +233,7 @@ impl Engine {
         if action == BackfillAction::Cancel {
             inner.cancel_backfill(id).await?;
         }
+        inner.backfills_moved.lock().insert(id);
         inner.backfills.notify_one();
         Ok(())
     }
@@ -254,8 +266,13 @@ impl Inner {
 
     /// One turn at each backfill that has something to do.
     async fn backfill_look(self: &Arc<Self>) -> Result<Turned, EngineError> {
+        let open = self.store.open_backfills(OPEN_MAX).await?;
+        self.backfill_turns(open).await
+    }
+
+    async fn backfill_turns(self: &Arc<Self>, ids: impl IntoIterator<Item = Uuid>) -> Result<Turned, EngineError> {
         let mut came_to = Turned::Idle;
-        for id in self.store.open_backfills(OPEN_MAX).await? {
+        for id in ids {
             match self.backfill_turn(id).await {
                 Ok(Turned::Idle) => {}
                 Ok(Turned::More) => came_to = Turned::More,

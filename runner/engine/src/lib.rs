@@ -45,7 +45,7 @@ mod upstream;
 mod wake;
 mod work;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -175,6 +175,8 @@ pub(crate) struct Inner {
     pub(crate) links: Notify,
     pub(crate) warm_up: Notify,
     pub(crate) backfills: Notify,
+    /// Those of which a run has ended since the backfiller looked last.
+    pub(crate) backfills_moved: Mutex<BTreeSet<uuid::Uuid>>,
     pub(crate) pools: Notify,
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
@@ -285,6 +287,7 @@ impl Engine {
             links: Notify::new(),
             warm_up: Notify::new(),
             backfills: Notify::new(),
+            backfills_moved: Mutex::default(),
             pools: Notify::new(),
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),

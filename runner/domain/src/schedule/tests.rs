@@ -523,7 +523,8 @@ fn counts_without_listing() {
             let whole = schedule(spec.clone()).unwrap();
             spec["starts_at"] = json!(from + TimeDelta::hours(30));
             spec["ends_at"] = json!(from + TimeDelta::hours(200));
-            for schedule in [whole, schedule(spec.clone()).unwrap()] {
+            // (Some never fire within that window, which is refused.)
+            for schedule in [Ok(whole), schedule(spec.clone())].into_iter().flatten() {
                 let calendar = Calendar::new([schedule]);
                 for (from, to) in [
                     (from, to),
