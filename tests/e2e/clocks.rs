@@ -54,7 +54,7 @@ async fn nodes_whose_clocks_differ_agree() {
         nodes[0].start("long", json!({})).await,
         nodes[1].start("long", json!({})).await,
     ];
-    let from = now(&world).await + TimeDelta::seconds(1);
+    let from = now(&world).await + TimeDelta::seconds(4);
     let text = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Micros, true);
     nodes[1]
         .put_group(
@@ -136,7 +136,7 @@ async fn a_node_that_is_cut_off_fences_itself() {
             "g",
             json!({"overlap": "allow", "tasks": {
                 // Ends while the node does not know yet, so its outcome is on its way when the lease ends.
-                "counts": {"script": "stateful", "params": {"pause_ms": 2_000}},
+                "counts": {"script": "stateful", "params": {"pause_ms": 4_000}},
                 // Would go on for ever if nobody stopped it.
                 "long": with(sleeps(3_600.0), json!({"max_lost": 0})),
             }}),
