@@ -7,6 +7,7 @@
 //! | claimer | `pump.rs` | work, room | claims what is ready |
 //! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
 //! | scheduler | `scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
+//! | schedule look-ahead | `scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
 //! | links | `upstream.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
 //! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
 //! | backfiller | `backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
@@ -319,6 +320,7 @@ impl Engine {
         inner.tracker.spawn(inbox::run(inner.clone()));
         inner.tracker.spawn(inbox::reap(inner.clone()));
         inner.tracker.spawn(scheduler::run(inner.clone()));
+        inner.tracker.spawn(scheduler::look_ahead(inner.clone()));
         inner.tracker.spawn(upstream::run(inner.clone()));
         inner.tracker.spawn(backfill::run(inner.clone()));
         inner.tracker.spawn(pools::run(inner.clone()));

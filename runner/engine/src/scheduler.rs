@@ -4,6 +4,9 @@
 //! entry); only what is due is read, decided, and moved on, up to a thousand schedules in one transaction, so the cost
 //! of a tick follows what is due and not what is there.
 //!
+//! What a firing needs to know of revisions is read in advance, a second before it is due ([`look_ahead`]): of a million
+//! groups no cache holds all, and a thousand that are due at one instant would wait for each other's specs to be read.
+//!
 //! # What a firing does
 //!
 //! * `cron`, `every`, `daily`: the instants between the cursor and the present, as the misfire rule has them; the
@@ -19,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::schedule::{Kind, Schedule};
 use heddle_domain::spec::Misfire;
@@ -44,7 +48,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A schedule whose revision this node cannot read is left to others, and looked at again after this.
-const UNREADABLE_FOR: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
+const UNREADABLE_FOR: TimeDelta = TimeDelta::seconds(60);
 
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut wait = Duration::ZERO;
@@ -65,6 +69,43 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 AGAIN_AFTER
             }
         };
+    }
+}
+
+/// How far ahead revisions are read, how often, how many schedules are looked at, and how many revisions are read at once.
+const AHEAD: TimeDelta = TimeDelta::milliseconds(1_500);
+const AHEAD_EVERY: Duration = Duration::from_millis(250);
+const AHEAD_MAX: i64 = 2_000;
+const AHEAD_AT_ONCE: usize = 100;
+
+/// Reads the revisions of what is due soon. Nothing depends on it: what it misses is read when it is due.
+pub(crate) async fn look_ahead(inner: Arc<Inner>) {
+    let mut known_until = inner.now();
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(AHEAD_EVERY) => {}
+        }
+        if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
+            continue;
+        }
+        let now = inner.now();
+        let (after, until) = (known_until.clamp(now, now + AHEAD), now + AHEAD);
+        let read = async {
+            let mut ids = inner.store.revisions_due(after, until, AHEAD_MAX).await?;
+            ids.sort_unstable();
+            ids.dedup();
+            for some in ids.chunks(AHEAD_AT_ONCE) {
+                inner.catalog.current(some).await?;
+                // Whatever is due goes first.
+                tokio::task::yield_now().await;
+            }
+            Ok::<(), EngineError>(())
+        };
+        match read.await {
+            Ok(()) => known_until = until,
+            Err(error) => tracing::debug!(%error, "revisions of schedules were not read in advance"),
+        }
     }
 }
 

@@ -280,6 +280,20 @@ impl Store {
         Ok((row.next, row.now))
     }
 
+    /// The revisions of schedules that come due after `after` and at or before `until`, the earliest first, up to `limit`
+    /// schedules.
+    pub async fn revisions_due(&self, after: Time, until: Time, limit: i64) -> Result<Vec<i64>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT revision_id FROM heddle.schedules WHERE next_fire_at > $1 AND next_fire_at <= $2
+              ORDER BY next_fire_at LIMIT $3",
+            after,
+            until,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
     /// The schedules of a group.
     pub async fn schedules_of(&self, group_id: i64) -> Result<Vec<ScheduleRow>, StoreError> {
         Ok(sqlx::query_as!(
