@@ -251,7 +251,7 @@ async fn misfire() {
         if now(&world).await + TimeDelta::milliseconds(500) < from {
             break (from, named);
         }
-        lead *= 2;
+        lead += lead;
         attempt += 1;
     };
     node.kill();
