@@ -239,7 +239,7 @@ async fn misfire() {
     let (mut lead, mut attempt) = (TimeDelta::milliseconds(1500), 0);
     let (from, named) = loop {
         let from = now(&world).await + lead;
-        let named = |misfire: &str| format!("{misfire}-{attempt}");
+        let named = move |misfire: &str| format!("{misfire}-{attempt}");
         for misfire in ["once", "skip", "all"] {
             let window = json!({"s": {
                 "every": "100ms", "anchor": text(from), "starts_at": text(from),
