@@ -75,7 +75,7 @@ CREATE TABLE heddle.ready_pooled (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX ready_pooled_order ON heddle.ready_pooled (pool, priority DESC, turn, run);
 
--- Slots that admitted attempts hold. A row counts for as long as its attempt stands in *ready* or *running*.
+-- Slots that admitted attempts hold. A row counts for as long as its attempt stands in *ready*, *queue_ready* or *running*.
 CREATE TABLE heddle.pool_holds (
     run     uuid     NOT NULL,
     task    smallint NOT NULL,

@@ -48,6 +48,79 @@ fn expected(month: &str) -> Value {
     })
 }
 
+/// A year's report, reckoned from the days themselves, not from the months.
+fn expected_year(year: u32) -> Value {
+    let rows: Vec<Vec<&str>> = heddle_scripts::SEATTLE_WEATHER_CSV
+        .lines()
+        .filter(|line| line.starts_with(&format!("{year}-")))
+        .map(|line| line.split(',').collect())
+        .collect();
+    let column = |index: usize| rows.iter().map(move |row| row[index].parse::<f64>().unwrap());
+    let mean = |index: usize| rounded(column(index).sum::<f64>() / rows.len() as f64);
+    let mut weather: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut months: BTreeMap<&str, f64> = BTreeMap::new();
+    for (row, precipitation) in rows.iter().zip(column(1)) {
+        *weather.entry(row[5]).or_default() += 1;
+        *months.entry(&row[0][..7]).or_default() += precipitation;
+    }
+    let wettest = months.iter().max_by(|one, other| one.1.total_cmp(other.1)).unwrap().0;
+    json!({
+        "year": year, "months": 12, "days": rows.len(), "temp_max_mean": mean(2), "temp_min_mean": mean(3),
+        "precipitation_total": rounded(column(1).sum()), "wettest_month": wettest, "weather_counts": weather,
+    })
+}
+
+/// The README's walk: 48 months by a backfill, which brings the four years along, each when its twelve months are in.
+#[tokio::test]
+async fn years_follow_their_months() {
+    let (_directory, data_dir) = directory();
+    let dev = Dev::start(&data_dir, &[]).await;
+    // The schedule names what there are data for, and nothing comes due any more that would have to fail.
+    let next = dev.get("/v1/groups/seattle-weather/next").await.expect_status(200);
+    assert_eq!(next["instants"], json!([]));
+    let output = run_program(
+        &[
+            "backfill",
+            "seattle-weather",
+            "--from",
+            "2012-01-01",
+            "--to",
+            "2015-12-31",
+            "--max-active",
+            "8",
+            "--include-downstream",
+            "--watch",
+        ],
+        &[("HEDDLE_URL", dev.base())],
+    );
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let years = eventually("four years", async || {
+        let years = dev.all("/v1/runs?group=yearly-summary").await;
+        (years.len() >= 4 && years.iter().all(|run| run["state"] == "succeeded")).then_some(years)
+    })
+    .await;
+    let months = dev.all("/v1/runs?group=seattle-weather&limit=500").await;
+    assert_eq!(months.len(), 48);
+    let mut found = Vec::new();
+    for run in &years {
+        let run = dev.run_now(&id(run)).await;
+        let year = task(&run, "summary")["output"]["year"].as_u64().unwrap() as u32;
+        assert_eq!(task(&run, "summary")["output"], expected_year(year));
+        // It has waited for all twelve.
+        let of_year = |month: &&Value| month["logical_time"].as_str().unwrap().starts_with(&year.to_string());
+        let last = months
+            .iter()
+            .filter(of_year)
+            .map(|month| heddle_tests::time(&month["finished_at"]))
+            .max();
+        assert!(heddle_tests::time(&task(&run, "summary")["started_at"]) >= last.unwrap());
+        found.push(year);
+    }
+    found.sort_unstable();
+    assert_eq!(found, [2012, 2013, 2014, 2015]);
+}
+
 /// The demo's numbers against the CSV: the first and the last month, leap years, and months in between.
 #[tokio::test]
 async fn the_demo_reports_the_weather() {

@@ -1,7 +1,6 @@
 //! Backfills: one run for each instant that wants one, whoever dies, and never more at once than was allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use heddle_tests::{Api, World, eventually};
 use serde_json::{Value, json};
@@ -248,6 +247,29 @@ async fn what_cannot_be_is_refused() {
         .expect_problem(422, &["/params/seconds"]);
     let many = json!({"from": "2012-01-01T00:00:00Z", "to": "2012-01-12T13:46:40Z", "step": "1s"});
     post("steps", many.clone()).await.expect_said(422, "1000001");
+    // So are those of schedules, whatever their kind.
+    let seconds = json!({"every": "1s", "anchor": "2012-01-01T00:00:00Z"});
+    for (name, schedule, many, count) in [
+        (
+            "cron",
+            json!({"cron": "* * * * * *"}),
+            json!({"from": "2012-01-01", "to": "2013-01-01"}),
+            "31622401",
+        ),
+        (
+            "every",
+            seconds,
+            json!({"from": "2012-01-01", "to": "2015-01-01"}),
+            "94694401",
+        ),
+    ] {
+        let spec = json!({"history": true, "schedules": {"s": with(schedule, json!({"enabled": true, "starts_at": "2012-01-01", "ends_at": "2016-01-01"}))}});
+        node.put_group(name, with(one(hello()), spec)).await;
+        post(name, many).await.expect_problem(422, &["/from"])["errors"][0]["detail"]
+            .as_str()
+            .filter(|detail| detail.contains(count))
+            .expect("the count");
+    }
     let steps = json!({"from": "2012-01-01T00:00:00Z", "to": "2012-01-01T01:00:00Z", "step": "20m"});
     assert_eq!(planned(&node, "steps", steps).await.len(), 4);
     for action in ["", "/pause", "/resume", "/cancel"] {
@@ -409,9 +431,40 @@ async fn there_is_no_barrier_between_batches() {
     )
     .await;
     assert_eq!(made["total"], 1_461);
-    let end = tokio::time::timeout(Duration::from_secs(30), ended(&node, &made))
-        .await
-        .expect("an end in time");
+    let end = ended(&node, &made).await;
     assert_eq!(end["counts"], json!({"succeeded": 1_461}));
     assert_eq!(days(&runs(&node, "g").await).len(), 1_461);
+}
+
+/// Instants that are done again bring their dependants along where these have no run yet, and not a second time where
+/// they have: a dependant runs once for a logical time.
+#[tokio::test]
+async fn done_again_with_dependants() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("up", daily(hello())).await;
+    node.put_group("down", with(one(hello()), json!({"depends_on": ["up"]})))
+        .await;
+    let asked = |to: &str, more: Value| with(json!({"from": "2012-01-01", "to": to, "max_active": 5}), more);
+    // Without dependants, then the first three with them, then all.
+    ended(&node, &ask(&node, "up", asked("2012-01-05", json!({}))).await).await;
+    let all = json!({"on_existing": "all", "include_downstream": true});
+    for (to, expect) in [("2012-01-03", 3), ("2012-01-05", 5)] {
+        let end = ended(&node, &ask(&node, "up", asked(to, all.clone())).await).await;
+        assert_eq!(end["counts"], json!({"succeeded": expect}), "{end:#}");
+        eventually("dependants", async || {
+            let down = runs(&node, "down").await;
+            (down.len() >= expect && down.iter().all(|run| run["state"] == "succeeded")).then_some(())
+        })
+        .await;
+        let found = days(&runs(&node, "down").await);
+        assert!(
+            found.len() == expect && found.values().all(|count| *count == 1),
+            "{found:?}"
+        );
+    }
+    let up = days(&runs(&node, "up").await);
+    assert_eq!(up.values().copied().collect::<Vec<_>>(), [3, 3, 3, 2, 2]);
+    let down = runs(&node, "down").await;
+    assert!(down.iter().all(|run| run["trigger"] == "upstream"), "{down:#?}");
 }

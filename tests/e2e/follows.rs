@@ -249,3 +249,181 @@ async fn an_interval_waits_for_all_of_its_instants() {
     assert_eq!(ended["state"], "succeeded");
     assert_eq!(runs(node.api(), "years").await.len(), 1);
 }
+
+/// A script that fails until it is mended.
+async fn upload(api: &Api, name: &str, exit_code: u32) {
+    let wat = format!(
+        r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+             (memory (export "memory") 1) (func (export "_start") (call $exit (i32.const {exit_code}))))"#
+    );
+    let reply = api
+        .put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wat)
+        .await;
+    assert_eq!(reply.status, 201, "{:#}", reply.body);
+}
+
+async fn only_run(api: &Api, group: &str, state: &str) -> Value {
+    eventually(&format!("a run of {group} that is {state}"), async || {
+        runs(api, group).await.pop().filter(|run| run["state"] == state)
+    })
+    .await
+}
+
+/// What failed and is restarted lets go who waits for it, with and without a schedule of their own, once.
+#[tokio::test]
+async fn a_restarted_upstream_lets_its_followers_go() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    upload(&nodes[0], "mends", 1).await;
+    let once = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
+    nodes[0]
+        .put_group("up", with(one(json!({"script": "mends"})), once.clone()))
+        .await;
+    let failed = only_run(&nodes[0], "up", "failed").await;
+    nodes[1].put_group("timed", with(follows(json!(["up"])), once)).await;
+    nodes[1].put_group("called", follows(json!(["up"]))).await;
+    let waiting = eventually("a run that says what it waits for", async || {
+        runs(&nodes[1], "timed")
+            .await
+            .pop()
+            .filter(|run| run["waiting_for"][0]["group"] == "up")
+    })
+    .await;
+    assert_eq!(waiting["state"], "waiting");
+    assert_eq!(runs(&nodes[0], "called").await, [] as [Value; 0]);
+    upload(&nodes[0], "mends", 0).await;
+    let path = format!("/v1/runs/{}/restart", failed["id"].as_str().unwrap());
+    nodes[1]
+        .post(&path, json!({"scripts": "active"}))
+        .await
+        .expect_status(200);
+    only_run(&nodes[0], "timed", "succeeded").await;
+    let called = only_run(&nodes[0], "called", "succeeded").await;
+    assert_eq!(
+        (&called["trigger"], &called["logical_time"]),
+        (&json!("upstream"), &failed["logical_time"])
+    );
+    settled(&world).await;
+    for group in ["up", "timed", "called"] {
+        assert_eq!(runs(&nodes[0], group).await.len(), 1, "{group}");
+    }
+}
+
+/// Disabling a group excuses what comes due afterwards, not what it has begun: who waits for that goes on waiting.
+#[tokio::test]
+async fn an_upstream_that_is_disabled_while_it_is_waited_for() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let once = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
+    node.put_group("up", with(one(sleeps(3_600.0)), once.clone())).await;
+    let active = only_run(&node, "up", "running").await;
+    node.put_group("down", with(follows(json!(["up"])), once)).await;
+    let waiting = eventually("a run that says what it waits for", async || {
+        runs(&node, "down")
+            .await
+            .pop()
+            .filter(|run| run["waiting_for"][0]["group"] == "up")
+    })
+    .await;
+    let stop = json!({"mode": "stop"});
+    node.post("/v1/groups/up/disable", stop).await.expect_status(200);
+    node.ended(active["id"].as_str().unwrap()).await;
+    settled(&world).await;
+    let still = node.run_now(waiting["id"].as_str().unwrap()).await;
+    assert_eq!(
+        (&still["state"], &still["waiting_for"]),
+        (&json!("waiting"), &waiting["waiting_for"])
+    );
+    let path = format!("/v1/runs/{}/state", active["id"].as_str().unwrap());
+    node.put(&path, json!({"state": "succeeded", "reason": "it will do"}))
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(waiting["id"].as_str().unwrap()).await["state"], "succeeded");
+}
+
+/// Instants at which the upstream was disabled hold up nobody, although its schedule names them and it keeps history.
+#[tokio::test]
+async fn instants_of_a_disabled_upstream_are_excused() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let up = json!({"history": true, "schedules": {"s": {"every": "200ms"}}, "overlap": "allow"});
+    node.put_group("up", with(hello(), up)).await;
+    eventually("runs", async || (runs(&node, "up").await.len() > 2).then_some(())).await;
+    let disabled = node.post("/v1/groups/up/disable", json!({})).await.expect_status(200);
+    let since = time(&disabled["updated_at"]);
+    let down = json!({
+        "schedules": {"s": {"every": "1s"}}, "overlap": "allow", "depends_on": [{"group": "up", "need": "interval"}],
+    });
+    node.put_group("down", with(hello(), down)).await;
+    eventually("a run about disabled time only", async || {
+        runs(&node, "down")
+            .await
+            .into_iter()
+            .find(|run| time(&run["data_interval"]["start"]) > since && run["state"] == "succeeded")
+    })
+    .await;
+}
+
+/// A wake-up that got lost, here one that never was, is found by the sweep over what waits.
+#[tokio::test]
+async fn a_lost_wake_up_is_found() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let once = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
+    node.put_group("up", with(one(fails()), once.clone())).await;
+    let failed = only_run(&node, "up", "failed").await;
+    node.put_group("down", with(follows(json!(["up"])), once)).await;
+    let waiting = eventually("a run that says what it waits for", async || {
+        runs(&node, "down")
+            .await
+            .pop()
+            .filter(|run| run["waiting_for"][0]["group"] == "up")
+    })
+    .await;
+    settled(&world).await;
+    // The success is noted, and nobody is told.
+    let noted = world
+        .sql()
+        .await
+        .execute(
+            "INSERT INTO heddle.successes (group_id, logical_time, run)
+             SELECT upstream_id, logical_time, gen_random_uuid() FROM heddle.needs",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(noted, 1, "{failed:#}");
+    assert_eq!(node.ended(waiting["id"].as_str().unwrap()).await["state"], "succeeded");
+}
+
+/// Groups do not wait for each other in a circle: the one that would close it is refused, and the circle named.
+#[tokio::test]
+async fn circles_are_refused() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("a", hello()).await;
+    node.put_group("b", follows(json!(["a"]))).await;
+    node.put_group("c", follows(json!([{"group": "b", "need": "interval"}])))
+        .await;
+    let refused = node.refused_group("a", follows(json!(["c"]))).await;
+    let said = refused.expect_status(422).to_string();
+    let circles = [
+        "a -> b -> c -> a",
+        "a -> c -> b -> a",
+        "b -> c -> a -> b",
+        "c -> b -> a -> c",
+    ];
+    assert!(circles.iter().any(|circle| said.contains(circle)), "{said}");
+    assert!(said.contains("/depends_on"), "{said}");
+    let refused = node.refused_group("a", follows(json!(["a"]))).await;
+    refused.expect_said(422, "a -> a");
+    node.refused_group("a", follows(json!(["nobody"])))
+        .await
+        .expect_said(422, "nobody");
+    // What others wait for is not in the way of being deleted; what waits for others is.
+    node.delete("/v1/groups/c").await.expect_said(409, "b");
+    let deleted = node.delete("/v1/groups/a").await.expect_status(200);
+    assert_eq!(deleted["detached"], json!(["b"]));
+    let detached = node.get("/v1/groups/b").await.expect_status(200);
+    assert_eq!(detached["depends_on"], json!([]));
+}

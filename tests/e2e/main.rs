@@ -3,6 +3,7 @@
 mod access;
 mod backfills;
 mod cli;
+mod clocks;
 mod compatibility;
 mod control;
 mod dag;

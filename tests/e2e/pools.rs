@@ -165,3 +165,54 @@ async fn slots_are_the_clusters_and_outlive_nodes() {
         );
     }
 }
+
+/// Tasks of queues take slots like all others: from when workers may claim them until a worker has ended them.
+#[tokio::test]
+async fn tasks_of_queues_take_slots() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    pool(&nodes[0], "db", 2).await;
+    let task = json!({"queue": "q", "pools": {"db": 1}, "params": {"n": 1}});
+    let rendered = with(task.clone(), json!({"params": {"at": "{{ logical_time }}"}}));
+    nodes[0]
+        .put_group(
+            "g",
+            json!({"tasks": {"a": task, "b": task, "c": rendered, "d": rendered}}),
+        )
+        .await;
+    let run = nodes[0].start("g", json!({})).await;
+    let claim = async |max: usize, wait: &str| -> Vec<Value> {
+        let asked = json!({"worker": "w", "max": max, "lease": "60s", "wait": wait});
+        let answer = nodes[1].post("/v1/queues/q/claims", asked).await.expect_status(200);
+        answer["items"].as_array().unwrap().clone()
+    };
+    let mut ended = Vec::new();
+    let mut held: Vec<Value> = Vec::new();
+    while ended.len() < 4 {
+        // Two at most, however many are asked for, and both as soon as there are two.
+        let wanted = 2.min(4 - ended.len());
+        while held.len() < wanted {
+            held.extend(claim(10, "20s").await);
+            assert!(held.len() <= 2, "{held:#?}");
+        }
+        assert_eq!(claim(10, "0s").await, [] as [Value; 0]);
+        let one = held.remove(0);
+        let outcome = json!({"token": one["token"], "output": null});
+        let path = format!("/v1/claims/{}/complete", one["id"].as_str().unwrap());
+        nodes[0].post(&path, outcome).await.expect_status(200);
+        ended.push(one["task"].as_str().unwrap().to_owned());
+    }
+    ended.sort();
+    assert_eq!(ended, ["a", "b", "c", "d"]);
+    assert_eq!(nodes[1].ended(&run).await["state"], "succeeded");
+    // All slots are free again.
+    let run = nodes[0].start("g", json!({})).await;
+    let mut held = claim(10, "20s").await;
+    while held.len() < 2 {
+        held.extend(claim(10, "20s").await);
+    }
+    nodes[0]
+        .post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+}

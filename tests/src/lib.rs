@@ -16,6 +16,7 @@ mod dev;
 mod node;
 mod process;
 mod sink;
+mod wire;
 mod world;
 
 pub use api::{Api, Reply, Sse, path_part};
@@ -23,6 +24,7 @@ pub use dev::Dev;
 pub use node::{Node, NodeOptions};
 pub use process::{Process, program, run_program};
 pub use sink::{Request, Sink};
+pub use wire::Wire;
 pub use world::{TOKEN, World};
 
 use std::time::Duration;

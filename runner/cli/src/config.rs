@@ -65,6 +65,9 @@ options! {
         /// Attempts of scripts under way at once on this node
         #[arg(long, env = "HEDDLE_SLOTS", value_name = "N")]
         slots: u32,
+        /// By how much this node's clock pretends to be wrong: for rehearsals, and no option for people
+        #[arg(long, env = "HEDDLE_CLOCK_SKEW_MS", hide = true, allow_hyphen_values = true, value_name = "MS")]
+        clock_skew_ms: i64,
         /// Where OTLP traces go
         #[arg(long, env = "HEDDLE_OTLP_ENDPOINT", value_name = "URL")]
         otlp_endpoint: String,

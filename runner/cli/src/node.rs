@@ -61,7 +61,8 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let data_dir = &config.data_dir;
     std::fs::create_dir_all(data_dir).with_context(|| format!("cannot make {}", data_dir.display()))?;
     let chance: Arc<dyn Chance> = Arc::new(SystemChance);
-    let clock = Arc::new(NodeClock::default());
+    let skew = chrono::TimeDelta::milliseconds(config.options.clock_skew_ms.unwrap_or(0));
+    let clock = Arc::new(NodeClock::skewed(skew));
     let _lock = lock_identity(data_dir, config.node_id.as_deref())?;
     let node = identity(data_dir, config.node_id.as_deref(), chance.as_ref())?;
     let keys = SecretKeys::new(secret_key(&config, chance.as_ref())?, Vec::new());
@@ -323,7 +324,7 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
         .await
         .context("the schema cannot be brought up to date")?;
     let text = heddle_http::access::new_token(&SystemChance);
-    let now = NodeClock::own();
+    let now = NodeClock::default().own();
     let write = heddle_store::token::TokenWrite {
         id: heddle_domain::id::uuid_v7(now, SystemChance.bits()),
         name: &token.name,

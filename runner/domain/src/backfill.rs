@@ -17,9 +17,6 @@ use crate::{Fault, Faults, Span, Time};
 /// How many instants one backfill may have.
 pub const INSTANTS_MAX: u64 = 1_000_000;
 
-/// How far instants of a calendar are counted, to tell people how many too many there are.
-const COUNTED_MAX: u64 = 2 * INSTANTS_MAX;
-
 /// How many of its runs may be active at once.
 pub const ACTIVE_MAX: u32 = 10_000;
 
@@ -184,22 +181,33 @@ impl Grid {
         }
     }
 
-    /// How many instants there are between two, both included; `Err`: more than so many, which is as far as they
-    /// were counted.
+    /// How many instants there are between two, both included; `Err`: more than [`INSTANTS_MAX`], and how many at least.
     pub fn count(&self, from: Time, to: Time) -> Result<u64, u64> {
         match self {
-            Self::Calendar(calendar) => {
-                let counted = calendar.instants(from, to).take(COUNTED_MAX as usize + 1).count() as u64;
-                if counted > COUNTED_MAX {
-                    Err(COUNTED_MAX)
-                } else {
-                    Ok(counted)
-                }
+            Self::Calendar(calendar) => calendar.count(from, to, INSTANTS_MAX),
+            Self::Step { from: base, step } => {
+                let count = match (steps_up(*base, *step, from), steps_down(*base, *step, to)) {
+                    (Some(first), Some(last)) if last >= first => (last - first) as u64 + 1,
+                    _ => 0,
+                };
+                if count > INSTANTS_MAX { Err(count) } else { Ok(count) }
             }
-            Self::Step { from: base, step } => Ok(match (steps_up(*base, *step, from), steps_down(*base, *step, to)) {
-                (Some(first), Some(last)) if last >= first => (last - first) as u64 + 1,
-                _ => 0,
-            }),
+        }
+    }
+
+    /// Whether it names this instant.
+    pub fn names(&self, at: Time) -> bool {
+        match self {
+            Self::Calendar(calendar) => calendar.names(at),
+            Self::Step { from: base, step } => steps_up(*base, *step, at) == steps_down(*base, *step, at),
+        }
+    }
+
+    /// Whether [`Grid::count`] tells the number itself where it is too many, not only one that it is at least.
+    fn counts_exactly(&self) -> bool {
+        match self {
+            Self::Calendar(calendar) => calendar.schedules_with_grid() == 1,
+            Self::Step { .. } => true,
         }
     }
 }
@@ -304,11 +312,12 @@ impl BackfillSpec {
             grid,
             priority: self.priority.unwrap_or(below),
         };
-        let count = checked.grid.count(from, checked.to.unwrap_or(now));
-        let many = match count {
-            Ok(count) if count <= INSTANTS_MAX => return Ok(checked),
-            Ok(count) => format!("{count}"),
-            Err(counted) => format!("more than {counted}"),
+        let Err(count) = checked.grid.count(from, checked.to.unwrap_or(now)) else {
+            return Ok(checked);
+        };
+        let many = match checked.grid.counts_exactly() {
+            true => format!("{count}"),
+            false => format!("at least {count}"),
         };
         let detail =
             format!("this means {many} instants; a backfill may have {INSTANTS_MAX}: narrow it, or make several");

@@ -13,6 +13,7 @@
 //! The window includes `starts_at` and excludes `ends_at`.
 
 mod calendar;
+mod count;
 mod cron;
 pub mod local;
 mod recurrence;
@@ -308,6 +309,11 @@ impl Schedule {
         self.zone
     }
 
+    /// Whether it has any live instant. (One that is written down may have had its last.)
+    pub fn fires(&self) -> bool {
+        self.within(self.live_from, None).is_some()
+    }
+
     /// What becomes of instants that were missed.
     pub fn misfire(&self) -> Misfire {
         self.misfire
@@ -366,6 +372,20 @@ impl Schedule {
             }
             .at_or_before(self.zone, just_before(at)),
             rule => rule.at_or_before(self.zone, just_before(at)),
+        }
+    }
+
+    /// The instant at or after `at` on the same grid.
+    pub(crate) fn following(&self, at: Time) -> Option<Time> {
+        match &self.rule {
+            Rule::After { .. } | Rule::Once(_) => None,
+            Rule::Every { anchor, period, .. } => Rule::Every {
+                anchor: *anchor,
+                period: *period,
+                from_anchor: false,
+            }
+            .next_after(self.zone, just_before(at)),
+            rule => rule.next_after(self.zone, just_before(at)),
         }
     }
 

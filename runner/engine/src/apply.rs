@@ -44,8 +44,8 @@ pub(crate) struct After {
     pub(crate) inbox: bool,
     /// A run has moved that uses pools: slots may be free, or wanted.
     pub(crate) pooled: bool,
-    /// A backfill's run has ended: there may be room for its next.
-    pub(crate) backfilled: bool,
+    /// Backfills of which a run has ended: there may be room for their next.
+    pub(crate) backfilled: Vec<uuid::Uuid>,
     /// The earliest timer that was written.
     pub(crate) due: Option<Time>,
     /// A run succeeded whose group others follow.
@@ -216,7 +216,9 @@ impl Inner {
         }
         after.moved.push(run);
         after.pooled |= context.revision.pooled;
-        after.backfilled |= finished && context.facts.trigger == Trigger::Backfill;
+        if finished && context.facts.trigger == Trigger::Backfill {
+            after.backfilled.extend(context.facts.source);
+        }
         let gated = context
             .revision
             .is_gated(context.facts.trigger, context.facts.source.is_some());
@@ -309,7 +311,8 @@ impl Inner {
         if after.pooled {
             self.pools.notify_one();
         }
-        if after.backfilled {
+        if !after.backfilled.is_empty() {
+            self.backfills_moved.lock().extend(after.backfilled);
             self.backfills.notify_one();
         }
         if after.followed {

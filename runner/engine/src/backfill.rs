@@ -5,8 +5,8 @@
 //! and no transaction grows with a backfill's length; there is no barrier between turns: the run that ends makes room
 //! for the next one at once.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -83,17 +83,27 @@ pub(crate) struct Source {
 
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut wait = Duration::ZERO;
+    let mut looked = None::<tokio::time::Instant>;
     loop {
-        tokio::select! {
+        let woken = tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = inner.backfills.notified() => {}
-            () = tokio::time::sleep(wait) => {}
-        }
+            () = inner.backfills.notified() => true,
+            () = tokio::time::sleep(wait) => false,
+        };
         wait = LOOK_EVERY;
         if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
             continue;
         }
-        match inner.backfill_look().await {
+        let moved = std::mem::take(&mut *inner.backfills_moved.lock());
+        // The end of a run says whose turn it may be; whatever else woke it does not, and nothing may be forgotten.
+        let told = woken && !moved.is_empty() && looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY);
+        let turns = if told {
+            inner.backfill_turns(moved).await
+        } else {
+            looked = Some(tokio::time::Instant::now());
+            inner.backfill_look().await
+        };
+        match turns {
             Ok(Turned::More) => wait = Duration::ZERO,
             Ok(Turned::Busy) => wait = BUSY_FOR,
             Ok(Turned::Idle) => {}
@@ -151,9 +161,26 @@ impl Engine {
             .map_err(|error| EngineError::Unreadable(error.to_string()))??;
         let to = checked.to.unwrap_or(now);
         let id = uuid_v7(now, inner.chance.bits());
-        let instants = inner
-            .survey(&group, id, &spec, checked.grid.clone(), checked.from, to)
+        let left = inner
+            .left_alone(&group, id, spec.on_existing, (checked.from, to))
             .await?;
+        let (grid, from, order, dry_run) = (checked.grid.clone(), checked.from, spec.order, spec.dry_run);
+        let (instants, expected) = tokio::task::spawn_blocking(move || {
+            if dry_run {
+                let instants: Vec<Time> = grid
+                    .instants(from, to, order)
+                    .take(backfill::INSTANTS_MAX as usize)
+                    .filter(|instant| !left.contains(instant))
+                    .collect();
+                return (instants, 0);
+            }
+            // A million instants need not be listed to be counted.
+            let all = grid.count(from, to).unwrap_or(backfill::INSTANTS_MAX);
+            let left = left.iter().filter(|instant| grid.names(**instant)).count() as u64;
+            (Vec::new(), all.saturating_sub(left))
+        })
+        .await
+        .map_err(|error| EngineError::Unreadable(error.to_string()))?;
         if spec.dry_run {
             return Ok(Started::Planned(instants));
         }
@@ -176,13 +203,14 @@ impl Engine {
             priority: checked.priority,
             params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
             started_to: to,
-            expected: instants.len() as i64,
+            expected: expected as i64,
         };
         inner
             .store
             .insert_backfill(By { actor, at: now }, &new, asked)
             .await
             .map_err(EngineError::Store)?;
+        inner.backfills_moved.lock().insert(id);
         inner.backfills.notify_one();
         Ok(Started::Made(id))
     }
@@ -205,6 +233,7 @@ impl Engine {
         if action == BackfillAction::Cancel {
             inner.cancel_backfill(id).await?;
         }
+        inner.backfills_moved.lock().insert(id);
         inner.backfills.notify_one();
         Ok(())
     }
@@ -219,37 +248,31 @@ pub fn state_word(state: i16) -> &'static str {
 }
 
 impl Inner {
-    /// The instants that would get a run now, in the backfill's order.
-    async fn survey(
+    /// The instants that stand as they are: what a backfill passes over.
+    async fn left_alone(
         &self,
         group: &Group,
         id: Uuid,
-        spec: &BackfillSpec,
-        grid: Grid,
-        from: Time,
-        to: Time,
-    ) -> Result<Vec<Time>, EngineError> {
-        let (on_existing, order) = (spec.on_existing, spec.order);
+        on_existing: OnExisting,
+        (from, to): (Time, Time),
+    ) -> Result<HashSet<Time>, EngineError> {
         let standings = self.store.standings_between(group.id, from, to).await?;
-        tokio::task::spawn_blocking(move || {
-            let taken: std::collections::HashSet<Time> = standings
-                .iter()
-                .filter(|standing| verdict(id, on_existing, standing) == Verdict::Skip)
-                .map(|standing| standing.at)
-                .collect();
-            grid.instants(from, to, order)
-                .take(backfill::INSTANTS_MAX as usize)
-                .filter(|instant| !taken.contains(instant))
-                .collect()
-        })
-        .await
-        .map_err(|error| EngineError::Unreadable(error.to_string()))
+        Ok(standings
+            .iter()
+            .filter(|standing| verdict(id, on_existing, standing) == Verdict::Skip)
+            .map(|standing| standing.at)
+            .collect())
     }
 
     /// One turn at each backfill that has something to do.
     async fn backfill_look(self: &Arc<Self>) -> Result<Turned, EngineError> {
+        let open = self.store.open_backfills(OPEN_MAX).await?;
+        self.backfill_turns(open).await
+    }
+
+    async fn backfill_turns(self: &Arc<Self>, ids: impl IntoIterator<Item = Uuid>) -> Result<Turned, EngineError> {
         let mut came_to = Turned::Idle;
-        for id in self.store.open_backfills(OPEN_MAX).await? {
+        for id in ids {
             match self.backfill_turn(id).await {
                 Ok(Turned::Idle) => {}
                 Ok(Turned::More) => came_to = Turned::More,
@@ -406,7 +429,7 @@ impl Inner {
             .zip(&laid_out)
             .map(|(standing, (run, _))| (standing.at, run.id, standing.registered.map(|(run, _)| run)))
             .collect();
-        let got: std::collections::HashSet<RunId> = turn.register(&registrations).await?.into_iter().collect();
+        let got: HashSet<RunId> = turn.register(&registrations).await?.into_iter().collect();
         let asked = laid_out.len();
         laid_out.retain(|(run, _)| got.contains(&run.id));
         let lost = (asked - laid_out.len()) as i64;
@@ -487,7 +510,8 @@ async fn search(
             (true, false) => (row.from_at, row.started_to, Order::Desc),
             (true, true) => (row.from_at, now, Order::Asc),
         };
-        let chunk = (room - found.make.len()).clamp(8, CHUNK_MAX);
+        // As many as there is room for; more and more of them where it turns out that most are left alone.
+        let chunk = (room - found.make.len()).max(2 * looked_at).clamp(1, CHUNK_MAX);
         let instants: Vec<Time> = grid.after(moved.position, from, to, order).take(chunk).collect();
         if instants.is_empty() {
             if row.descending && !moved.catching_up && row.to_at.is_none() {

@@ -326,14 +326,10 @@ impl Catalog {
         Ok(revision)
     }
 
-    /// Revisions with what their scripts stand for now, in few statements however many there are. Those that cannot be
-    /// read are left out, and said so.
-    pub(crate) async fn current(
-        &self,
-        ids: &[i64],
-    ) -> Result<HashMap<i64, (Arc<Revision>, Arc<Resolution>)>, EngineError> {
-        let generation = self.generation.load(Ordering::Acquire);
-        let mut revisions: HashMap<i64, Arc<Revision>> = HashMap::with_capacity(ids.len());
+    /// Revisions, for ever the same, by one statement for all that are not known. Those that cannot be read are left out,
+    /// and said so.
+    pub(crate) async fn revisions(&self, ids: &[i64]) -> Result<HashMap<i64, Arc<Revision>>, EngineError> {
+        let mut revisions = HashMap::with_capacity(ids.len());
         let mut missing = Vec::new();
         for &id in ids {
             match self.revisions.get(&id) {
@@ -350,6 +346,17 @@ impl Catalog {
                 }
             }
         }
+        Ok(revisions)
+    }
+
+    /// Revisions with what their scripts stand for now, in few statements however many there are. Those that cannot be
+    /// read are left out, and said so.
+    pub(crate) async fn current(
+        &self,
+        ids: &[i64],
+    ) -> Result<HashMap<i64, (Arc<Revision>, Arc<Resolution>)>, EngineError> {
+        let generation = self.generation.load(Ordering::Acquire);
+        let revisions = self.revisions(ids).await?;
         let mut found = HashMap::with_capacity(revisions.len());
         let (mut unresolved, mut named, mut scripts) = (Vec::new(), Vec::new(), Vec::new());
         for (id, revision) in revisions {

@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 /// Computing 3, 1989).
 #[derive(Debug, Default)]
 pub struct NodeClock {
+    /// What is added to the machine's own clock, as if that went wrong by so much.
+    skew: TimeDelta,
     offset_micros: AtomicI64,
     /// The latest instant given out: a correction backwards lets time stand still, never run back.
     latest_micros: AtomicI64,
@@ -54,16 +56,24 @@ impl NodeClock {
         self.offset_micros.store(offset, Ordering::Relaxed);
     }
 
+    /// On a machine whose own clock is wrong by this much: for rehearsing what that does (nothing).
+    pub fn skewed(skew: TimeDelta) -> Self {
+        Self {
+            skew,
+            ..Self::default()
+        }
+    }
+
     /// The machine's own clock.
     #[allow(clippy::disallowed_methods, reason = "the one door")]
-    pub fn own() -> Time {
-        chrono::Utc::now()
+    pub fn own(&self) -> Time {
+        chrono::Utc::now() + self.skew
     }
 }
 
 impl Clock for NodeClock {
     fn now(&self) -> Time {
-        let now = to_micros(Self::own() + TimeDelta::microseconds(self.offset_micros.load(Ordering::Relaxed)));
+        let now = to_micros(self.own() + TimeDelta::microseconds(self.offset_micros.load(Ordering::Relaxed)));
         let latest = self.latest_micros.fetch_max(now.timestamp_micros(), Ordering::Relaxed);
         if latest > now.timestamp_micros() {
             return chrono::DateTime::from_timestamp_micros(latest).unwrap_or(now);

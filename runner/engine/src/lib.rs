@@ -7,6 +7,7 @@
 //! | claimer | `pump.rs` | work, room | claims what is ready |
 //! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
 //! | scheduler | `scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
+//! | schedule look-ahead | `scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
 //! | links | `upstream.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
 //! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
 //! | backfiller | `backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
@@ -45,7 +46,7 @@ mod upstream;
 mod wake;
 mod work;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -175,6 +176,8 @@ pub(crate) struct Inner {
     pub(crate) links: Notify,
     pub(crate) warm_up: Notify,
     pub(crate) backfills: Notify,
+    /// Those of which a run has ended since the backfiller looked last.
+    pub(crate) backfills_moved: Mutex<BTreeSet<uuid::Uuid>>,
     pub(crate) pools: Notify,
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
@@ -285,6 +288,7 @@ impl Engine {
             links: Notify::new(),
             warm_up: Notify::new(),
             backfills: Notify::new(),
+            backfills_moved: Mutex::default(),
             pools: Notify::new(),
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
@@ -316,6 +320,7 @@ impl Engine {
         inner.tracker.spawn(inbox::run(inner.clone()));
         inner.tracker.spawn(inbox::reap(inner.clone()));
         inner.tracker.spawn(scheduler::run(inner.clone()));
+        inner.tracker.spawn(scheduler::look_ahead(inner.clone()));
         inner.tracker.spawn(upstream::run(inner.clone()));
         inner.tracker.spawn(backfill::run(inner.clone()));
         inner.tracker.spawn(pools::run(inner.clone()));

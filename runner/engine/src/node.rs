@@ -13,7 +13,6 @@ use chrono::TimeDelta;
 use heddle_store::live::EndedAttempt;
 
 use crate::apply::Applied;
-use crate::clock::NodeClock;
 use crate::work::End;
 use crate::{EngineError, Inner};
 
@@ -30,7 +29,7 @@ impl Inner {
     /// Takes a lease.
     pub(crate) async fn register(&self) -> Result<(), EngineError> {
         let config = &self.config;
-        let sent = NodeClock::own();
+        let sent = self.clock.own();
         let (lease, now) = self
             .store
             .register_node(
@@ -42,7 +41,7 @@ impl Inner {
                 TimeDelta::from_std(config.lease_for).unwrap_or(TimeDelta::seconds(8)),
             )
             .await?;
-        self.clock.follow(sent, NodeClock::own(), now);
+        self.clock.follow(sent, self.clock.own(), now);
         self.lease.store(lease, Ordering::Release);
         self.fenced.store(false, Ordering::Release);
         Ok(())
@@ -117,7 +116,7 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
         }
         wait = HEARTBEAT_EVERY.min(inner.config.lease_for / 4);
         let sent_at = tokio::time::Instant::now();
-        let sent = NodeClock::own();
+        let sent = inner.clock.own();
         let state = i16::from(inner.draining.load(Ordering::Acquire));
         let position = inner.position.load(Ordering::Acquire);
         let left = (extended + inner.config.lease_for - margin).saturating_duration_since(sent_at);
@@ -136,7 +135,7 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
             }
             Ok(Ok(Some(beat))) => {
                 extended = sent_at;
-                inner.clock.follow(sent, NodeClock::own(), beat.now);
+                inner.clock.follow(sent, inner.clock.own(), beat.now);
                 inner.others.store(beat.others > 0, Ordering::Release);
             }
             Ok(Ok(None)) => {

@@ -28,8 +28,10 @@ use crate::catalog::is_timed;
 use crate::control::BulkAction;
 use crate::{Engine, EngineError, Inner};
 
-/// How many waiting runs of a group one look admits at most.
-const ADMIT_MAX: i64 = 1_000;
+/// How many waiting runs of a group one look decides upon at most, and of all groups together (what of them a node has in
+/// its memory has to fit, see [`crate::work::CONTEXTS_MAX`]); a gate before which more wait is looked at again.
+const ADMIT_MAX: usize = 1_000;
+const LOOKED_AT_MAX: usize = 2_000;
 
 /// What a gate decides.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -39,6 +41,13 @@ struct Admission {
     skipped: Vec<(RunId, RunId)>,
     /// These have to stop first.
     cancelled: Vec<RunId>,
+}
+
+impl Admission {
+    /// How many have been decided upon so far.
+    fn decided(&self) -> usize {
+        self.admitted.len() + self.skipped.len() + self.cancelled.len()
+    }
 }
 
 /// A waiting run, as the gate sees it.
@@ -103,23 +112,22 @@ impl Inner {
         let now = self.now();
         let mut completion = self.store.completion(self.lease(), now).await?;
         let groups = completion.take_turnstiles().await?;
+        let each = (LOOKED_AT_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
+        let gates = completion.gates(&groups, each as i64).await?;
+        let waiting: Vec<RunId> = gates.iter().flat_map(|gate| &gate.waiting).copied().collect();
+        self.load_contexts(&waiting).await?;
+        // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
+        let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
+        let today = self.catalog.revisions(&revisions).await?;
         let mut admission = Admission::default();
-        for group_id in groups {
-            let (active, waiting) = completion.queue_of_group(group_id, ADMIT_MAX).await?;
-            self.load_contexts(&waiting).await?;
-            // The bound is the group's of today, not of the day on which a run was made: raising it lets runs begin.
-            let name = waiting
-                .iter()
-                .find_map(|run| Some(self.contexts.get(run)?.revision.group_name.clone()));
-            let current = match &name {
-                Some(name) => self
-                    .catalog
-                    .group(name)
-                    .await?
-                    .map(|group| group.revision.plan.spec.max_active_runs),
-                None => None,
-            };
-            let applicants: Vec<Applicant> = waiting
+        let mut more = Vec::new();
+        for gate in gates {
+            let bound = today
+                .get(&gate.revision_id)
+                .map(|revision| revision.plan.spec.max_active_runs);
+            let cut = gate.waiting.len() == each;
+            let applicants: Vec<Applicant> = gate
+                .waiting
                 .into_iter()
                 .filter_map(|run| {
                     let context = self.contexts.get(&run)?;
@@ -129,11 +137,18 @@ impl Inner {
                         trigger: context.facts.trigger,
                         timed: is_timed(context.facts.trigger, context.facts.source.is_some()),
                         overlap: spec.overlap,
-                        max_active: current.unwrap_or(spec.max_active_runs),
+                        max_active: bound.unwrap_or(spec.max_active_runs),
                     })
                 })
                 .collect();
-            admit(&active, &applicants, &mut admission);
+            let before = admission.decided();
+            admit(&gate.active, &applicants, &mut admission);
+            if cut && admission.decided() > before {
+                more.push(gate.group_id);
+            }
+        }
+        if !more.is_empty() {
+            completion.look_again(&more).await?;
         }
         let Admission {
             mut admitted,
@@ -189,6 +204,10 @@ impl Inner {
         self.write(&mut completion, &writes, &mut after).await?;
         completion.commit().await?;
         self.acted(after);
+        if !groups.is_empty() {
+            // There may be more of them.
+            self.inbox.notify_one();
+        }
         for run in cancelled {
             let engine = Engine { inner: self.clone() };
             if let Err(crate::ControlError::Engine(error)) = engine.control(run, &BulkAction::Cancel, "overlap").await {

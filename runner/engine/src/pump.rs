@@ -242,7 +242,10 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
     }
     let backfilled = reports
         .iter()
-        .any(|report| report.context.facts.trigger == Trigger::Backfill);
+        .map(|report| &report.context.facts)
+        .filter(|facts| facts.trigger == Trigger::Backfill)
+        .filter_map(|facts| facts.source)
+        .collect();
     let after = After {
         moved: owned.clone(),
         recorded: owned.len() as u64,

@@ -4,6 +4,9 @@
 //! entry); only what is due is read, decided, and moved on, up to a thousand schedules in one transaction, so the cost
 //! of a tick follows what is due and not what is there.
 //!
+//! What a firing needs to know of revisions is read in advance, a second before it is due ([`look_ahead`]): of a million
+//! groups no cache holds all, and a thousand that are due at one instant would wait for each other's specs to be read.
+//!
 //! # What a firing does
 //!
 //! * `cron`, `every`, `daily`: the instants between the cursor and the present, as the misfire rule has them; the
@@ -19,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::schedule::{Kind, Schedule};
 use heddle_domain::spec::Misfire;
@@ -27,6 +31,7 @@ use heddle_store::live::{Created, NewRun};
 use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
 use crate::catalog::{Resolution, Revision};
+use crate::queue::Rings;
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner, RunContext};
 
@@ -43,7 +48,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A schedule whose revision this node cannot read is left to others, and looked at again after this.
-const UNREADABLE_FOR: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
+const UNREADABLE_FOR: TimeDelta = TimeDelta::seconds(60);
 
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut wait = Duration::ZERO;
@@ -64,6 +69,43 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 AGAIN_AFTER
             }
         };
+    }
+}
+
+/// How far ahead revisions are read, how often, how many schedules are looked at, and how many revisions are read at once.
+const AHEAD: TimeDelta = TimeDelta::milliseconds(1_500);
+const AHEAD_EVERY: Duration = Duration::from_millis(250);
+const AHEAD_MAX: i64 = 2_000;
+const AHEAD_AT_ONCE: usize = 100;
+
+/// Reads the revisions of what is due soon. Nothing depends on it: what it misses is read when it is due.
+pub(crate) async fn look_ahead(inner: Arc<Inner>) {
+    let mut known_until = inner.now();
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(AHEAD_EVERY) => {}
+        }
+        if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
+            continue;
+        }
+        let now = inner.now();
+        let (after, until) = (known_until.clamp(now, now + AHEAD), now + AHEAD);
+        let read = async {
+            let mut ids = inner.store.revisions_due(after, until, AHEAD_MAX).await?;
+            ids.sort_unstable();
+            ids.dedup();
+            for some in ids.chunks(AHEAD_AT_ONCE) {
+                inner.catalog.current(some).await?;
+                // Whatever is due goes first.
+                tokio::task::yield_now().await;
+            }
+            Ok::<(), EngineError>(())
+        };
+        match read.await {
+            Ok(()) => known_until = until,
+            Err(error) => tracing::debug!(%error, "revisions of schedules were not read in advance"),
+        }
     }
 }
 
@@ -115,6 +157,40 @@ struct Batch {
     moved: Vec<MovedSchedule>,
     /// Of `moved`: which run it awaits.
     awaits: Vec<Option<usize>>,
+    missed: Missed,
+}
+
+/// What of a batch was due longer ago than its grace: after an outage that may be all there is, so it is told in one
+/// line, with the one that was due first by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Missed {
+    schedules: usize,
+    runs: usize,
+    first: Option<(Time, String, String)>,
+}
+
+impl Missed {
+    fn note(&mut self, due: &DueSchedule, group: &str, runs: usize) {
+        self.schedules += 1;
+        self.runs += runs;
+        if self.first.as_ref().is_none_or(|first| due.due_at < first.0) {
+            self.first = Some((due.due_at, group.to_owned(), due.name.clone()));
+        }
+    }
+
+    fn tell(self) {
+        let Some((due_at, group, schedule)) = self.first else {
+            return;
+        };
+        tracing::warn!(
+            schedules = self.schedules,
+            runs = self.runs,
+            %due_at,
+            group,
+            schedule,
+            "instants were missed; the misfire rules of their schedules apply. The one that was due first is named"
+        );
+    }
 }
 
 impl Inner {
@@ -165,6 +241,7 @@ impl Inner {
         }
         completion.move_schedules(&batch.moved).await?;
         completion.commit().await?;
+        batch.missed.tell();
         self.made(batch.runs, batch.contexts, &created);
         Ok(())
     }
@@ -189,13 +266,7 @@ impl Inner {
         let limit = RUNS_MAX.saturating_sub(batch.runs.len()).max(1);
         let firing = firing(schedule, due.cursor, due.due_at, now, limit);
         if firing.missed {
-            tracing::warn!(
-                schedule = due.name,
-                group = revision.group_name,
-                due_at = %due.due_at,
-                runs = firing.instants.len(),
-                "instants were missed; the schedule's misfire rule applies"
-            );
+            batch.missed.note(&due, &revision.group_name, firing.instants.len());
         }
         let mut place = None;
         for instant in firing.instants {
@@ -221,14 +292,17 @@ impl Inner {
     pub(crate) fn made(self: &Arc<Self>, runs: Vec<NewRun>, contexts: Vec<Arc<RunContext>>, created: &[Created]) {
         let mut taken = Vec::new();
         let (mut left, mut gated, mut follows, mut pooled) = (false, false, false, false);
+        let mut rings = Rings::default();
         for ((run, context), created) in runs.into_iter().zip(contexts).zip(created) {
             let Created::Made { handed } = created else { continue };
             gated |= run.gated && !run.follows;
             follows |= run.follows;
             pooled |= context.revision.pooled;
-            if !run.ready.is_empty() {
+            // What waits for its turn is let through by the next look, mostly on this node.
+            if !run.ready.is_empty() || !run.queued.is_empty() || (run.gated && !run.follows) {
                 self.contexts.insert(run.id, context);
             }
+            run.queued.iter().for_each(|row| rings.add(&row.place));
             for row in &run.ready {
                 if *handed && row.handed {
                     taken.push((run.id, row.at));
@@ -238,6 +312,7 @@ impl Inner {
             }
         }
         self.take(taken);
+        self.ring(&rings);
         if left {
             self.work.notify_one();
             self.wakes.work();

@@ -156,8 +156,17 @@ impl Inner {
             .copied()
             .filter(|run| self.contexts.get(run).is_none())
             .collect();
-        for facts in self.store.run_facts(&missing).await? {
-            let revision = self.catalog.revision(facts.revision_id).await?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let found = self.store.run_facts(&missing).await?;
+        let ids: Vec<i64> = found.iter().map(|facts| facts.revision_id).collect();
+        let revisions = self.catalog.revisions(&ids).await?;
+        for facts in found {
+            let revision = match revisions.get(&facts.revision_id) {
+                Some(revision) => revision.clone(),
+                None => self.catalog.revision(facts.revision_id).await?,
+            };
             let resolution = match facts.resolution_id {
                 Some(id) => self.catalog.resolution(id, &revision).await?,
                 None => self.catalog.resolve(&revision).await?,

@@ -35,8 +35,11 @@ impl From<sqlx::Error> for StoreError {
             sqlx::Error::Database(database) => match database.code().as_deref() {
                 // Serialisation, deadlock, lock timeout.
                 Some("40001" | "40P01" | "55P03") => Self::Conflict(error),
-                // Class 08: connection; 57P0x: shutting down, cannot connect now; 53300: too many connections.
-                Some(code) if code.starts_with("08") || code.starts_with("57P0") || code == "53300" => {
+                // Class 08: connection; 57P0x: shutting down, cannot connect now; 53300: too many connections; 25P03: a
+                // transaction of a node that was cut off has been ended.
+                Some(code)
+                    if code.starts_with("08") || code.starts_with("57P0") || matches!(code, "53300" | "25P03") =>
+                {
                     Self::Unavailable(error)
                 }
                 // A database that takes no connections just now (ALLOW_CONNECTIONS false); no statement is told that.

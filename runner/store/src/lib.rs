@@ -50,6 +50,10 @@ pub const DEFAULT_CONNECTIONS_MAX: u32 = 16;
 /// How long a request waits for a free connection before it fails as [`StoreError::Unavailable`].
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// After this long without a statement an open transaction is ended by the server. Nodes keep none open that long, so it
+/// is one of a node that is frozen or cut off: what it has locked has to come free before others take its work over.
+const IDLE_IN_TRANSACTION_TIMEOUT: &str = "6s";
+
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
 
 impl Store {
@@ -61,6 +65,7 @@ impl Store {
             // The default begins with a schema named like the role. A role `heddle` would find the table of migrations
             // in another place before and after the first of them, which makes the schema `heddle`.
             .options([("search_path", "public")])
+            .options([("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT)])
             // All statements of the data plane reach their rows by index. A plan that was made while a table was empty,
             // and is kept, must not scan it when there are a hundred thousand runs in it a second later.
             .options([

@@ -15,6 +15,9 @@
 //! `after` has no instants of its own: when it has fired it waits for the end of that run (`awaits`), and the
 //! transaction in which the run ends makes it due again (`sql/finish_runs.sql`, `sql/complete_sole.sql`).
 //!
+//! `cursor` only ever moves on. So what *run_instants* says of an instant before it is of no interest to the scheduler any
+//! more; when these rows may be deleted is told in [`crate::upstream`].
+//!
 //! # Disabled time
 //!
 //! Disabling takes the rows' locks: a node that is firing one of them commits first, and whoever looks later finds
@@ -275,6 +278,20 @@ impl Store {
         .fetch_one(&self.pool)
         .await?;
         Ok((row.next, row.now))
+    }
+
+    /// The revisions of schedules that come due after `after` and at or before `until`, the earliest first, up to `limit`
+    /// schedules.
+    pub async fn revisions_due(&self, after: Time, until: Time, limit: i64) -> Result<Vec<i64>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT revision_id FROM heddle.schedules WHERE next_fire_at > $1 AND next_fire_at <= $2
+              ORDER BY next_fire_at LIMIT $3",
+            after,
+            until,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
     }
 
     /// The schedules of a group.

@@ -1,19 +1,49 @@
 //! All schedules of a group together.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::{Schedule, just_after, just_before};
 use crate::Time;
 
 /// The schedules of a group, as one sequence of instants: several that name the same instant name it once.
+///
+/// Data intervals are asked for one after the other, in the order of time or against it, and of a hundred schedules
+/// hardly one has had an instant meanwhile. So each remembers the gap in its grid that was asked for last: another
+/// question about the same gap costs two comparisons. (This is memory, not state: answers do not depend on it.)
 #[derive(Clone, Debug, Default)]
 pub struct Calendar {
     schedules: Vec<Schedule>,
+    gaps: Arc<Mutex<Vec<Option<Gap>>>>,
+}
+
+/// Two neighbours in a schedule's grid; what lies between them, or is the second, has the first before it.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    before: Option<Time>,
+    /// None: there is no other one after `before`.
+    next: Option<Time>,
+}
+
+impl Gap {
+    fn holds(self, at: Time) -> bool {
+        self.before.is_none_or(|before| before < at) && self.next.is_none_or(|next| at <= next)
+    }
+
+    fn around(schedule: &Schedule, at: Time) -> Self {
+        Self {
+            before: schedule.preceding(at),
+            next: schedule.following(at),
+        }
+    }
 }
 
 impl Calendar {
     /// A calendar of these; leave out what is disabled.
     pub fn new(schedules: impl IntoIterator<Item = Schedule>) -> Self {
+        let schedules: Vec<Schedule> = schedules.into_iter().collect();
         Self {
-            schedules: schedules.into_iter().collect(),
+            gaps: Arc::new(Mutex::new(vec![None; schedules.len()])),
+            schedules,
         }
     }
 
@@ -25,6 +55,11 @@ impl Calendar {
     /// Whether some schedule's instants can be told for any time (cron, every, daily).
     pub fn has_grid(&self) -> bool {
         self.schedules.iter().any(Schedule::has_grid)
+    }
+
+    /// How many of its schedules have a grid.
+    pub fn schedules_with_grid(&self) -> usize {
+        self.schedules.iter().filter(|schedule| schedule.has_grid()).count()
     }
 
     /// The first live instant strictly after `after`.
@@ -51,12 +86,49 @@ impl Calendar {
     /// The data interval of a logical time: from the previous instant to this one. Where no schedule tells a previous
     /// one (`once`, `after`, none at all), it is empty.
     pub fn data_interval(&self, logical_time: Time) -> (Time, Time) {
-        let start = self
-            .schedules
-            .iter()
-            .filter_map(|schedule| schedule.preceding(logical_time))
+        let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = gaps
+            .iter_mut()
+            .zip(&self.schedules)
+            .filter(|(_, schedule)| schedule.has_grid())
+            .filter_map(|(gap, schedule)| {
+                let known = gap.filter(|gap| gap.holds(logical_time));
+                gap.insert(known.unwrap_or_else(|| Gap::around(schedule, logical_time)))
+                    .before
+            })
             .max();
         (start.unwrap_or(logical_time), logical_time)
+    }
+
+    /// Whether some schedule with a grid names this instant, within its window.
+    pub fn names(&self, at: Time) -> bool {
+        self.schedules
+            .iter()
+            .any(|schedule| schedule.has_grid() && schedule.within(at, Some(at)) == Some(at))
+    }
+
+    /// How many instants [`Calendar::instants`] has between two, both included; `Err`: more than `max`, with the number
+    /// itself, or, where several schedules share instants, one that it is at least.
+    pub fn count(&self, from: Time, to: Time, max: u64) -> Result<u64, u64> {
+        let counts: Vec<u64> = self
+            .schedules
+            .iter()
+            .map(|schedule| schedule.count(from, to, max))
+            .collect();
+        let most = counts.iter().copied().max().unwrap_or(0);
+        if most > max {
+            return Err(most);
+        }
+        if counts.iter().filter(|count| **count > 0).count() <= 1 {
+            return Ok(most);
+        }
+        let counted = self
+            .instants(from, to)
+            .take(usize::try_from(max).unwrap_or(usize::MAX).saturating_add(1));
+        match counted.count() as u64 {
+            count if count > max => Err(count),
+            count => Ok(count),
+        }
     }
 
     /// The instants of cron, every and daily schedules from `from` to `to`, both included, in order, whenever the

@@ -503,6 +503,91 @@ fn agrees_with_looking_at_every_minute() {
     }
 }
 
+/// Counting says what listing does, over clock changes and with windows.
+#[test]
+fn counts_without_listing() {
+    for (zone, from) in ZONES {
+        let (from, to) = (at(from) - TimeDelta::days(4), at(from) + TimeDelta::days(7));
+        let crons = CRONS.iter().map(|cron| json!({"cron": cron}));
+        let others = [
+            json!({"cron": "0 0 */3 * MON"}),
+            json!({"cron": "15 30 2 L * ?"}),
+            json!({"every": "7m"}),
+            json!({"every": "7m", "anchor": from + TimeDelta::days(3)}),
+            json!({"daily": {"every_days": 3, "at": "02:30"}}),
+            json!({"daily": {"at": "00:00"}}),
+            json!({"after": "1h"}),
+        ];
+        for mut spec in crons.chain(others) {
+            spec["timezone"] = json!(zone);
+            let whole = schedule(spec.clone()).unwrap();
+            spec["starts_at"] = json!(from + TimeDelta::hours(30));
+            spec["ends_at"] = json!(from + TimeDelta::hours(200));
+            // (Some never fire within that window, which is refused.)
+            for schedule in [Ok(whole), schedule(spec.clone())].into_iter().flatten() {
+                let calendar = Calendar::new([schedule]);
+                for (from, to) in [
+                    (from, to),
+                    (from + TimeDelta::seconds(4_321), to - TimeDelta::minutes(77)),
+                    (to, from),
+                ] {
+                    let listed: Vec<Time> = calendar.instants(from, to).collect();
+                    assert_eq!(
+                        calendar.count(from, to, 1_000_000),
+                        Ok(listed.len() as u64),
+                        "{spec} {from} {to}"
+                    );
+                    assert!(listed.iter().all(|at| calendar.names(*at)), "{spec}");
+                    assert!(!calendar.names(from + TimeDelta::microseconds(1)), "{spec}");
+                }
+            }
+        }
+    }
+    // However many there are: a leap year's seconds, and those of a hundred years.
+    let seconds = Calendar::new([schedule(json!({"cron": "* * * * * *", "timezone": "Europe/Berlin"})).unwrap()]);
+    assert_eq!(
+        seconds.count(at("2012-01-01T00:00:00Z"), at("2012-12-31T23:59:59Z"), 10),
+        Err(31_622_400)
+    );
+    assert_eq!(
+        seconds.count(at("1950-01-01T00:00:00Z"), at("2049-12-31T23:59:59Z"), 10),
+        Err(3_155_760_000)
+    );
+}
+
+/// What a calendar remembers of data intervals changes none of them.
+#[test]
+fn data_intervals_do_not_depend_on_what_was_asked_before() {
+    for (zone, from) in ZONES {
+        let schedules = || {
+            CRONS
+                .iter()
+                .take(6)
+                .map(|cron| schedule(json!({"cron": cron, "timezone": zone})).unwrap())
+                .chain([
+                    schedule(json!({"every": "50m"})).unwrap(),
+                    schedule(json!({"once": {"delay": "1s"}})).unwrap(),
+                ])
+        };
+        let calendar = Calendar::new(schedules());
+        let minutes: Vec<i64> = (0..ORACLE_MINUTES).step_by(7).collect();
+        let here_and_there = minutes.iter().map(|minute| minute * 997 % ORACLE_MINUTES);
+        let all = minutes
+            .iter()
+            .copied()
+            .chain(minutes.iter().rev().copied())
+            .chain(here_and_there);
+        for minute in all {
+            let at = at(from) + TimeDelta::minutes(minute);
+            assert_eq!(
+                calendar.data_interval(at),
+                Calendar::new(schedules()).data_interval(at),
+                "{zone} {at}"
+            );
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 

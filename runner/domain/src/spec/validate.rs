@@ -7,7 +7,7 @@ pub mod task;
 
 use serde_json::{Map, Value};
 
-use super::{GroupSpec, NotifyRules, SubmissionSpec};
+use super::{GroupSpec, NotifyRules, ScheduleSpec, SubmissionSpec};
 use crate::fault::pointer_token;
 use crate::plan::TASKS_MAX;
 use crate::schedule::Schedule;
@@ -50,6 +50,10 @@ pub trait Catalog {
     fn secret(&self, name: &Name, group: &Name, category: Option<&Name>) -> Grant;
     /// A pool's slots; `None` if there is no such pool.
     fn pool(&self, name: &Name) -> Option<u32>;
+    /// Whether the group that is validated has this very schedule already.
+    fn has_schedule(&self, _name: &Name, _schedule: &ScheduleSpec) -> bool {
+        false
+    }
 }
 
 /// What a catalog knows of a script.
@@ -232,9 +236,28 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
         faults.add("/schedules", format!("a group has at most {SCHEDULES_MAX} schedules"));
     }
     for (name, schedule) in &spec.schedules {
-        if let Err(fault) = Schedule::compile(schedule, zone, now) {
-            faults.push(fault.below(&format!("/schedules/{}", pointer_token(name))));
+        let place = format!("/schedules/{}", pointer_token(name));
+        match Schedule::compile(schedule, zone, now) {
+            Err(fault) => faults.push(fault.below(&place)),
+            // A history may be filled by a schedule that is over, and one that has done its duty may be put again.
+            Ok(compiled) if compiled.enabled() && !compiled.fires() => {
+                if !(spec.history && compiled.has_grid()) && !catalog.has_schedule(name, schedule) {
+                    let place = format!("{place}{}", never_fires_by(schedule));
+                    faults.add(place, "the schedule never fires: its last instant is past");
+                }
+            }
+            Ok(_) => {}
         }
+    }
+}
+
+/// Which field it is that lies in the past.
+fn never_fires_by(schedule: &ScheduleSpec) -> &'static str {
+    match schedule {
+        ScheduleSpec { ends_at: Some(_), .. } => "/ends_at",
+        ScheduleSpec { cron: Some(_), .. } => "/cron",
+        ScheduleSpec { once: Some(_), .. } => "/once/at",
+        _ => "",
     }
 }
 

@@ -3,8 +3,9 @@
 //! # The story
 //!
 //! A task run of a queue that became ready is put into *queue_ready* by the very transaction that made it so, if plan
-//! and run tell its params. If something has to be found out first (`when`, templates, the items of a map), a node
-//! claims it through *ready* like any other, finds it out, and hands it on with its params rendered ([`settle`]).
+//! and run tell its params. If something has to be found out first (`when`, templates, the items of a map), or slots of
+//! pools have to be had, a node claims it through *ready* like any other, finds it out, and hands it on with its params
+//! rendered ([`settle`]). Its slots it keeps, in *queue_ready* as in *running*.
 //!
 //! A worker's claim ([`claim`]) moves rows to *running* under a random lease of its own, which its token carries. The
 //! lease runs out by the database's clock, and once it has it is never extended: the token is old, whether anybody has
@@ -214,6 +215,10 @@ pub(crate) fn place(revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
     let task = revision.plan.task(at.key.task)?;
     let asks = at.key.item.is_none() && (task.mapped || task.spec.when.is_some());
     if task.executor != Executor::Queue || asks || revision.templated[at.key.task as usize] {
+        return None;
+    }
+    // What takes slots of pools waits for these first, and comes to its queue from *ready* when it has them.
+    if revision.need_of(at).is_some() {
         return None;
     }
     Some(place_of(task))

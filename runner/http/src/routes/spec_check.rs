@@ -7,7 +7,7 @@ use heddle_domain::fault::pointer_token;
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::spec::validate::{self, Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
-use heddle_domain::spec::{GroupSpec, Need};
+use heddle_domain::spec::{GroupSpec, Need, ScheduleSpec};
 use heddle_domain::{Fault, Faults, Name, Time};
 use heddle_store::group::ScriptUse;
 use heddle_store::link::{GroupLink, LinkKind};
@@ -34,6 +34,8 @@ struct Snapshot {
     connections: BTreeMap<Name, heddle_store::secret::Grant>,
     secrets: BTreeMap<Name, heddle_store::secret::Grant>,
     pools: BTreeMap<Name, u32>,
+    /// The group's own, as they stand.
+    schedules: serde_json::Map<String, Value>,
 }
 
 fn granted(grant: Option<&heddle_store::secret::Grant>, group: &Name, category: Option<&Name>) -> Grant {
@@ -81,12 +83,23 @@ impl Catalog for Snapshot {
     fn pool(&self, name: &Name) -> Option<u32> {
         self.pools.get(name).copied()
     }
+
+    fn has_schedule(&self, name: &Name, schedule: &ScheduleSpec) -> bool {
+        let kept = self.schedules.get(name.as_str());
+        kept.is_some_and(|kept| serde_json::to_value(schedule).is_ok_and(|schedule| schedule == *kept))
+    }
 }
 
 /// Looks up what a spec names.
-async fn snapshot(app: &App, spec: &GroupSpec) -> Result<Snapshot, Problem> {
+async fn snapshot(app: &App, group: &Name, spec: &GroupSpec) -> Result<Snapshot, Problem> {
     let store = &app.store;
     let mut snapshot = Snapshot::default();
+    if !spec.schedules.is_empty()
+        && let Some(mut row) = store.group_by_name(group).await?
+        && let Value::Object(schedules) = row.spec["schedules"].take()
+    {
+        snapshot.schedules = schedules;
+    }
     let mut scripts = BTreeSet::new();
     let mut templates: BTreeSet<&Name> = spec.template.iter().collect();
     let mut connections = BTreeSet::new();
@@ -195,7 +208,7 @@ async fn find_groups(app: &App, named: &[String]) -> Result<BTreeMap<Name, Group
 pub(crate) async fn check_group(app: &App, name: &Name, mut spec: GroupSpec, now: Time) -> Result<Checked, Problem> {
     // Written out, so that a group that was read and is put again is the same.
     spec.timezone.get_or_insert_with(|| "UTC".into());
-    let snapshot = snapshot(app, &spec).await?;
+    let snapshot = snapshot(app, name, &spec).await?;
     let name = name.clone();
     let checked = tokio::task::spawn_blocking(move || {
         validate::validate(&name, &spec, &snapshot, now)?;

@@ -1,6 +1,8 @@
 //! What other transactions left to be picked up: timers that are due, sub-runs that ended, runs submitted in SQL, dead
 //! nodes' attempts, groups with waiting runs.
 
+use std::collections::BTreeMap;
+
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
@@ -53,6 +55,22 @@ pub struct ActiveRun {
     /// Whether a backfill or a run made it.
     pub sourced: bool,
 }
+
+/// A group's gate.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// Whose.
+    pub group_id: i64,
+    /// The group's revision of today.
+    pub revision_id: i64,
+    /// Its runs that have begun.
+    pub active: Vec<ActiveRun>,
+    /// Those that wait for their turn, in their order.
+    pub waiting: Vec<RunId>,
+}
+
+/// How many gates one transaction holds: each is a place in the server's table of locks.
+const GATES_MAX: i64 = 1_000;
 
 impl Completion {
     /// Takes timers that are due, by the database's clock.
@@ -133,7 +151,7 @@ impl Completion {
                     WHERE t.id IN (SELECT id FROM heddle.turnstiles ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
                    RETURNING t.group_id)
                SELECT DISTINCT group_id AS "group_id!" FROM taken ORDER BY 1"#,
-            BATCH_MAX as i64
+            GATES_MAX
         )
         .fetch_all(self.connection())
         .await?;
@@ -149,38 +167,80 @@ impl Completion {
         Ok(groups)
     }
 
-    /// A group's runs that have begun, and those that wait, oldest logical time first: (active, waiting).
-    /// A statement of its own after the gate's lock, so that it sees what the last holder did.
-    pub async fn queue_of_group(
-        &mut self,
-        group_id: i64,
-        limit: i64,
-    ) -> Result<(Vec<ActiveRun>, Vec<RunId>), StoreError> {
-        let active = sqlx::query!(
-            r#"SELECT id, trigger, source IS NOT NULL AS "sourced!" FROM heddle.runs_live WHERE group_id = $1 AND state <> 0"#,
-            group_id
-        )
-        .fetch_all(self.connection())
-        .await?;
+    /// What stands before the gates of groups that this transaction holds, highest priority and then oldest logical time
+    /// first, and what is active behind them; of those that wait up to `limit` a group. Gates before which nobody waits
+    /// are left out. Statements of their own after the gates' locks, so that they see what the last holders did.
+    pub async fn gates(&mut self, groups: &[i64], limit: i64) -> Result<Vec<Gate>, StoreError> {
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut gates: BTreeMap<i64, Gate> =
+            sqlx::query!("SELECT id, revision_id FROM heddle.groups WHERE id = ANY ($1)", groups)
+                .fetch_all(self.connection())
+                .await?
+                .into_iter()
+                .map(|row| {
+                    let gate = Gate {
+                        group_id: row.id,
+                        revision_id: row.revision_id,
+                        active: Vec::new(),
+                        waiting: Vec::new(),
+                    };
+                    (row.id, gate)
+                })
+                .collect();
         let waiting = sqlx::query!(
-            "SELECT l.id FROM heddle.waits w JOIN heddle.runs_live l ON l.id = w.run
-              WHERE w.group_id = $1 AND NOT w.upstreams ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2",
-            group_id,
+            r#"SELECT g.id AS "group_id!", w.run AS "run!"
+                 FROM UNNEST($1::bigint[]) AS g (id)
+                CROSS JOIN LATERAL (
+                     SELECT l.id AS run, l.priority, l.logical_time
+                       FROM heddle.waits w JOIN heddle.runs_live l ON l.id = w.run
+                      WHERE w.group_id = g.id AND NOT w.upstreams
+                      ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2) AS w
+                ORDER BY g.id, w.priority DESC, w.logical_time, w.run"#,
+            groups,
             limit
         )
         .fetch_all(self.connection())
         .await?;
-        Ok((
-            active
-                .into_iter()
-                .map(|row| ActiveRun {
+        for row in waiting {
+            if let Some(gate) = gates.get_mut(&row.group_id) {
+                gate.waiting.push(RunId(row.run));
+            }
+        }
+        // Where nobody waits it does not matter what is active.
+        gates.retain(|_, gate| !gate.waiting.is_empty());
+        let asked: Vec<i64> = gates.keys().copied().collect();
+        let active = sqlx::query!(
+            r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.trigger AS "trigger!", l.source IS NOT NULL AS "sourced!"
+                 FROM UNNEST($1::bigint[]) AS g (id)
+                 JOIN heddle.runs_live l ON l.group_id = g.id AND l.state <> 0
+                ORDER BY l.group_id, l.id"#,
+            &asked
+        )
+        .fetch_all(self.connection())
+        .await?;
+        for row in active {
+            if let Some(gate) = gates.get_mut(&row.group_id) {
+                gate.active.push(ActiveRun {
                     run: RunId(row.id),
                     trigger: row.trigger,
                     sourced: row.sourced,
-                })
-                .collect(),
-            waiting.into_iter().map(|row| RunId(row.id)).collect(),
-        ))
+                });
+            }
+        }
+        Ok(gates.into_values().collect())
+    }
+
+    /// Has the gates of groups looked at once more.
+    pub async fn look_again(&mut self, groups: &[i64]) -> Result<(), StoreError> {
+        sqlx::query!(
+            "INSERT INTO heddle.turnstiles (group_id) SELECT UNNEST($1::bigint[])",
+            groups
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
     }
 
     /// These runs wait no longer.

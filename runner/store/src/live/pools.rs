@@ -7,15 +7,16 @@
 //!
 //! A task run that needs slots does not become *ready*; it goes to *ready_pooled*. Whenever an attempt of a run with
 //! pools moves, and once in a while, some node *admits*: it locks the pools' rows, deletes the *pool_holds* whose attempt
-//! stands neither in *ready* nor in *running* any more, adds up what the others hold, and moves as many rows as fit from
-//! *ready_pooled* to *ready*, each with its holds. From there on they are claimed like all others. A node that dies
-//! keeps its slots until its attempts are taken from it, for so long may they still be at work.
+//! stands in none of *ready*, *queue_ready* and *running* any more, adds up what the others hold, and moves as many rows
+//! as fit from *ready_pooled* to *ready*, each with its holds. From there on they are claimed like all others; a node
+//! that claims a task of a queue puts it into *queue_ready*, where it keeps its slots until a worker has ended it. A node
+//! that dies keeps its slots until its attempts are taken from it, for so long may they still be at work.
 //!
 //! Task runs without pools never come near any of this.
 //!
 //! # Invariants
 //!
-//! * A task run has at most one row in *ready*, *ready_pooled* and *running* together.
+//! * A task run has at most one row in *ready*, *ready_pooled*, *queue_ready* and *running* together.
 //! * Holds are written with the row in *ready*, under the locks of all pools; so what is added up under these locks is
 //!   never too little, and the sum of holds never exceeds a pool's slots (but where the pool was made smaller).
 //! * Rows that are taken back (cancel, pause, override) are taken out of *ready_pooled* first, in a statement of its own:

@@ -1,10 +1,12 @@
 -- count_holds: what is held of each pool; holds whose attempt is over are deleted.
 --
 -- Locking: the caller holds the rows of all pools, so nobody adds holds meanwhile. An attempt that is being claimed
--- stands in *ready* or in *running* in every snapshot; one that is ending counts until its end is committed.
+-- stands in *ready*, *queue_ready* or *running* in every snapshot; one that is ending counts until its end is committed.
 WITH standing AS MATERIALIZED (
     SELECT h.run, h.task, h.item, h.attempt, h.pool, h.slots,
            EXISTS (SELECT FROM heddle.ready r
+                    WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.attempt = h.attempt)
+        OR EXISTS (SELECT FROM heddle.queue_ready r
                     WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.attempt = h.attempt)
         OR EXISTS (SELECT FROM heddle.running r
                     WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.attempt = h.attempt) AS alive
