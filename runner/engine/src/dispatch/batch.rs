@@ -44,9 +44,10 @@ pub(crate) struct Receivers {
 
 async fn ask<R, A>(sender: &Sender<R, A>, request: R) -> Result<A, DispatchError> {
     let (answer, answered) = oneshot::channel();
-    sender
-        .try_send((request, answer))
-        .map_err(|_| DispatchError::Overloaded)?;
+    sender.try_send((request, answer)).map_err(|error| match error {
+        mpsc::error::TrySendError::Full(_) => DispatchError::Overloaded,
+        mpsc::error::TrySendError::Closed(_) => DispatchError::Unavailable,
+    })?;
     // An answer that never comes is one that the database refused; the batch has said so in the log.
     answered.await.map_err(|_| DispatchError::Unavailable)
 }
@@ -182,20 +183,25 @@ async fn end(inner: Arc<Inner>, batch: Vec<(End, oneshot::Sender<Option<Ended>>)
     let mut ends = Vec::with_capacity(batch.len());
     let mut answers = Vec::with_capacity(batch.len());
     for (end, answer) in batch {
-        if seen.insert(end.id) {
-            answers.push((end.id, answer));
+        // By user and id: that of another user's request, with an id it has heard of, says nothing of this one's.
+        let key = (end.uid.clone(), end.id);
+        if seen.insert(key.clone()) {
+            answers.push((Some(key), answer));
             ends.push(end);
         } else {
-            // The same twice at once: the second finds the first in the history. It has to be there by then.
-            answers.push((uuid::Uuid::nil(), answer));
+            // The same twice at once: the second finds the first in the history, where it is once this is committed.
+            answers.push((None, answer));
         }
     }
     let now = inner.now();
     let Some(ended) = retried("end", || inner.store.end_holds(&ends, now)).await else {
         return;
     };
-    let mut ended: HashMap<uuid::Uuid, Ended> = ended.into_iter().map(|one| (one.assignment.id, one)).collect();
-    for (id, answer) in answers {
-        let _ = answer.send(ended.remove(&id));
+    let mut ended: HashMap<(String, uuid::Uuid), Ended> = ended
+        .into_iter()
+        .map(|one| ((one.assignment.uid.clone(), one.assignment.id), one))
+        .collect();
+    for (key, answer) in answers {
+        let _ = answer.send(key.and_then(|key| ended.remove(&key)));
     }
 }

@@ -452,20 +452,24 @@ pub(crate) async fn run(inner: Arc<Inner>, mut asks: mpsc::Receiver<Ask>) {
             count = asks.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
             () = inner.stop.cancelled() => return,
         }
-        let (mut settlings, mut enqueues) = (Vec::new(), Vec::new());
+        let (mut settlings, mut later, mut enqueues) = (Vec::new(), Vec::new(), Vec::new());
         let mut seen = HashSet::new();
         for ask in batch.drain(..) {
             match ask {
-                // Of two that end the same claim the first is heard.
                 Ask::Settle(settling) if seen.insert((settling.claim.run, settling.claim.at)) => {
                     settlings.push(settling)
                 }
-                Ask::Settle(settling) => drop(settling.answer.send(Ok(false))),
+                // Of two that end the same claim one is a repeat, or has the wrong token; which, the database tells,
+                // one after the other.
+                Ask::Settle(settling) => later.push(settling),
                 Ask::Enqueue(enqueue) => enqueues.push(enqueue),
             }
         }
         if !settlings.is_empty() {
             record(&inner, settlings).await;
+        }
+        for settling in later {
+            record(&inner, vec![settling]).await;
         }
         if !enqueues.is_empty() {
             hand_on(&inner, enqueues).await;
@@ -496,7 +500,7 @@ async fn record(inner: &Arc<Inner>, settlings: Vec<Settling>) {
                 tracing::warn!(%error, outcomes = batch.len(), "outcomes of workers cannot be recorded");
                 let mut first = Some(error);
                 for settling in batch {
-                    let error = first.take().unwrap_or(EngineError::Overloaded);
+                    let error = first.take().unwrap_or(EngineError::Unavailable);
                     let _ = settling.answer.send(Err(error));
                 }
             }
