@@ -97,7 +97,8 @@ impl Engine {
 }
 
 impl Inner {
-    fn is_leaving(&self) -> bool {
+    /// Whether the node has been told to stop.
+    pub(crate) fn is_leaving(&self) -> bool {
         self.draining.load(std::sync::atomic::Ordering::Acquire) || self.stop.is_cancelled()
     }
 
