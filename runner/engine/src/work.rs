@@ -156,6 +156,9 @@ impl Inner {
             .copied()
             .filter(|run| self.contexts.get(run).is_none())
             .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
         for facts in self.store.run_facts(&missing).await? {
             let revision = self.catalog.revision(facts.revision_id).await?;
             let resolution = match facts.resolution_id {

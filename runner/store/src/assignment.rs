@@ -386,7 +386,10 @@ impl Store {
         let ceiling = filter.to.map_or(Uuid::max(), uuid_v7_floor);
         let below = cursor.map_or(ceiling, |cursor| cursor.min(ceiling));
         // What came to a user alone is found by the user, whom an index knows.
-        let alone = filter.audience.as_deref().and_then(|audience| audience.strip_prefix("uid_"));
+        let alone = filter
+            .audience
+            .as_deref()
+            .and_then(|audience| audience.strip_prefix("uid_"));
         let uid = filter.uid.as_deref().or(alone);
         // There may have been several of that name.
         let offers: Option<Vec<i64>> = match &filter.offer {

@@ -20,7 +20,10 @@ pub struct TemplateRow {
 pub enum TemplateDelete {
     Missing,
     /// These groups and offers (the first few of each) name it.
-    UsedBy { groups: Vec<String>, offers: Vec<String> },
+    UsedBy {
+        groups: Vec<String>,
+        offers: Vec<String>,
+    },
     Deleted,
 }
 

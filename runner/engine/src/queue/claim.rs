@@ -75,7 +75,7 @@ impl Engine {
             let bell = listening.bell.notify.notified();
             tokio::pin!(bell);
             bell.as_mut().enable();
-            if inner.queues.is_news(&request.queue, &request.worker) {
+            if inner.queues.is_news(&request.queue, &request.worker, &request.tags) {
                 inner
                     .store
                     .worker_seen(&request.queue, &request.worker, &request.tags)
@@ -91,6 +91,9 @@ impl Engine {
                 () = bell => {}
                 () = tokio::time::sleep(pause) => {}
                 () = inner.stop.cancelled() => return Ok(Vec::new()),
+            }
+            if inner.is_leaving() {
+                return Ok(Vec::new());
             }
         }
     }
