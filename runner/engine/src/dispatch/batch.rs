@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Time;
 use heddle_store::StoreError;
 use heddle_store::assignment::{BATCH_MAX, End, Ended, Proposal, UserFacts, Verdict};
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ type Receiver<R, A> = mpsc::Receiver<(R, oneshot::Sender<A>)>;
 /// Where requests wait.
 pub(crate) struct Batches {
     looks: Sender<String, UserFacts>,
-    takes: Sender<Proposal, Verdict>,
+    takes: Sender<Proposal, (Verdict, Time)>,
     ends: Sender<End, Option<Ended>>,
     /// Audiences whose stock came back here: other nodes are to be told.
     pub(super) returned: Mutex<BTreeSet<String>>,
@@ -38,7 +39,7 @@ pub(crate) struct Batches {
 /// Their other ends.
 pub(crate) struct Receivers {
     looks: Receiver<String, UserFacts>,
-    takes: Receiver<Proposal, Verdict>,
+    takes: Receiver<Proposal, (Verdict, Time)>,
     ends: Receiver<End, Option<Ended>>,
 }
 
@@ -78,7 +79,8 @@ impl Batches {
         ask(&self.looks, uid.to_owned()).await
     }
 
-    pub(super) async fn take(&self, proposal: Proposal) -> Result<Verdict, DispatchError> {
+    /// What the database says of a proposal, and since when it is the user's if it was given.
+    pub(super) async fn take(&self, proposal: Proposal) -> Result<(Verdict, Time), DispatchError> {
         ask(&self.takes, proposal).await
     }
 
@@ -165,7 +167,7 @@ async fn look(inner: Arc<Inner>, batch: Vec<(String, oneshot::Sender<UserFacts>)
     }
 }
 
-async fn take(inner: Arc<Inner>, batch: Vec<(Proposal, oneshot::Sender<Verdict>)>) {
+async fn take(inner: Arc<Inner>, batch: Vec<(Proposal, oneshot::Sender<(Verdict, Time)>)>) {
     let (proposals, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
     let horizon = inner.dispatch.config.horizon;
     let now = inner.now();
@@ -174,7 +176,7 @@ async fn take(inner: Arc<Inner>, batch: Vec<(Proposal, oneshot::Sender<Verdict>)
     };
     for (answer, verdict) in answers.into_iter().zip(verdicts) {
         // Whoever has gone meanwhile finds it by polling again.
-        let _ = answer.send(verdict);
+        let _ = answer.send((verdict, now));
     }
 }
 

@@ -291,9 +291,10 @@ impl Dispatcher {
                     occurrence,
                 };
                 let id = proposal.id;
-                match inner.dispatch.batches.take(proposal).await? {
+                let (verdict, assigned_at) = inner.dispatch.batches.take(proposal).await?;
+                match verdict {
                     Verdict::Given => {
-                        let row = assignment(id, uid, audience, candidate, occurrence, now);
+                        let row = assignment(id, uid, audience, candidate, occurrence, assigned_at);
                         return Ok(Sought::Given(Box::new(row), false));
                     }
                     Verdict::NoStock => {
@@ -452,7 +453,7 @@ fn assignment(
     audience: &Offers,
     candidate: &Candidate,
     occurrence: Time,
-    now: Time,
+    assigned_at: Time,
 ) -> AssignmentRow {
     AssignmentRow {
         id,
@@ -462,7 +463,7 @@ fn assignment(
         occurrence,
         params: serde_json::Value::Object(candidate.offer.params.clone()),
         state: AssignmentState::Assigned,
-        assigned_at: now,
+        assigned_at,
         finished_at: None,
         result: None,
     }
