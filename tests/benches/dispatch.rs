@@ -372,12 +372,15 @@ async fn queue(bench: &Bench) {
     connection.made("PUT", "/v1/groups/pulled-map", &map).await;
     let runs = json!({"runs": vec![json!({}); SUBMITTED]});
     for loops in [1, 4] {
+        // A connection that is idle for long is closed.
+        connection = bench.connection().await;
         for _ in 0..QUEUED / SUBMITTED {
             connection.made("POST", "/v1/groups/pulled/runs/batch", &runs).await;
         }
         let what = format!("a run of one task each, claimed and completed, worker with {loops} loops");
         drain(bench, "q", loops, &what).await;
     }
+    connection = bench.connection().await;
     for _ in 0..QUEUED / ITEMS {
         connection.made("POST", "/v1/groups/pulled-map/runs", &json!({})).await;
     }
@@ -412,7 +415,7 @@ async fn drain(bench: &Bench, queue: &'static str, loops: usize, what: &str) {
 // Growth --------------------------------------------------------------------------------------------------------------
 
 /// The statements of a poll that gives something, with the arguments of one user.
-const STATEMENTS: [(&str, &str, &str); 3] = [
+const STATEMENTS: [(&str, &str, &str); 4] = [
     (
         "look",
         include_str!("../../runner/store/src/sql/look.sql"),
@@ -432,17 +435,24 @@ const STATEMENTS: [(&str, &str, &str); 3] = [
         "ARRAY['01999999-0000-7000-8000-000000000001'::uuid], 43200000000,
          heddle.uuid_floor(now() - interval '12 hours'), heddle.uuid_floor(now() + interval '1 hour')",
     ),
+    (
+        "end_holds",
+        include_str!("../../runner/store/src/sql/end_holds.sql"),
+        "ARRAY['01999999-0000-7000-8000-000000000001'::uuid], ARRAY['g5'], ARRAY[1::smallint], ARRAY['1'], now()",
+    ),
 ];
 
 /// What each statement of a poll reads, with few and with ten times as many users and past occurrences.
 async fn growth(bench: &Bench) {
     let mut connection = bench.connection().await;
     let sql = bench.sql().await;
-    let offer = json!({"audience": "gid_grown", "anchor": "2020-01-01T00:00:00Z", "every": "1m", "dispatch_times": "each"});
+    let offer =
+        json!({"audience": "gid_grown", "anchor": "2020-01-01T00:00:00Z", "every": "1m", "dispatch_times": "each"});
     let mut buffers: Vec<Vec<u64>> = vec![Vec::new(); STATEMENTS.len()];
     let mut rates = Vec::new();
     let sizes = [(1_000_usize, 20_i32), (10_000, 60)];
     for (users, occurrences) in sizes {
+        connection = bench.connection().await;
         bench.members("gid_grown", "g", users).await;
         connection.made("PUT", "/v1/offers/grown", &offer).await;
         // What these users did at earlier instants of the offer, a minute each, newest within the horizon.
@@ -458,11 +468,16 @@ async fn growth(bench: &Bench) {
         )
         .await
         .expect("a history");
-        sql.batch_execute("ANALYZE heddle.assignments, heddle.members, heddle.holds, heddle.occurrences, heddle.offers")
-            .await
-            .expect("statistics");
+        sql.batch_execute(
+            "ANALYZE heddle.assignments, heddle.members, heddle.holds, heddle.occurrences, heddle.offers",
+        )
+        .await
+        .expect("statistics");
         let id: i64 = sql
-            .query_one("SELECT id FROM heddle.offers WHERE name = 'grown' AND deleted_at IS NULL", &[])
+            .query_one(
+                "SELECT id FROM heddle.offers WHERE name = 'grown' AND deleted_at IS NULL",
+                &[],
+            )
             .await
             .expect("the offer")
             .get(0);
@@ -494,7 +509,10 @@ async fn growth(bench: &Bench) {
         .map(|(users, occurrences)| format!("{users} users x {occurrences} occurrences"))
         .collect();
     for ((name, ..), buffers) in STATEMENTS.iter().zip(&buffers) {
-        let figure: Vec<String> = buffers.chunks(2).map(|pair| format!("{} ({})", pair[0], pair[1])).collect();
+        let figure: Vec<String> = buffers
+            .chunks(2)
+            .map(|pair| format!("{} ({})", pair[0], pair[1]))
+            .collect();
         row(
             &format!("`{name}` for one user: buffers (generic plan)"),
             figure.join(" -> "),

@@ -108,6 +108,11 @@ async fn one_in_flight() {
         (&again["redo"], again["assignment_id"].as_str()),
         (&json!(true), ids.first().copied())
     );
+    // With all that it was given with.
+    let first = found.iter().find(|one| one["redo"] == false).expect("the first answer");
+    for field in ["assigned_at", "occurrence", "offer", "params", "audience", "state"] {
+        assert_eq!(again[field], first[field], "{field}");
+    }
     // Of offers due one after the other, the earliest goes first.
     let mut order = Vec::new();
     while let Some(assignment) = given(&nodes[0], "x").await {
@@ -200,15 +205,28 @@ async fn intervals() {
     assert!((1..=60).contains(&retry("a").await));
     // From the database, then from memory: the seconds to the next candidate, at most a minute.
     let soon = wall_clock() + chrono::TimeDelta::seconds(58);
-    offer(&node, "soon", json!({"audience": "uid_b", "starts_at": soon.to_rfc3339()})).await;
+    offer(
+        &node,
+        "soon",
+        json!({"audience": "uid_b", "starts_at": soon.to_rfc3339()}),
+    )
+    .await;
     let mut last = 59;
     for _ in 0..3 {
         let seconds = retry("b").await;
         let left = (soon - wall_clock()).num_seconds();
-        assert!((left..=last).contains(&(seconds as i64)), "{seconds} s, {left} s before it is due");
+        assert!(
+            (left..=last).contains(&(seconds as i64)),
+            "{seconds} s, {left} s before it is due"
+        );
         last = seconds as i64;
     }
-    offer(&node, "late", json!({"audience": "uid_c", "starts_at": "2100-01-01T00:00:00Z"})).await;
+    offer(
+        &node,
+        "late",
+        json!({"audience": "uid_c", "starts_at": "2100-01-01T00:00:00Z"}),
+    )
+    .await;
     for uid in ["c", "c", "nobody"] {
         assert_eq!(retry(uid).await, 60);
     }
@@ -338,8 +356,14 @@ async fn refusals() {
             &["/dispatch_times"][..],
         ),
         (json!({"audience": "gid_a", "dispatch_times": -1}), &["/dispatch_times"]),
-        (json!({"audience": "gid_a", "dispatch_times": 1.5}), &["/dispatch_times"]),
-        (json!({"audience": "gid_a", "dispatch_times": "all"}), &["/dispatch_times"]),
+        (
+            json!({"audience": "gid_a", "dispatch_times": 1.5}),
+            &["/dispatch_times"],
+        ),
+        (
+            json!({"audience": "gid_a", "dispatch_times": "all"}),
+            &["/dispatch_times"],
+        ),
         (json!({"audience": "gid_a", "every": "-5m"}), &["/every"]),
         (json!({"audience": "team"}), &["/audience"]),
         (json!({"audience": "gid_"}), &["/audience"]),
@@ -368,7 +392,12 @@ async fn refusals() {
         .expect_problem(409, &[]);
     offer(&node, "two", json!({"audience": "gid_a", "every": "6m"})).await;
     // Unknown users and users of the far future and past get nothing.
-    for (id, at) in [("past", "2020-01-01T00:00:00Z"), ("future", "2100-01-01T00:00:00Z")] {
+    for (id, at) in [
+        ("past", "2020-01-01T00:00:00Z"),
+        ("long-past", "0001-01-01T00:00:00Z"),
+        ("future", "2100-01-01T00:00:00Z"),
+        ("far-future", "9999-12-31T23:59:59Z"),
+    ] {
         offer(&node, id, json!({"audience": "uid_a", "starts_at": at})).await;
     }
     for uid in ["a", "nobody"] {

@@ -32,7 +32,10 @@ fn cursor(line: &Value) -> String {
 /// Reads on in small pages from where it left; the lines, in order.
 async fn read_on(api: &Api, kinds: &str, after: &mut Option<String>, all: &mut Vec<Value>) {
     loop {
-        let place = after.as_ref().map(|after| format!("&after={after}")).unwrap_or_default();
+        let place = after
+            .as_ref()
+            .map(|after| format!("&after={after}"))
+            .unwrap_or_default();
         let page = lines(api, &format!("kinds={kinds}&limit=7{place}")).await;
         let full = page.len() == 7;
         assert!(page.len() <= 7);
@@ -61,23 +64,23 @@ async fn everything_once_and_in_order() {
         .expect_status(201);
     for offer in 0..OFFERS {
         let spec = json!({"audience": "gid_team", "dispatch_times": "each", "params": {"n": offer}});
-        nodes[0].put(&format!("/v1/offers/o{offer}"), spec).await.expect_status(201);
+        nodes[0]
+            .put(&format!("/v1/offers/o{offer}"), spec)
+            .await
+            .expect_status(201);
     }
-    let reader = tokio::spawn({
-        let apis = [nodes[0].api().clone(), nodes[1].api().clone()];
-        async move {
-            let (mut after, mut read, mut turn) = (None, Vec::new(), 0);
-            // Not until the work is done: a transaction of some other test may hold the feed up, it is one cluster.
-            eventually("whole feed", async || {
-                turn += 1;
-                read_on(&apis[turn % 2], "assignment.*", &mut after, &mut read).await;
-                (read.len() >= 2 * USERS * OFFERS).then_some(())
-            })
-            .await;
-            read
-        }
-    });
-    let done = join_all(users.iter().enumerate().map(|(index, uid)| {
+    let reader = async {
+        let (mut after, mut read, mut turn) = (None, Vec::new(), 0);
+        // Not until the work is done: a transaction of some other test may hold the feed up, it is one cluster.
+        eventually("whole feed", async || {
+            turn += 1;
+            read_on(&nodes[turn % 2], "assignment.*", &mut after, &mut read).await;
+            (read.len() >= 2 * USERS * OFFERS).then_some(())
+        })
+        .await;
+        read
+    };
+    let working = join_all(users.iter().enumerate().map(|(index, uid)| {
         let apis = [nodes[index % 2].api().clone(), nodes[(index + 1) % 2].api().clone()];
         async move {
             let mut mine: Vec<String> = Vec::new();
@@ -101,24 +104,33 @@ async fn everything_once_and_in_order() {
             }
             (uid.clone(), mine)
         }
-    }))
-    .await;
-    let read = reader.await.expect("a reader");
+    }));
+    let (done, read) = futures::join!(working, reader);
     let mut told: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
     for line in &read {
         let text = |key: &str| line[key].as_str().unwrap_or_else(|| panic!("no {key} in {line}"));
-        told.entry(text("uid")).or_default().push((text("kind"), text("assignment_id")));
+        told.entry(text("uid"))
+            .or_default()
+            .push((text("kind"), text("assignment_id")));
     }
     for (uid, mine) in &done {
         let wanted: Vec<(&str, &str)> = mine
             .iter()
-            .flat_map(|id| [("assignment.dispatched", id.as_str()), ("assignment.completed", id.as_str())])
+            .flat_map(|id| {
+                [
+                    ("assignment.dispatched", id.as_str()),
+                    ("assignment.completed", id.as_str()),
+                ]
+            })
             .collect();
         assert_eq!(told[uid.as_str()], wanted, "{uid}");
     }
     let listed = nodes[1].all("/v1/assignments?state=completed&limit=50").await;
     let listed: BTreeSet<&str> = listed.iter().filter_map(|one| one["assignment_id"].as_str()).collect();
-    let ids: BTreeSet<&str> = done.iter().flat_map(|(_, mine)| mine.iter().map(String::as_str)).collect();
+    let ids: BTreeSet<&str> = done
+        .iter()
+        .flat_map(|(_, mine)| mine.iter().map(String::as_str))
+        .collect();
     assert_eq!((ids.len(), &listed), (USERS * OFFERS, &ids));
     // In the table as well, where CDC reads it.
     let rows: i64 = world
@@ -151,7 +163,11 @@ async fn late_commits_are_read() {
     let given = node.post("/v1/dispatch/a/next", json!({})).await.expect_status(200);
     let (mut after, mut read) = (None, Vec::new());
     read_on(&node, "assignment.*", &mut after, &mut read).await;
-    assert_eq!(read, Vec::<Value>::new(), "below an open transaction there is nothing yet");
+    assert_eq!(
+        read,
+        Vec::<Value>::new(),
+        "below an open transaction there is nothing yet"
+    );
     late.commit().await.expect("committed");
     eventually("both events", async || {
         read_on(&node, "assignment.*", &mut after, &mut read).await;
@@ -167,8 +183,11 @@ async fn late_commits_are_read() {
 async fn kinds_limits_and_following() {
     let world = World::new().await;
     let mut node = world.node().await;
-    node.put_group("g", json!({"tasks": {"t": {"script": "hello", "params": {"name": "x"}}}}))
-        .await;
+    node.put_group(
+        "g",
+        json!({"tasks": {"t": {"script": "hello", "params": {"name": "x"}}}}),
+    )
+    .await;
     for _ in 0..3 {
         assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
     }
@@ -178,14 +197,25 @@ async fn kinds_limits_and_following() {
     })
     .await;
     for line in &ends {
-        assert_eq!((&line["kind"], &line["group"]), (&json!("run.succeeded"), &json!("g")), "{line:#}");
-        assert!(line["run"].is_string() && line["at"].as_str().is_some_and(|at| at.ends_with('Z')), "{line:#}");
+        assert_eq!(
+            (&line["kind"], &line["group"]),
+            (&json!("run.succeeded"), &json!("g")),
+            "{line:#}"
+        );
+        assert!(
+            line["run"].is_string() && line["at"].as_str().is_some_and(|at| at.ends_with('Z')),
+            "{line:#}"
+        );
     }
     assert_eq!(lines(&node, "kinds=run.*").await.len(), 6);
     assert_eq!(lines(&node, "kinds=run.started,run.succeeded&limit=4").await.len(), 4);
     let rest = lines(&node, &format!("kinds=run.succeeded&after={}", cursor(&ends[0]))).await;
     assert_eq!(rest, ends[1..]);
-    assert!(lines(&node, &format!("after={}&kinds=run.succeeded", cursor(&ends[2]))).await.is_empty());
+    assert!(
+        lines(&node, &format!("after={}&kinds=run.succeeded", cursor(&ends[2])))
+            .await
+            .is_empty()
+    );
     for (query, pointer) in [
         ("after=yesterday", "/after"),
         ("limit=0", "/limit"),
@@ -195,9 +225,16 @@ async fn kinds_limits_and_following() {
     ] {
         let reply = node.get(&format!("/v1/events?{query}")).await;
         assert!(matches!(reply.status, 400 | 422), "{query}: {:#}", reply.body);
-        assert!(reply.body.to_string().contains(pointer.trim_start_matches('/')), "{:#}", reply.body);
+        assert!(
+            reply.body.to_string().contains(pointer.trim_start_matches('/')),
+            "{:#}",
+            reply.body
+        );
     }
-    let request = node.request(Method::GET, &format!("/v1/events?follow=true&kinds=run.*&after={}", cursor(&ends[2])));
+    let request = node.request(
+        Method::GET,
+        &format!("/v1/events?follow=true&kinds=run.*&after={}", cursor(&ends[2])),
+    );
     let mut following = request.send().await.expect("an answer").bytes_stream();
     node.run("g", json!({})).await;
     let mut text = String::new();
