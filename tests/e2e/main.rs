@@ -9,14 +9,17 @@ mod control;
 mod dag;
 mod dispatch;
 mod effects;
+mod events;
 mod executors;
 mod follows;
 mod grants;
 mod groups;
+mod holds;
 mod input;
 mod logs;
 mod mapped;
 mod nodes;
+mod offers;
 mod outages;
 mod params;
 mod pools;
@@ -26,6 +29,7 @@ mod sandbox;
 mod schedules;
 mod scripts;
 mod submissions;
+mod workers;
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,7 @@
 //! Queues: claims, leases, outcomes, controls; workers are this test over HTTP.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use heddle_tests::{Api, World, eventually, item, task};
@@ -433,24 +435,24 @@ async fn many_workers_do_everything_once() {
     let world = World::new().await;
     let nodes = [world.node().await, world.node().await];
     nodes[0].put_group("g", json!({"tasks": {"t": {"queue": "q"}}})).await;
+    let left = Arc::new(AtomicUsize::new(RUNS));
     let workers: Vec<_> = (0..8)
         .map(|number| {
-            let api = (*nodes[number % 2]).clone();
+            let (api, left) = ((*nodes[number % 2]).clone(), left.clone());
             tokio::spawn(async move {
                 let mut done = Vec::new();
-                loop {
-                    let more = json!({"worker": format!("w{number}"), "wait": "3s"});
+                while left.load(Ordering::Relaxed) > 0 {
+                    let more = json!({"worker": format!("w{number}"), "wait": "1s"});
                     let held = claims(&api, "q", 7, more).await;
-                    if held.is_empty() {
-                        return done;
-                    }
                     for held in held {
                         say(&api, &held, "complete", json!({"output": number}))
                             .await
                             .expect_status(200);
+                        left.fetch_sub(1, Ordering::Relaxed);
                         done.push(held["run"].as_str().expect("a run").to_owned());
                     }
                 }
+                done
             })
         })
         .collect();

@@ -22,7 +22,7 @@ mod world;
 pub use api::{Api, Reply, Sse, path_part};
 pub use dev::Dev;
 pub use node::{Node, NodeOptions};
-pub use process::{Process, program, run_program};
+pub use process::{Process, allow_open_files, program, run_program};
 pub use sink::{Request, Sink};
 pub use wire::Wire;
 pub use world::{TOKEN, World};

@@ -43,6 +43,14 @@ fn command(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
     command
 }
 
+/// Lets this process open as many files as the system allows, for tests with a thousand connections.
+pub fn allow_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("more open files");
+}
+
 /// A process that ends with this.
 #[derive(Debug)]
 pub struct Process {
@@ -60,7 +68,13 @@ impl Process {
             .open(&log)
             .expect("a file for the log");
         let mut command = command(arguments, environment);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
+        command.stderr(file);
+        Self::of(command, log)
+    }
+
+    /// Starts another program; what it says on stderr goes where its command says, `log` is shown if a test fails.
+    pub fn of(mut command: Command, log: PathBuf) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
         // SAFETY: the call is one that may be made between fork and exec.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
@@ -105,6 +119,14 @@ impl Process {
         }
     }
 
+    /// The next line that it prints with these words in it, which has to come.
+    pub async fn says(&mut self, words: &str) -> String {
+        crate::eventually(&format!("line with `{words}`"), async || {
+            std::iter::from_fn(|| self.lines.try_recv().ok()).find(|line| line.contains(words))
+        })
+        .await
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
@@ -140,6 +162,11 @@ impl Process {
     /// SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
+    }
+
+    /// SIGINT, as Ctrl-C sends it.
+    pub fn interrupt(&self) {
+        self.signal(Signal::INT);
     }
 
     /// Whether it has ended, and how.

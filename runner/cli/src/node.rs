@@ -58,6 +58,7 @@ pub struct NodeConfig {
 /// Runs a node until `shutdown` is cancelled; tells `ready` the address once migrations and the demo are in.
 pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) -> Result<()> {
     let address = config.listener.local_addr().context("the listener has no address")?;
+    allow_open_files();
     let data_dir = &config.data_dir;
     std::fs::create_dir_all(data_dir).with_context(|| format!("cannot make {}", data_dir.display()))?;
     let chance: Arc<dyn Chance> = Arc::new(SystemChance);
@@ -151,6 +152,19 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let _ = server.await;
     store.close().await;
     Ok(())
+}
+
+/// Takes as many file descriptors as the system allows: many systems allow a process 1,024 unless it asks, and thousands
+/// of polls may hang on a node, each on a connection.
+fn allow_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "the limit on open files stays as it is");
+        }
+    }
 }
 
 /// How offers are given out.

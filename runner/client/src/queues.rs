@@ -99,6 +99,9 @@ pub struct Queue {
     /// Task runs that may be claimed.
     #[serde(default)]
     pub depth: i64,
+    /// The depth was counted; that of a queue of more than 100,000 is an estimate.
+    #[serde(default)]
+    pub depth_exact: bool,
     /// Since when the oldest of them waits.
     #[serde(default)]
     pub oldest: Option<Time>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::schedule::Schedule;
-use crate::schedule::local::{parse_moment, parse_zone};
+use crate::schedule::local::{parse_far_moment, parse_moment, parse_zone};
 use crate::spec::{DailySpec, ScheduleSpec};
 use crate::{Fault, Faults, Name, Span, Time};
 
@@ -323,7 +323,9 @@ impl Offer {
                 Tz::UTC
             }
         };
-        let mut moment = |field: &str, text: Option<&String>| match text.map(|text| parse_moment(text, zone)) {
+        // Days are reckoned by the calendar, which ends earlier.
+        let parse = if kind == Daily { parse_moment } else { parse_far_moment };
+        let mut moment = |field: &str, text: Option<&String>| match text.map(|text| parse(text, zone)) {
             None => None,
             Some(Ok(at)) => Some(at),
             Some(Err(detail)) => {

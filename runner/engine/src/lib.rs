@@ -421,6 +421,11 @@ impl Engine {
         !self.inner.fenced.load(Ordering::Acquire)
     }
 
+    /// Whether the node has been told to stop.
+    pub fn is_leaving(&self) -> bool {
+        self.inner.is_leaving()
+    }
+
     /// Counters for metrics.
     pub fn counters(&self) -> Counters {
         Counters {

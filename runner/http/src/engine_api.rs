@@ -338,6 +338,10 @@ pub trait EngineApi: Send + Sync + 'static {
     }
     /// Follows what has been changed so far: called after each change, so that the next request on this node sees it.
     fn follow(&self) -> BoxFuture<'_, ()>;
+    /// Whether this node is stopping: whoever follows something here shall go on elsewhere.
+    fn leaving(&self) -> bool {
+        false
+    }
     /// Whether this node takes work: `Err` says what is missing.
     fn ready(&self) -> BoxFuture<'_, Result<(), String>>;
 }

@@ -468,6 +468,7 @@ fn queues(all: &mut Schemas) {
     let queue = object(&[
         ("name", name()),
         ("depth", integer()),
+        ("depth_exact", flag()),
         ("oldest", nullable(time())),
         ("claimed", integer()),
         ("workers", integer()),

@@ -264,7 +264,7 @@ impl Store {
         Ok(proposals.iter().map(verdict_of).collect())
     }
 
-    /// Ends holds; those that are not there (any more) are passed over. No id stands twice.
+    /// Ends holds; those that are not there (any more) are passed over. No pair of user and id stands twice.
     pub async fn end_holds(&self, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
         let mut connection = self.pool.acquire().await?;
         end_in(&mut connection, ends, now).await
@@ -385,17 +385,19 @@ impl Store {
         let floor = filter.from.map_or(Uuid::nil(), uuid_v7_floor);
         let ceiling = filter.to.map_or(Uuid::max(), uuid_v7_floor);
         let below = cursor.map_or(ceiling, |cursor| cursor.min(ceiling));
-        let offers: Option<Vec<i64>> = match (&filter.offer, &filter.audience) {
-            (None, None) => None,
-            (offer, audience) => Some(
-                sqlx::query_scalar!(
-                    "SELECT id FROM heddle.offers
-                      WHERE ($1::text IS NULL OR name = $1) AND ($2::text IS NULL OR audience = $2)",
-                    offer.as_deref(),
-                    audience.as_deref()
-                )
-                .fetch_all(&self.pool)
-                .await?,
+        // What came to a user alone is found by the user, whom an index knows.
+        let alone = filter
+            .audience
+            .as_deref()
+            .and_then(|audience| audience.strip_prefix("uid_"));
+        let uid = filter.uid.as_deref().or(alone);
+        // There may have been several of that name.
+        let offers: Option<Vec<i64>> = match &filter.offer {
+            None => None,
+            Some(offer) => Some(
+                sqlx::query_scalar!("SELECT id FROM heddle.offers WHERE name = $1", offer)
+                    .fetch_all(&self.pool)
+                    .await?,
             ),
         };
         let ids = sqlx::query_scalar!(
@@ -412,7 +414,7 @@ impl Store {
                ORDER BY 1 DESC LIMIT $6"#,
             floor,
             below,
-            filter.uid.as_deref(),
+            uid,
             offers.as_deref(),
             state,
             limit + 1,

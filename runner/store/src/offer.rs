@@ -41,6 +41,8 @@ pub enum OfferPut {
     OfTask,
     /// There is one already, and it was to be made.
     Exists,
+    /// Its template has been deleted.
+    NoTemplate,
 }
 
 /// What came of deleting an offer.
@@ -164,6 +166,18 @@ impl Store {
                 }));
             }
             _ => {}
+        }
+        if let Some(template) = &offer.template {
+            // Held until the commit: whoever deletes the template waits, and then finds this offer.
+            let there = sqlx::query_scalar!(
+                r#"SELECT true AS "there!" FROM heddle.templates WHERE name = $1 FOR SHARE"#,
+                template.as_str()
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if there.is_none() {
+                return Ok(OfferPut::NoTemplate);
+            }
         }
         if offer.kind != OfferKind::Once {
             change::lock_name(&mut tx, Noun::Audience, &offer.audience).await?;
@@ -313,17 +327,6 @@ impl Store {
         change::announce(&mut tx, by.at, Noun::Audience, &row.audience).await?;
         tx.commit().await?;
         Ok(OfferDelete::Deleted)
-    }
-
-    /// Which offers name a template; the first few.
-    pub async fn offers_with_template(&self, template: &str, limit: i64) -> Result<Vec<String>, StoreError> {
-        Ok(sqlx::query_scalar!(
-            "SELECT name FROM heddle.offers WHERE template = $1 AND deleted_at IS NULL ORDER BY name LIMIT $2",
-            template,
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?)
     }
 
     /// What an audience may be given from `reach` on: its enabled offers that are not all used up.

@@ -14,6 +14,14 @@ pub const CONNECTED_FOR: Duration = Duration::from_secs(60);
 /// How long after its last poll a worker is remembered.
 pub const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
 
+/// Up to so many task runs a queue's depth is counted; beyond, it is reckoned from the planner's statistics, so that
+/// looking at a deep queue does not cost what draining it costs.
+pub const COUNTED_MAX: i64 = 100_000;
+
+/// Of a queue that is not counted, the oldest is sought among so many at the front of each priority: within a priority,
+/// who came first stands in front, but for the turns that runs take.
+const FRONT_ROWS: i64 = 1_000;
+
 /// How many workers of a queue are shown.
 const WORKERS_SHOWN_MAX: i64 = 1_000;
 
@@ -53,6 +61,8 @@ pub struct QueueView {
     pub settings: QueueSettings,
     /// Task runs that may be claimed.
     pub depth: i64,
+    /// The depth was counted: it is at most [`COUNTED_MAX`].
+    pub depth_exact: bool,
     /// Since when the oldest of them waits.
     pub oldest: Option<Time>,
     /// Task runs that workers hold.
@@ -208,25 +218,56 @@ impl Store {
                            UNION SELECT worker FROM heddle.queue_claims c WHERE c.queue = n.name) AS u) AS "workers!"
                  FROM UNNEST($1::text[]) AS n (name)
                  LEFT JOIN heddle.queues q ON q.name = n.name
-                CROSS JOIN LATERAL (SELECT count(*) AS depth, min(r.ready_at) AS oldest
-                                      FROM heddle.queue_ready r WHERE r.queue = n.name) AS w
+                CROSS JOIN LATERAL (SELECT count(*) AS depth, min(c.ready_at) AS oldest
+                                      FROM (SELECT r.ready_at FROM heddle.queue_ready r
+                                             WHERE r.queue = n.name LIMIT $3) AS c) AS w
                 ORDER BY n.name"#,
             names,
-            connected_ms as f64
+            connected_ms as f64,
+            COUNTED_MAX + 1
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
+        let mut views: Vec<QueueView> = rows
             .into_iter()
             .map(|row| QueueView {
                 name: row.name,
                 settings: settings_of(row.paused, row.rate_count, row.rate_per_ms),
                 depth: row.depth,
+                depth_exact: row.depth <= COUNTED_MAX,
                 oldest: row.oldest,
                 claimed: row.claimed,
                 workers: row.workers,
             })
-            .collect())
+            .collect();
+        for view in views.iter_mut().filter(|view| !view.depth_exact) {
+            self.reckon_depth(view).await?;
+        }
+        Ok(views)
+    }
+
+    /// Depth and oldest of a queue that is too deep to be counted.
+    async fn reckon_depth(&self, view: &mut QueueView) -> Result<(), StoreError> {
+        let reckoned = sqlx::query!(
+            r#"WITH RECURSIVE priorities AS (
+                   (SELECT priority FROM heddle.queue_ready WHERE queue = $1 ORDER BY priority DESC LIMIT 1)
+                   UNION ALL
+                   SELECT (SELECT r.priority FROM heddle.queue_ready r
+                            WHERE r.queue = $1 AND r.priority < p.priority ORDER BY r.priority DESC LIMIT 1)
+                     FROM priorities p WHERE p.priority IS NOT NULL
+               )
+               SELECT heddle.reckoned_queue_depth($1) AS "depth!",
+                      (SELECT min(f.ready_at) FROM priorities p, LATERAL (
+                           SELECT r.ready_at FROM heddle.queue_ready r
+                            WHERE r.queue = $1 AND r.priority = p.priority ORDER BY r.turn, r.run LIMIT $2) AS f) AS oldest"#,
+            view.name,
+            FRONT_ROWS
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        view.depth = reckoned.depth.max(view.depth);
+        view.oldest = reckoned.oldest.or(view.oldest);
+        Ok(())
     }
 
     /// The workers that are connected to a queue.

@@ -545,6 +545,8 @@ impl Store {
         Ok(sqlx::query_as!(
             Depths,
             r#"SELECT (SELECT count(*) FROM heddle.ready) + (SELECT count(*) FROM heddle.ready_pooled) AS "ready!",
+                      (SELECT count(*) FROM heddle.queue_ready) AS "queued!",
+                      (SELECT count(*) FROM heddle.queue_claims) AS "claimed!",
                       (SELECT count(*) FROM heddle.running) AS "running!",
                       (SELECT count(*) FROM heddle.timers WHERE kind = 0) AS "timers!""#
         )
@@ -567,9 +569,13 @@ impl Store {
 /// How many rows the small tables have.
 #[derive(Clone, Copy, Debug)]
 pub struct Depths {
-    /// Task runs that may be claimed.
+    /// Task runs that nodes may claim.
     pub ready: i64,
-    /// Attempts under way.
+    /// Task runs that workers may claim, over all queues.
+    pub queued: i64,
+    /// Task runs that workers hold.
+    pub claimed: i64,
+    /// Attempts under way, those of workers among them.
     pub running: i64,
     /// Retries due later.
     pub timers: i64,

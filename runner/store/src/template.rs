@@ -19,8 +19,11 @@ pub struct TemplateRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateDelete {
     Missing,
-    /// These groups (the first few) name it.
-    UsedBy(Vec<String>),
+    /// These groups and offers (the first few of each) name it.
+    UsedBy {
+        groups: Vec<String>,
+        offers: Vec<String>,
+    },
     Deleted,
 }
 
@@ -121,7 +124,7 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a template that no group's current spec names.
+    /// Deletes a template that no group's current spec and no offer names.
     pub async fn delete_template(&self, by: By<'_>, name: &str) -> Result<TemplateDelete, StoreError> {
         let mut tx = self.pool.begin().await?;
         let found = sqlx::query_scalar!("SELECT schema FROM heddle.templates WHERE name = $1 FOR UPDATE", name)
@@ -142,8 +145,16 @@ impl Store {
         )
         .fetch_all(&mut *tx)
         .await?;
-        if !users.is_empty() {
-            return Ok(TemplateDelete::UsedBy(users));
+        // An offer that is put meanwhile waits for the template's row, and finds it gone.
+        let offers = sqlx::query_scalar!(
+            "SELECT name FROM heddle.offers WHERE template = $1 AND deleted_at IS NULL ORDER BY name LIMIT $2",
+            name,
+            USERS_NAMED_MAX
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        if !(users.is_empty() && offers.is_empty()) {
+            return Ok(TemplateDelete::UsedBy { groups: users, offers });
         }
         sqlx::query!("DELETE FROM heddle.templates WHERE name = $1", name)
             .execute(&mut *tx)

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use heddle_domain::Time;
+use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::spec::{GroupSpec, ScheduleSpec, TaskSpec};
 use serde_json::{Map, Value, json};
 use similar::TextDiff;
@@ -166,7 +168,9 @@ pub(crate) async fn diff(session: &Session, diff: &Diff) -> Result<ExitCode> {
             .await
             .with_context(|| document.to_string())?;
         let ours = normal(document.kind, &document.spec);
-        let theirs = found.map(|found| normal(document.kind, &strip(document.kind, found)));
+        let theirs = found
+            .map(|found| normal(document.kind, &strip(document.kind, found)))
+            .map(|theirs| without_creation(document.kind, theirs, &ours));
         if theirs.as_ref() == Some(&ours) {
             continue;
         }
@@ -216,10 +220,16 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
             Kind::Offer,
         ] {
             let request = session.client.get(&["v1", kind.path()]);
-            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+            let items: Vec<Value> = match request.send_for_all(&session.client, MAX_LISTED).await {
+                // A server that does not know these has none.
+                Err(error) if error.status() == Some(404) => continue,
+                listed => listed?,
+            };
             for item in items {
-                // A template's list may leave its schema out.
-                let Some(name) = name_of(&item) else { continue };
+                // A template's list may leave its schema out. Offers of runs' tasks go with their runs.
+                let Some(name) = name_of(&item).filter(|_| kind != Kind::Offer || item["run"].is_null()) else {
+                    continue;
+                };
                 things.push((kind, session.client.get_named(kind.path(), &name).await.unwrap_or(item)));
             }
         }
@@ -327,6 +337,10 @@ fn group_fields() -> Vec<String> {
 
 /// A spec as the server would write it, without what is at its default, so that two can be compared.
 fn normal(kind: Kind, spec: &Value) -> Value {
+    if kind == Kind::Offer {
+        // A newer server's, or a wrong one: compared as it stands.
+        return normal_offer(spec).unwrap_or_else(|| spec.clone());
+    }
     if kind != Kind::Group {
         return spec.clone();
     }
@@ -358,6 +372,34 @@ fn normal(kind: Kind, spec: &Value) -> Value {
         }
     }
     spec
+}
+
+fn normal_offer(spec: &Value) -> Option<Value> {
+    let dated = OFFER_STARTS.into_iter().any(|field| !spec[field].is_null());
+    let known: OfferSpec = serde_json::from_value(without_nulls(spec)).ok()?;
+    let offer = Offer::compile(known, Time::UNIX_EPOCH).ok()?;
+    let mut spec = heddle_store::offer::written_out(&offer);
+    let defaults = json!({"params": {}, "dispatch_times": 1, "mode": "single", "priority": 0, "return_failed": false,
+                          "enabled": true, "every_days": 1, "timezone": "UTC"});
+    let fields = spec.as_object_mut()?;
+    drop_defaults(fields, defaults.as_object()?);
+    if !dated {
+        OFFER_STARTS.into_iter().for_each(|field| drop(fields.remove(field)));
+    }
+    Some(spec)
+}
+
+/// Fields of an offer that stand for its creation when they are left out.
+const OFFER_STARTS: [&str; 2] = ["starts_at", "anchor"];
+
+/// What the server says of an offer, without the instant that the file leaves to it.
+fn without_creation(kind: Kind, mut theirs: Value, ours: &Value) -> Value {
+    if kind == Kind::Offer
+        && let Some(fields) = theirs.as_object_mut()
+    {
+        fields.retain(|field, _| !OFFER_STARTS.contains(&field.as_str()) || !ours[field.as_str()].is_null());
+    }
+    theirs
 }
 
 fn fields_of(value: &impl serde::Serialize) -> Map<String, Value> {
@@ -414,6 +456,22 @@ mod tests {
         assert_eq!(theirs, normal(Kind::Group, &file));
         assert_eq!(theirs["params"], json!({"a": null}), "a null param is a param");
         assert!(theirs.get("history").is_none(), "defaults are left out: {theirs}");
+    }
+
+    #[test]
+    fn an_offer_and_the_file_it_came_from_do_not_differ() {
+        let file = json!({"audience": "gid_a", "every": "60m", "params": {"a": null}});
+        let answer = json!({"id": "o", "kind": "interval", "audience": "gid_a", "anchor": "2026-11-20T08:00:00.000000Z",
+                            "every": "1h", "params": {"a": null}, "dispatch_times": 1, "mode": "single", "priority": 0,
+                            "max_hold": null, "return_failed": false, "enabled": true, "ends_at": null, "template": null,
+                            "created_at": "2026-11-20T08:00:00.000000Z", "updated_at": "2026-11-20T08:00:00.000000Z"});
+        let theirs = normal(Kind::Offer, &strip(Kind::Offer, answer));
+        let ours = normal(Kind::Offer, &file);
+        assert_eq!(
+            theirs["anchor"], "2026-11-20T08:00:00.000000Z",
+            "what is exported says it"
+        );
+        assert_eq!(without_creation(Kind::Offer, theirs, &ours), ours);
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub enum OfferCommand {
         /// `uid_x` or `gid_x`
         #[arg(long)]
         audience: Option<String>,
+        /// Of this offer
+        #[arg(long)]
+        offer: Option<String>,
         /// From this instant
         #[arg(long)]
         from: Option<String>,
@@ -152,10 +155,16 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
             let answer = session.client.put_offer(&id, &document::read_value(&file)?).await?;
             session.output.print(&answer, |_| format!("offer {id} set"))?;
         }
-        OfferCommand::Occurrences { audience, from, to } => {
+        OfferCommand::Occurrences {
+            audience,
+            offer,
+            from,
+            to,
+        } => {
             let request = session.client.get(&["v1", "offers", "occurrences"]);
             let request = request
                 .query_if("audience", audience)
+                .query_if("offer", offer)
                 .query_if("from", from)
                 .query_if("to", to);
             let items: Vec<Value> = request
@@ -165,7 +174,10 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
                 ("OFFER", "/offer"),
                 ("AUDIENCE", "/audience"),
                 ("OCCURRENCE", "/occurrence"),
-                ("LEFT", "/left|/stock"),
+                ("TAKEN", "/taken"),
+                ("COMPLETED", "/completed"),
+                ("FAILED", "/failed"),
+                ("LEFT", "/left"),
             ];
             session.output.print_list(&json!({ "items": items }), &columns)?;
         }

@@ -35,12 +35,31 @@ fn is_leap_second(time: &NaiveTime) -> bool {
 
 /// An instant from a date (its midnight in the zone), a local date and time (in the zone), or RFC 3339.
 pub fn parse_moment(text: &str, zone: Tz) -> Result<Time, String> {
+    parse_within(text, zone, YEARS)
+}
+
+/// The same, of four digits of a year: for what is compared with the clock and never reckoned with by the calendar.
+/// People write `9999-12-31` for never.
+pub fn parse_far_moment(text: &str, zone: Tz) -> Result<Time, String> {
+    parse_within(text, zone, 1..=9_999)
+}
+
+fn parse_within(text: &str, zone: Tz, years: std::ops::RangeInclusive<i32>) -> Result<Time, String> {
     let text = text.trim();
+    let in_range = |instant: Time| {
+        if years.contains(&chrono::Datelike::year(&instant)) {
+            Ok(crate::clock::to_micros(instant))
+        } else {
+            let shown: String = text.chars().take(40).collect();
+            let (first, last) = (years.start(), years.end());
+            Err(format!("`{shown}` is out of range: years go from {first} to {last}"))
+        }
+    };
     if let Ok(instant) = DateTime::parse_from_rfc3339(text) {
-        return in_range(instant.with_timezone(&Utc)).ok_or_else(|| no_moment(text));
+        return in_range(instant.with_timezone(&Utc));
     }
     if let Ok(date) = NaiveDate::parse_from_str(text, "%Y-%m-%d") {
-        return in_range(resolve(zone, date.and_time(NaiveTime::MIN))).ok_or_else(|| no_moment(text));
+        return in_range(resolve(zone, date.and_time(NaiveTime::MIN)));
     }
     [
         "%Y-%m-%dT%H:%M:%S%.f",
@@ -50,14 +69,7 @@ pub fn parse_moment(text: &str, zone: Tz) -> Result<Time, String> {
     ]
     .iter()
     .find_map(|format| NaiveDateTime::parse_from_str(text, format).ok())
-    .and_then(|local| in_range(resolve(zone, local)))
-    .ok_or_else(|| no_moment(text))
-}
-
-fn in_range(instant: Time) -> Option<Time> {
-    YEARS
-        .contains(&chrono::Datelike::year(&instant))
-        .then(|| crate::clock::to_micros(instant))
+    .map_or_else(|| Err(no_moment(text)), |local| in_range(resolve(zone, local)))
 }
 
 fn no_moment(text: &str) -> String {

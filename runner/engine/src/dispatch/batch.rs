@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Time;
 use heddle_store::StoreError;
 use heddle_store::assignment::{BATCH_MAX, End, Ended, Proposal, UserFacts, Verdict};
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ type Receiver<R, A> = mpsc::Receiver<(R, oneshot::Sender<A>)>;
 /// Where requests wait.
 pub(crate) struct Batches {
     looks: Sender<String, UserFacts>,
-    takes: Sender<Proposal, Verdict>,
+    takes: Sender<Proposal, (Verdict, Time)>,
     ends: Sender<End, Option<Ended>>,
     /// Audiences whose stock came back here: other nodes are to be told.
     pub(super) returned: Mutex<BTreeSet<String>>,
@@ -38,15 +39,16 @@ pub(crate) struct Batches {
 /// Their other ends.
 pub(crate) struct Receivers {
     looks: Receiver<String, UserFacts>,
-    takes: Receiver<Proposal, Verdict>,
+    takes: Receiver<Proposal, (Verdict, Time)>,
     ends: Receiver<End, Option<Ended>>,
 }
 
 async fn ask<R, A>(sender: &Sender<R, A>, request: R) -> Result<A, DispatchError> {
     let (answer, answered) = oneshot::channel();
-    sender
-        .try_send((request, answer))
-        .map_err(|_| DispatchError::Overloaded)?;
+    sender.try_send((request, answer)).map_err(|error| match error {
+        mpsc::error::TrySendError::Full(_) => DispatchError::Overloaded,
+        mpsc::error::TrySendError::Closed(_) => DispatchError::Unavailable,
+    })?;
     // An answer that never comes is one that the database refused; the batch has said so in the log.
     answered.await.map_err(|_| DispatchError::Unavailable)
 }
@@ -77,7 +79,8 @@ impl Batches {
         ask(&self.looks, uid.to_owned()).await
     }
 
-    pub(super) async fn take(&self, proposal: Proposal) -> Result<Verdict, DispatchError> {
+    /// What the database says of a proposal, and since when it is the user's if it was given.
+    pub(super) async fn take(&self, proposal: Proposal) -> Result<(Verdict, Time), DispatchError> {
         ask(&self.takes, proposal).await
     }
 
@@ -164,7 +167,7 @@ async fn look(inner: Arc<Inner>, batch: Vec<(String, oneshot::Sender<UserFacts>)
     }
 }
 
-async fn take(inner: Arc<Inner>, batch: Vec<(Proposal, oneshot::Sender<Verdict>)>) {
+async fn take(inner: Arc<Inner>, batch: Vec<(Proposal, oneshot::Sender<(Verdict, Time)>)>) {
     let (proposals, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
     let horizon = inner.dispatch.config.horizon;
     let now = inner.now();
@@ -173,7 +176,7 @@ async fn take(inner: Arc<Inner>, batch: Vec<(Proposal, oneshot::Sender<Verdict>)
     };
     for (answer, verdict) in answers.into_iter().zip(verdicts) {
         // Whoever has gone meanwhile finds it by polling again.
-        let _ = answer.send(verdict);
+        let _ = answer.send((verdict, now));
     }
 }
 
@@ -182,20 +185,25 @@ async fn end(inner: Arc<Inner>, batch: Vec<(End, oneshot::Sender<Option<Ended>>)
     let mut ends = Vec::with_capacity(batch.len());
     let mut answers = Vec::with_capacity(batch.len());
     for (end, answer) in batch {
-        if seen.insert(end.id) {
-            answers.push((end.id, answer));
+        // By user and id: that of another user's request, with an id it has heard of, says nothing of this one's.
+        let key = (end.uid.clone(), end.id);
+        if seen.insert(key.clone()) {
+            answers.push((Some(key), answer));
             ends.push(end);
         } else {
-            // The same twice at once: the second finds the first in the history. It has to be there by then.
-            answers.push((uuid::Uuid::nil(), answer));
+            // The same twice at once: the second finds the first in the history, where it is once this is committed.
+            answers.push((None, answer));
         }
     }
     let now = inner.now();
     let Some(ended) = retried("end", || inner.store.end_holds(&ends, now)).await else {
         return;
     };
-    let mut ended: HashMap<uuid::Uuid, Ended> = ended.into_iter().map(|one| (one.assignment.id, one)).collect();
-    for (id, answer) in answers {
-        let _ = answer.send(ended.remove(&id));
+    let mut ended: HashMap<(String, uuid::Uuid), Ended> = ended
+        .into_iter()
+        .map(|one| ((one.assignment.uid.clone(), one.assignment.id), one))
+        .collect();
+    for (key, answer) in answers {
+        let _ = answer.send(key.and_then(|key| ended.remove(&key)));
     }
 }

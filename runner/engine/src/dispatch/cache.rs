@@ -167,6 +167,8 @@ fn candidate(row: OfferRow) -> Option<Candidate> {
 
 /// There is nothing for a user.
 pub(super) struct Quiet {
+    /// When the next candidate comes due; `None`: there is none.
+    pub(super) next: Option<Time>,
     pub(super) until: Time,
     pub(super) members: u64,
     pub(super) versions: u64,
@@ -202,12 +204,12 @@ impl Cache {
         &self.quiet[self.hasher.hash_one(uid) as usize % SHARDS]
     }
 
-    /// Whether there is nothing for a user, and until when.
-    pub(super) fn quiet(&self, uid: &str, now: Time) -> Option<Time> {
+    /// Whether there is nothing for a user, and when the next candidate comes due.
+    pub(super) fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
         let shard = self.shard(uid).lock();
         let quiet = shard.get(uid)?;
         let holds = now < quiet.until && quiet.members == self.members() && quiet.versions == sum(&quiet.cells);
-        holds.then_some(quiet.until)
+        holds.then_some(quiet.next)
     }
 
     pub(super) fn set_quiet(&self, uid: &str, quiet: Quiet) {

@@ -25,7 +25,6 @@ mod task;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -82,8 +81,8 @@ pub enum DispatchError {
 pub enum Next {
     /// The user's; `true`: it had been given before.
     Given(Box<AssignmentRow>, bool),
-    /// Nothing, until about this instant.
-    Nothing(Time),
+    /// Nothing; the next thing that the user may be given comes due at this instant, if any.
+    Nothing(Option<Time>),
 }
 
 /// The dispatcher's part of a node.
@@ -149,12 +148,18 @@ impl Engine {
 /// What a look and a choice came to.
 enum Sought {
     Given(Box<AssignmentRow>, bool),
-    Nothing {
-        until: Time,
-        cells: Arc<[Arc<Cell>]>,
-        versions: u64,
-        members: u64,
-    },
+    Nothing(Nothing),
+}
+
+/// What is known of a user for whom there is nothing.
+struct Nothing {
+    /// When the next candidate comes due.
+    next: Option<Time>,
+    /// When to look again at the latest.
+    until: Time,
+    cells: Arc<[Arc<Cell>]>,
+    versions: u64,
+    members: u64,
 }
 
 impl Dispatcher {
@@ -163,8 +168,8 @@ impl Dispatcher {
         self.inner.dispatch.config
     }
 
-    /// Whether there is surely nothing for a user now, and until when.
-    pub fn quiet(&self, uid: &str, now: Time) -> Option<Time> {
+    /// Whether there is surely nothing for a user now, and when the next thing comes due, if any does.
+    pub fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
         self.inner.dispatch.cache.quiet(uid, now + EARLY)
     }
 
@@ -176,41 +181,37 @@ impl Dispatcher {
         loop {
             let now = inner.now();
             if wait.is_zero()
-                && let Some(until) = cache.quiet(uid, now + EARLY)
+                && let Some(next) = cache.quiet(uid, now + EARLY)
             {
-                return Ok(Next::Nothing(until));
+                return Ok(Next::Nothing(next));
             }
-            let (until, cells, versions, members) = match self.seek(uid).await? {
+            let nothing = match self.seek(uid).await? {
                 Sought::Given(row, redo) => return Ok(Next::Given(row, redo)),
-                Sought::Nothing {
-                    until,
-                    cells,
-                    versions,
-                    members,
-                } => (until, cells, versions, members),
+                Sought::Nothing(nothing) => nothing,
             };
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            if left.is_zero() || self.is_leaving() {
-                return Ok(Next::Nothing(until));
+            if left.is_zero() || inner.is_leaving() {
+                return Ok(Next::Nothing(nothing.next));
             }
-            self.wait_for_change(&cells, versions, members, until, left).await;
+            self.wait_for_change(&nothing, left).await;
+            if inner.is_leaving() {
+                // There is nobody left to look; the user goes on at another node.
+                return Ok(Next::Nothing(nothing.next));
+            }
         }
     }
 
-    fn is_leaving(&self) -> bool {
-        self.inner.draining.load(Ordering::Acquire) || self.inner.stop.is_cancelled()
-    }
-
     /// Waits until something of these audiences may have changed or come due, for `left` at most.
-    async fn wait_for_change(&self, cells: &[Arc<Cell>], versions: u64, members: u64, until: Time, left: Duration) {
+    async fn wait_for_change(&self, nothing: &Nothing, left: Duration) {
         let cache = &self.inner.dispatch.cache;
+        let Nothing { until, cells, .. } = nothing;
         // Register first, then look whether it has rung already.
         let mut bells: Vec<_> = cells.iter().map(|cell| Box::pin(cell.bell.notified())).collect();
         bells.push(Box::pin(cache.members_bell.notified()));
         for bell in &mut bells {
             bell.as_mut().enable();
         }
-        if cache::sum(cells) != versions || cache.members() != members {
+        if cache::sum(cells) != nothing.versions || cache.members() != nothing.members {
             return;
         }
         let end = tokio::time::Instant::now() + left;
@@ -218,8 +219,8 @@ impl Dispatcher {
         tokio::pin!(any);
         loop {
             let now = tokio::time::Instant::now();
-            let due = (until - self.inner.now()).to_std().unwrap_or(Duration::ZERO);
-            if now >= end || due.is_zero() || self.is_leaving() {
+            let due = (*until - self.inner.now()).to_std().unwrap_or(Duration::ZERO);
+            if now >= end || due.is_zero() || self.inner.is_leaving() {
                 return;
             }
             tokio::select! {
@@ -260,11 +261,12 @@ impl Dispatcher {
                 let window = Window::new(facts.last_finished, now, horizon);
                 let (best, next) = choose(&offers, &had, window);
                 let Some((audience, candidate, occurrence)) = best else {
-                    let mut until = next.unwrap_or(now + QUIET_MAX).min(now + QUIET_MAX);
-                    if doubtful {
-                        until = until.min(now + SOON);
-                    } else if cache.marks() == marks {
+                    let soon = doubtful.then_some(now + SOON);
+                    let next = soon.or(next);
+                    let until = next.unwrap_or(now + QUIET_MAX).min(now + QUIET_MAX);
+                    if !doubtful && cache.marks() == marks {
                         let quiet = Quiet {
+                            next,
                             until,
                             members,
                             versions,
@@ -272,13 +274,13 @@ impl Dispatcher {
                         };
                         cache.set_quiet(uid, quiet);
                     }
-                    let until = next.unwrap_or(now + QUIET_MAX).max(if doubtful { until } else { now });
-                    return Ok(Sought::Nothing {
+                    return Ok(Sought::Nothing(Nothing {
+                        next,
                         until,
                         cells,
                         versions,
                         members,
-                    });
+                    }));
                 };
                 let proposal = Proposal {
                     id: uuid_v7(now, inner.chance.bits()),
@@ -289,9 +291,10 @@ impl Dispatcher {
                     occurrence,
                 };
                 let id = proposal.id;
-                match inner.dispatch.batches.take(proposal).await? {
+                let (verdict, assigned_at) = inner.dispatch.batches.take(proposal).await?;
+                match verdict {
                     Verdict::Given => {
-                        let row = assignment(id, uid, audience, candidate, occurrence, now);
+                        let row = assignment(id, uid, audience, candidate, occurrence, assigned_at);
                         return Ok(Sought::Given(Box::new(row), false));
                     }
                     Verdict::NoStock => {
@@ -316,12 +319,13 @@ impl Dispatcher {
             };
             if again && rounds >= ROUNDS_MAX {
                 let until = inner.now() + SOON;
-                return Ok(Sought::Nothing {
+                return Ok(Sought::Nothing(Nothing {
+                    next: Some(until),
                     until,
                     cells,
                     versions,
                     members,
-                });
+                }));
             }
         }
     }
@@ -449,7 +453,7 @@ fn assignment(
     audience: &Offers,
     candidate: &Candidate,
     occurrence: Time,
-    now: Time,
+    assigned_at: Time,
 ) -> AssignmentRow {
     AssignmentRow {
         id,
@@ -459,7 +463,7 @@ fn assignment(
         occurrence,
         params: serde_json::Value::Object(candidate.offer.params.clone()),
         state: AssignmentState::Assigned,
-        assigned_at: now,
+        assigned_at,
         finished_at: None,
         result: None,
     }

@@ -75,7 +75,7 @@ impl Engine {
             let bell = listening.bell.notify.notified();
             tokio::pin!(bell);
             bell.as_mut().enable();
-            if inner.queues.is_news(&request.queue, &request.worker) {
+            if inner.queues.is_news(&request.queue, &request.worker, &request.tags) {
                 inner
                     .store
                     .worker_seen(&request.queue, &request.worker, &request.tags)
@@ -92,12 +92,16 @@ impl Engine {
                 () = tokio::time::sleep(pause) => {}
                 () = inner.stop.cancelled() => return Ok(Vec::new()),
             }
+            if inner.is_leaving() {
+                return Ok(Vec::new());
+            }
         }
     }
 }
 
 impl Inner {
-    fn is_leaving(&self) -> bool {
+    /// Whether the node has been told to stop.
+    pub(crate) fn is_leaving(&self) -> bool {
         self.draining.load(std::sync::atomic::Ordering::Acquire) || self.stop.is_cancelled()
     }
 

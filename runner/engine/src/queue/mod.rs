@@ -50,16 +50,17 @@ const REMEMBERED_MAX: usize = 10_000;
 /// How often it is noted that a worker polls.
 const SEEN_EVERY: Duration = Duration::from_secs(15);
 
-/// Outcomes that may wait for a transaction before workers are told that the node is overloaded.
-pub(crate) const ASKS_MAX: usize = 20_000;
+/// Requests that end claims, each of up to 1,000, and task runs on their way to workers, that may wait for a transaction
+/// before workers are told that the node is overloaded.
+pub(crate) const ASKS_MAX: usize = 5_000;
 
 /// What a node knows of queues.
 pub(crate) struct Queues {
     bells: Mutex<HashMap<String, Arc<Bell>>>,
     /// The turn that was claimed last, by queue.
     turns: Mutex<HashMap<String, i64>>,
-    /// When a worker's poll was noted last, by queue and worker.
-    seen: Mutex<HashMap<(String, String), Instant>>,
+    /// When a worker's poll was noted last, and with which tags, by queue and worker.
+    seen: Mutex<HashMap<(String, String), (Instant, Vec<String>)>>,
     pub(crate) asks: mpsc::Sender<Ask>,
     /// A lease was given that runs out soon.
     pub(crate) soon: Notify,
@@ -182,18 +183,21 @@ impl Queues {
         }
     }
 
-    /// Whether it is time to note that a worker polls.
-    fn is_news(&self, queue: &str, worker: &str) -> bool {
+    /// Whether it is time to note that a worker polls, or what it carries now.
+    fn is_news(&self, queue: &str, worker: &str, tags: &[String]) -> bool {
         let now = Instant::now();
         let mut seen = self.seen.lock();
         let key = (queue.to_owned(), worker.to_owned());
-        if seen.get(&key).is_some_and(|&last| now - last < SEEN_EVERY) {
+        if seen
+            .get(&key)
+            .is_some_and(|(last, carried)| now - *last < SEEN_EVERY && carried == tags)
+        {
             return false;
         }
         if seen.len() >= REMEMBERED_MAX {
             seen.clear();
         }
-        seen.insert(key, now);
+        seen.insert(key, (now, tags.to_owned()));
         true
     }
 

@@ -71,11 +71,14 @@ impl From<EngineError> for ClaimRefused {
 
 /// What waits for the settler.
 pub(crate) enum Ask {
-    /// A claim ends; the answer tells whether it was the caller's to end.
-    Settle(Settling),
+    /// Claims end, all of one request; each answer tells whether it was the caller's to end.
+    Settle(Vec<Settling>),
     /// A node hands a task run to workers.
     Enqueue(Enqueue),
 }
+
+/// Where a claim's answer will come, or why it is refused at once.
+type Begun = Result<oneshot::Receiver<Result<bool, EngineError>>, ClaimRefused>;
 
 pub(crate) struct Settling {
     claim: ClaimKey,
@@ -95,61 +98,50 @@ pub(crate) struct Enqueue {
 impl Engine {
     /// Ends claims; the answers come after their commits, in the order of the claims.
     pub async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
-        let mut waiting = Vec::with_capacity(ends.len());
-        for (claim, end) in ends {
-            waiting.push((claim, self.begin_to_end(claim, end).await));
+        let count = ends.len();
+        match self.begin_to_end(ends).await {
+            Ok(waiting) => {
+                let mut answers = Vec::with_capacity(count);
+                for (claim, waiting) in waiting {
+                    answers.push(match waiting {
+                        Ok(answered) => self.ended(&claim, answered).await,
+                        Err(refused) => Err(refused),
+                    });
+                }
+                answers
+            }
+            Err(error) => {
+                // What became of the first is what became of all.
+                let mut first = Some(error);
+                let mut refused = || -> ClaimRefused { first.take().unwrap_or(EngineError::Unavailable).into() };
+                (0..count).map(|_| Err(refused())).collect()
+            }
         }
-        let mut answers = Vec::with_capacity(waiting.len());
-        for (claim, waiting) in waiting {
-            answers.push(match waiting {
-                Ok(answered) => self.ended(&claim, answered).await,
-                Err(refused) => Err(refused),
-            });
-        }
-        answers
     }
 
-    async fn begin_to_end(
-        &self,
-        claim: ClaimKey,
-        end: ClaimEnd,
-    ) -> Result<oneshot::Receiver<Result<bool, EngineError>>, ClaimRefused> {
+    /// Hands claims to the settler, in one piece: so they end in one transaction.
+    async fn begin_to_end(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Result<Vec<(ClaimKey, Begun)>, EngineError> {
         let inner = &self.inner;
-        let ending = match end {
-            ClaimEnd::Completed(output) => {
-                inner.load_contexts(&[claim.run]).await?;
-                let bytes_max = inner
-                    .contexts
-                    .get(&claim.run)
-                    .map(|context| output_max(&context, claim.at));
-                if let Some(bytes_max) = bytes_max.filter(|&bytes_max| output.len() > bytes_max) {
-                    return Err(ClaimRefused::TooLarge(bytes_max));
+        inner.load_runs(ends.iter().map(|(claim, _)| claim.run)).await?;
+        let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
+        for (claim, end) in ends {
+            match inner.ending_of(&claim, end) {
+                Ok(ending) => {
+                    let (answer, answered) = oneshot::channel();
+                    settlings.push(Settling { claim, ending, answer });
+                    waiting.push((claim, Ok(answered)));
                 }
-                Ending::Succeeded(output)
+                Err(refused) => waiting.push((claim, Err(refused))),
             }
-            ClaimEnd::Failed {
-                message,
-                fatal,
-                retry_after,
-            } => {
-                let kind = if fatal { ErrorKind::Fatal } else { ErrorKind::Failed };
-                Ending::Failed {
-                    kind,
-                    message,
-                    trace: None,
-                    retry_after,
-                    fatal,
-                }
-            }
-            ClaimEnd::Released => Ending::Released,
-        };
-        let (answer, answered) = oneshot::channel();
-        let ask = Ask::Settle(Settling { claim, ending, answer });
-        inner.queues.asks.try_send(ask).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => EngineError::Stopping,
-        })?;
-        Ok(answered)
+        }
+        if !settlings.is_empty() {
+            let sent = inner.queues.asks.try_send(Ask::Settle(settlings));
+            sent.map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
+                mpsc::error::TrySendError::Closed(_) => EngineError::Stopping,
+            })?;
+        }
+        Ok(waiting)
     }
 
     async fn ended(
@@ -253,6 +245,32 @@ fn reason(fate: &ClaimFate) -> String {
 }
 
 impl Inner {
+    /// What a worker said, as an outcome; refused if it says too much.
+    fn ending_of(&self, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
+        Ok(match end {
+            ClaimEnd::Completed(output) => {
+                let context = self.contexts.get(&claim.run);
+                let bytes_max = context.map(|context| output_max(&context, claim.at));
+                if let Some(bytes_max) = bytes_max.filter(|&bytes_max| output.len() > bytes_max) {
+                    return Err(ClaimRefused::TooLarge(bytes_max));
+                }
+                Ending::Succeeded(output)
+            }
+            ClaimEnd::Failed {
+                message,
+                fatal,
+                retry_after,
+            } => Ending::Failed {
+                kind: if fatal { ErrorKind::Fatal } else { ErrorKind::Failed },
+                message,
+                trace: None,
+                retry_after,
+                fatal,
+            },
+            ClaimEnd::Released => Ending::Released,
+        })
+    }
+
     /// Ends claims that no worker will end, whatever comes of it: what fails here runs out by itself.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>) {
         if let Err(error) = self.settle(&claims, false).await {
@@ -452,20 +470,31 @@ pub(crate) async fn run(inner: Arc<Inner>, mut asks: mpsc::Receiver<Ask>) {
             count = asks.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
             () = inner.stop.cancelled() => return,
         }
-        let (mut settlings, mut enqueues) = (Vec::new(), Vec::new());
+        let (mut settlings, mut later, mut enqueues) = (Vec::new(), Vec::new(), Vec::new());
         let mut seen = HashSet::new();
         for ask in batch.drain(..) {
             match ask {
-                // Of two that end the same claim the first is heard.
-                Ask::Settle(settling) if seen.insert((settling.claim.run, settling.claim.at)) => {
-                    settlings.push(settling)
+                Ask::Settle(asked) => {
+                    for settling in asked {
+                        if seen.insert((settling.claim.run, settling.claim.at)) {
+                            settlings.push(settling);
+                        } else {
+                            // Of two that end the same claim one is a repeat, or has the wrong token; which, the
+                            // database tells, one after the other.
+                            later.push(settling);
+                        }
+                    }
                 }
-                Ask::Settle(settling) => drop(settling.answer.send(Ok(false))),
                 Ask::Enqueue(enqueue) => enqueues.push(enqueue),
             }
         }
-        if !settlings.is_empty() {
+        while !settlings.is_empty() {
+            let rest = settlings.split_off(settlings.len().min(BATCH_MAX));
             record(&inner, settlings).await;
+            settlings = rest;
+        }
+        for settling in later {
+            record(&inner, vec![settling]).await;
         }
         if !enqueues.is_empty() {
             hand_on(&inner, enqueues).await;
@@ -496,7 +525,7 @@ async fn record(inner: &Arc<Inner>, settlings: Vec<Settling>) {
                 tracing::warn!(%error, outcomes = batch.len(), "outcomes of workers cannot be recorded");
                 let mut first = Some(error);
                 for settling in batch {
-                    let error = first.take().unwrap_or(EngineError::Overloaded);
+                    let error = first.take().unwrap_or(EngineError::Unavailable);
                     let _ = settling.answer.send(Err(error));
                 }
             }

@@ -217,6 +217,10 @@ impl EngineApi for Engine {
         })
     }
 
+    fn leaving(&self) -> bool {
+        self.is_leaving()
+    }
+
     fn ready(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             if !self.is_ready() && self.is_healthy() {
@@ -267,6 +271,8 @@ async fn stats(engine: &Engine) -> Result<Value, Refusal> {
     Ok(json!({
         "runs": runs,
         "ready": depths.ready,
+        "queued": depths.queued,
+        "claimed": depths.claimed,
         "running": depths.running,
         "retrying": depths.timers,
         "node": {

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use heddle_store::audit::{AuditFilter, AuditRow};
 use heddle_store::setting::{RETENTION, Retention};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::access::Access;
 use crate::moment::Moment;
@@ -69,7 +69,11 @@ async fn nodes(request: Request) -> Outcome {
 }
 
 async fn stats(request: Request) -> Outcome {
-    ok(&request.app.engine.stats().await?)
+    let mut stats = request.app.engine.stats().await?;
+    let config = &request.app.config;
+    // This very request neither waits nor follows.
+    stats["node"]["waiting"] = json!(config.waits_max - request.app.waits.available_permits());
+    ok(&stats)
 }
 
 #[derive(Serialize)]

@@ -105,8 +105,9 @@ fn problem(error: DispatchError) -> Problem {
     }
 }
 
-fn nothing(until: Time, now: Time) -> Response {
-    let millis = (until - now).num_milliseconds();
+/// 204, with the seconds to what comes due next; without a candidate, the most.
+fn nothing(next: Option<Time>, now: Time) -> Response {
+    let millis = next.map_or(i64::MAX / 2, |next| (next - now).num_milliseconds());
     let seconds = (millis / 1_000 + i64::from(millis % 1_000 > 0)).clamp(*RETRY_SECONDS.start(), *RETRY_SECONDS.end());
     let mut response = StatusCode::NO_CONTENT.into_response();
     response
@@ -131,13 +132,13 @@ async fn next(mut request: Request) -> Outcome {
             .map_or(wait, |span| span.std().min(request.app.config.wait_max));
     }
     if wait == Duration::ZERO
-        && let Some(until) = dispatcher.quiet(&uid, request.now)
+        && let Some(next) = dispatcher.quiet(&uid, request.now)
     {
-        return Ok(nothing(until, request.now));
+        return Ok(nothing(next, request.now));
     }
     match dispatcher.next(&uid, wait).await.map_err(problem)? {
         Next::Given(row, redo) => ok(&AssignmentView::new(*row, redo)),
-        Next::Nothing(until) => Ok(nothing(until, dispatcher.now())),
+        Next::Nothing(next) => Ok(nothing(next, dispatcher.now())),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The feed of events, as NDJSON.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,6 +15,7 @@ use heddle_store::event::{EventPosition, EventRow};
 use serde_json::{Map, Value, json};
 
 use crate::access::Access;
+use crate::engine_api::EngineApi;
 use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request};
@@ -88,6 +90,7 @@ struct Feed {
     kinds: Option<Vec<String>>,
     left: u64,
     follow: bool,
+    engine: Arc<dyn EngineApi>,
     /// A reader that does not follow is done when all transactions below this one have been decided.
     target: Option<u64>,
     turns: u32,
@@ -170,8 +173,17 @@ impl Feed {
             if full {
                 continue;
             }
+            // All below the oldest open transaction has been seen, if only to be passed over: it is not read again.
+            self.after = self.after.max(EventPosition {
+                xid: page.settled.saturating_sub(1),
+                id: i64::MAX,
+                read: 0,
+            });
             if self.follow {
-                if self.waiting.is_empty() {
+                // A node that stops lets its readers go on at another, with their cursors.
+                if self.engine.leaving() {
+                    self.over = true;
+                } else if self.waiting.is_empty() {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
                 continue;
@@ -232,6 +244,7 @@ async fn events(request: Request) -> Outcome {
         kinds,
         left,
         follow: request.flag("follow", false)?,
+        engine: request.app.engine.clone(),
         target: None,
         turns: 0,
         waiting: VecDeque::new(),

@@ -181,6 +181,10 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
         OfferPut::Done(done) => Ok((done.row, done.created)),
         OfferPut::Exists => Err(Problem::conflict(format!("there is an offer `{id}` already")).existing(id.as_str())),
         OfferPut::OfTask => Err(of_task(id)),
+        OfferPut::NoTemplate => Err(Problem::invalid(Fault::at(
+            "/template",
+            "the template has been deleted meanwhile",
+        ))),
         OfferPut::TooMany(count) => Err(Problem::conflict(format!(
             "`{}` has {count} repeating offers already, and may have {offers_max}",
             offer.audience

@@ -186,6 +186,7 @@ struct WorkerBody {
 struct QueueBody {
     name: String,
     depth: i64,
+    depth_exact: bool,
     oldest: Option<Moment>,
     claimed: i64,
     workers: i64,
@@ -201,6 +202,7 @@ impl From<QueueView> for QueueBody {
         Self {
             name: view.name,
             depth: view.depth,
+            depth_exact: view.depth_exact,
             oldest: view.oldest.map(Into::into),
             claimed: view.claimed,
             workers: view.workers,

@@ -56,7 +56,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "groups name it"),
+        .problem(409, "groups or offers name it"),
     ]
 }
 
@@ -95,9 +95,16 @@ async fn delete(request: Request) -> Outcome {
     match request.app.store.delete_template(request.by(), &name).await? {
         TemplateDelete::Deleted => no_content(),
         TemplateDelete::Missing => Err(Problem::not_found("template", &name)),
-        TemplateDelete::UsedBy(groups) => Err(Problem::conflict(format!(
-            "the template `{name}` is used by {}",
-            super::grants::quoted("group", &groups)
-        ))),
+        TemplateDelete::UsedBy { groups, offers } => {
+            let users: Vec<String> = [("group", groups), ("offer", offers)]
+                .into_iter()
+                .filter(|(_, names)| !names.is_empty())
+                .map(|(noun, names)| super::grants::quoted(noun, &names))
+                .collect();
+            Err(Problem::conflict(format!(
+                "the template `{name}` is used by {}",
+                users.join(" and ")
+            )))
+        }
     }
 }

@@ -9,7 +9,7 @@ WITH ended AS (
         AS e (id, state, progress, error, gated)
 ),
 gone AS (
-    DELETE FROM heddle.runs_live l USING ended e WHERE l.id = e.id
+    DELETE FROM heddle.runs_live l USING ended e WHERE l.id = ANY ($1) AND l.id = e.id
     RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated
 ),
 told AS (

@@ -55,19 +55,18 @@ stocked AS (
                SELECT coalesce(o.stock, 2147483647) FROM heddle.offers o WHERE o.id = excluded.offer_id) - c.taken))
     RETURNING offer_id, occurrence, granted
 ),
-given AS (
-    SELECT r.* FROM (
-        SELECT j.*, row_number() OVER (PARTITION BY offer_id, occurrence ORDER BY place) AS nth
-          FROM judged j WHERE verdict = 0
-    ) r JOIN stocked s ON s.offer_id = r.offer_id AND s.occurrence = r.occurrence
-     WHERE r.nth <= s.granted
+-- First come, first served. Joined with the occurrences, not with itself: these are few, holds may be many.
+served AS MATERIALIZED (
+    SELECT r.*, r.verdict = 0 AND r.nth <= s.granted AS given
+      FROM (SELECT j.*, row_number() OVER (PARTITION BY offer_id, occurrence, verdict ORDER BY place) AS nth
+              FROM judged j) r
+      LEFT JOIN stocked s ON s.offer_id = r.offer_id AND s.occurrence = r.occurrence
 ),
 told AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT 'assignment.dispatched', assigned_at, jsonb_build_object(
                'assignment_id', id, 'offer', name, 'uid', uid, 'audience', audience,
                'occurrence', heddle.moment(occurrence))
-      FROM given ORDER BY place
+      FROM served WHERE given ORDER BY place
 )
-SELECT j.id AS "id!", CASE WHEN g.id IS NOT NULL THEN 0 WHEN j.verdict = 0 THEN 6 ELSE j.verdict END AS "verdict!"
-  FROM judged j LEFT JOIN given g ON g.id = j.id
+SELECT id AS "id!", CASE WHEN given THEN 0 WHEN verdict = 0 THEN 6 ELSE verdict END AS "verdict!" FROM served

@@ -18,11 +18,11 @@ taken AS (
     RETURNING r.run, r.task, r.item, r.attempt, r.priority, r.turn, r.timeout_ms, r.params
 ),
 placed AS MATERIALIZED (
-    SELECT t.run, t.task, t.item, t.attempt, t.turn, t.params, t.place, f.id, f.lease, now.at AS claimed_at,
-           now.at + t.timeout_ms * interval '1 millisecond' AS deadline_at
-      FROM (SELECT taken.*, row_number() OVER (ORDER BY priority DESC, turn, run, task, item) AS place FROM taken) AS t
-      JOIN UNNEST($4::uuid[], $5::bigint[]) WITH ORDINALITY AS f (id, lease, place) ON f.place = t.place
-     CROSS JOIN (SELECT clock_timestamp() AS at) AS now
+    SELECT t.*, ($4::uuid[])[t.place] AS id, ($5::bigint[])[t.place] AS lease,
+           least(t.claimed_at + $7::bigint * interval '1 millisecond', t.deadline_at) AS lease_expires_at
+      FROM (SELECT taken.*, now.at AS claimed_at, now.at + timeout_ms * interval '1 millisecond' AS deadline_at,
+                   row_number() OVER (ORDER BY priority DESC, turn, run, task, item)::integer AS place
+              FROM taken CROSS JOIN (SELECT clock_timestamp() AS at) AS now) AS t
 ),
 held AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
@@ -31,12 +31,10 @@ held AS (
 claimed AS (
     INSERT INTO heddle.queue_claims (run, task, item, attempt, id, lease, queue, worker, lease_ms, claimed_at,
         lease_expires_at, deadline_at)
-    SELECT run, task, item, attempt, id, lease, $1, $6, $7::bigint, claimed_at,
-           least(claimed_at + $7::bigint * interval '1 millisecond', deadline_at), deadline_at
+    SELECT run, task, item, attempt, id, lease, $1, $6, $7::bigint, claimed_at, lease_expires_at, deadline_at
       FROM placed
-    RETURNING id, lease_expires_at
 )
 SELECT p.run AS "run!", p.task AS "task!", p.item AS "item!", p.attempt AS "attempt!", p.turn AS "turn!", p.params,
-       p.id AS "id!", p.lease AS "lease!", p.deadline_at, c.lease_expires_at AS "lease_expires_at!"
-  FROM placed p JOIN claimed c ON c.id = p.id
+       p.id AS "id!", p.lease AS "lease!", p.deadline_at, p.lease_expires_at AS "lease_expires_at!"
+  FROM placed p
  ORDER BY p.place
