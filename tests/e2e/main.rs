@@ -15,6 +15,7 @@ mod groups;
 mod input;
 mod logs;
 mod mapped;
+mod messages;
 mod nodes;
 mod outages;
 mod params;
