@@ -171,9 +171,6 @@ BEGIN
         EXECUTE format('CREATE TABLE heddle.%I (LIKE heddle.%I INCLUDING ALL, CHECK (day = %L))', name, base, due);
         EXECUTE format('ALTER TABLE heddle.%I ATTACH PARTITION heddle.%I FOR VALUES IN (%L)', base, name, due);
     END LOOP;
-    -- Rows are inserted once and hardly changed; what their readers need of a vacuum comes with the first of them.
-    EXECUTE format('ALTER TABLE heddle.%I SET (autovacuum_vacuum_insert_scale_factor = 1, '
-                   'autovacuum_analyze_scale_factor = 1)', 'messages_' || to_char(due, 'YYYYMMDD'));
     INSERT INTO heddle.message_partitions (day) VALUES (due);
     RETURN true;
 END

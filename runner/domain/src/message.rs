@@ -176,7 +176,9 @@ fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time)
 
 fn not_too_far(day: NaiveDate, today: NaiveDate) -> Result<(), String> {
     if day.signed_duration_since(today).num_days() > DAYS_AHEAD_MAX {
-        return Err(format!("`due` is at most {DAYS_AHEAD_MAX} days ahead, and {day} is more"));
+        return Err(format!(
+            "`due` is at most {DAYS_AHEAD_MAX} days ahead, and {day} is more"
+        ));
     }
     Ok(())
 }
@@ -252,15 +254,30 @@ mod tests {
         check("[]", "");
         check(&format!("{{\"receiver\":1,{due}}}"), "`sender` is missing");
         check(&format!("{{\"sender\":-1,\"receiver\":1,{due}}}"), "not -1");
-        check(&format!("{{\"sender\":9223372036854775808,\"receiver\":1,{due}}}"), "9223372036854775807");
+        check(
+            &format!("{{\"sender\":9223372036854775808,\"receiver\":1,{due}}}"),
+            "9223372036854775807",
+        );
         check(&format!("{{\"sender\":1.5,\"receiver\":1,{due}}}"), "1.5");
         check(&format!("{{\"sender\":\"1\",\"receiver\":1,{due}}}"), "whole number");
         check("{\"sender\":1,\"receiver\":1}", "`due` is missing");
         check("{\"sender\":1,\"receiver\":1,\"due\":5}", "string");
-        check(&format!("{{\"sender\":1,\"receiver\":1,{due},\"payload\":\"123456789\"}}"), "11 bytes");
-        check(&format!("{{\"sender\":1,\"receiver\":1,{due},\"key\":\"\"}}"), "1 to 512");
-        check(&format!("{{\"sender\":1,\"sender\":1,\"receiver\":1,{due}}}"), "duplicate");
-        check(&format!("{{\"sender\":1,\"receiver\":1,{due},\"sendr\":1}}"), "unknown field");
+        check(
+            &format!("{{\"sender\":1,\"receiver\":1,{due},\"payload\":\"123456789\"}}"),
+            "11 bytes",
+        );
+        check(
+            &format!("{{\"sender\":1,\"receiver\":1,{due},\"key\":\"\"}}"),
+            "1 to 512",
+        );
+        check(
+            &format!("{{\"sender\":1,\"sender\":1,\"receiver\":1,{due}}}"),
+            "duplicate",
+        );
+        check(
+            &format!("{{\"sender\":1,\"receiver\":1,{due},\"sendr\":1}}"),
+            "unknown field",
+        );
         let text = format!("{{\"sender\":1,\"receiver\":2,{due}}}");
         assert_eq!(read(&topic, &text, now()).unwrap().payload, "null");
     }

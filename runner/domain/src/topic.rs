@@ -302,13 +302,22 @@ mod tests {
         check(json!({}), &[""]);
         check(json!({"script": "a", "queue": "b"}), &["/queue"]);
         check(json!({"script": "a@b"}), &["/script"]);
-        check(json!({"script": "a", "batch": 1001, "concurrency": 0}), &["/batch", "/concurrency"]);
+        check(
+            json!({"script": "a", "batch": 1001, "concurrency": 0}),
+            &["/batch", "/concurrency"],
+        );
         check(json!({"script": "a", "timezone": "Moon"}), &["/timezone"]);
         check(json!({"script": "a", "send_at": "25:00"}), &["/send_at"]);
-        check(json!({"script": "a", "granularity": "instant", "send_at": "05:00"}), &["/send_at"]);
+        check(
+            json!({"script": "a", "granularity": "instant", "send_at": "05:00"}),
+            &["/send_at"],
+        );
         check(json!({"script": "a", "retry": {"strategy": "fixed"}}), &["/retry"]);
         check(json!({"queue": "a", "sql": ["w"]}), &["/sql"]);
-        check(json!({"script": "a", "rate": {"count": 0, "per": "0ms"}}), &["/rate/count", "/rate/per"]);
+        check(
+            json!({"script": "a", "rate": {"count": 0, "per": "0ms"}}),
+            &["/rate/count", "/rate/per"],
+        );
     }
 
     #[test]
@@ -321,7 +330,10 @@ mod tests {
         assert_eq!(topic.sent_from(today), "2026-11-21T01:30:00Z".parse::<Time>().unwrap());
         assert_eq!(topic.end_of(today), "2026-11-21T16:00:00Z".parse::<Time>().unwrap());
         let plain = compile(json!({"script": "a"})).unwrap();
-        assert_eq!((plain.spec.send_at.as_deref(), plain.concurrency()), (Some("00:00"), None));
+        assert_eq!(
+            (plain.spec.send_at.as_deref(), plain.concurrency()),
+            (Some("00:00"), None)
+        );
         assert_eq!(compile(json!({"queue": "a"})).unwrap().concurrency(), Some(16));
     }
 

@@ -79,7 +79,10 @@ impl Store {
                 }));
             }
             Some(row) => {
-                if let Some(field) = fixed.iter().find(|field| row.spec.get(**field) != write.spec.get(**field)) {
+                if let Some(field) = fixed
+                    .iter()
+                    .find(|field| row.spec.get(**field) != write.spec.get(**field))
+                {
                     let used = sqlx::query_scalar!(
                         r#"SELECT EXISTS (SELECT FROM heddle.message_days WHERE topic = $1 AND dropped_at IS NULL) AS "used!""#,
                         row.id

@@ -100,11 +100,20 @@ mod tests {
     #[test]
     fn messages_get_what_they_wish() {
         let _host = Host::new();
-        let batch = vec![message("{}"), message(r#"{"do": "fatal"}"#), message(r#"{"do": "fail", "until": 1}"#)];
+        let batch = vec![
+            message("{}"),
+            message(r#"{"do": "fatal"}"#),
+            message(r#"{"do": "fail", "until": 1}"#),
+        ];
         let outcomes = handle("any", batch).unwrap();
         assert!(outcomes[0].is_ok() && outcomes[2].is_ok());
         assert!(outcomes[1].as_ref().unwrap_err().is_fatal());
-        assert_eq!(handle("any", vec![message("1"), message(r#"{"do": "short"}"#)]).unwrap().len(), 1);
+        assert_eq!(
+            handle("any", vec![message("1"), message(r#"{"do": "short"}"#)])
+                .unwrap()
+                .len(),
+            1
+        );
     }
 
     #[test]

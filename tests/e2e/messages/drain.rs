@@ -15,7 +15,9 @@ async fn in_the_order_of_bucket_and_id() {
     postbox(&world, &node).await;
     put_topic(&node, "kept-order", kept(json!({"batch": 400}))).await;
     // Senders in no order, two thirds of them in shared buckets.
-    let messages: Vec<Value> = (0..1_500u64).map(|n| due_now(n * 7_919 % 1_500 * 20, json!({"n": n}))).collect();
+    let messages: Vec<Value> = (0..1_500u64)
+        .map(|n| due_now(n * 7_919 % 1_500 * 20, json!({"n": n})))
+        .collect();
     send(&node, "kept-order", &messages).await;
     ended(&node, "kept-order", 1_500).await;
     let ids = delivered(&world).await;
@@ -27,14 +29,23 @@ async fn in_the_order_of_bucket_and_id() {
     assert!(stored.iter().all(|found| found["state"] == "sent"));
     let sql = world.sql().await;
     let batches = sql
-        .query("SELECT count(*) FROM public.postbox GROUP BY batch ORDER BY min(place)", &[])
+        .query(
+            "SELECT count(*) FROM public.postbox GROUP BY batch ORDER BY min(place)",
+            &[],
+        )
         .await
         .unwrap();
     let sizes: Vec<i64> = batches.iter().map(|row| row.get(0)).collect();
     assert_eq!(sizes, [400, 400, 400, 300]);
     let (_, day) = only_day(&node, "kept-order").await;
     assert_eq!((&day["sent"], &day["state"]), (&json!(1_500), &json!("drained")));
-    assert!(day["buckets"].as_array().unwrap().iter().all(|bucket| bucket["state"] == "drained"));
+    assert!(
+        day["buckets"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|bucket| bucket["state"] == "drained")
+    );
     let metrics = node.get("/metrics").await.body.to_string();
     assert!(metrics.contains("heddle_messages_sent_total 1500"), "{metrics}");
 }
@@ -48,7 +59,10 @@ async fn not_before_its_instant() {
     put_topic(&node, "kept-later", kept(json!({}))).await;
     let sql = world.sql().await;
     let soon: String = sql
-        .query_one("SELECT to_char(now() AT TIME ZONE 'UTC' + interval '2 seconds', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')", &[])
+        .query_one(
+            "SELECT to_char(now() AT TIME ZONE 'UTC' + interval '2 seconds', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
+            &[],
+        )
         .await
         .unwrap()
         .get(0);
@@ -56,7 +70,10 @@ async fn not_before_its_instant() {
     send(&node, "kept-later", &[at(1, &soon), at(2, "2013-07-01T00:00:00+02:00")]).await;
     ended(&node, "kept-later", 2).await;
     let early: i64 = sql
-        .query_one("SELECT count(*) FROM public.postbox WHERE sender = 1 AND due::timestamptz > now()", &[])
+        .query_one(
+            "SELECT count(*) FROM public.postbox WHERE sender = 1 AND due::timestamptz > now()",
+            &[],
+        )
         .await
         .unwrap()
         .get(0);
@@ -77,7 +94,12 @@ async fn a_day_comes() {
     let world = World::new().await;
     let node = world.node().await;
     postbox(&world, &node).await;
-    put_topic(&node, "kept-day", json!({"script": "postbox", "sql": ["postbox"], "send_at": "09:30"})).await;
+    put_topic(
+        &node,
+        "kept-day",
+        json!({"script": "postbox", "sql": ["postbox"], "send_at": "09:30"}),
+    )
+    .await;
     let (day, later) = (day_ahead(&world, 1).await, day_ahead(&world, 2).await);
     let message = |sender: u64, due: &str| json!({"sender": sender, "receiver": 1, "due": due});
     let messages: Vec<Value> = (0..300).map(|n| message(n * 31 % 300, &day)).collect();
@@ -85,17 +107,26 @@ async fn a_day_comes() {
     send(&node, "kept-day", &[message(1, &later)]).await;
     let sql = world.sql().await;
     let due: String = sql
-        .query_one("SELECT (due_at AT TIME ZONE 'UTC')::text FROM heddle.message_slices WHERE day = $1::text::date", &[&day])
+        .query_one(
+            "SELECT (due_at AT TIME ZONE 'UTC')::text FROM heddle.message_slices WHERE day = $1::text::date",
+            &[&day],
+        )
         .await
         .unwrap()
         .get(0);
     assert_eq!(due, format!("{day} 09:30:00"));
     // Tomorrow is made to come now.
-    sql.execute("UPDATE heddle.message_slices SET due_at = now() WHERE day = $1::text::date", &[&day])
-        .await
-        .unwrap();
+    sql.execute(
+        "UPDATE heddle.message_slices SET due_at = now() WHERE day = $1::text::date",
+        &[&day],
+    )
+    .await
+    .unwrap();
     eventually("a drained day", async || {
-        let found = node.get(&format!("/v1/topics/kept-day/days/{day}")).await.expect_status(200);
+        let found = node
+            .get(&format!("/v1/topics/kept-day/days/{day}"))
+            .await
+            .expect_status(200);
         (found["sent"] == 300 && found["state"] == "drained").then_some(())
     })
     .await;
@@ -106,12 +137,23 @@ async fn a_day_comes() {
         .iter()
         .map(|row| row.get(0))
         .collect();
-    assert_eq!(order, (0..300).collect::<Vec<i64>>(), "by bucket, the other day not at all");
+    assert_eq!(
+        order,
+        (0..300).collect::<Vec<i64>>(),
+        "by bucket, the other day not at all"
+    );
     let answer = node
-        .post("/v1/topics/kept-day/messages", json!([message(5, &day), message(5, &later)]))
+        .post(
+            "/v1/topics/kept-day/messages",
+            json!([message(5, &day), message(5, &later)]),
+        )
         .await
         .expect_status(200);
-    assert_eq!((&answer["accepted"], &answer["rejected"][0]["line"]), (&json!(1), &json!(1)), "{answer:#}");
+    assert_eq!(
+        (&answer["accepted"], &answer["rejected"][0]["line"]),
+        (&json!(1), &json!(1)),
+        "{answer:#}"
+    );
 }
 
 /// Outcomes are by message: what fails is tried again alone, what fails for good is given up, the rest is sent.
@@ -129,10 +171,18 @@ async fn failures_are_their_own() {
     messages.push(due_now(103, json!({"do": "skip"})));
     let answer = send(&node, "kept-fail", &messages).await;
     ended(&node, "kept-fail", 54).await;
-    assert_eq!((count(&node, "kept-fail", "sent").await, count(&node, "kept-fail", "failed").await), (52, 2));
+    assert_eq!(
+        (
+            count(&node, "kept-fail", "sent").await,
+            count(&node, "kept-fail", "failed").await
+        ),
+        (52, 2)
+    );
     let state = async |place: usize| {
         let id = answer["ids"][place].as_str().unwrap();
-        node.get(&format!("/v1/topics/kept-fail/messages/{id}")).await.expect_status(200)
+        node.get(&format!("/v1/topics/kept-fail/messages/{id}"))
+            .await
+            .expect_status(200)
     };
     assert_eq!(state(50).await["state"], "sent");
     let given_up = state(51).await;
@@ -152,7 +202,10 @@ async fn failures_are_their_own() {
         .get(0);
     assert_eq!(times, 50, "the others were sent once");
     let rows = sql
-        .query("SELECT attempt FROM public.postbox WHERE sender = 101 ORDER BY place", &[])
+        .query(
+            "SELECT attempt FROM public.postbox WHERE sender = 101 ORDER BY place",
+            &[],
+        )
         .await
         .unwrap();
     let attempts: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
@@ -186,7 +239,11 @@ async fn batches_that_break() {
     for name in ["trap", "short", "refuse"] {
         ended(&node, name, 60).await;
         let counts = (count(&node, name, "sent").await, count(&node, name, "failed").await);
-        assert_eq!(counts, (59, 1), "{name}: only the one that breaks its batch is given up");
+        assert_eq!(
+            counts,
+            (59, 1),
+            "{name}: only the one that breaks its batch is given up"
+        );
     }
     ended(&node, "late", 1).await;
     let failed = node.all("/v1/topics/late/messages").await;
@@ -197,7 +254,13 @@ async fn batches_that_break() {
         .into_iter()
         .filter(|found| found["state"] == "failed")
         .collect();
-    assert!(failed[0]["error"].as_str().unwrap().contains("0 outcomes for 1 message"), "{failed:#?}");
+    assert!(
+        failed[0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("0 outcomes for 1 message"),
+        "{failed:#?}"
+    );
 }
 
 /// A topic sends no more than its rate, and has no more batches in hand than its concurrency.
@@ -212,9 +275,12 @@ async fn within_bounds() {
     let slow: Vec<Value> = (0..40).map(|n| due_now(n, json!({"do": "wait", "ms": 20}))).collect();
     let sql = world.sql().await;
     let began = tokio::time::Instant::now();
-    sql.execute("UPDATE heddle.topic_drains SET allowance = 0, allowed_at = clock_timestamp()", &[])
-        .await
-        .unwrap();
+    sql.execute(
+        "UPDATE heddle.topic_drains SET allowance = 0, allowed_at = clock_timestamp()",
+        &[],
+    )
+    .await
+    .unwrap();
     send(&node, "rated", &messages).await;
     send(&node, "narrow", &slow).await;
     let mut most = 0;
@@ -252,10 +318,12 @@ async fn only_the_days_partitions() {
     send(&node, "far", &messages).await;
     let sql = world.sql().await;
     // As the store's connections are set up, and its transactions: see `message_lock.sql`.
-    sql.batch_execute("SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-                       SET plan_cache_mode = force_custom_plan; SET enable_sort = off; SET enable_bitmapscan = off")
-        .await
-        .unwrap();
+    sql.batch_execute(
+        "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+                       SET plan_cache_mode = force_custom_plan; SET enable_sort = off; SET enable_bitmapscan = off",
+    )
+    .await
+    .unwrap();
     let day = day_ahead(&world, 3).await;
     let partition = format!("messages_{}", day.replace('-', ""));
     let statements = [
@@ -267,7 +335,9 @@ async fn only_the_days_partitions() {
         (
             include_str!("../../../runner/store/src/sql/messages_of_slices.sql"),
             "(int, date, bigint[], smallint[], uuid[], bigint)",
-            format!("(1, '{day}', '{{1,2}}', '{{-1,-1}}', array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{{2}}'), 1000)"),
+            format!(
+                "(1, '{day}', '{{1,2}}', '{{-1,-1}}', array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{{2}}'), 1000)"
+            ),
         ),
         (
             include_str!("../../../runner/store/src/sql/messages_look.sql"),
@@ -276,7 +346,9 @@ async fn only_the_days_partitions() {
         ),
     ];
     for (place, (statement, types, values)) in statements.into_iter().enumerate() {
-        sql.batch_execute(&format!("PREPARE s{place} {types} AS {statement}")).await.unwrap();
+        sql.batch_execute(&format!("PREPARE s{place} {types} AS {statement}"))
+            .await
+            .unwrap();
         let rows = sql
             .simple_query(&format!("EXPLAIN EXECUTE s{place} {values}"))
             .await
@@ -292,6 +364,9 @@ async fn only_the_days_partitions() {
         assert!(plan.contains(&partition), "{plan}");
         let others = plan.matches(" on messages_").count() - plan.matches(&format!(" on {partition}")).count();
         assert_eq!(others, 0, "{plan}");
-        assert!(!plan.contains("Seq Scan on messages_") && !plan.contains("Sort"), "{plan}");
+        assert!(
+            !plan.contains("Seq Scan on messages_") && !plan.contains("Sort"),
+            "{plan}"
+        );
     }
 }

@@ -28,13 +28,21 @@ async fn what_comes_in_is_found_again() {
     let answer = node.post(path, message(123)).await.expect_status(200);
     assert_eq!((&answer["accepted"], &answer["rejected"]), (&json!(1), &json!([])));
     let id = answer["ids"][0].as_str().unwrap().to_owned();
-    send(&node, "birthdays", &[message(4_294_967_295), message(9_223_372_036_854_775_807)]).await;
+    send(
+        &node,
+        "birthdays",
+        &[message(4_294_967_295), message(9_223_372_036_854_775_807)],
+    )
+    .await;
     let lines = format!("{}\n\n{}", message(0), message(10_123));
     let answer = send_lines(&node, "birthdays", lines).await.expect_status(200);
     assert_eq!(answer["accepted"], 2, "{answer:#}");
 
     let (_, found) = only_day(&node, "birthdays").await;
-    assert_eq!((&found["total"], &found["sent"], &found["state"]), (&json!(5), &json!(0), &json!("scheduled")));
+    assert_eq!(
+        (&found["total"], &found["sent"], &found["state"]),
+        (&json!(5), &json!(0), &json!("scheduled"))
+    );
     let buckets: Vec<(i64, i64)> = found["buckets"]
         .as_array()
         .unwrap()
@@ -45,8 +53,20 @@ async fn what_comes_in_is_found_again() {
 
     let one = node.get(&format!("{path}/{id}")).await.expect_status(200);
     assert_eq!(
-        (&one["sender"], &one["bucket"], &one["due"], &one["payload"], &one["state"]),
-        (&json!(123), &json!(123), &json!(day), &json!({"text": "日"}), &json!("scheduled"))
+        (
+            &one["sender"],
+            &one["bucket"],
+            &one["due"],
+            &one["payload"],
+            &one["state"]
+        ),
+        (
+            &json!(123),
+            &json!(123),
+            &json!(day),
+            &json!({"text": "日"}),
+            &json!("scheduled")
+        )
     );
     let of_sender = node.all(&format!("{path}?sender=4294967295")).await;
     assert_eq!((of_sender.len(), &of_sender[0]["bucket"]), (1, &json!(7_295)));
@@ -57,7 +77,9 @@ async fn what_comes_in_is_found_again() {
     assert_eq!(senders, [0, 123, 10_123, 9_223_372_036_854_775_807, 4_294_967_295]);
     node.get(&format!("{path}?day=tomorrow")).await.expect_problem(400, &[]);
     node.get(&format!("{path}?sender=-1")).await.expect_problem(400, &[]);
-    node.get(&format!("{path}/{}", uuid::Uuid::nil())).await.expect_problem(404, &[]);
+    node.get(&format!("{path}/{}", uuid::Uuid::nil()))
+        .await
+        .expect_problem(404, &[]);
 }
 
 /// Each thing that is wrong with a message is said, at its place or with its line.
@@ -66,7 +88,12 @@ async fn what_is_wrong_is_said() {
     let world = World::new().await;
     let node = world.node().await;
     put_topic(&node, "days", json!({"script": "postbox", "max_payload": 32})).await;
-    put_topic(&node, "instants", json!({"script": "postbox", "granularity": "instant"})).await;
+    put_topic(
+        &node,
+        "instants",
+        json!({"script": "postbox", "granularity": "instant"}),
+    )
+    .await;
     let path = "/v1/topics/days/messages";
     let day = day_ahead(&world, 2).await;
     let (today, yesterday) = (day_ahead(&world, 0).await, day_ahead(&world, -1).await);
@@ -74,9 +101,18 @@ async fn what_is_wrong_is_said() {
     let check = async |field: &str, value: Value| {
         let mut message = good.clone();
         message[field] = value;
-        node.post(path, message).await.expect_problem(422, &[&format!("/{field}")]);
+        node.post(path, message)
+            .await
+            .expect_problem(422, &[&format!("/{field}")]);
     };
-    for due in [json!(today), json!(yesterday), json!("2026-02-30"), json!("21.11.2036"), json!(""), json!(7)] {
+    for due in [
+        json!(today),
+        json!(yesterday),
+        json!("2026-02-30"),
+        json!("21.11.2036"),
+        json!(""),
+        json!(7),
+    ] {
         check("due", due).await;
     }
     check("due", json!("2999-01-01")).await;
@@ -87,12 +123,16 @@ async fn what_is_wrong_is_said() {
     check("sender", json!("1")).await;
     check("payload", json!("x".repeat(40))).await;
     check("key", json!("")).await;
-    node.post(path, json!({"sender": 1})).await.expect_problem(422, &["/receiver"]);
+    node.post(path, json!({"sender": 1}))
+        .await
+        .expect_problem(422, &["/receiver"]);
     node.post(path, json!("text")).await.expect_problem(422, &[""]);
     node.post("/v1/topics/instants/messages", good.clone())
         .await
         .expect_problem(422, &["/due"]);
-    node.post("/v1/topics/none/messages", good.clone()).await.expect_problem(404, &[]);
+    node.post("/v1/topics/none/messages", good.clone())
+        .await
+        .expect_problem(404, &[]);
     let body = |text: &'static str| node.request(Method::POST, path).body(text);
     node.send(body("")).await.expect_problem(400, &[]);
     node.send(body("{\"sender\": 1,")).await.expect_problem(400, &[]);
@@ -102,7 +142,10 @@ async fn what_is_wrong_is_said() {
         .post(path, json!([good, {"sender": -1, "receiver": 2, "due": day}, good]))
         .await
         .expect_status(200);
-    assert_eq!((&answer["accepted"], &answer["rejected"][0]["line"]), (&json!(2), &json!(2)));
+    assert_eq!(
+        (&answer["accepted"], &answer["rejected"][0]["line"]),
+        (&json!(2), &json!(2))
+    );
     let long = format!("{{\"pad\":\"{}\"}}", "x".repeat(20_000));
     let lines = format!("{good}\nnonsense\n\n{long}\n{good}\n{{\"sender\":1}}");
     let answer = send_lines(&node, "days", lines).await.expect_status(200);
@@ -118,7 +161,10 @@ async fn what_is_wrong_is_said() {
     assert_eq!(answer["rejected_total"], 3);
     // Very many wrong lines are counted, and not all named.
     let answer = send_lines(&node, "days", "[]\n".repeat(1_500)).await.expect_status(200);
-    assert_eq!((&answer["accepted"], &answer["rejected_total"]), (&json!(0), &json!(1_500)));
+    assert_eq!(
+        (&answer["accepted"], &answer["rejected_total"]),
+        (&json!(0), &json!(1_500))
+    );
     assert_eq!(answer["rejected"].as_array().unwrap().len(), 1_000);
     assert_eq!(only_day(&node, "days").await.1["total"], 4);
 }
@@ -134,11 +180,20 @@ async fn keys_stand_once_a_day() {
     let answer = nodes[0]
         .post(
             "/v1/topics/keyed/messages",
-            json!([message(1, &day, "a"), message(2, &day, "a"), message(3, &day, "b"), message(1, &next, "a")]),
+            json!([
+                message(1, &day, "a"),
+                message(2, &day, "a"),
+                message(3, &day, "b"),
+                message(1, &next, "a")
+            ]),
         )
         .await
         .expect_status(200);
-    assert_eq!((&answer["accepted"], &answer["repeated"]), (&json!(4), &json!(1)), "{answer:#}");
+    assert_eq!(
+        (&answer["accepted"], &answer["repeated"]),
+        (&json!(4), &json!(1)),
+        "{answer:#}"
+    );
     // Again, by several at once, in whatever order.
     let many = |order: &[u64]| -> Vec<Value> { order.iter().map(|n| message(*n, &day, &format!("k{n}"))).collect() };
     let forth: Vec<u64> = (0..300).collect();
@@ -156,7 +211,10 @@ async fn keys_stand_once_a_day() {
         repeated += answer["repeated"].as_i64().unwrap();
     }
     assert_eq!(repeated, 600);
-    let found = nodes[0].get(&format!("/v1/topics/keyed/days/{day}")).await.expect_status(200);
+    let found = nodes[0]
+        .get(&format!("/v1/topics/keyed/days/{day}"))
+        .await
+        .expect_status(200);
     assert_eq!(found["total"], 302);
 }
 
@@ -181,7 +239,10 @@ async fn a_stream_is_cut() {
         .await
         .unwrap();
     let total = async || super::count(&node, "cut", "total").await;
-    eventually("what came before the pause", async || (total().await == 3).then_some(())).await;
+    eventually("what came before the pause", async || {
+        (total().await == 3).then_some(())
+    })
+    .await;
     drop(stream);
     // The next stream begins with its own first line.
     let answer = send_lines(&node, "cut", line).await.expect_status(200);
@@ -210,7 +271,10 @@ async fn streams_at_once() {
     );
     assert_eq!(one.expect_status(200)["accepted"], 12_000);
     assert_eq!(other.expect_status(200)["accepted"], 12_000);
-    let found = nodes[1].get(&format!("/v1/topics/many/days/{next}")).await.expect_status(200);
+    let found = nodes[1]
+        .get(&format!("/v1/topics/many/days/{next}"))
+        .await
+        .expect_status(200);
     assert_eq!(found["total"], 12_000, "the far day");
     let sql = world.sql().await;
     let ids: i64 = sql

@@ -70,7 +70,10 @@ async fn only_day(api: &Api, topic: &str) -> (String, Value) {
     let days = api.all(&format!("/v1/topics/{topic}/days")).await;
     assert_eq!(days.len(), 1, "{days:#?}");
     let day = days[0]["day"].as_str().expect("a day").to_owned();
-    let found = api.get(&format!("/v1/topics/{topic}/days/{day}")).await.expect_status(200);
+    let found = api
+        .get(&format!("/v1/topics/{topic}/days/{day}"))
+        .await
+        .expect_status(200);
     (day, found)
 }
 
@@ -93,6 +96,9 @@ async fn ended(api: &Api, topic: &str, messages: i64) {
 /// What the postbox holds: ids in the order in which they came.
 async fn delivered(world: &World) -> Vec<String> {
     let sql = world.sql().await;
-    let rows = sql.query("SELECT id FROM public.postbox ORDER BY place", &[]).await.unwrap();
+    let rows = sql
+        .query("SELECT id FROM public.postbox ORDER BY place", &[])
+        .await
+        .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }

@@ -61,7 +61,10 @@ async fn three_nodes_with_kills() {
     assert_eq!(times.len() as u64, messages, "each message arrived");
     let repeats: u64 = times.values().map(|times| times - 1).sum();
     // A lane has one batch in hand; the share of a node that is alone for a while is all of them.
-    assert!(repeats <= kills * 3 * LANES * BATCH, "{repeats} repeats after {kills} kills");
+    assert!(
+        repeats <= kills * 3 * LANES * BATCH,
+        "{repeats} repeats after {kills} kills"
+    );
     let sql = world.sql().await;
     let strangers: i64 = sql
         .query_one(
@@ -93,7 +96,10 @@ async fn one_batch_is_repeated() {
     // The fifth batch takes for ever, the first time.
     messages[45] = due_now(45, json!({"do": "wait", "ms": 600_000}));
     send(&node, "kept-once", &messages).await;
-    eventually("the fifth batch", async || (delivered(&world).await.len() == 50).then_some(())).await;
+    eventually("the fifth batch", async || {
+        (delivered(&world).await.len() == 50).then_some(())
+    })
+    .await;
     node.kill();
     world
         .sql()
@@ -120,7 +126,10 @@ async fn a_zombie_records_nothing() {
     let mut messages: Vec<Value> = (0..30).map(|n| due_now(n, json!({}))).collect();
     messages[0] = due_now(0, json!({"do": "wait", "ms": 2_000}));
     send(&zombie, "kept-fenced", &messages).await;
-    eventually("the first batch", async || (delivered(&world).await.len() == 10).then_some(())).await;
+    eventually("the first batch", async || {
+        (delivered(&world).await.len() == 10).then_some(())
+    })
+    .await;
     zombie.freeze();
     let other = world.node().await;
     ended(&other, "kept-fenced", 30).await;
@@ -135,5 +144,9 @@ async fn a_zombie_records_nothing() {
     .await;
     send(&zombie, "kept-fenced", &[due_now(99, json!({}))]).await;
     ended(&other, "kept-fenced", 31).await;
-    assert_eq!(count(&other, "kept-fenced", "sent").await, 31, "nothing is counted twice");
+    assert_eq!(
+        count(&other, "kept-fenced", "sent").await,
+        31,
+        "nothing is counted twice"
+    );
 }

@@ -50,7 +50,12 @@ async fn workers_send_batches() {
     assert_eq!(first["params"]["topic"], "outgoing");
     let message = &first["params"]["messages"][1];
     assert_eq!(
-        (&message["id"], &message["sender"], &message["receiver"], &message["payload"]),
+        (
+            &message["id"],
+            &message["sender"],
+            &message["receiver"],
+            &message["payload"]
+        ),
         (&answer["ids"][1], &json!(1), &json!(2), &json!({"n": 1}))
     );
     assert_eq!(message["due"], "2013-07-01T00:00:00.000000Z");
@@ -83,7 +88,12 @@ async fn workers_send_batches() {
 async fn workers_and_nodes_are_lost() {
     let world = World::new().await;
     let mut nodes = world.nodes(2).await;
-    put_topic(&nodes[0], "outgoing", json!({"queue": "senders", "granularity": "instant"})).await;
+    put_topic(
+        &nodes[0],
+        "outgoing",
+        json!({"queue": "senders", "granularity": "instant"}),
+    )
+    .await;
     let messages: Vec<Value> = (0..10).map(|n| due_now(n, json!({}))).collect();
     send(&nodes[0], "outgoing", &messages).await;
     let lost = claim(&nodes[1], "200ms").await;
@@ -92,6 +102,9 @@ async fn workers_and_nodes_are_lost() {
     nodes[0].kill();
     complete(&nodes[1], &again, json!({"failed": [ids(&again)[0]]})).await;
     ended(&nodes[1], "outgoing", 10).await;
-    let counts = (count(&nodes[1], "outgoing", "sent").await, count(&nodes[1], "outgoing", "failed").await);
+    let counts = (
+        count(&nodes[1], "outgoing", "sent").await,
+        count(&nodes[1], "outgoing", "failed").await,
+    );
     assert_eq!(counts, (9, 1), "without retries, what failed is given up");
 }

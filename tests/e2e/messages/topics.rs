@@ -43,7 +43,10 @@ async fn topics_are_put() {
     let sql = world.sql().await;
     eventually("nothing left of the deleted topic", async || {
         let left: i64 = sql
-            .query_one("SELECT (SELECT count(*) FROM heddle.message_buckets) + (SELECT count(*) FROM heddle.message_slices)", &[])
+            .query_one(
+                "SELECT (SELECT count(*) FROM heddle.message_buckets) + (SELECT count(*) FROM heddle.message_slices)",
+                &[],
+            )
             .await
             .unwrap()
             .get(0);
@@ -67,10 +70,22 @@ async fn topics_that_are_refused() {
     check(json!({"script": "none"}), &["/script"]).await;
     check(json!({"script": "postbox@9"}), &["/script"]).await;
     check(json!({"script": "hello"}), &["/script"]).await;
-    check(json!({"script": "postbox", "batch": 1_001, "granularity": "day"}), &["/batch"]).await;
+    check(
+        json!({"script": "postbox", "batch": 1_001, "granularity": "day"}),
+        &["/batch"],
+    )
+    .await;
     check(json!({"script": "postbox", "granularity": "week"}), &["/granularity"]).await;
-    check(json!({"script": "postbox", "sql": ["none"], "secrets": ["none"]}), &["/secrets/0", "/sql/0"]).await;
-    check(json!({"script": "postbox", "retry": {"strategy": "sometimes"}}), &["/retry/strategy"]).await;
+    check(
+        json!({"script": "postbox", "sql": ["none"], "secrets": ["none"]}),
+        &["/secrets/0", "/sql/0"],
+    )
+    .await;
+    check(
+        json!({"script": "postbox", "retry": {"strategy": "sometimes"}}),
+        &["/retry/strategy"],
+    )
+    .await;
     check(json!({"script": "postbox", "colour": "red"}), &["/colour"]).await;
     node.put("/v1/topics/not%20a%20name", json!({"script": "postbox"}))
         .await
@@ -105,7 +120,9 @@ async fn a_script_that_does_not_fit_any_more() {
     send(&node, "t", &[due_now(1, json!({}))]).await;
     eventually("a problem", async || {
         let found = node.get("/v1/topics/t").await.expect_status(200);
-        found["problem"].as_str().map(|problem| assert!(problem.contains("postbox"), "{problem}"))
+        found["problem"]
+            .as_str()
+            .map(|problem| assert!(problem.contains("postbox"), "{problem}"))
     })
     .await;
     node.put("/v1/scripts/postbox/active", json!({"version": 1}))
@@ -136,15 +153,24 @@ async fn days_are_dropped() {
         .unwrap();
     }
     let partitions = async |day: &str| -> i64 {
-        sql.query_one("SELECT count(*) FROM pg_class WHERE relname LIKE $1", &[&format!("message%\\_{day}")])
-            .await
-            .unwrap()
-            .get(0)
+        sql.query_one(
+            "SELECT count(*) FROM pg_class WHERE relname LIKE $1",
+            &[&format!("message%\\_{day}")],
+        )
+        .await
+        .unwrap()
+        .get(0)
     };
-    eventually("the drop of the day", async || (partitions("20200101").await == 0).then_some(())).await;
+    eventually("the drop of the day", async || {
+        (partitions("20200101").await == 0).then_some(())
+    })
+    .await;
     assert_eq!(partitions("20200102").await, 2);
     let found = node.get("/v1/topics/t/days/2020-01-01").await.expect_status(200);
-    assert_eq!((&found["sent"], &found["state"], &found["buckets"]), (&json!(3), &json!("dropped"), &json!([])));
+    assert_eq!(
+        (&found["sent"], &found["state"], &found["buckets"]),
+        (&json!(3), &json!("dropped"), &json!([]))
+    );
     let found = node.get("/v1/topics/t/days/2020-01-02").await.expect_status(200);
     assert_eq!((&found["sent"], &found["state"]), (&json!(3), &json!("drained")));
 }
@@ -168,7 +194,10 @@ async fn on_the_command_line() {
     assert_eq!(heddle(&node, &["apply", "-f", &path]).0, 0);
     assert_eq!(heddle(&node, &["diff", "-f", &path]), (0, String::new()));
     let (code, said) = heddle(&node, &["export", "--all"]);
-    assert!(code == 0 && said.contains("kind: topic") && said.contains("script: postbox"), "{said}");
+    assert!(
+        code == 0 && said.contains("kind: topic") && said.contains("script: postbox"),
+        "{said}"
+    );
     let day = day_ahead(&world, 2).await;
     let (code, said) = heddle(&node, &["topic", "fill", "t", "--count", "12345", "--day", &day]);
     assert!(code == 0 && said.contains("12345 accepted"), "{said}");
@@ -176,7 +205,10 @@ async fn on_the_command_line() {
     let line = json!({"sender": 7, "receiver": 8, "due": day, "key": "k"});
     std::fs::write(&lines, format!("{line}\n{line}\n{{}}\n")).unwrap();
     let (code, said) = heddle(&node, &["topic", "send", "t", "-f", &lines.to_string_lossy()]);
-    assert!(code == 1 && said.contains("2 accepted") && said.contains("line 3"), "{said}");
+    assert!(
+        code == 1 && said.contains("2 accepted") && said.contains("line 3"),
+        "{said}"
+    );
     let (code, said) = heddle(&node, &["topic", "day", "t", &day]);
     assert!(code == 0 && said.contains("0/12346 scheduled"), "{said}");
     assert!(heddle(&node, &["topic", "days", "t"]).1.contains(&day));

@@ -446,7 +446,10 @@ mod tests {
         let answer = json!({"name": "t", "script": "greetings", "granularity": "day", "timezone": "UTC", "send_at": "09:00",
                             "batch": 1000, "concurrency": null, "rate": null, "retry": null, "retention": "7d",
                             "timeout": "5m", "max_payload": 8192, "enabled": true, "problem": "x"});
-        assert_eq!(normal(Kind::Topic, &strip(Kind::Topic, answer)), normal(Kind::Topic, &file));
+        assert_eq!(
+            normal(Kind::Topic, &strip(Kind::Topic, answer)),
+            normal(Kind::Topic, &file)
+        );
     }
 
     #[test]

@@ -220,7 +220,11 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             ];
             session.list(&["v1", "topics", &name, "days"], &columns).await?;
         }
-        TopicCommand::Day { name, day, watch: false } => {
+        TopicCommand::Day {
+            name,
+            day,
+            watch: false,
+        } => {
             let answer = session.client.topic_day(&name, &day).await?;
             session.output.print(&answer, |answer| {
                 let buckets = answer["buckets"].as_array().map_or(0, Vec::len);
@@ -402,7 +406,8 @@ mod tests {
             .collect();
         assert_eq!((lines.len(), made.load(Ordering::Relaxed)), (2_500, 2_500));
         assert_eq!(lines[0]["payload"]["text"], "a \"b\"");
-        let senders: std::collections::HashSet<u64> = lines.iter().map(|line| line["sender"].as_u64().unwrap()).collect();
+        let senders: std::collections::HashSet<u64> =
+            lines.iter().map(|line| line["sender"].as_u64().unwrap()).collect();
         assert_eq!(senders.len(), 2_500);
     }
 }

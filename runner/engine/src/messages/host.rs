@@ -40,7 +40,11 @@ impl HostServices for ConsumerHost {
 
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
         let name = name.to_owned();
-        Box::pin(async move { self.inner.granted_secret("topic", &self.name, self.category(), &name).await })
+        Box::pin(async move {
+            self.inner
+                .granted_secret("topic", &self.name, self.category(), &name)
+                .await
+        })
     }
 
     fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {

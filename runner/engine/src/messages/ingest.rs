@@ -154,9 +154,7 @@ impl Ingestion {
         let Some(open) = self.open.as_mut() else {
             return Ok(());
         };
-        let (at, first) = inner
-            .messages
-            .sequence(now, inner.chance.bits(), incoming.len() as u64);
+        let (at, first) = inner.messages.sequence(now, inner.chance.bits(), incoming.len() as u64);
         let mut messages = Vec::with_capacity(incoming.len());
         let mut keyed = false;
         for (place, (number, message)) in incoming.into_iter().enumerate() {
@@ -173,7 +171,11 @@ impl Ingestion {
                     let micros = due_at.map_or(0, |at| at.timestamp_micros());
                     let late = micros <= now.timestamp_micros();
                     open.due |= late;
-                    let end = if late { 0 } else { (micros + SLICE_MICROS - 1) / SLICE_MICROS };
+                    let end = if late {
+                        0
+                    } else {
+                        (micros + SLICE_MICROS - 1) / SLICE_MICROS
+                    };
                     match open.slices.get(&(message.day, end)) {
                         Some(slice) => *slice,
                         None => {

@@ -210,7 +210,11 @@ impl Lane {
             lease: inner.lease(),
             id: uuid_v7(inner.now(), inner.chance.bits()),
             messages_max: i64::from(spec.batch),
-            bytes_max: if queued { queue::BATCH_BYTES_MAX } else { BATCH_BYTES_MAX },
+            bytes_max: if queued {
+                queue::BATCH_BYTES_MAX
+            } else {
+                BATCH_BYTES_MAX
+            },
             concurrency: self.topic.concurrency(),
             rate: spec
                 .rate
@@ -375,7 +379,11 @@ impl Lane {
     }
 
     fn finish(&self, batch: &MessageBatch, lease: i64, ends: Vec<MessageEnd>) -> Finish {
-        let messages = batch.messages.iter().map(|message| (message.id, message.bucket)).collect();
+        let messages = batch
+            .messages
+            .iter()
+            .map(|message| (message.id, message.bucket))
+            .collect();
         finish_of(
             &self.inner,
             &self.topic,
@@ -432,7 +440,11 @@ pub(super) fn finish_of(
                     attempt: before.map_or(0, |tried| tried.attempt).saturating_add(1),
                     retry: serde_json::to_value(state).unwrap_or_default(),
                     due_at,
-                    error: message.replace('\0', "\u{fffd}").chars().take(ERROR_CHARS_MAX).collect(),
+                    error: message
+                        .replace('\0', "\u{fffd}")
+                        .chars()
+                        .take(ERROR_CHARS_MAX)
+                        .collect(),
                 });
             }
         }

@@ -17,8 +17,8 @@ use heddle_store::topic::TopicRow;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::lane::{MessageEnd, finish_of, params_of};
 use super::compile;
+use super::lane::{MessageEnd, finish_of, params_of};
 use crate::submit::PARAMS_BYTES_MAX;
 use crate::{Engine, EngineError, Inner, Submission, SubmitError};
 

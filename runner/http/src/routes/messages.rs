@@ -136,19 +136,34 @@ impl From<IngestError> for Problem {
 }
 
 fn is_lines(request: &Request) -> bool {
-    let value = request.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = value.unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let value = request
+        .headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = value
+        .unwrap_or("")
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim()
+        .to_ascii_lowercase();
     matches!(
         essence.as_str(),
-        "application/x-ndjson" | "application/ndjson" | "application/jsonl" | "application/x-jsonlines" | "text/x-ndjson"
+        "application/x-ndjson"
+            | "application/ndjson"
+            | "application/jsonl"
+            | "application/x-jsonlines"
+            | "text/x-ndjson"
     )
 }
 
 async fn take(mut request: Request) -> Outcome {
     let name = request.name("topic", "topic")?;
-    let engine = request.app.engine.messenger().ok_or_else(|| {
-        Problem::unavailable("this node takes no messages", RETRY_SECONDS)
-    })?;
+    let engine = request
+        .app
+        .engine
+        .messenger()
+        .ok_or_else(|| Problem::unavailable("this node takes no messages", RETRY_SECONDS))?;
     let ingestion = engine.ingest(&name).await?;
     if is_lines(&request) {
         let body = std::mem::replace(request.body.get_mut(), Body::empty());
@@ -173,7 +188,9 @@ async fn take(mut request: Request) -> Outcome {
 /// Whether a text begins with a whole line of JSON, and goes on after it.
 fn is_several(text: &str) -> bool {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
-    let first = lines.next().is_some_and(|line| serde_json::from_str::<&RawValue>(line).is_ok());
+    let first = lines
+        .next()
+        .is_some_and(|line| serde_json::from_str::<&RawValue>(line).is_ok());
     first && lines.next().is_some()
 }
 
@@ -205,7 +222,10 @@ async fn take_array(mut ingestion: Ingestion, text: &str) -> Outcome {
     let names_ids = items.len() <= heddle_engine::INGEST_IDS_MAX;
     for (block, items) in items.chunks(BLOCK_LINES_MAX).enumerate() {
         let first = (block * BLOCK_LINES_MAX) as u64 + 1;
-        let lines = items.iter().enumerate().map(|(place, item)| (first + place as u64, item.get()));
+        let lines = items
+            .iter()
+            .enumerate()
+            .map(|(place, item)| (first + place as u64, item.get()));
         ingestion.push(lines).await?;
     }
     ok(&AcceptedView::of(ingestion.finish().await?, names_ids))
@@ -492,14 +512,20 @@ async fn delete(request: Request) -> Outcome {
     let missing = || Problem::not_found("message", request.part("id"));
     let address = address_of(id).ok_or_else(missing)?;
     let store = &request.app.store;
-    match store.cancel_message(request.by(), topic.id, &topic.name, address, id).await? {
+    match store
+        .cancel_message(request.by(), topic.id, &topic.name, address, id)
+        .await?
+    {
         Cancelled::Done => no_content(),
         Cancelled::Missing => Err(missing()),
         Cancelled::InHand => Err(Problem::conflict(
             "the message is in hand and may be sent; it is not tried again if it fails",
         )),
         Cancelled::Ended => {
-            let state = store.message(topic.id, id).await?.map_or("gone", |row| row.state.as_str());
+            let state = store
+                .message(topic.id, id)
+                .await?
+                .map_or("gone", |row| row.state.as_str());
             Err(Problem::conflict(format!("the message has ended: it is {state}")))
         }
     }

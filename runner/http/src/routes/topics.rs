@@ -190,10 +190,16 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
         match wanted {
             Err(detail) => faults.add("/script", detail),
             Ok(version) => match store.script_version(&script, Some(version)).await? {
-                None => faults.add("/script", format!("unknown script: there is no version `{script}@{version}`")),
+                None => faults.add(
+                    "/script",
+                    format!("unknown script: there is no version `{script}@{version}`"),
+                ),
                 Some(row) if row.world != CONSUMER_WORLD => faults.add(
                     "/script",
-                    format!("`{script}@{version}` is made for {}, and messages need {CONSUMER_WORLD}", row.world),
+                    format!(
+                        "`{script}@{version}` is made for {}, and messages need {CONSUMER_WORLD}",
+                        row.world
+                    ),
                 ),
                 Some(_) => {}
             },
@@ -201,7 +207,10 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
     }
     for (place, connection) in spec.sql.iter().enumerate() {
         match store.connection(connection).await? {
-            None => faults.add(format!("/sql/{place}"), format!("there is no connection `{connection}`")),
+            None => faults.add(
+                format!("/sql/{place}"),
+                format!("there is no connection `{connection}`"),
+            ),
             Some(row) if !row.options.grant.allows(name, category) => faults.add(
                 format!("/sql/{place}"),
                 format!("this topic may not use connection `{connection}`: grant it to `{name}`, or to its category"),

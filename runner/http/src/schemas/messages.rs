@@ -23,7 +23,10 @@ pub(super) fn messages(all: &mut Schemas) {
         ("send_at?", text()),
         ("batch?", json!({"type": "integer", "minimum": 1, "maximum": 1000})),
         ("concurrency?", nullable(integer())),
-        ("rate?", json!({"anyOf": [object(&[("count", integer()), ("per", duration())]), {"type": "null"}]})),
+        (
+            "rate?",
+            json!({"anyOf": [object(&[("count", integer()), ("per", duration())]), {"type": "null"}]}),
+        ),
         ("retry?", json!({"anyOf": [some_object(), {"type": "null"}]})),
         ("retention?", duration()),
         ("timeout?", duration()),

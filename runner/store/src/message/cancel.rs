@@ -47,16 +47,7 @@ pub(super) async fn record_in(
     if ids.is_empty() {
         return Ok(());
     }
-    sqlx::query!(
-        "UPDATE heddle.messages m SET state = 1
-           FROM UNNEST($3::uuid[]) AS i (id)
-          WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id",
-        topic,
-        day,
-        ids
-    )
-    .execute(&mut *connection)
-    .await?;
+    super::set_state(connection, topic, day, ids, 1).await?;
     count_in(connection, topic, day, ids).await
 }
 
@@ -219,8 +210,9 @@ async fn cancel_some(
     }
     let mut ids = sqlx::query_scalar!(
         r#"SELECT m.id FROM heddle.messages m
-             JOIN heddle.message_slices s ON s.topic = $1 AND s.day = $2 AND s.slice = m.slice AND s.state = 0
-            WHERE m.day = $2 AND m.topic = $1 AND m.state = 0 AND (m.bucket, m.id) > (s.bucket, s.id)
+            CROSS JOIN LATERAL (SELECT s.bucket, s.id, s.state FROM heddle.message_slices s
+                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
+            WHERE m.day = $2 AND m.topic = $1 AND m.state = 0 AND s.state = 0 AND (m.bucket, m.id) > (s.bucket, s.id)
               AND ($3::smallint IS NULL OR m.bucket = $3) AND ($4::bigint IS NULL OR m.sender = $4)
               AND ($5::bigint IS NULL OR m.receiver = $5)"#,
         topic,
@@ -233,10 +225,10 @@ async fn cancel_some(
     .await?;
     let retried = sqlx::query_scalar!(
         "DELETE FROM heddle.message_retries r
-          USING heddle.messages m
           WHERE r.topic = $1 AND r.day = $2 AND r.due_at IS NOT NULL AND ($3::smallint IS NULL OR r.bucket = $3)
-            AND m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id
-            AND ($4::bigint IS NULL OR m.sender = $4) AND ($5::bigint IS NULL OR m.receiver = $5)
+            AND (SELECT ($4::bigint IS NULL OR m.sender = $4) AND ($5::bigint IS NULL OR m.receiver = $5)
+                   FROM heddle.messages m
+                  WHERE m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id LIMIT 1)
          RETURNING r.id",
         topic,
         day,
@@ -247,20 +239,23 @@ async fn cancel_some(
     .fetch_all(&mut *connection)
     .await?;
     ids.extend(retried);
-    sqlx::query!(
-        "UPDATE heddle.messages m SET state = 3
-           FROM (SELECT UNNEST(b.ids) AS id FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2) AS h
-          WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(h.id) AND m.id = h.id AND m.state = 0
-            AND ($3::smallint IS NULL OR m.bucket = $3) AND ($4::bigint IS NULL OR m.sender = $4)
-            AND ($5::bigint IS NULL OR m.receiver = $5)",
+    let held = sqlx::query_scalar!(
+        r#"SELECT h.id AS "id!"
+             FROM (SELECT UNNEST(b.ids) AS id FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2) AS h
+            WHERE (SELECT m.state = 0 AND ($3::smallint IS NULL OR m.bucket = $3)
+                          AND ($4::bigint IS NULL OR m.sender = $4) AND ($5::bigint IS NULL OR m.receiver = $5)
+                     FROM heddle.messages m
+                    WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(h.id) AND m.id = h.id
+                    LIMIT 1)"#,
         topic,
         day,
         bucket,
         filter.sender,
         filter.receiver
     )
-    .execute(&mut *connection)
+    .fetch_all(&mut *connection)
     .await?;
+    super::set_state(connection, topic, day, &held, 3).await?;
     record_in(connection, topic, day, &ids).await?;
     Ok(ids.len() as u64)
 }

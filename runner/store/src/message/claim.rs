@@ -174,7 +174,8 @@ async fn claim_in(
     }
 }
 
-/// Messages by their ids, in the order of the ids.
+/// Messages by their ids, in the order of the ids. (Limits in lateral joins hold the planner to one look-up for each:
+/// of a partition that has just grown it knows nothing, and might read all of it.)
 async fn by_ids(
     connection: &mut PgConnection,
     topic: i32,
@@ -182,11 +183,14 @@ async fn by_ids(
     ids: &[Uuid],
 ) -> Result<Vec<(HeldMessage, bool)>, StoreError> {
     let rows = sqlx::query!(
-        r#"SELECT m.id, m.bucket, m.sender, m.receiver, m.due_at, m.payload,
-                  (m.state = 3 OR s.state = 2) AS "stopped!"
+        r#"SELECT m.id AS "id!", m.bucket AS "bucket!", m.sender AS "sender!", m.receiver AS "receiver!", m.due_at,
+                  m.payload AS "payload!", (m.state = 3 OR s.state = 2) AS "stopped!"
              FROM UNNEST($3::uuid[]) WITH ORDINALITY AS i (id, place)
-             JOIN heddle.messages m ON m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
-             JOIN heddle.message_slices s ON s.topic = $1 AND s.day = $2 AND s.slice = m.slice
+            CROSS JOIN LATERAL (SELECT m.* FROM heddle.messages m
+                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
+                                 LIMIT 1) AS m
+            CROSS JOIN LATERAL (SELECT s.state FROM heddle.message_slices s
+                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
             ORDER BY i.place"#,
         topic,
         day,
@@ -412,9 +416,10 @@ async fn claim_slices(
         };
         sqlx::query!(
             "UPDATE heddle.message_slices s
-                SET bucket = f.bucket, id = f.id, state = CASE WHEN f.done THEN 1 ELSE s.state END
-               FROM UNNEST($3::bigint[], $4::smallint[], $5::uuid[], $6::boolean[]) AS f (slice, bucket, id, done)
-              WHERE s.topic = $1 AND s.day = $2 AND s.slice = f.slice",
+                SET bucket = ($4::smallint[])[array_position($3::bigint[], s.slice)],
+                    id = ($5::uuid[])[array_position($3::bigint[], s.slice)],
+                    state = CASE WHEN ($6::boolean[])[array_position($3::bigint[], s.slice)] THEN 1 ELSE s.state END
+              WHERE s.topic = $1 AND s.day = $2 AND s.slice = ANY ($3)",
             wish.topic,
             day,
             &fronts.iter().map(|front| front.slice).collect::<Vec<_>>(),

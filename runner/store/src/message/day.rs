@@ -228,11 +228,20 @@ impl Store {
 
     /// A day of a topic; `None`: it never had a message.
     pub async fn message_day(&self, topic: i32, day: NaiveDate) -> Result<Option<DayRow>, StoreError> {
-        Ok(self.days_from(topic, Some(day), 1).await?.into_iter().find(|row| row.day == day))
+        Ok(self
+            .days_from(topic, Some(day), 1)
+            .await?
+            .into_iter()
+            .find(|row| row.day == day))
     }
 
     /// Days of a topic in order, from one on.
-    pub async fn message_days(&self, topic: i32, from: Option<NaiveDate>, limit: i64) -> Result<Vec<DayRow>, StoreError> {
+    pub async fn message_days(
+        &self,
+        topic: i32,
+        from: Option<NaiveDate>,
+        limit: i64,
+    ) -> Result<Vec<DayRow>, StoreError> {
         self.days_from(topic, from, limit).await
     }
 
@@ -390,17 +399,33 @@ impl Store {
 
 /// Deletes what is kept of a day beside its messages.
 async fn forget_day(connection: &mut sqlx::PgConnection, topic: i32, day: NaiveDate) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM heddle.message_buckets WHERE topic = $1 AND day = $2", topic, day)
-        .execute(&mut *connection)
-        .await?;
-    sqlx::query!("DELETE FROM heddle.message_outcomes WHERE topic = $1 AND day = $2", topic, day)
-        .execute(&mut *connection)
-        .await?;
-    sqlx::query!("DELETE FROM heddle.message_retries WHERE topic = $1 AND day = $2", topic, day)
-        .execute(&mut *connection)
-        .await?;
-    sqlx::query!("DELETE FROM heddle.message_slices WHERE topic = $1 AND day = $2", topic, day)
-        .execute(&mut *connection)
-        .await?;
+    sqlx::query!(
+        "DELETE FROM heddle.message_buckets WHERE topic = $1 AND day = $2",
+        topic,
+        day
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM heddle.message_outcomes WHERE topic = $1 AND day = $2",
+        topic,
+        day
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM heddle.message_retries WHERE topic = $1 AND day = $2",
+        topic,
+        day
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM heddle.message_slices WHERE topic = $1 AND day = $2",
+        topic,
+        day
+    )
+    .execute(&mut *connection)
+    .await?;
     Ok(())
 }

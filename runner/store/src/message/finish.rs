@@ -81,10 +81,13 @@ pub(super) async fn finish_in(
     let ids: Vec<Uuid> = finish.failed.iter().map(|failed| failed.id).collect();
     // What was cancelled while it was in hand is not tried again.
     let stopped = sqlx::query_scalar!(
-        "SELECT m.id FROM UNNEST($3::uuid[]) AS i (id)
-           JOIN heddle.messages m ON m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
-           JOIN heddle.message_slices s ON s.topic = $1 AND s.day = $2 AND s.slice = m.slice
-          WHERE m.state = 3 OR s.state = 2",
+        r#"SELECT i.id AS "id!" FROM UNNEST($3::uuid[]) AS i (id)
+            CROSS JOIN LATERAL (SELECT m.state, m.slice FROM heddle.messages m
+                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
+                                 LIMIT 1) AS m
+            CROSS JOIN LATERAL (SELECT s.state FROM heddle.message_slices s
+                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
+            WHERE m.state = 3 OR s.state = 2"#,
         topic,
         finish.day,
         &ids
@@ -120,16 +123,7 @@ pub(super) async fn finish_in(
         .map(|failed| failed.id)
         .collect();
     if !given_up.is_empty() {
-        sqlx::query!(
-            "UPDATE heddle.messages m SET state = 2
-               FROM UNNEST($3::uuid[]) AS i (id)
-              WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id",
-            topic,
-            finish.day,
-            &given_up
-        )
-        .execute(&mut *connection)
-        .await?;
+        super::set_state(connection, topic, finish.day, &given_up, 2).await?;
         sqlx::query!(
             "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, failed)
              SELECT $1, $2, heddle.message_bucket(i.id), count(*) FROM UNNEST($3::uuid[]) AS i (id)

@@ -128,7 +128,9 @@ impl Store {
         limit: i64,
     ) -> Result<Option<Page<MessageRow>>, StoreError> {
         match self.look(topic, filter, after, limit).await {
-            Err(StoreError::Database(sqlx::Error::Database(error))) if error.code().as_deref() == Some("57014") => Ok(None),
+            Err(StoreError::Database(sqlx::Error::Database(error))) if error.code().as_deref() == Some("57014") => {
+                Ok(None)
+            }
             other => other.map(Some),
         }
     }
@@ -193,7 +195,9 @@ impl Store {
 
     /// One message.
     pub async fn message(&self, topic: i32, id: Uuid) -> Result<Option<MessageRow>, StoreError> {
-        let Some((day, bucket)) = address_of(id) else { return Ok(None) };
+        let Some((day, bucket)) = address_of(id) else {
+            return Ok(None);
+        };
         let before = Uuid::from_u128(id.as_u128().saturating_sub(1));
         let rows = sqlx::query_file_as!(
             RawMessage,

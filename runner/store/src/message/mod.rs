@@ -51,6 +51,7 @@ pub use look::{LookFilter, MessageRow, MessageState};
 
 use chrono::NaiveDate;
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use crate::StoreError;
 
@@ -66,6 +67,20 @@ async fn lock_topic(connection: &mut PgConnection, topic: i32) -> Result<Option<
     Ok(sqlx::query_file_as!(Drain, "src/sql/message_lock.sql", topic)
         .fetch_optional(connection)
         .await?)
+}
+
+/// Sets the state of messages. The topic's lock is held, so that they stay where they are found.
+async fn set_state(
+    connection: &mut PgConnection,
+    topic: i32,
+    day: NaiveDate,
+    ids: &[Uuid],
+    state: i16,
+) -> Result<(), StoreError> {
+    sqlx::query_file!("src/sql/message_state.sql", topic, day, ids, state)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// A topic's row of *topic_drains*.

@@ -27,8 +27,12 @@ counted AS (
 retries AS (
     -- Their rows are marked, since their slices' frontiers are past them.
     UPDATE heddle.messages m SET state = 1
-      FROM heddle.message_retries r
-     WHERE r.topic = $1 AND r.day = $2 AND r.due_at IS NOT NULL
-       AND m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id
+     WHERE m.day = $2 AND m.topic = $1
+       AND m.ctid = ANY (ARRAY(
+           SELECT f.place
+             FROM heddle.message_retries r
+            CROSS JOIN LATERAL (SELECT m.ctid AS place FROM heddle.messages m
+                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id LIMIT 1) AS f
+            WHERE r.topic = $1 AND r.day = $2 AND r.due_at IS NOT NULL))
 )
 SELECT coalesce(sum(count) FILTER (WHERE count > 0), 0)::bigint AS "cancelled!" FROM left_over
