@@ -260,7 +260,7 @@ fn told(session: &Session, answer: &Accepted) -> Result<ExitCode> {
 }
 
 /// A file's bytes (or stdin's) by pieces: a thread reads them, and waits while they are not sent.
-fn pieces(path: &Path) -> Result<impl Stream<Item = std::io::Result<Bytes>> + Send + 'static> {
+fn pieces(path: &Path) -> Result<impl Stream<Item = std::io::Result<Bytes>> + Send + 'static + use<>> {
     let mut source: Box<dyn Read + Send> = if path == Path::new("-") {
         Box::new(std::io::stdin())
     } else {
@@ -322,7 +322,7 @@ fn made_up(
     fill: &Fill,
     due: String,
     made: Arc<AtomicU64>,
-) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static {
+) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static + use<> {
     const SPREAD: u64 = 2_654_435_761;
     let (first, end) = (fill.first, fill.first.saturating_add(fill.count));
     let payload = json!({ "text": fill.text }).to_string();

@@ -58,10 +58,10 @@ impl HostServices for ConsumerHost {
 
     fn log(&self, line: LogLine) {
         let topic = self.name.as_str();
-        let message = line.message.as_str();
+        let said = line.message.as_str();
         match line.level {
-            LogLevel::Warn | LogLevel::Error => tracing::warn!(topic, message, fields = line.fields, "a consumer says"),
-            _ => tracing::debug!(topic, message, fields = line.fields, "a consumer says"),
+            LogLevel::Warn | LogLevel::Error => tracing::warn!(topic, said, fields = line.fields, "from a consumer"),
+            _ => tracing::debug!(topic, said, fields = line.fields, "from a consumer"),
         }
     }
 

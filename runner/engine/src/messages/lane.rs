@@ -112,36 +112,31 @@ impl Lane {
     /// Claims and sends until nothing is left, or others have all that may be in hand.
     pub(super) async fn run(mut self) {
         let inner = self.inner.clone();
-        let mut finish: Option<Finish> = None;
-        let mut holding: Option<Holding<'_>> = None;
+        // The last batch's outcomes, until they are recorded.
+        let mut finish: Option<(Finish, Holding<'_>)> = None;
         loop {
-            let script = match self.is_willing().await {
-                Ok(script) => script,
+            let consumer = match self.is_willing().await {
+                Ok(consumer) => consumer,
                 Err(error) => {
                     tracing::warn!(%error, topic = self.row.name, "cannot send messages");
                     None
                 }
             };
-            if script.is_none() && finish.is_none() {
+            if consumer.is_none() && finish.is_none() {
                 return;
             }
-            let wish = script.is_some().then(|| self.wish());
+            let wish = consumer.is_some().then(|| self.wish());
             // Before the question: its answer may get lost.
             let asking = wish.as_ref().map(|wish| Holding::of(&inner, wish.id));
-            let answer = inner
-                .store
-                .next_batch(self.row.id, finish.as_ref(), wish.as_ref())
-                .await;
-            let claimed = match answer {
+            let last = finish.as_ref().map(|entry| &entry.0);
+            let claimed = match inner.store.next_batch(self.row.id, last, wish.as_ref()).await {
                 Ok((finished, claimed)) => {
-                    if let Some(finish) = finish.take() {
+                    if let Some((finish, _)) = finish.take() {
                         self.count(&finish, finished);
                     }
-                    holding = None;
                     claimed
                 }
                 Err(error) => {
-                    drop(asking);
                     tracing::warn!(%error, topic = self.row.name, "cannot record or claim messages");
                     // What was sent is recorded as soon as may be; without a lease it is not ours to record.
                     if finish.is_none() || inner.fenced.load(Ordering::Acquire) {
@@ -159,21 +154,17 @@ impl Lane {
                         // There is more where these came from.
                         inner.start_lane(&self.row, &self.topic);
                     }
-                    holding = match asking {
-                        Some(asking) if asking.batch == batch.id => Some(asking),
-                        _ => Some(Holding::of(&inner, batch.id)),
+                    let holding = match asking {
+                        Some(asking) if asking.batch == batch.id => asking,
+                        _ => Holding::of(&inner, batch.id),
                     };
                     self.retries_first = batch.tried.is_empty();
                     let lease = wish.map_or(0, |wish| wish.lease);
-                    finish = match script {
-                        Some(Consumer::Script(script)) => self.send(&script, &batch, lease).await,
-                        _ => {
-                            queue::hand_over(&inner, &self.row, &batch, lease).await;
-                            None
+                    match consumer {
+                        Some(Consumer::Script(script)) => {
+                            finish = self.send(&script, &batch, lease).await.map(|finish| (finish, holding));
                         }
-                    };
-                    if finish.is_none() {
-                        drop(holding.take());
+                        _ => queue::hand_over(&inner, &self.row, &batch, lease).await,
                     }
                 }
                 Claimed::Later(millis) => {
@@ -185,7 +176,6 @@ impl Lane {
                 }
                 Claimed::Full | Claimed::Nothing | Claimed::Refused => return,
             }
-            let _ = &holding;
         }
     }
 
