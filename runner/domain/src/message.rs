@@ -92,6 +92,10 @@ struct Line<'a> {
 
 /// Reads a message from a JSON text; an error says what is wrong with it, in words.
 pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, String> {
+    // What is derived would take an array of the fields' values as well.
+    if !text.trim_start().starts_with('{') {
+        return Err("a message is a JSON object".into());
+    }
     let line: Line<'a> = serde_json::from_str(text).map_err(|error| shortened(&error.to_string()))?;
     let sender = user("sender", line.sender)?;
     let receiver = user("receiver", line.receiver)?;
@@ -251,7 +255,7 @@ mod tests {
         };
         let due = "\"due\":\"2026-11-22T00:00:00Z\"";
         check("{", "EOF");
-        check("[]", "");
+        check("[]", "object");
         check(&format!("{{\"receiver\":1,{due}}}"), "`sender` is missing");
         check(&format!("{{\"sender\":-1,\"receiver\":1,{due}}}"), "not -1");
         check(

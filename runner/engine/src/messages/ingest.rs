@@ -14,6 +14,7 @@ use heddle_domain::message::{bucket_of, message_id, read};
 use heddle_domain::topic::{Granularity, Topic};
 use heddle_store::message::{DaySlice, MessageIngest, NewMessage};
 use heddle_store::topic::TopicRow;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -91,6 +92,7 @@ struct Open {
     /// Something is due now.
     due: bool,
     ids: Vec<Uuid>,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 /// One caller's stream of messages.
@@ -264,7 +266,9 @@ impl Ingestion {
                 }
             }
             if self.open.is_none() {
+                let place = self.inner.messages.ingests.enter().await;
                 self.open = Some(Open {
+                    _place: place,
                     tx: self.inner.store.ingest(self.row.id).await?,
                     since: Instant::now(),
                     rows: 0,

@@ -47,6 +47,7 @@ pub(super) struct Lane {
     /// The changes that the topic was read after.
     seen: u64,
     retries_first: bool,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Drop for Lane {
@@ -98,7 +99,7 @@ impl MessageEnd {
 }
 
 impl Lane {
-    pub(super) fn new(inner: Arc<Inner>, row: TopicRow, topic: Arc<Topic>) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, row: TopicRow, topic: Arc<Topic>, turn: Arc<tokio::sync::Mutex<()>>) -> Self {
         let seen = inner.messages.changes.load(Ordering::Acquire);
         Self {
             inner,
@@ -106,6 +107,7 @@ impl Lane {
             topic,
             seen,
             retries_first: true,
+            turn,
         }
     }
 
@@ -129,7 +131,12 @@ impl Lane {
             // Before the question: its answer may get lost.
             let asking = wish.as_ref().map(|wish| Holding::of(&inner, wish.id));
             let last = finish.as_ref().map(|entry| &entry.0);
-            let claimed = match inner.store.next_batch(self.row.id, last, wish.as_ref()).await {
+            let answer = {
+                let _turn = self.turn.lock().await;
+                let _place = inner.messages.claims.enter().await;
+                inner.store.next_batch(self.row.id, last, wish.as_ref()).await
+            };
+            let claimed = match answer {
                 Ok((finished, claimed)) => {
                     if let Some((finish, _)) = finish.take() {
                         self.count(&finish, finished);

@@ -39,7 +39,7 @@ use heddle_domain::topic::{Topic, TopicSpec};
 use heddle_sandbox::AttemptHandle;
 use heddle_store::topic::TopicRow;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use crate::{Engine, EngineError, Inner};
@@ -53,6 +53,11 @@ const DISOWN_EVERY: Duration = Duration::from_secs(2);
 /// How many lanes a node has for one topic at most.
 const LANES_MAX: usize = 32;
 
+/// How many transactions of ingest, and how many that claim, a node has open at once: the rest of its connections are for
+/// everything else.
+const INGESTS_MAX: usize = 5;
+const CLAIMS_MAX: usize = 5;
+
 /// How many days a node remembers to be prepared; beyond that it forgets all of them.
 const KNOWN_MAX: usize = 20_000;
 
@@ -61,7 +66,9 @@ const KNOWN_MAX: usize = 20_000;
 pub(crate) struct Messages {
     /// Something is due, or may be.
     pub(crate) work: Notify,
-    lanes: Mutex<HashMap<i32, usize>>,
+    lanes: Mutex<HashMap<i32, Lanes>>,
+    ingests: Gate<INGESTS_MAX>,
+    claims: Gate<CLAIMS_MAX>,
     /// Batches that lanes of this process have, or are asking for.
     held: Mutex<HashSet<Uuid>>,
     handles: Mutex<HashMap<Uuid, AttemptHandle>>,
@@ -77,6 +84,30 @@ pub(crate) struct Messages {
     sent: AtomicU64,
     failed: AtomicU64,
     batches: AtomicU64,
+}
+
+/// A topic's lanes on this node.
+#[derive(Default)]
+struct Lanes {
+    running: usize,
+    /// One of them asks the database at a time: the others would hold connections while they wait for the topic's lock.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// So many at once.
+struct Gate<const MOST: usize>(Arc<Semaphore>);
+
+impl<const MOST: usize> Default for Gate<MOST> {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST)))
+    }
+}
+
+impl<const MOST: usize> Gate<MOST> {
+    /// Waits for a place; it is never closed.
+    async fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.clone().acquire_owned().await.ok()
+    }
 }
 
 /// What a node counts of messages, for metrics.
@@ -198,24 +229,25 @@ impl Inner {
     /// Starts a lane for a topic, if it may have one more here.
     fn start_lane(self: &Arc<Self>, row: &TopicRow, topic: &Arc<Topic>) {
         let most = topic.concurrency().map_or(1, |most| (most as usize).min(LANES_MAX));
-        {
-            let mut lanes = self.messages.lanes.lock();
-            let running = lanes.entry(row.id).or_default();
-            if *running >= most {
+        let turn = {
+            let mut all = self.messages.lanes.lock();
+            let lanes = all.entry(row.id).or_default();
+            if lanes.running >= most {
                 return;
             }
-            *running += 1;
-        }
-        let lane = lane::Lane::new(self.clone(), row.clone(), topic.clone());
+            lanes.running += 1;
+            lanes.turn.clone()
+        };
+        let lane = lane::Lane::new(self.clone(), row.clone(), topic.clone(), turn);
         self.tracker.spawn(lane.run());
     }
 
     fn end_lane(&self, topic: i32) {
-        let mut lanes = self.messages.lanes.lock();
-        if let Some(running) = lanes.get_mut(&topic) {
-            *running = running.saturating_sub(1);
-            if *running == 0 {
-                lanes.remove(&topic);
+        let mut all = self.messages.lanes.lock();
+        if let Some(lanes) = all.get_mut(&topic) {
+            lanes.running = lanes.running.saturating_sub(1);
+            if lanes.running == 0 {
+                all.remove(&topic);
             }
         }
     }

@@ -126,6 +126,7 @@ impl Inner {
                     .map(|id| (*id, address_of(*id).map_or(0, |address| address.1)))
                     .collect();
                 let finish = finish_of(self, &topic, ended.id, ended.day, 0, (messages, &ended.tried), ends);
+                let _place = self.messages.claims.enter().await;
                 self.store.next_batch(row.id, Some(&finish), None).await?;
                 self.messages.work.notify_one();
             }

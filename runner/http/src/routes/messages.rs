@@ -111,7 +111,8 @@ struct AcceptedView {
 }
 
 impl AcceptedView {
-    fn of(report: IngestReport, names_ids: bool) -> Self {
+    fn of(mut report: IngestReport, names_ids: bool) -> Self {
+        report.rejected.sort_by_key(|entry| entry.0);
         Self {
             accepted: report.accepted,
             repeated: report.repeated,
@@ -250,6 +251,9 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
         idle: request.app.config.body_idle_timeout,
         line_bytes_max: ingestion.line_bytes_max(),
         rest: BytesMut::new(),
+        scanned: 0,
+        lines: 0,
+        end: 0,
         next_line: 1,
         skipping: false,
         paused: true,
@@ -312,6 +316,10 @@ struct Reader {
     idle: Duration,
     line_bytes_max: usize,
     rest: BytesMut,
+    /// How much of `rest` has been looked through, the lines found in it, and where the last of them ends.
+    scanned: usize,
+    lines: u64,
+    end: usize,
     /// The number of the line that `rest` begins with.
     next_line: u64,
     /// In the middle of a line that is too long.
@@ -381,31 +389,32 @@ impl Reader {
                     }
                 }
             }
-            let (mut end, mut lines, mut line_start) = (0, 0u64, 0);
             let mut long = false;
-            for (place, byte) in self.rest.iter().enumerate() {
-                if *byte != b'\n' {
-                    continue;
-                }
-                if place - line_start > self.line_bytes_max {
+            while let Some(found) = self.rest[self.scanned..].iter().position(|byte| *byte == b'\n') {
+                let place = self.scanned + found;
+                if place - self.end > self.line_bytes_max {
                     long = true;
                     break;
                 }
-                lines += 1;
-                end = place + 1;
-                line_start = end;
-                if lines as usize == BLOCK_LINES_MAX || end >= BLOCK_BYTES_MAX {
+                self.lines += 1;
+                self.end = place + 1;
+                self.scanned = self.end;
+                if self.is_full() {
                     break;
                 }
             }
-            long |= self.rest.len() - line_start > self.line_bytes_max && !self.rest[line_start..].contains(&b'\n');
-            let full = lines as usize == BLOCK_LINES_MAX || end >= BLOCK_BYTES_MAX;
-            if end > 0 && (all || full || long) {
-                let block = self.rest.split_to(end).freeze();
-                let first = self.next_line;
-                self.next_line += lines;
+            if !long && !self.is_full() {
+                self.scanned = self.rest.len();
+                long = self.rest.len() - self.end > self.line_bytes_max;
+            }
+            if self.end > 0 && (all || long || self.is_full()) {
                 // Without the last line's end, behind which there would be an empty line.
+                let block = self.rest.split_to(self.end).freeze();
                 let block = block.slice(..block.len() - 1);
+                let first = self.next_line;
+                self.next_line += self.lines;
+                self.scanned -= self.end;
+                (self.lines, self.end) = (0, 0);
                 if self.pieces.send(Piece::Lines(first, block)).await.is_err() {
                     return false;
                 }
@@ -414,10 +423,15 @@ impl Reader {
                     return false;
                 }
                 self.skipping = true;
+                self.scanned = 0;
             } else {
                 return true;
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.lines as usize >= BLOCK_LINES_MAX || self.end >= BLOCK_BYTES_MAX
     }
 }
 
