@@ -200,3 +200,18 @@ $$;
 CREATE FUNCTION heddle.message_bucket(id uuid) RETURNS smallint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((get_byte(uuid_send(id), 8) & 63) * 256 + get_byte(uuid_send(id), 9))::smallint;
+
+-- Submits a run that a consumer enqueued, within the transaction that records its batch. Returns what is wrong with it,
+-- or null; a key that is there already makes no second run.
+CREATE FUNCTION heddle.enqueue_of_batch("group" text, params jsonb, key text) RETURNS text
+    LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM heddle.submit(enqueue_of_batch."group", enqueue_of_batch.params, enqueue_of_batch.key);
+    RETURN NULL;
+EXCEPTION
+    WHEN unique_violation THEN
+        RETURN NULL;
+    WHEN no_data_found OR object_not_in_prerequisite_state OR invalid_parameter_value THEN
+        RETURN SQLERRM;
+END
+$$;

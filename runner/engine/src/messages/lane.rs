@@ -10,9 +10,11 @@ use heddle_domain::retry::{self, RetryState};
 use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{
-    AttemptRequest, AttemptResult, Context, Grants, HostPattern, Interval, Limits, Outcome, Script, World,
+    AttemptRequest, AttemptResult, Context, Effect, Grants, HostPattern, Interval, Limits, Outcome, Script, World,
 };
-use heddle_store::message::{BatchWish, Claimed, FailedMessage, Finish, Finished, HeldMessage, MessageBatch, Tried};
+use heddle_store::message::{
+    BatchWish, Claimed, FailedMessage, Finish, Finished, HeldMessage, MessageBatch, MessageEffect, Tried,
+};
 use heddle_store::topic::TopicRow;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -77,6 +79,14 @@ impl Drop for Holding<'_> {
     }
 }
 
+/// Outcomes that are not recorded yet.
+struct Pending<'a> {
+    finish: Finish,
+    /// If its effects may be refused: the batch, to say of it that it failed.
+    batch: Option<MessageBatch>,
+    _holding: Holding<'a>,
+}
+
 /// What a message came to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum MessageEnd {
@@ -115,7 +125,7 @@ impl Lane {
     pub(super) async fn run(mut self) {
         let inner = self.inner.clone();
         // The last batch's outcomes, until they are recorded.
-        let mut finish: Option<(Finish, Holding<'_>)> = None;
+        let mut finish: Option<Pending<'_>> = None;
         loop {
             let consumer = match self.is_willing().await {
                 Ok(consumer) => consumer,
@@ -130,7 +140,7 @@ impl Lane {
             let wish = consumer.is_some().then(|| self.wish());
             // Before the question: its answer may get lost.
             let asking = wish.as_ref().map(|wish| Holding::of(&inner, wish.id));
-            let last = finish.as_ref().map(|entry| &entry.0);
+            let last = finish.as_ref().map(|pending| &pending.finish);
             let answer = {
                 let _turn = self.turn.lock().await;
                 let _place = inner.messages.claims.enter().await;
@@ -138,8 +148,14 @@ impl Lane {
             };
             let claimed = match answer {
                 Ok((finished, claimed)) => {
-                    if let Some((finish, _)) = finish.take() {
-                        self.count(&finish, finished);
+                    if let Some(mut pending) = finish.take() {
+                        if let (Finished::Refused(why), Some(batch)) = (&finished, pending.batch.take()) {
+                            let ends = every(&batch, &MessageEnd::failed(why.as_str()));
+                            pending.finish = self.finish(&batch, pending.finish.lease, ends);
+                            finish = Some(pending);
+                            continue;
+                        }
+                        self.count(&pending.finish, &finished);
                     }
                     claimed
                 }
@@ -169,7 +185,11 @@ impl Lane {
                     let lease = wish.map_or(0, |wish| wish.lease);
                     match consumer {
                         Some(Consumer::Script(script)) => {
-                            finish = self.send(&script, &batch, lease).await.map(|finish| (finish, holding));
+                            finish = self.send(&script, &batch, lease).await.map(|finish| Pending {
+                                batch: (!finish.effects.is_empty()).then_some(batch),
+                                finish,
+                                _holding: holding,
+                            });
                         }
                         _ => queue::hand_over(&inner, &self.row, &batch, lease).await,
                     }
@@ -186,9 +206,9 @@ impl Lane {
         }
     }
 
-    fn count(&self, finish: &Finish, finished: Finished) {
+    fn count(&self, finish: &Finish, finished: &Finished) {
         let messages = &self.inner.messages;
-        if finished == Finished::Lost {
+        if *finished == Finished::Lost {
             tracing::warn!(batch = %finish.batch, topic = self.row.name, "a batch was taken over before it was recorded");
             return;
         }
@@ -272,15 +292,17 @@ impl Lane {
             return Some(self.finish(batch, lease, ends));
         }
         let result = self.call(script, batch).await?;
+        let mut effects = Vec::new();
         let ends = match result.outcome {
-            Outcome::Succeeded(_) if !result.effects.is_empty() => every(
-                batch,
-                &MessageEnd::failed("a consumer of messages cannot write state, enqueue runs or notify"),
-            ),
-            Outcome::Succeeded(text) => match read_outcomes(&text, batch.messages.len()) {
-                Ok(ends) => ends,
-                Err(detail) => every(batch, &MessageEnd::failed(detail)),
-            },
+            Outcome::Succeeded(text) => {
+                match (read_effects(result.effects), read_outcomes(&text, batch.messages.len())) {
+                    (Ok(read), Ok(ends)) => {
+                        effects = read;
+                        ends
+                    }
+                    (Err(detail), _) | (_, Err(detail)) => every(batch, &MessageEnd::failed(detail)),
+                }
+            }
             // There was nothing to do.
             Outcome::Skipped(_) => every(batch, &MessageEnd::Sent),
             Outcome::Failed {
@@ -307,7 +329,9 @@ impl Lane {
                 },
             ),
         };
-        Some(self.finish(batch, lease, ends))
+        let mut finish = self.finish(batch, lease, ends);
+        finish.effects = effects;
+        Some(finish)
     }
 
     async fn call(&self, script: &Script, batch: &MessageBatch) -> Option<AttemptResult> {
@@ -452,7 +476,26 @@ pub(super) fn finish_of(
         lease,
         sent: sent.into_iter().collect(),
         failed,
+        effects: Vec::new(),
     }
+}
+
+/// What a script wants written together with its outcomes.
+fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, String> {
+    effects
+        .into_iter()
+        .map(|effect| match effect {
+            Effect::Enqueue { group, params, key } => Ok(MessageEffect::Enqueue {
+                params: serde_json::from_str(&params).map_err(|error| format!("enqueue of `{group}`: {error}"))?,
+                group,
+                key,
+            }),
+            Effect::Notify { channel, subject, body } => Ok(MessageEffect::Notify { channel, subject, body }),
+            Effect::StateSet { .. } | Effect::StateCompareAndSet { .. } | Effect::StateDelete { .. } => {
+                Err("a consumer of messages has no state: that belongs to groups".into())
+            }
+        })
+        .collect()
 }
 
 /// One message's outcome, as the sandbox writes it.

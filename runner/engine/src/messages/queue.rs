@@ -80,9 +80,8 @@ async fn submit(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch) -> Res
         parent: None,
     };
     match inner.submit(submission).await {
-        Ok(submitted) => Ok(RunId(submitted.row.id)),
         Err(SubmitError::Exists(run)) => Ok(run),
-        Err(error) => Err(error),
+        other => other,
     }
 }
 

@@ -103,6 +103,10 @@ impl Store {
             Some(finish) => finish_in(&mut tx, topic, finish).await?,
             None => Finished::Done,
         };
+        if let Finished::Refused(_) = &finished {
+            // Rolled back: the caller records failures instead.
+            return Ok((finished, Claimed::Later(0)));
+        }
         let claimed = match wish {
             Some(wish) => {
                 let allowed = wish

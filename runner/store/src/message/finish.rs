@@ -24,6 +24,24 @@ pub struct FailedMessage {
     pub error: String,
 }
 
+/// What a script wants written together with its batch's outcomes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MessageEffect {
+    /// A run of a group.
+    Enqueue {
+        group: String,
+        params: Value,
+        /// A repeat makes no second run.
+        key: Option<String>,
+    },
+    /// Something that people are told.
+    Notify {
+        channel: String,
+        subject: String,
+        body: String,
+    },
+}
+
 /// What became of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
@@ -34,15 +52,18 @@ pub struct Finish {
     /// How many were sent, by bucket, each bucket once.
     pub sent: Vec<(i16, i64)>,
     pub failed: Vec<FailedMessage>,
+    pub effects: Vec<MessageEffect>,
 }
 
 /// Whether the outcome was recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finished {
     /// Yes.
     Done,
     /// Somebody else has the batch: nothing was written.
     Lost,
+    /// Its effects cannot be had, for this reason: nothing was written.
+    Refused(String),
 }
 
 /// Records what became of a batch. The topic's lock is held.
@@ -61,6 +82,11 @@ pub(super) async fn finish_in(
     .await?;
     if taken.rows_affected() == 0 {
         return Ok(Finished::Lost);
+    }
+    for effect in &finish.effects {
+        if let Some(why) = apply(connection, finish.batch, effect).await? {
+            return Ok(Finished::Refused(why));
+        }
     }
     if !finish.sent.is_empty() {
         sqlx::query!(
@@ -137,4 +163,35 @@ pub(super) async fn finish_in(
         .await?;
     }
     Ok(Finished::Done)
+}
+
+/// Writes an effect; answers what is wrong with it.
+async fn apply(
+    connection: &mut PgConnection,
+    batch: Uuid,
+    effect: &MessageEffect,
+) -> Result<Option<String>, StoreError> {
+    match effect {
+        MessageEffect::Enqueue { group, params, key } => Ok(sqlx::query_scalar!(
+            "SELECT heddle.enqueue_of_batch($1, $2, $3)",
+            group,
+            params,
+            key.as_deref()
+        )
+        .fetch_one(connection)
+        .await?
+        .map(|why| format!("enqueue of `{group}`: {why}"))),
+        MessageEffect::Notify { channel, subject, body } => {
+            sqlx::query!(
+                "INSERT INTO heddle.notices (run, task, channel, subject, body) VALUES ($1, 0, $2, $3, $4)",
+                batch,
+                channel,
+                subject,
+                body
+            )
+            .execute(connection)
+            .await?;
+            Ok(None)
+        }
+    }
 }

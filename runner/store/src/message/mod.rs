@@ -45,7 +45,7 @@ mod look;
 pub use cancel::{CancelFilter, Cancelled};
 pub use claim::{BatchWish, Claimed, HeldMessage, MessageBatch, Tried};
 pub use day::{BucketRow, DayCounts, DayRow, EndedQueueBatch};
-pub use finish::{FailedMessage, Finish, Finished};
+pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
 pub use ingest::{DaySlice, MessageIngest, NewMessage};
 pub use look::{LookFilter, MessageRow, MessageState};
 
