@@ -9,7 +9,8 @@ use heddle::{Failure, Message, json, sql};
 /// What a message wishes for.
 #[heddle::data]
 struct Wish {
-    /// `fail`, `fatal`, `skip`; of the whole batch `trap`, `short` (an outcome too few), `refuse`; `wait`.
+    /// `fail`, `fatal`, `skip`; of the whole batch `trap`, `short` (an outcome too few), `refuse`; `wait`; `enqueue` (a
+    /// run of the group `posted`).
     #[serde(default, rename = "do")]
     what: Option<String>,
     /// From this attempt on, nothing special.
@@ -51,6 +52,10 @@ fn handle(topic: &str, batch: Vec<Message>) -> Result<Vec<Result<(), Failure>>, 
             Some("refuse") => return Err(Failure::retryable("all of it")),
             Some("short") => {
                 short = true;
+                Ok(())
+            }
+            Some("enqueue") => {
+                heddle::enqueue("posted", &json!({}), Some(&message.id))?;
                 Ok(())
             }
             Some("wait") => {

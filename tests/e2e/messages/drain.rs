@@ -263,6 +263,35 @@ async fn batches_that_break() {
     );
 }
 
+/// What a consumer enqueues is committed with its batch: a run for each message, or nothing and a failure.
+#[tokio::test]
+async fn what_a_consumer_enqueues() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "forever", "interval": "50ms"});
+    put_topic(
+        &node,
+        "poster",
+        json!({"script": "postbox", "granularity": "instant", "retry": retry}),
+    )
+    .await;
+    let messages: Vec<Value> = (0..3).map(|n| due_now(n, json!({"do": "enqueue"}))).collect();
+    send(&node, "poster", &messages).await;
+    let failed = eventually("a failure", async || {
+        let found = node.all("/v1/topics/poster/messages").await;
+        found.into_iter().find(|found| found["error"].is_string())
+    })
+    .await;
+    assert!(
+        failed["error"].as_str().unwrap().contains("no group \"posted\""),
+        "{failed:#}"
+    );
+    node.put_group("posted", crate::one(json!({"script": "hello"}))).await;
+    ended(&node, "poster", 3).await;
+    assert_eq!(count(&node, "poster", "sent").await, 3);
+    assert_eq!(node.all("/v1/runs?group=posted").await.len(), 3);
+}
+
 /// A topic sends no more than its rate, and has no more batches in hand than its concurrency.
 #[tokio::test]
 async fn within_bounds() {

@@ -273,8 +273,9 @@ impl Lane {
                 Err(_) => format!("the script `{shown}` cannot be loaded"),
             },
         };
-        tracing::warn!(topic = self.row.name, problem, "nothing is sent");
-        inner.store.note_problem(self.row.id, &problem).await?;
+        if inner.store.note_problem(self.row.id, &problem).await? {
+            tracing::warn!(topic = self.row.name, problem, "nothing is sent");
+        }
         Ok(None)
     }
 

@@ -81,16 +81,16 @@ impl Store {
         .await?)
     }
 
-    /// Says why nothing is sent on a topic, for people.
-    pub async fn note_problem(&self, topic: i32, problem: &str) -> Result<(), StoreError> {
-        sqlx::query!(
+    /// Says why nothing is sent on a topic, for people; answers whether that is news.
+    pub async fn note_problem(&self, topic: i32, problem: &str) -> Result<bool, StoreError> {
+        let done = sqlx::query!(
             "UPDATE heddle.topic_drains SET problem = $2 WHERE topic = $1 AND problem IS DISTINCT FROM $2",
             topic,
             problem
         )
         .execute(&self.pool)
         .await?;
-        Ok(())
+        Ok(done.rows_affected() == 1)
     }
 
     /// A node has made a run of its batch: the run has it from now on. `false`: somebody else took the batch.
