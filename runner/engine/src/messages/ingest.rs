@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::NaiveDate;
-use heddle_domain::Time;
 use heddle_domain::message::{bucket_of, message_id, read};
 use heddle_domain::topic::{Granularity, Topic};
 use heddle_store::message::{DaySlice, MessageIngest, NewMessage};
