@@ -46,6 +46,7 @@ const GUESTS: &[Guest] = &[
         is_library: false,
     },
     component("hostile"),
+    component("postbox"),
     component("query"),
     component("sleep"),
     component("stateful"),

@@ -36,7 +36,7 @@ create table if not exists yearly_report (
     written_at          timestamptz not null default now()
 );
 
--- Written by the consumer greetings, on topics whose name begins with `stored`.
+-- Written by the consumer greetings, on topics whose name begins with `greetings` or `stored`.
 create table if not exists greetings_sent (
     id       text primary key,
     sender   bigint not null,

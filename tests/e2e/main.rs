@@ -18,6 +18,7 @@ mod holds;
 mod input;
 mod logs;
 mod mapped;
+mod messages;
 mod nodes;
 mod offers;
 mod outages;

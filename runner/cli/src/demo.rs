@@ -11,7 +11,7 @@ use tokio_postgres::NoTls;
 use url::Url;
 
 /// The scripts that the demo's groups use, and a few to play with.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 10] = [
     "weather-extract",
     "weather-temperature",
     "weather-precipitation",
@@ -21,6 +21,7 @@ const SCRIPTS: [&str; 9] = [
     "fib",
     "flaky",
     "sleep",
+    "greetings",
 ];
 
 /// The database that the demo's scripts read and write.
@@ -32,6 +33,9 @@ const GROUPS: [(&str, &str); 3] = [
     ("yearly-summary", include_str!("../demo/yearly-summary.yaml")),
     ("hello", include_str!("../demo/hello.yaml")),
 ];
+
+/// The topics.
+const TOPICS: [(&str, &str); 1] = [("greetings", include_str!("../demo/greetings.yaml"))];
 
 /// Puts the demo in.
 pub(crate) async fn install(url: &str, database_url: &str) -> Result<()> {
@@ -67,6 +71,15 @@ pub(crate) async fn install(url: &str, database_url: &str) -> Result<()> {
                 .put_group(name, &spec, None)
                 .await
                 .with_context(|| format!("group {name}"))?;
+        }
+    }
+    for (name, spec) in TOPICS {
+        if client.topic(name).await.is_err() {
+            let spec = serde_saphyr::from_str(spec).with_context(|| format!("topic {name}"))?;
+            client
+                .put_topic(name, &spec)
+                .await
+                .with_context(|| format!("topic {name}"))?;
         }
     }
     Ok(())

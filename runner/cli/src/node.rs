@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use heddle_domain::Chance;
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
-use heddle_engine::{Counters, DispatchConfig, Engine, EngineConfig, NodeClock, SystemChance};
+use heddle_engine::{Counters, DispatchConfig, Engine, EngineConfig, MessageCounters, NodeClock, SystemChance};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
 use heddle_store::Store;
 use heddle_store::secret::{SecretKey, SecretKeys};
@@ -118,7 +118,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         clock,
         chance,
         secret_keys: keys,
-        metrics: Arc::new(move || metrics(counters.counters())),
+        metrics: Arc::new(move || metrics(counters.counters()) + &message_metrics(counters.message_counters())),
         config: http_config(&config),
     });
     engine.on_change({
@@ -220,6 +220,28 @@ fn metrics(counters: Counters) -> String {
          # TYPE heddle_attempts_in_hand gauge\n\
          heddle_attempts_in_hand {}\n",
         counters.runs_ended, counters.attempts_ended, counters.in_hand
+    )
+}
+
+/// Prometheus text about scheduled messages.
+fn message_metrics(counters: MessageCounters) -> String {
+    format!(
+        "# HELP heddle_messages_ingested_total Messages that this node has taken in.\n\
+         # TYPE heddle_messages_ingested_total counter\n\
+         heddle_messages_ingested_total {}\n\
+         # HELP heddle_messages_sent_total Messages that this node has handed over.\n\
+         # TYPE heddle_messages_sent_total counter\n\
+         heddle_messages_sent_total {}\n\
+         # HELP heddle_messages_failed_total Attempts of messages that failed here.\n\
+         # TYPE heddle_messages_failed_total counter\n\
+         heddle_messages_failed_total {}\n\
+         # HELP heddle_message_batches_total Batches that this node has ended.\n\
+         # TYPE heddle_message_batches_total counter\n\
+         heddle_message_batches_total {}\n\
+         # HELP heddle_message_batches_in_hand Batches that this node is working on.\n\
+         # TYPE heddle_message_batches_in_hand gauge\n\
+         heddle_message_batches_in_hand {}\n",
+        counters.ingested, counters.sent, counters.failed, counters.batches, counters.in_hand
     )
 }
 

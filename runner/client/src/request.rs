@@ -248,6 +248,32 @@ impl Request {
             })
     }
 
+    /// Sends it once, with a body of any length that is made while it is sent, and reads a JSON answer.
+    pub async fn send_streaming<T, S>(self, content_type: &str, body: S) -> Result<T>
+    where
+        T: DeserializeOwned,
+        S: futures::Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    {
+        let Self {
+            http,
+            method,
+            url,
+            headers,
+            ..
+        } = self.header(header::CONTENT_TYPE, content_type);
+        let request = http.request(method, url.clone()).headers(headers);
+        let response = match request.body(reqwest::Body::wrap_stream(body)).send().await {
+            Ok(response) if response.status().is_success() => response,
+            Ok(response) => return Err(refusal(response, &url).await),
+            Err(source) => return Err(unreachable(&url, source)),
+        };
+        let body = read(response, url.as_str()).await?;
+        serde_json::from_slice(&body).map_err(|error| Error::Unexpected {
+            url: url.to_string(),
+            detail: format!("{error} in: {}", excerpt(&body)),
+        })
+    }
+
     /// Sends it; whatever the answer says beyond success is not read.
     pub async fn send_for_nothing(self) -> Result<()> {
         self.send_for_response().await.map(drop)

@@ -11,6 +11,7 @@ pub mod duration;
 pub mod fault;
 pub mod graph;
 pub mod id;
+pub mod message;
 pub mod name;
 pub mod params;
 pub mod plan;
@@ -22,6 +23,7 @@ pub mod schema;
 pub mod spec;
 pub mod state;
 pub mod template;
+pub mod topic;
 
 pub use chance::Chance;
 pub use clock::{Clock, Time};

@@ -100,45 +100,18 @@ impl HostServices for Host {
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
         let name = name.to_owned();
         Box::pin(async move {
-            let found = self.inner.store.secret_value(&self.inner.keys, &name).await;
-            match found.map_err(|error| unavailable(&error))? {
-                Some((value, grant)) if grant.allows(&self.context.revision.group_name, self.category()) => Ok(value),
-                Some(_) => Err(format!("this group may not use secret `{name}`")),
-                None => Err(format!("there is no secret `{name}`")),
-            }
+            let group = &self.context.revision.group_name;
+            self.inner.granted_secret("group", group, self.category(), &name).await
         })
     }
 
     fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
         let name = name.to_owned();
         Box::pin(async move {
-            let row = self
-                .inner
-                .store
-                .connection(&name)
+            let group = &self.context.revision.group_name;
+            self.inner
+                .granted_connection("group", group, self.category(), &name)
                 .await
-                .map_err(|error| unavailable(&error))?;
-            let row = row.ok_or_else(|| format!("there is no connection `{name}`"))?;
-            if !row
-                .options
-                .grant
-                .allows(&self.context.revision.group_name, self.category())
-            {
-                return Err(format!("this group may not use connection `{name}`"));
-            }
-            let url = self.inner.store.connection_url(&self.inner.keys, &name).await;
-            let (url, _) = url
-                .map_err(|error| unavailable(&error))?
-                .ok_or_else(|| format!("there is no connection `{name}`"))?;
-            let url = if row.options.read_only { read_only(&url) } else { url };
-            Ok(ConnectionTarget {
-                id: format!("{name}/{}", row.updated_at.timestamp_micros()),
-                url,
-                statement_timeout: STATEMENT_TIMEOUT,
-                max_rows: ROWS_MAX,
-                max_connections: u32::try_from(row.options.max_connections).unwrap_or(1),
-                read_only: row.options.read_only,
-            })
         })
     }
 
@@ -160,5 +133,51 @@ impl HostServices for Host {
 
     fn progress(&self, fraction: f64, note: String) {
         *self.progress.lock() = Some((fraction, note));
+    }
+}
+
+impl Inner {
+    /// A secret, if a group or topic (`noun`) of this name and category was granted it.
+    pub(crate) async fn granted_secret(
+        &self,
+        noun: &str,
+        user: &str,
+        category: Option<&str>,
+        name: &str,
+    ) -> Result<String, String> {
+        let found = self.store.secret_value(&self.keys, name).await;
+        match found.map_err(|error| unavailable(&error))? {
+            Some((value, grant)) if grant.allows(user, category) => Ok(value),
+            Some(_) => Err(format!("this {noun} may not use secret `{name}`")),
+            None => Err(format!("there is no secret `{name}`")),
+        }
+    }
+
+    /// A connection, if a group or topic (`noun`) of this name and category was granted it.
+    pub(crate) async fn granted_connection(
+        &self,
+        noun: &str,
+        user: &str,
+        category: Option<&str>,
+        name: &str,
+    ) -> Result<ConnectionTarget, String> {
+        let row = self.store.connection(name).await.map_err(|error| unavailable(&error))?;
+        let row = row.ok_or_else(|| format!("there is no connection `{name}`"))?;
+        if !row.options.grant.allows(user, category) {
+            return Err(format!("this {noun} may not use connection `{name}`"));
+        }
+        let url = self.store.connection_url(&self.keys, name).await;
+        let (url, _) = url
+            .map_err(|error| unavailable(&error))?
+            .ok_or_else(|| format!("there is no connection `{name}`"))?;
+        let url = if row.options.read_only { read_only(&url) } else { url };
+        Ok(ConnectionTarget {
+            id: format!("{name}/{}", row.updated_at.timestamp_micros()),
+            url,
+            statement_timeout: STATEMENT_TIMEOUT,
+            max_rows: ROWS_MAX,
+            max_connections: u32::try_from(row.options.max_connections).unwrap_or(1),
+            read_only: row.options.read_only,
+        })
     }
 }

@@ -19,6 +19,8 @@
 //! | queue look-out | `queue/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
 //! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks, old history |
+//! | drain | `messages/mod.rs` | something due, every 200 ms | starts lanes that send scheduled messages |
+//! | days | `messages/tend.rs` | every two seconds | partitions, drained days and retention of messages |
 //! | log writer | `logs.rs` | every 200 ms | lines of attempts that are under way |
 //!
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
@@ -34,6 +36,7 @@ mod host;
 mod http_task;
 mod inbox;
 mod logs;
+mod messages;
 mod node;
 mod overlap;
 mod pools;
@@ -73,6 +76,7 @@ pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, ControlError};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
+pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
 pub use queue::{ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use submit::{Submission, SubmitError, Submitted};
 pub use wake::RunWatch;
@@ -155,6 +159,7 @@ pub(crate) struct Inner {
     pub(crate) catalog: Catalog,
     pub(crate) hands: Hands,
     pub(crate) dispatch: dispatch::Dispatch,
+    pub(crate) messages: messages::Messages,
     pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
     pub(crate) outbound: reqwest::Client,
     pub(crate) policy: OutboundPolicy,
@@ -272,6 +277,7 @@ impl Engine {
             templates: Templates::new(),
             hands: Hands::default(),
             dispatch,
+            messages: messages::Messages::default(),
             contexts: Cache::new(work::CONTEXTS_MAX),
             lease: AtomicI64::new(0),
             turn: AtomicI64::new(0),
@@ -333,6 +339,8 @@ impl Engine {
         inner.tracker.spawn(logs::write(inner.clone()));
         dispatch::start(&inner, dispatch_receivers);
         inner.tracker.spawn(dispatch::reap(inner.clone()));
+        inner.tracker.spawn(messages::run(inner.clone()));
+        inner.tracker.spawn(messages::tend(inner.clone()));
         inner.tracker.spawn(wake::warm(inner.clone()));
         Ok(engine)
     }
@@ -441,7 +449,7 @@ impl Engine {
         inner.draining.store(true, Ordering::Release);
         inner.queues.close();
         let until = tokio::time::Instant::now() + inner.config.drain_for;
-        while inner.hands.len() > 0 && tokio::time::Instant::now() < until {
+        while inner.hands.len() + inner.messages.in_hand() > 0 && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         if let Err(error) = inner.hand_back().await {
@@ -450,6 +458,7 @@ impl Engine {
         let _ = inner.store.release_node(inner.lease()).await;
         inner.fenced.store(true, Ordering::Release);
         inner.hands.cancel_all();
+        inner.messages.cancel_all();
         inner.stop.cancel();
         inner.tracker.close();
         let _ = tokio::time::timeout(Duration::from_secs(5), inner.tracker.wait()).await;

@@ -98,6 +98,7 @@ impl Inner {
         if !self.fenced.swap(true, Ordering::AcqRel) {
             tracing::error!("the node has lost its lease: it stops what it has in hand");
             self.hands.cancel_all();
+            self.messages.cancel_all();
         }
     }
 }

@@ -301,6 +301,7 @@ impl Inner {
             for change in &changes {
                 self.catalog.forget(&change.kind, &change.name);
                 self.dispatch.forget(&change.kind, &change.name);
+                self.messages.forget(&change.kind);
                 self.tell_listeners(&change.kind, &change.name);
                 if change.kind == "group" {
                     self.schedules.notify_one();

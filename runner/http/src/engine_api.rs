@@ -336,6 +336,10 @@ pub trait EngineApi: Send + Sync + 'static {
     fn dispatcher(&self) -> Option<heddle_engine::Dispatcher> {
         None
     }
+    /// What takes messages in; `None`: this engine does not.
+    fn messenger(&self) -> Option<heddle_engine::Engine> {
+        None
+    }
     /// Follows what has been changed so far: called after each change, so that the next request on this node sees it.
     fn follow(&self) -> BoxFuture<'_, ()>;
     /// Whether this node is stopping: whoever follows something here shall go on elsewhere.

@@ -82,4 +82,5 @@ fn is_change(request: &axum::extract::Request) -> bool {
         && !path.contains("/runs")
         && !path.starts_with("/v1/dispatch/")
         && !path.starts_with("/v1/claims")
+        && !path.ends_with("/messages")
 }

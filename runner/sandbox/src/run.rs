@@ -211,7 +211,7 @@ async fn call(
                     let count = batch.messages.len();
                     let messages: Vec<Message> = batch.messages.into_iter().map(Message::from).collect();
                     match instance.call_handle(&mut store, &batch.topic, &messages).await? {
-                        Ok(outcomes) if outcomes.len() != count => Answer::Failure(Failure::Fatal(format!(
+                        Ok(outcomes) if outcomes.len() != count => Answer::Failure(Failure::Retryable(format!(
                             "`handle` gave {} outcomes for {count} messages",
                             outcomes.len()
                         ))),

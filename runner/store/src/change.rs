@@ -42,6 +42,7 @@ pub enum Noun {
     Setting,
     Template,
     Token,
+    Topic,
 }
 
 impl Noun {
@@ -64,6 +65,7 @@ impl Noun {
             Self::Setting => "setting",
             Self::Template => "template",
             Self::Token => "token",
+            Self::Topic => "topic",
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod group;
 pub mod link;
 pub mod live;
 pub mod log;
+pub mod message;
 pub mod node;
 pub mod offer;
 pub mod pool;
@@ -29,6 +30,7 @@ pub mod setting;
 pub mod template;
 pub mod timer_task;
 pub mod token;
+pub mod topic;
 pub mod upstream;
 
 pub use error::StoreError;

@@ -57,8 +57,11 @@ pub struct ScriptWrite<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ScriptDelete {
     Missing,
-    /// These groups name it.
-    UsedBy(Vec<String>),
+    /// These groups and topics name it.
+    UsedBy {
+        groups: Vec<String>,
+        topics: Vec<String>,
+    },
     Deleted,
 }
 
@@ -391,8 +394,11 @@ impl Store {
         )
         .fetch_all(&mut *tx)
         .await?;
-        if !users.is_empty() {
-            return Ok(ScriptDelete::UsedBy(users));
+        let topics = sqlx::query_scalar!("SELECT name FROM heddle.topics WHERE script = $1 ORDER BY name", name)
+            .fetch_all(&mut *tx)
+            .await?;
+        if !users.is_empty() || !topics.is_empty() {
+            return Ok(ScriptDelete::UsedBy { groups: users, topics });
         }
         sqlx::query!(
             "UPDATE heddle.scripts

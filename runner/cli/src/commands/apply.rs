@@ -8,6 +8,7 @@ use clap::Args;
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::spec::{GroupSpec, ScheduleSpec, TaskSpec};
+use heddle_domain::topic::{Topic, TopicSpec};
 use serde_json::{Map, Value, json};
 use similar::TextDiff;
 
@@ -312,6 +313,7 @@ fn strip(kind: Kind, thing: Value) -> Value {
                 "taken",
                 "waiting",
                 "counts",
+                "problem",
             ];
             fields.retain(|field, value| !servers.contains(&field.as_str()) && !value.is_null());
         }
@@ -340,6 +342,9 @@ fn normal(kind: Kind, spec: &Value) -> Value {
     if kind == Kind::Offer {
         // A newer server's, or a wrong one: compared as it stands.
         return normal_offer(spec).unwrap_or_else(|| spec.clone());
+    }
+    if kind == Kind::Topic {
+        return normal_topic(spec);
     }
     if kind != Kind::Group {
         return spec.clone();
@@ -400,6 +405,16 @@ fn without_creation(kind: Kind, mut theirs: Value, ours: &Value) -> Value {
         fields.retain(|field, _| !OFFER_STARTS.contains(&field.as_str()) || !ours[field.as_str()].is_null());
     }
     theirs
+}
+
+/// A topic as the server would write it, with every default.
+fn normal_topic(spec: &Value) -> Value {
+    let given = without_nulls(spec);
+    let read = serde_json::from_value::<TopicSpec>(given.clone()).ok();
+    let Some(Ok(topic)) = read.map(Topic::compile) else {
+        return given;
+    };
+    serde_json::to_value(&topic.spec).map_or(given, |written| without_nulls(&written))
 }
 
 fn fields_of(value: &impl serde::Serialize) -> Map<String, Value> {
@@ -481,6 +496,18 @@ mod tests {
         let written = fields_of(&serde_json::from_value::<GroupSpec>(all).unwrap());
         let known = group_fields();
         assert!(written.keys().all(|field| known.contains(field)), "{written:?}");
+    }
+
+    #[test]
+    fn a_topic_and_the_file_it_came_from_do_not_differ() {
+        let file = json!({"script": "greetings", "send_at": "09:00:00", "retry": null});
+        let answer = json!({"name": "t", "script": "greetings", "granularity": "day", "timezone": "UTC", "send_at": "09:00",
+                            "batch": 1000, "concurrency": null, "rate": null, "retry": null, "retention": "7d",
+                            "timeout": "5m", "max_payload": 8192, "enabled": true, "problem": "x"});
+        assert_eq!(
+            normal(Kind::Topic, &strip(Kind::Topic, answer)),
+            normal(Kind::Topic, &file)
+        );
     }
 
     #[test]

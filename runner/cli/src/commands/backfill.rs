@@ -200,7 +200,8 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
     }
 }
 
-fn bar(done: i64, total: i64, width: usize) -> String {
+/// A bar of a width, filled as far as something is done.
+pub(crate) fn bar(done: i64, total: i64, width: usize) -> String {
     let share = if total > 0 {
         (done.clamp(0, total) as f64) / (total as f64)
     } else {

@@ -1,15 +1,39 @@
 //! Scheduled messages.
 
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
+use bytes::Bytes;
 use clap::{Args, Subcommand};
+use futures::{Stream, StreamExt, stream};
+use heddle_client::Accepted;
+use heddle_engine::NodeClock;
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
 
+use super::backfill::bar;
 use super::done;
-use crate::document;
+use crate::exit::{NO, usage};
 use crate::session::Session;
+use crate::{document, output, terminal};
+
+/// Between two looks at something that is watched.
+const STEP: Duration = Duration::from_millis(300);
+
+/// How wide a bar is.
+const BAR: usize = 30;
+
+/// How much of a file is read at once, and how many such pieces wait to be sent.
+const PIECE_BYTES: usize = 256 << 10;
+const PIECES_MAX: usize = 4;
+
+/// How many lines are made at once.
+const LINES: u64 = 1_000;
 
 /// What can be done with topics.
 #[derive(Subcommand, Debug)]
@@ -23,14 +47,15 @@ pub enum TopicCommand {
         name: String,
     },
     /// Make or change a topic
-    Set {
+    #[command(alias = "set")]
+    Put {
         /// Its name
         name: String,
         /// YAML or JSON; `-` is stdin
         #[arg(short, long, default_value = "-")]
         file: PathBuf,
     },
-    /// Schedule messages from lines of JSON
+    /// Schedule messages from lines of JSON, as many as there are
     Send {
         /// The topic
         name: String,
@@ -38,6 +63,8 @@ pub enum TopicCommand {
         #[arg(short, long, default_value = "-")]
         file: PathBuf,
     },
+    /// Schedule made-up messages, to try things out
+    Fill(Fill),
     /// Look messages up
     Messages {
         /// The topic
@@ -46,13 +73,21 @@ pub enum TopicCommand {
         #[command(flatten)]
         filter: MessageFilter,
     },
-    /// Cancel messages; some filter is needed
+    /// Cancel messages: by filter, or one by its id
     Cancel {
         /// The topic
         name: String,
+        /// One message
+        #[arg(long, conflicts_with_all = ["day", "bucket", "sender", "receiver"])]
+        id: Option<String>,
         /// Which
         #[command(flatten)]
         filter: MessageFilter,
+    },
+    /// List days that have messages
+    Days {
+        /// The topic
+        name: String,
     },
     /// Show how far a day has come
     Day {
@@ -60,8 +95,11 @@ pub enum TopicCommand {
         name: String,
         /// Such as 2026-11-20
         day: String,
+        /// Watch it until it is drained
+        #[arg(short, long)]
+        watch: bool,
     },
-    /// Delete a topic
+    /// Delete a topic with all its messages
     Rm {
         /// Its name
         name: String,
@@ -74,7 +112,7 @@ pub struct MessageFilter {
     /// Due on this day
     #[arg(long)]
     pub day: Option<String>,
-    /// In this bucket (sender mod 10,000) of the day
+    /// In this bucket (sender mod 10,000)
     #[arg(long)]
     pub bucket: Option<u32>,
     /// From this id
@@ -83,6 +121,28 @@ pub struct MessageFilter {
     /// To this id
     #[arg(long)]
     pub receiver: Option<i64>,
+}
+
+/// What is made up.
+#[derive(Args, Debug)]
+pub struct Fill {
+    /// The topic
+    pub name: String,
+    /// How many
+    #[arg(long, default_value_t = 1_000)]
+    pub count: u64,
+    /// Due on this day, on a topic of days
+    #[arg(long, conflicts_with = "due", required_unless_present = "due")]
+    pub day: Option<String>,
+    /// Due at this instant, on a topic of instants; `now` stands for the present one
+    #[arg(long)]
+    pub due: Option<String>,
+    /// Where to go on: senders are made of numbers from this one
+    #[arg(long, default_value_t = 0)]
+    pub first: u64,
+    /// What the payloads say
+    #[arg(long, default_value = "Greetings!")]
+    pub text: String,
 }
 
 pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<ExitCode> {
@@ -94,31 +154,20 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
                 ("GRANULARITY", "/granularity"),
                 ("TIMEZONE", "/timezone"),
                 ("BATCH", "/batch"),
+                ("PROBLEM", "/problem"),
             ];
             session.list(&["v1", "topics"], &columns).await?;
         }
         TopicCommand::Show { name } => session.show(&["v1", "topics", &name]).await?,
-        TopicCommand::Set { name, file } => {
+        TopicCommand::Put { name, file } => {
             let answer = session.client.put_topic(&name, &document::read_value(&file)?).await?;
             session.output.print(&answer, |_| format!("topic {name} set"))?;
         }
         TopicCommand::Send { name, file } => {
-            let answer = session
-                .client
-                .send_message_lines(&name, document::read_bytes(&file)?)
-                .await?;
-            let rejected = !answer.rejected.is_empty();
-            session.output.print(&serde_json::to_value(&answer)?, |_| {
-                let mut text = format!("{} accepted", answer.accepted);
-                for line in &answer.rejected {
-                    text.push_str(&format!("\nline {}: {}", line.line, line.detail));
-                }
-                text
-            })?;
-            if rejected {
-                return Ok(ExitCode::from(crate::exit::NO));
-            }
+            let answer = session.client.send_message_stream(&name, pieces(&file)?).await?;
+            return told(session, &answer);
         }
+        TopicCommand::Fill(fill) => return fill_topic(session, fill).await,
         TopicCommand::Messages { name, filter } => {
             let request = session.client.get(&["v1", "topics", &name, "messages"]);
             let request = request
@@ -137,7 +186,13 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             ];
             session.output.print_list(&page, &columns)?;
         }
-        TopicCommand::Cancel { name, filter } => {
+        TopicCommand::Cancel { name, id: Some(id), .. } => {
+            session.client.cancel_message(&name, &id).await?;
+            session
+                .output
+                .print(&json!({ "cancelled": 1 }), |_| format!("message {id} cancelled"))?;
+        }
+        TopicCommand::Cancel { name, id: None, filter } => {
             let mut body = Map::new();
             for (field, value) in [
                 ("day", filter.day.map(|day| json!(day))),
@@ -150,12 +205,209 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
                 }
             }
             let answer = session.client.cancel_messages(&name, &Value::Object(body)).await?;
-            session.output.print_thing(&answer)?;
+            session.output.print(&answer, |answer| {
+                format!("{} messages cancelled", output::plain(&answer["cancelled"]))
+            })?;
         }
-        TopicCommand::Day { name, day } => session
-            .output
-            .print_thing(&session.client.topic_day(&name, &day).await?)?,
+        TopicCommand::Days { name } => {
+            let columns = [
+                ("DAY", "/day"),
+                ("STATE", "/state"),
+                ("TOTAL", "/total"),
+                ("SENT", "/sent"),
+                ("FAILED", "/failed"),
+                ("CANCELLED", "/cancelled"),
+            ];
+            session.list(&["v1", "topics", &name, "days"], &columns).await?;
+        }
+        TopicCommand::Day {
+            name,
+            day,
+            watch: false,
+        } => {
+            let answer = session.client.topic_day(&name, &day).await?;
+            session.output.print(&answer, |answer| {
+                let buckets = answer["buckets"].as_array().map_or(0, Vec::len);
+                format!("{}\n{buckets} buckets; -o json lists them", progress(answer))
+            })?;
+        }
+        TopicCommand::Day { name, day, watch: true } => return watch_day(session, &name, &day).await,
         TopicCommand::Rm { name } => session.remove("topic", &name, &["v1", "topics", &name], false).await?,
     }
     done()
+}
+
+/// Says what became of messages.
+fn told(session: &Session, answer: &Accepted) -> Result<ExitCode> {
+    session.output.print(&serde_json::to_value(answer)?, |_| {
+        let mut text = format!("{} accepted", answer.accepted);
+        if answer.repeated > 0 {
+            text.push_str(&format!(", {} of them were there before", answer.repeated));
+        }
+        for line in &answer.rejected {
+            text.push_str(&format!("\nline {}: {}", line.line, line.detail));
+        }
+        let more = answer.rejected_total.saturating_sub(answer.rejected.len() as u64);
+        if more > 0 {
+            text.push_str(&format!("\nand {more} more lines were rejected"));
+        }
+        text
+    })?;
+    if answer.rejected_total > 0 {
+        return Ok(ExitCode::from(NO));
+    }
+    done()
+}
+
+/// A file's bytes (or stdin's) by pieces: a thread reads them, and waits while they are not sent.
+fn pieces(path: &Path) -> Result<impl Stream<Item = std::io::Result<Bytes>> + Send + 'static + use<>> {
+    let mut source: Box<dyn Read + Send> = if path == Path::new("-") {
+        Box::new(std::io::stdin())
+    } else {
+        let file = std::fs::File::open(path);
+        Box::new(file.map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?)
+    };
+    let (sender, receiver) = mpsc::channel(PIECES_MAX);
+    std::thread::spawn(move || {
+        loop {
+            let mut piece = vec![0; PIECE_BYTES];
+            let read = match source.read(&mut piece) {
+                Ok(0) => return,
+                Ok(read) => {
+                    piece.truncate(read);
+                    Ok(Bytes::from(piece))
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(error),
+            };
+            let is_last = read.is_err();
+            if sender.blocking_send(read).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    Ok(stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|piece| (piece, receiver))
+    }))
+}
+
+async fn fill_topic(session: &Session, fill: Fill) -> Result<ExitCode> {
+    let due = match (&fill.day, fill.due.as_deref()) {
+        (Some(day), _) => day.clone(),
+        (None, Some("now") | None) => NodeClock::own().to_rfc3339(),
+        (None, Some(due)) => due.to_owned(),
+    };
+    let made = Arc::new(AtomicU64::new(0));
+    let lines = made_up(&fill, due, made.clone());
+    let sending = session.client.send_message_stream(&fill.name, lines);
+    tokio::pin!(sending);
+    let live = terminal::is_interactive();
+    let mut canvas = terminal::Canvas::default();
+    let answer = loop {
+        tokio::select! {
+            answer = &mut sending => break answer?,
+            () = tokio::time::sleep(STEP) => {}
+        }
+        if live {
+            let made = made.load(Ordering::Relaxed);
+            let line = format!("{} {made}/{}", bar(made as i64, fill.count as i64, BAR), fill.count);
+            canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
+        }
+    };
+    told(session, &answer)
+}
+
+/// Lines of messages. Senders are spread over 2^32 ids by Knuth's multiplier, so that they fill all buckets.
+fn made_up(
+    fill: &Fill,
+    due: String,
+    made: Arc<AtomicU64>,
+) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static + use<> {
+    const SPREAD: u64 = 2_654_435_761;
+    let (first, end) = (fill.first, fill.first.saturating_add(fill.count));
+    let payload = json!({ "text": fill.text }).to_string();
+    let due = json!(due).to_string();
+    stream::iter((first..end).step_by(LINES as usize)).map(move |from| {
+        let to = end.min(from + LINES);
+        let mut text = String::new();
+        for number in from..to {
+            let sender = number.wrapping_mul(SPREAD) & 0xffff_ffff;
+            let receiver = sender ^ 1;
+            text.push_str(&format!(
+                "{{\"sender\":{sender},\"receiver\":{receiver},\"due\":{due},\"payload\":{payload}}}\n"
+            ));
+        }
+        made.fetch_add(to - from, Ordering::Relaxed);
+        Ok(Bytes::from(text))
+    })
+}
+
+/// A day in a line.
+fn progress(day: &Value) -> String {
+    let count = |field: &str| day[field].as_i64().unwrap_or(0);
+    let ended = count("sent") + count("failed") + count("cancelled");
+    format!(
+        "{} {ended}/{} {}  sent {}, failed {}, cancelled {}, in hand {}, retrying {}",
+        bar(ended, count("total"), BAR),
+        count("total"),
+        output::plain(&day["state"]),
+        count("sent"),
+        count("failed"),
+        count("cancelled"),
+        count("in_hand"),
+        count("retrying")
+    )
+}
+
+async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode> {
+    let live = terminal::is_interactive();
+    let mut canvas = terminal::Canvas::default();
+    let mut last = String::new();
+    loop {
+        let found = session.client.topic_day(name, day).await?;
+        let line = progress(&found);
+        if line != last {
+            if live {
+                canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
+            } else {
+                output::print(&line)?;
+            }
+            last = line;
+        }
+        if found["total"].as_i64().unwrap_or(0) > 0 && matches!(found["state"].as_str(), Some("drained" | "dropped")) {
+            let bad = found["failed"].as_i64().unwrap_or(0) > 0;
+            return if bad { Ok(ExitCode::from(NO)) } else { done() };
+        }
+        tokio::time::sleep(STEP).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_made_up_is_as_much_as_was_asked_for() {
+        let fill = Fill {
+            name: "t".into(),
+            count: 2_500,
+            day: Some("2026-11-21".into()),
+            due: None,
+            first: 10,
+            text: "a \"b\"".into(),
+        };
+        let made = Arc::new(AtomicU64::new(0));
+        let pieces: Vec<_> = made_up(&fill, "2026-11-21".into(), made.clone()).collect().await;
+        let text: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.unwrap().to_vec()).collect();
+        let lines: Vec<Value> = text
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect();
+        assert_eq!((lines.len(), made.load(Ordering::Relaxed)), (2_500, 2_500));
+        assert_eq!(lines[0]["payload"]["text"], "a \"b\"");
+        let senders: std::collections::HashSet<u64> =
+            lines.iter().map(|line| line["sender"].as_u64().unwrap()).collect();
+        assert_eq!(senders.len(), 2_500);
+    }
 }

@@ -209,6 +209,10 @@ impl EngineApi for Engine {
         Some(Self::dispatcher(self))
     }
 
+    fn messenger(&self) -> Option<Engine> {
+        Some(self.clone())
+    }
+
     fn follow(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.follow_changes().await {

@@ -12,6 +12,7 @@ mod events;
 mod grants;
 mod groups;
 mod health;
+mod messages;
 mod offers;
 mod pools;
 mod queues;
@@ -23,6 +24,7 @@ mod spec_check;
 mod tasks;
 mod templates;
 mod tokens;
+mod topics;
 
 use crate::table::Table;
 
@@ -46,6 +48,8 @@ pub fn table() -> Table {
         ("dispatch", audiences::routes()),
         ("dispatch", dispatch::routes()),
         ("dispatch", assignments::routes()),
+        ("messages", topics::routes()),
+        ("messages", messages::routes()),
         ("events", events::routes()),
         ("admin", admin::routes()),
         ("compatibility", compatibility::routes()),

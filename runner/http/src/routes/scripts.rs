@@ -204,10 +204,16 @@ async fn delete(request: Request) -> Outcome {
     match request.app.store.delete_script(request.by(), &name).await? {
         ScriptDelete::Deleted => no_content(),
         ScriptDelete::Missing => Err(Problem::not_found("script", &name)),
-        ScriptDelete::UsedBy(groups) => Err(Problem::conflict(format!(
-            "the script `{name}` is used by {}",
-            super::grants::quoted("group", &groups)
-        ))),
+        ScriptDelete::UsedBy { groups, topics } => {
+            let users = [("group", groups), ("topic", topics)];
+            let users: Vec<String> = users
+                .iter()
+                .filter(|(_, names)| !names.is_empty())
+                .map(|(noun, names)| super::grants::quoted(noun, names))
+                .collect();
+            let users = users.join(" and ");
+            Err(Problem::conflict(format!("the script `{name}` is used by {users}")))
+        }
     }
 }
 

@@ -180,7 +180,7 @@ async fn find_script(app: &App, name: &Name, version: Option<u32>) -> Result<Scr
 }
 
 /// The world of scripts that take batches of messages, which no task can run.
-const CONSUMER_WORLD: &str = "heddle:task/consumer";
+pub(super) const CONSUMER_WORLD: &str = "heddle:task/consumer";
 
 /// The named groups and all that they are linked to.
 async fn find_groups(app: &App, named: &[String]) -> Result<BTreeMap<Name, GroupLinks>, Problem> {

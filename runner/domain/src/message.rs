@@ -1,0 +1,288 @@
+//! Scheduled messages: where they are kept, what they are called, and how a line becomes one.
+//!
+//! A message is addressed by (day, bucket, id), and its id tells the first two, so that whoever holds an id finds the
+//! message without a search.
+
+use chrono::{NaiveDate, TimeDelta};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::Time;
+use crate::topic::{Granularity, Topic, parse_day};
+
+/// How many buckets a day has.
+pub const BUCKETS: i64 = 10_000;
+
+/// How far ahead messages are taken, in days: each day that has messages has partitions.
+pub const DAYS_AHEAD_MAX: i64 = 3_660;
+
+/// The longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 512;
+
+/// How many bytes a line may have besides its payload.
+pub const LINE_EXTRA_BYTES_MAX: usize = 4 * 1024;
+
+/// The bucket of a sender.
+pub fn bucket_of(sender: i64) -> i16 {
+    (sender % BUCKETS) as i16
+}
+
+/// Makes an id: a UUIDv7 of `at` whose random bits hold the message's day and bucket, and 40 bits of `sequence`, which
+/// keep the order of ids of one bucket and millisecond.
+pub fn message_id(at: Time, sequence: u64, day: NaiveDate, bucket: i16) -> Uuid {
+    let millis = at.timestamp_millis().max(0) as u128 & ((1 << 48) - 1);
+    let high = u128::from(sequence >> 28 & 0xfff);
+    let low = u128::from(sequence & 0xfff_ffff);
+    let day = (days_of(day) as u128) & 0xf_ffff;
+    let bucket = bucket as u128 & 0x3fff;
+    Uuid::from_u128(millis << 80 | 7 << 76 | high << 64 | 2 << 62 | bucket << 48 | day << 28 | low)
+}
+
+/// The day and the bucket that an id tells; `None` for what is no message's.
+pub fn address_of(id: Uuid) -> Option<(NaiveDate, i16)> {
+    let bits = id.as_u128();
+    if id.get_version_num() != 7 || bits >> 62 & 3 != 2 {
+        return None;
+    }
+    let bucket = (bits >> 48 & 0x3fff) as i16;
+    let day = epoch().checked_add_signed(TimeDelta::days((bits >> 28 & 0xf_ffff) as i64))?;
+    (i64::from(bucket) < BUCKETS).then_some((day, bucket))
+}
+
+fn epoch() -> NaiveDate {
+    NaiveDate::default()
+}
+
+fn days_of(day: NaiveDate) -> i64 {
+    day.signed_duration_since(epoch()).num_days().max(0)
+}
+
+/// A message as it came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Incoming<'a> {
+    /// Whose it is: 0 to 2^63-1.
+    pub sender: i64,
+    /// Whom it is for: 0 to 2^63-1.
+    pub receiver: i64,
+    /// The day that it is kept with.
+    pub day: NaiveDate,
+    /// Of topics of instants: when it is due; it may be past.
+    pub due_at: Option<Time>,
+    /// A JSON text.
+    pub payload: &'a str,
+    /// What makes it unique within its day.
+    pub key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line<'a> {
+    #[serde(borrow)]
+    sender: Option<&'a RawValue>,
+    #[serde(borrow)]
+    receiver: Option<&'a RawValue>,
+    #[serde(borrow)]
+    due: Option<&'a RawValue>,
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+    #[serde(borrow)]
+    key: Option<&'a RawValue>,
+}
+
+/// Reads a message from a JSON text; an error says what is wrong with it, in words.
+pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, String> {
+    // What is derived would take an array of the fields' values as well.
+    if !text.trim_start().starts_with('{') {
+        return Err("a message is a JSON object".into());
+    }
+    let line: Line<'a> = serde_json::from_str(text).map_err(|error| shortened(&error.to_string()))?;
+    let sender = user("sender", line.sender)?;
+    let receiver = user("receiver", line.receiver)?;
+    let due = line.due.ok_or("`due` is missing")?;
+    let due: String = serde_json::from_str(due.get()).map_err(|_| "`due` has to be a string".to_owned())?;
+    let (day, due_at) = match topic.spec.granularity {
+        Granularity::Day => (due_day(topic, &due, now)?, None),
+        Granularity::Instant => {
+            let (day, at) = due_instant(topic, &due, now)?;
+            (day, Some(at))
+        }
+    };
+    let payload = line.payload.map_or("null", RawValue::get);
+    let bytes_max = topic.spec.max_payload.0;
+    if payload.len() as u64 > bytes_max {
+        return Err(format!("the payload has {} bytes; at most {bytes_max}", payload.len()));
+    }
+    let key = match line.key.map(RawValue::get) {
+        None | Some("null") => None,
+        Some(text) => {
+            let key: String = serde_json::from_str(text).map_err(|_| "`key` has to be a string".to_owned())?;
+            if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
+                return Err(format!("`key` has 1 to {KEY_BYTES_MAX} bytes, none of them zero"));
+            }
+            Some(key)
+        }
+    };
+    Ok(Incoming {
+        sender,
+        receiver,
+        day,
+        due_at,
+        payload,
+        key,
+    })
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(300).collect()
+}
+
+fn user(field: &str, value: Option<&RawValue>) -> Result<i64, String> {
+    let text = value.ok_or_else(|| format!("`{field}` is missing"))?.get();
+    text.parse::<i64>()
+        .ok()
+        .filter(|id| *id >= 0 && !text.starts_with('-'))
+        .ok_or_else(|| {
+            format!(
+                "`{field}` is a whole number from 0 to 9223372036854775807, not {}",
+                text.chars().take(40).collect::<String>()
+            )
+        })
+}
+
+fn due_day(topic: &Topic, text: &str, now: Time) -> Result<NaiveDate, String> {
+    let day = parse_day(text).map_err(|fault| format!("`due`: {}", fault.detail))?;
+    let today = topic.today(now);
+    if day <= today {
+        return Err(format!(
+            "`due` has to be later than today, which is {today} in {}; not {day}",
+            topic.zone
+        ));
+    }
+    not_too_far(day, today)?;
+    Ok(day)
+}
+
+fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time), String> {
+    let at = chrono::DateTime::parse_from_rfc3339(text).map_err(|_| {
+        let shown: String = text.chars().take(40).collect();
+        format!("`due`: `{shown}` is no RFC 3339 time such as 2026-11-21T08:00:00Z")
+    })?;
+    let at = crate::clock::to_micros(at.to_utc());
+    if !crate::schedule::local::YEARS.contains(&chrono::Datelike::year(&at)) {
+        return Err(format!("`due`: the year of {text} cannot be kept"));
+    }
+    // What is past is due now, and kept with today.
+    let day = topic.today(at.max(now));
+    not_too_far(day, topic.today(now))?;
+    Ok((day, at))
+}
+
+fn not_too_far(day: NaiveDate, today: NaiveDate) -> Result<(), String> {
+    if day.signed_duration_since(today).num_days() > DAYS_AHEAD_MAX {
+        return Err(format!(
+            "`due` is at most {DAYS_AHEAD_MAX} days ahead, and {day} is more"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn topic(spec: serde_json::Value) -> Topic {
+        Topic::compile(serde_json::from_value(spec).unwrap()).unwrap()
+    }
+
+    fn now() -> Time {
+        "2026-11-20T16:30:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn buckets() {
+        for (sender, bucket) in [(123, 123), (4_294_967_295, 7_295), (0, 0), (i64::MAX, 5_807)] {
+            assert_eq!(bucket_of(sender), bucket);
+        }
+    }
+
+    #[test]
+    fn an_id_tells_its_address_and_keeps_the_order() {
+        let day: NaiveDate = "2026-11-21".parse().unwrap();
+        let id = message_id(now(), 0xab_cdef_0123, day, 9_999);
+        assert_eq!(address_of(id), Some((day, 9_999)));
+        assert_eq!(crate::id::uuid_v7_time(id), Some(now()));
+        let next = message_id(now(), 0xab_cdef_0124, day, 9_999);
+        let carried = message_id(now(), 0xab_d000_0000, day, 9_999);
+        assert!(id < next && next < carried);
+        assert_eq!(address_of(Uuid::nil()), None);
+    }
+
+    #[test]
+    fn days_are_checked_in_the_zone() {
+        let shanghai = topic(json!({"script": "a", "timezone": "Asia/Shanghai"}));
+        let line = |due: &str| json!({"sender": 1, "receiver": 2, "due": due, "payload": {}}).to_string();
+        let check = |due: &str, expect: Result<&str, &str>| {
+            let text = line(due);
+            match (read(&shanghai, &text, now()), expect) {
+                (Ok(read), Ok(day)) => assert_eq!(read.day.to_string(), day),
+                (Err(detail), Err(part)) => assert!(detail.contains(part), "{detail}"),
+                (got, _) => panic!("{due}: {got:?}"),
+            }
+        };
+        check("2026-11-22", Ok("2026-11-22"));
+        // In Shanghai it is the 21st already.
+        check("2026-11-21", Err("later than today"));
+        check("2026-11-19", Err("later than today"));
+        check("2036-12-31", Err("3660 days"));
+        check("2026-11-22T00:00:00Z", Err("is no day"));
+        check("2026-13-01", Err("is no day"));
+        let instants = topic(json!({"script": "a", "granularity": "instant"}));
+        let past = line("2013-01-01T00:00:00+01:00");
+        let read_past = read(&instants, &past, now()).unwrap();
+        assert_eq!(read_past.day.to_string(), "2026-11-20", "what is past is due now");
+        assert!(read(&instants, &line("2026-11-22"), now()).is_err());
+    }
+
+    #[test]
+    fn lines_that_are_wrong_say_why() {
+        let topic = topic(json!({"script": "a", "granularity": "instant", "max_payload": 10}));
+        let check = |text: &str, part: &str| {
+            let detail = read(&topic, text, now()).unwrap_err();
+            assert!(detail.contains(part), "{text}: {detail}");
+        };
+        let due = "\"due\":\"2026-11-22T00:00:00Z\"";
+        check("{", "EOF");
+        check("[]", "object");
+        check(&format!("{{\"receiver\":1,{due}}}"), "`sender` is missing");
+        check(&format!("{{\"sender\":-1,\"receiver\":1,{due}}}"), "not -1");
+        check(
+            &format!("{{\"sender\":9223372036854775808,\"receiver\":1,{due}}}"),
+            "9223372036854775807",
+        );
+        check(&format!("{{\"sender\":1.5,\"receiver\":1,{due}}}"), "1.5");
+        check(&format!("{{\"sender\":\"1\",\"receiver\":1,{due}}}"), "whole number");
+        check("{\"sender\":1,\"receiver\":1}", "`due` is missing");
+        check("{\"sender\":1,\"receiver\":1,\"due\":5}", "string");
+        check(
+            &format!("{{\"sender\":1,\"receiver\":1,{due},\"payload\":\"123456789\"}}"),
+            "11 bytes",
+        );
+        check(
+            &format!("{{\"sender\":1,\"receiver\":1,{due},\"key\":\"\"}}"),
+            "1 to 512",
+        );
+        check(
+            &format!("{{\"sender\":1,\"sender\":1,\"receiver\":1,{due}}}"),
+            "duplicate",
+        );
+        check(
+            &format!("{{\"sender\":1,\"receiver\":1,{due},\"sendr\":1}}"),
+            "unknown field",
+        );
+        let text = format!("{{\"sender\":1,\"receiver\":2,{due}}}");
+        assert_eq!(read(&topic, &text, now()).unwrap().payload, "null");
+    }
+}

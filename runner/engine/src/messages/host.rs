@@ -1,0 +1,69 @@
+//! What a consumer gets from Heddle through host functions: its topic's grants, and nothing of a run.
+
+use std::sync::Arc;
+
+use heddle_domain::topic::Topic;
+use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
+
+use crate::Inner;
+
+/// The services of one batch.
+pub(super) struct ConsumerHost {
+    inner: Arc<Inner>,
+    name: String,
+    topic: Arc<Topic>,
+}
+
+impl ConsumerHost {
+    pub(super) fn new(inner: Arc<Inner>, name: String, topic: Arc<Topic>) -> Self {
+        Self { inner, name, topic }
+    }
+
+    fn category(&self) -> Option<&str> {
+        self.topic.spec.category.as_ref().map(|category| category.as_str())
+    }
+}
+
+fn refused<T: Send + 'static>(what: &str) -> BoxFuture<'static, Result<T, String>> {
+    let why = format!("{what}: a batch of messages has none");
+    Box::pin(async move { Err(why) })
+}
+
+impl HostServices for ConsumerHost {
+    fn upstream(&self, _task: &str) -> BoxFuture<'_, Result<String, String>> {
+        refused("upstream")
+    }
+
+    fn state_get(&self, _key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
+        refused("state")
+    }
+
+    fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            self.inner
+                .granted_secret("topic", &self.name, self.category(), &name)
+                .await
+        })
+    }
+
+    fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            self.inner
+                .granted_connection("topic", &self.name, self.category(), &name)
+                .await
+        })
+    }
+
+    fn log(&self, line: LogLine) {
+        let topic = self.name.as_str();
+        let said = line.message.as_str();
+        match line.level {
+            LogLevel::Warn | LogLevel::Error => tracing::warn!(topic, said, fields = line.fields, "from a consumer"),
+            _ => tracing::debug!(topic, said, fields = line.fields, "from a consumer"),
+        }
+    }
+
+    fn progress(&self, _fraction: f64, _note: String) {}
+}

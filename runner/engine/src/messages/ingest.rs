@@ -1,0 +1,308 @@
+//! Messages come in.
+//!
+//! An [`Ingestion`] is one caller's stream: lines go in by the block, and are committed every so many rows or every
+//! second. Its report counts what is committed and nothing else; what breaks off in the middle leaves the committed part.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use chrono::NaiveDate;
+use heddle_domain::message::{bucket_of, message_id, read};
+use heddle_domain::topic::{Granularity, Topic};
+use heddle_store::message::{DaySlice, MessageIngest, NewMessage};
+use heddle_store::topic::TopicRow;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::compile;
+use crate::{Engine, EngineError, Inner};
+
+/// After so many messages, or so long, a transaction commits.
+const ROWS_MAX: usize = 100_000;
+const COMMIT_AFTER: Duration = Duration::from_secs(1);
+
+/// How many rejected lines a report names; the others are counted.
+pub const REJECTED_MAX: usize = 1_000;
+
+/// How many ids a report names.
+pub const IDS_MAX: usize = 1_000;
+
+/// Instants are gathered in slices of so many microseconds; a message is sent at the end of its slice.
+const SLICE_MICROS: i64 = 100_000;
+
+/// How often a day is prepared anew because somebody cancelled it in between.
+const PREPARE_MAX: u32 = 5;
+
+/// What has become of a stream so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IngestReport {
+    /// Messages that are committed.
+    pub accepted: u64,
+    /// Of these, repeats of a key: they were in already.
+    pub repeated: u64,
+    /// Lines that were not taken, and why: the first [`REJECTED_MAX`].
+    pub rejected: Vec<(u64, String)>,
+    /// How many there were.
+    pub rejected_total: u64,
+    /// Ids of the first [`IDS_MAX`] messages, in the order of their lines; of a repeat the id of none.
+    pub ids: Vec<Uuid>,
+}
+
+impl IngestReport {
+    /// Notes a line that is not taken.
+    pub fn reject(&mut self, line: u64, detail: impl Into<String>) {
+        self.rejected_total += 1;
+        if self.rejected.len() < REJECTED_MAX {
+            self.rejected.push((line, detail.into()));
+        }
+    }
+}
+
+/// Why a stream cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum IngestError {
+    /// There is no such topic, or not any more.
+    #[error("there is no topic `{0}`")]
+    UnknownTopic(String),
+    /// Not the caller's fault.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl From<heddle_store::StoreError> for IngestError {
+    fn from(error: heddle_store::StoreError) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+/// A transaction under way.
+struct Open {
+    tx: MessageIngest,
+    since: Instant,
+    rows: usize,
+    repeated: u64,
+    /// The slices of days that it holds open; none: the day is closed.
+    days: HashMap<NaiveDate, Option<i64>>,
+    /// Slices that it makes, by day and end.
+    slices: HashMap<(NaiveDate, i64), i64>,
+    /// Something is due now.
+    due: bool,
+    ids: Vec<Uuid>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// One caller's stream of messages.
+pub struct Ingestion {
+    inner: Arc<Inner>,
+    row: TopicRow,
+    topic: Topic,
+    report: IngestReport,
+    open: Option<Open>,
+}
+
+impl Engine {
+    /// Begins to take messages of a topic.
+    pub async fn ingest(&self, topic: &str) -> Result<Ingestion, IngestError> {
+        let row = self
+            .inner
+            .store
+            .topic(topic)
+            .await?
+            .ok_or_else(|| IngestError::UnknownTopic(topic.to_owned()))?;
+        Ok(Ingestion {
+            inner: self.inner.clone(),
+            topic: compile(&row)?,
+            row,
+            report: IngestReport::default(),
+            open: None,
+        })
+    }
+}
+
+impl Ingestion {
+    /// The longest line that can be a message.
+    pub fn line_bytes_max(&self) -> usize {
+        self.topic.spec.max_payload.0 as usize + heddle_domain::message::LINE_EXTRA_BYTES_MAX
+    }
+
+    /// What has become of it so far.
+    pub fn report(&mut self) -> &mut IngestReport {
+        &mut self.report
+    }
+
+    /// Takes lines with their numbers.
+    pub async fn push<'a>(&mut self, lines: impl Iterator<Item = (u64, &'a str)>) -> Result<(), IngestError> {
+        let now = self.inner.now();
+        let mut incoming = Vec::new();
+        for (number, line) in lines {
+            match read(&self.topic, line, now) {
+                Ok(message) => incoming.push((number, message)),
+                Err(detail) => self.report.reject(number, detail),
+            }
+        }
+        if incoming.is_empty() {
+            return Ok(());
+        }
+        let days: HashSet<NaiveDate> = incoming.iter().map(|(_, message)| message.day).collect();
+        let mut days: Vec<NaiveDate> = days.into_iter().collect();
+        days.sort_unstable();
+        self.open_days(&days).await?;
+        let by_day = self.topic.spec.granularity == Granularity::Day;
+        let inner = self.inner.clone();
+        let Some(open) = self.open.as_mut() else {
+            return Ok(());
+        };
+        let (at, first) = inner.messages.sequence(now, inner.chance.bits(), incoming.len() as u64);
+        let mut messages = Vec::with_capacity(incoming.len());
+        let mut keyed = false;
+        for (place, (number, message)) in incoming.into_iter().enumerate() {
+            let slice = match message.due_at {
+                _ if by_day => match open.days.get(&message.day).copied().flatten() {
+                    Some(slice) => slice,
+                    None => {
+                        let detail = format!("{} is being sent already", message.day);
+                        self.report.reject(number, detail);
+                        continue;
+                    }
+                },
+                due_at => {
+                    let micros = due_at.map_or(0, |at| at.timestamp_micros());
+                    let late = micros <= now.timestamp_micros();
+                    open.due |= late;
+                    let end = if late {
+                        0
+                    } else {
+                        (micros + SLICE_MICROS - 1) / SLICE_MICROS
+                    };
+                    match open.slices.get(&(message.day, end)) {
+                        Some(slice) => *slice,
+                        None => {
+                            let slice = inner.messages.slice(now, inner.chance.bits());
+                            let due = match late {
+                                true => now,
+                                false => chrono::DateTime::from_timestamp_micros(end * SLICE_MICROS).unwrap_or(now),
+                            };
+                            open.tx.note_slice(message.day, slice, due);
+                            open.slices.insert((message.day, end), slice);
+                            slice
+                        }
+                    }
+                }
+            };
+            let bucket = bucket_of(message.sender);
+            keyed |= message.key.is_some();
+            messages.push(NewMessage {
+                id: message_id(at, first + place as u64, message.day, bucket),
+                sender: message.sender,
+                receiver: message.receiver,
+                day: message.day,
+                bucket,
+                slice,
+                due_at: message.due_at,
+                payload: message.payload.into(),
+                key: message.key,
+            });
+        }
+        if keyed {
+            let fresh = open.tx.take_keys(&messages).await?;
+            let all = messages.len();
+            messages.retain(|message| message.key.is_none() || fresh.contains(&message.id));
+            open.repeated += (all - messages.len()) as u64;
+        }
+        open.tx.write(&messages).await?;
+        open.rows += messages.len();
+        let room = IDS_MAX.saturating_sub(self.report.ids.len() + open.ids.len());
+        open.ids.extend(messages.iter().take(room).map(|message| message.id));
+        // Keys are waited for: nothing is held longer than needed while others may want them.
+        if keyed || open.rows >= ROWS_MAX || open.since.elapsed() > COMMIT_AFTER {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Commits what has come.
+    pub async fn flush(&mut self) -> Result<(), IngestError> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        if !open.tx.commit().await? {
+            return Err(IngestError::UnknownTopic(self.row.name.clone()));
+        }
+        self.report.accepted += open.rows as u64 + open.repeated;
+        self.report.repeated += open.repeated;
+        self.report.ids.extend(open.ids);
+        let messages = &self.inner.messages;
+        messages.ingested.fetch_add(open.rows as u64, Ordering::Relaxed);
+        if open.due {
+            messages.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Commits the rest and tells what became of all.
+    pub async fn finish(mut self) -> Result<IngestReport, IngestError> {
+        self.flush().await?;
+        Ok(self.report)
+    }
+
+    /// Makes sure that there is a transaction which may write to these days.
+    async fn open_days(&mut self, days: &[NaiveDate]) -> Result<(), IngestError> {
+        let by_day = self.topic.spec.granularity == Granularity::Day;
+        for round in 0..PREPARE_MAX {
+            let unknown: Vec<NaiveDate> = days
+                .iter()
+                .copied()
+                .filter(|day| !self.inner.messages.knows(self.row.id, *day))
+                .collect();
+            if !unknown.is_empty() {
+                // In transactions of their own, and none of ours is open meanwhile: it would hold a connection.
+                self.flush().await?;
+                for day in unknown {
+                    let due_at = by_day.then(|| self.topic.sent_from(day));
+                    self.inner.store.prepare_day(self.row.id, day, due_at).await?;
+                    self.inner.messages.learn(self.row.id, day);
+                }
+            }
+            if self.open.is_none() {
+                let place = self.inner.messages.ingests.enter().await;
+                self.open = Some(Open {
+                    _place: place,
+                    tx: self.inner.store.ingest(self.row.id).await?,
+                    since: Instant::now(),
+                    rows: 0,
+                    repeated: 0,
+                    days: HashMap::new(),
+                    slices: HashMap::new(),
+                    due: false,
+                    ids: Vec::new(),
+                });
+            }
+            let Some(open) = self.open.as_mut().filter(|_| by_day) else {
+                return Ok(());
+            };
+            let mut missing = Vec::new();
+            for day in days {
+                if open.days.contains_key(day) {
+                    continue;
+                }
+                match open.tx.open_day(*day).await? {
+                    DaySlice::Open(slice) => drop(open.days.insert(*day, Some(slice))),
+                    DaySlice::Closed => drop(open.days.insert(*day, None)),
+                    DaySlice::Missing => missing.push(*day),
+                }
+            }
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let mut known = self.inner.messages.known.lock();
+            for day in missing {
+                known.remove(&(self.row.id, day));
+            }
+            if round + 1 == PREPARE_MAX {
+                break;
+            }
+        }
+        Err(EngineError::Unreadable(format!("a day of the topic {} cannot be prepared", self.row.name)).into())
+    }
+}

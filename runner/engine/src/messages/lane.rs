@@ -1,0 +1,585 @@
+//! A lane: one batch after another of one topic.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use heddle_domain::id::uuid_v7;
+use heddle_domain::retry::{self, RetryState};
+use heddle_domain::state::{ErrorKind, Trigger};
+use heddle_domain::topic::Topic;
+use heddle_sandbox::{
+    AttemptRequest, AttemptResult, Context, Effect, Grants, HostPattern, Interval, Limits, Outcome, Script, World,
+};
+use heddle_store::message::{
+    BatchWish, Claimed, FailedMessage, Finish, Finished, HeldMessage, MessageBatch, MessageEffect, Tried,
+};
+use heddle_store::topic::TopicRow;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::host::ConsumerHost;
+use super::{compile, queue};
+use crate::work::Ending;
+use crate::{EngineError, Inner};
+
+/// About how many bytes of payload a batch has at most.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// What a script may say of its batch: an outcome for each of a thousand messages, with its reason.
+const OUTPUT_BYTES_MAX: usize = 8 << 20;
+
+/// How long to wait before the database is asked again.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// A lane does not wait longer than this for its rate: the look-out finds the topic again.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// The longest error that is kept of a message, in characters.
+const ERROR_CHARS_MAX: usize = 1_000;
+
+/// A lane, for as long as there is something to be sent.
+pub(super) struct Lane {
+    inner: Arc<Inner>,
+    row: TopicRow,
+    topic: Arc<Topic>,
+    /// The changes that the topic was read after.
+    seen: u64,
+    retries_first: bool,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.inner.end_lane(self.row.id);
+    }
+}
+
+/// Keeps a batch among those that this process works on.
+struct Holding<'a> {
+    inner: &'a Inner,
+    batch: Uuid,
+}
+
+impl<'a> Holding<'a> {
+    fn of(inner: &'a Inner, batch: Uuid) -> Self {
+        inner.messages.held.lock().insert(batch);
+        inner.messages.in_hand.fetch_add(1, Ordering::AcqRel);
+        Self { inner, batch }
+    }
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        self.inner.messages.held.lock().remove(&self.batch);
+        self.inner.messages.in_hand.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Outcomes that are not recorded yet.
+struct Pending<'a> {
+    finish: Finish,
+    /// If its effects may be refused: the batch, to say of it that it failed.
+    batch: Option<MessageBatch>,
+    _holding: Holding<'a>,
+}
+
+/// What a message came to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum MessageEnd {
+    Sent,
+    Failed {
+        message: String,
+        fatal: bool,
+        retry_after: Option<Duration>,
+    },
+}
+
+impl MessageEnd {
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self::Failed {
+            message: message.into(),
+            fatal: false,
+            retry_after: None,
+        }
+    }
+}
+
+impl Lane {
+    pub(super) fn new(inner: Arc<Inner>, row: TopicRow, topic: Arc<Topic>, turn: Arc<tokio::sync::Mutex<()>>) -> Self {
+        let seen = inner.messages.changes.load(Ordering::Acquire);
+        Self {
+            inner,
+            row,
+            topic,
+            seen,
+            retries_first: true,
+            turn,
+        }
+    }
+
+    /// Claims and sends until nothing is left, or others have all that may be in hand.
+    pub(super) async fn run(mut self) {
+        let inner = self.inner.clone();
+        // The last batch's outcomes, until they are recorded.
+        let mut finish: Option<Pending<'_>> = None;
+        loop {
+            let consumer = match self.is_willing().await {
+                Ok(consumer) => consumer,
+                Err(error) => {
+                    tracing::warn!(%error, topic = self.row.name, "cannot send messages");
+                    None
+                }
+            };
+            if consumer.is_none() && finish.is_none() {
+                return;
+            }
+            let wish = consumer.is_some().then(|| self.wish());
+            // Before the question: its answer may get lost.
+            let asking = wish.as_ref().map(|wish| Holding::of(&inner, wish.id));
+            let last = finish.as_ref().map(|pending| &pending.finish);
+            let answer = {
+                let _turn = self.turn.lock().await;
+                let _place = inner.messages.claims.enter().await;
+                inner.store.next_batch(self.row.id, last, wish.as_ref()).await
+            };
+            let claimed = match answer {
+                Ok((finished, claimed)) => {
+                    if let Some(mut pending) = finish.take() {
+                        if let (Finished::Refused(why), Some(batch)) = (&finished, pending.batch.take()) {
+                            let ends = every(&batch, &MessageEnd::failed(why.as_str()));
+                            pending.finish = self.finish(&batch, pending.finish.lease, ends);
+                            finish = Some(pending);
+                            continue;
+                        }
+                        self.count(&pending.finish, &finished);
+                    }
+                    claimed
+                }
+                Err(error) => {
+                    tracing::warn!(%error, topic = self.row.name, "cannot record or claim messages");
+                    // What was sent is recorded as soon as may be; without a lease it is not ours to record.
+                    if finish.is_none() || inner.fenced.load(Ordering::Acquire) {
+                        return;
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(AGAIN_AFTER) => continue,
+                        () = inner.stop.cancelled() => return,
+                    }
+                }
+            };
+            match claimed {
+                Claimed::Batch(batch) => {
+                    if batch.messages.len() as u32 == self.topic.spec.batch {
+                        // There is more where these came from.
+                        inner.start_lane(&self.row, &self.topic);
+                    }
+                    let holding = match asking {
+                        Some(asking) if asking.batch == batch.id => asking,
+                        _ => Holding::of(&inner, batch.id),
+                    };
+                    self.retries_first = batch.tried.is_empty();
+                    let lease = wish.map_or(0, |wish| wish.lease);
+                    match consumer {
+                        Some(Consumer::Script(script)) => {
+                            finish = self.send(&script, &batch, lease).await.map(|finish| Pending {
+                                batch: (!finish.effects.is_empty()).then_some(batch),
+                                finish,
+                                _holding: holding,
+                            });
+                        }
+                        _ => queue::hand_over(&inner, &self.row, &batch, lease).await,
+                    }
+                }
+                Claimed::Later(millis) => {
+                    drop(asking);
+                    tokio::select! {
+                        () = tokio::time::sleep(Duration::from_millis(millis).min(PAUSE_MAX)) => {}
+                        () = inner.stop.cancelled() => return,
+                    }
+                }
+                Claimed::Full | Claimed::Nothing | Claimed::Refused => return,
+            }
+        }
+    }
+
+    fn count(&self, finish: &Finish, finished: &Finished) {
+        let messages = &self.inner.messages;
+        if *finished == Finished::Lost {
+            tracing::warn!(batch = %finish.batch, topic = self.row.name, "a batch was taken over before it was recorded");
+            return;
+        }
+        let sent: i64 = finish.sent.iter().map(|entry| entry.1).sum();
+        messages.sent.fetch_add(sent.unsigned_abs(), Ordering::Relaxed);
+        messages.failed.fetch_add(finish.failed.len() as u64, Ordering::Relaxed);
+        messages.batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn wish(&self) -> BatchWish {
+        let inner = &self.inner;
+        let spec = &self.topic.spec;
+        let queued = spec.queue.is_some();
+        BatchWish {
+            topic: self.row.id,
+            lease: inner.lease(),
+            id: uuid_v7(inner.now(), inner.chance.bits()),
+            messages_max: i64::from(spec.batch),
+            bytes_max: if queued {
+                queue::BATCH_BYTES_MAX
+            } else {
+                BATCH_BYTES_MAX
+            },
+            concurrency: self.topic.concurrency(),
+            rate: spec
+                .rate
+                .map(|rate| (f64::from(rate.count), rate.per.micros() as f64 / 1_000.0)),
+            queued,
+            retries_first: self.retries_first,
+        }
+    }
+
+    /// What takes the next batch; `None`: nothing is to be claimed now.
+    async fn is_willing(&mut self) -> Result<Option<Consumer>, EngineError> {
+        let inner = self.inner.clone();
+        if !inner.sends() {
+            return Ok(None);
+        }
+        let changes = inner.messages.changes.load(Ordering::Acquire);
+        if changes != self.seen {
+            let Some(row) = inner.store.topic_by_id(self.row.id).await? else {
+                return Ok(None);
+            };
+            self.topic = Arc::new(compile(&row)?);
+            self.row = row;
+            self.seen = changes;
+        }
+        if !self.topic.spec.enabled {
+            return Ok(None);
+        }
+        let Some((name, version)) = &self.topic.script else {
+            return Ok(Some(Consumer::Queue));
+        };
+        let shown = self.topic.spec.script.as_deref().unwrap_or_default();
+        let version = version.and_then(|version| i32::try_from(version).ok());
+        let problem = match inner.catalog.script(name.as_str(), version).await? {
+            None => format!("there is no script `{shown}`"),
+            Some(facts) => match inner.load_script(&facts).await? {
+                Ok(script) if script.world() == World::Consumer => return Ok(Some(Consumer::Script(script))),
+                Ok(script) => format!("the script `{shown}` is made for {}", script.world().as_str()),
+                Err(Ending::Failed { message, .. }) => message,
+                Err(_) => format!("the script `{shown}` cannot be loaded"),
+            },
+        };
+        if inner.store.note_problem(self.row.id, &problem).await? {
+            tracing::warn!(topic = self.row.name, problem, "nothing is sent");
+        }
+        Ok(None)
+    }
+
+    /// Has the script work on a batch; `None`: nobody knows what came of it, it is to be tried again elsewhere.
+    async fn send(&self, script: &Script, batch: &MessageBatch, lease: i64) -> Option<Finish> {
+        if batch.hopeless {
+            let ends = vec![
+                MessageEnd::Failed {
+                    message: "the nodes that worked on its batch were lost, again and again".into(),
+                    fatal: true,
+                    retry_after: None,
+                };
+                batch.messages.len()
+            ];
+            return Some(self.finish(batch, lease, ends));
+        }
+        let result = self.call(script, batch).await?;
+        let mut effects = Vec::new();
+        let ends = match result.outcome {
+            Outcome::Succeeded(text) => {
+                match (read_effects(result.effects), read_outcomes(&text, batch.messages.len())) {
+                    (Ok(read), Ok(ends)) => {
+                        effects = read;
+                        ends
+                    }
+                    (Err(detail), _) | (_, Err(detail)) => every(batch, &MessageEnd::failed(detail)),
+                }
+            }
+            // There was nothing to do.
+            Outcome::Skipped(_) => every(batch, &MessageEnd::Sent),
+            Outcome::Failed {
+                kind: ErrorKind::Lost, ..
+            }
+            | Outcome::Cancelled => {
+                if let Err(error) = self.inner.store.give_batch_back(batch.id, lease).await {
+                    tracing::warn!(%error, "a batch could not be given back; it is taken over when the lease ends");
+                }
+                tokio::time::sleep(AGAIN_AFTER).await;
+                return None;
+            }
+            Outcome::Failed {
+                kind,
+                message,
+                retry_after,
+                ..
+            } => every(
+                batch,
+                &MessageEnd::Failed {
+                    message,
+                    fatal: kind == ErrorKind::Fatal,
+                    retry_after,
+                },
+            ),
+        };
+        let mut finish = self.finish(batch, lease, ends);
+        finish.effects = effects;
+        Some(finish)
+    }
+
+    async fn call(&self, script: &Script, batch: &MessageBatch) -> Option<AttemptResult> {
+        let inner = &self.inner;
+        let spec = &self.topic.spec;
+        let now = inner.now();
+        let defaults = Limits::default();
+        let attempt = batch.tried.iter().map(|tried| tried.attempt).max().unwrap_or(0) + 1;
+        let params = match params_of(&self.row.name, batch) {
+            Ok(params) => params,
+            Err(error) => {
+                tracing::error!(%error, batch = %batch.id, "a batch cannot be written as JSON");
+                return None;
+            }
+        };
+        let request = AttemptRequest {
+            context: Context {
+                run: batch.id,
+                group: self.row.name.clone(),
+                task: self.row.name.clone(),
+                attempt: u32::try_from(attempt).unwrap_or(1),
+                trigger: Trigger::Schedule,
+                logical_time: now,
+                data_interval: Interval { start: now, end: now },
+                deadline: now.checked_add_signed(spec.timeout.chrono()),
+                item: None,
+                idempotency_key: format!("{}/{}", self.row.name, batch.id),
+            },
+            params,
+            limits: Limits {
+                memory_bytes: spec.memory.map_or(defaults.memory_bytes, |memory| memory.0),
+                output_bytes: OUTPUT_BYTES_MAX,
+                timeout: Some(spec.timeout.std()),
+                ..defaults
+            },
+            grants: Grants {
+                allow_hosts: spec
+                    .allow_hosts
+                    .iter()
+                    .filter_map(|host| host.parse::<HostPattern>().ok())
+                    .collect(),
+                sql: spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
+                secrets: spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
+            },
+            host: Arc::new(ConsumerHost::new(
+                inner.clone(),
+                self.row.name.clone(),
+                self.topic.clone(),
+            )),
+        };
+        let (done, ended) = oneshot::channel();
+        let handle = inner.sandbox.start(
+            script,
+            request,
+            Box::new(move |result| {
+                let _ = done.send(result);
+            }),
+        );
+        inner.messages.handles.lock().insert(batch.id, handle.clone());
+        if inner.fenced.load(Ordering::Acquire) {
+            handle.cancel();
+        }
+        let result = ended.await.ok();
+        inner.messages.handles.lock().remove(&batch.id);
+        result
+    }
+
+    fn finish(&self, batch: &MessageBatch, lease: i64, ends: Vec<MessageEnd>) -> Finish {
+        let messages = batch
+            .messages
+            .iter()
+            .map(|message| (message.id, message.bucket))
+            .collect();
+        finish_of(
+            &self.inner,
+            &self.topic,
+            batch.id,
+            batch.day,
+            lease,
+            (messages, &batch.tried),
+            ends,
+        )
+    }
+}
+
+/// What takes batches.
+enum Consumer {
+    Script(Script),
+    Queue,
+}
+
+fn every(batch: &MessageBatch, end: &MessageEnd) -> Vec<MessageEnd> {
+    vec![end.clone(); batch.messages.len()]
+}
+
+/// What is to be recorded of a batch: its messages, what is known of them, and what each came to.
+pub(super) fn finish_of(
+    inner: &Inner,
+    topic: &Topic,
+    batch: Uuid,
+    day: chrono::NaiveDate,
+    lease: i64,
+    (messages, tried): (Vec<(Uuid, i16)>, &[Tried]),
+    ends: Vec<MessageEnd>,
+) -> Finish {
+    let now = inner.now();
+    let mut sent: BTreeMap<i16, i64> = BTreeMap::new();
+    let mut failed = Vec::new();
+    for (place, ((id, bucket), end)) in messages.into_iter().zip(ends).enumerate() {
+        match end {
+            MessageEnd::Sent => *sent.entry(bucket).or_default() += 1,
+            MessageEnd::Failed {
+                message,
+                fatal,
+                retry_after,
+            } => {
+                let before = tried.get(place);
+                let mut state: RetryState = before
+                    .and_then(|tried| serde_json::from_value(tried.retry.clone()).ok())
+                    .unwrap_or_default();
+                let due_at = topic.retry.as_ref().filter(|_| !fatal).and_then(|policy| {
+                    retry::next(policy, &mut state, now, topic.zone, retry_after, inner.chance.bits())
+                });
+                failed.push(FailedMessage {
+                    id,
+                    bucket,
+                    attempt: before.map_or(0, |tried| tried.attempt).saturating_add(1),
+                    retry: serde_json::to_value(state).unwrap_or_default(),
+                    due_at,
+                    error: message
+                        .replace('\0', "\u{fffd}")
+                        .chars()
+                        .take(ERROR_CHARS_MAX)
+                        .collect(),
+                });
+            }
+        }
+    }
+    Finish {
+        batch,
+        day,
+        lease,
+        sent: sent.into_iter().collect(),
+        failed,
+        effects: Vec::new(),
+    }
+}
+
+/// What a script wants written together with its outcomes.
+fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, String> {
+    effects
+        .into_iter()
+        .map(|effect| match effect {
+            Effect::Enqueue { group, params, key } => Ok(MessageEffect::Enqueue {
+                params: serde_json::from_str(&params).map_err(|error| format!("enqueue of `{group}`: {error}"))?,
+                group,
+                key,
+            }),
+            Effect::Notify { channel, subject, body } => Ok(MessageEffect::Notify { channel, subject, body }),
+            Effect::StateSet { .. } | Effect::StateCompareAndSet { .. } | Effect::StateDelete { .. } => {
+                Err("a consumer of messages has no state: that belongs to groups".into())
+            }
+        })
+        .collect()
+}
+
+/// One message's outcome, as the sandbox writes it.
+#[derive(Deserialize)]
+struct SaidOutcome {
+    state: String,
+    kind: Option<String>,
+    message: Option<String>,
+    retry_after_ms: Option<u64>,
+}
+
+fn read_outcomes(text: &str, count: usize) -> Result<Vec<MessageEnd>, String> {
+    let outcomes: Vec<SaidOutcome> = serde_json::from_str(text).map_err(|error| format!("its outcomes: {error}"))?;
+    if outcomes.len() != count {
+        return Err(format!("{} outcomes for {count} messages", outcomes.len()));
+    }
+    Ok(outcomes
+        .into_iter()
+        .map(|outcome| match outcome.state.as_str() {
+            "failed" => MessageEnd::Failed {
+                message: outcome.message.unwrap_or_default(),
+                fatal: outcome.kind.as_deref() == Some("fatal"),
+                retry_after: outcome.retry_after_ms.map(Duration::from_millis),
+            },
+            _ => MessageEnd::Sent,
+        })
+        .collect())
+}
+
+#[derive(Serialize)]
+struct BatchParams<'a> {
+    topic: &'a str,
+    messages: Vec<MessageParams<'a>>,
+}
+
+#[derive(Serialize)]
+struct MessageParams<'a> {
+    id: Uuid,
+    sender: i64,
+    receiver: i64,
+    due: String,
+    payload: &'a RawValue,
+}
+
+/// `{topic, messages: [{id, sender, receiver, due, payload}]}`.
+pub(super) fn params_of(topic: &str, batch: &MessageBatch) -> Result<String, serde_json::Error> {
+    // Messages of a batch are due on one day, and often at one instant: the text is made once for each.
+    let mut days: HashMap<Option<heddle_domain::Time>, String> = HashMap::new();
+    let mut messages = Vec::with_capacity(batch.messages.len());
+    for message in &batch.messages {
+        let due = days.entry(message.due_at).or_insert_with(|| due_text(message, batch));
+        messages.push(MessageParams {
+            id: message.id,
+            sender: message.sender,
+            receiver: message.receiver,
+            due: due.clone(),
+            payload: serde_json::from_str(&message.payload)?,
+        });
+    }
+    serde_json::to_string(&BatchParams { topic, messages })
+}
+
+fn due_text(message: &HeldMessage, batch: &MessageBatch) -> String {
+    match message.due_at {
+        Some(at) => at.format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+        None => batch.day.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_read_as_the_sandbox_writes_them() {
+        let text = r#"[{"state":"succeeded"},{"state":"skipped","message":"no"},
+            {"state":"failed","kind":"fatal","message":"gone"},{"state":"failed","kind":"failed","message":"busy","retry_after_ms":50}]"#;
+        let ends = read_outcomes(text, 4).unwrap();
+        assert_eq!(ends[..2], [MessageEnd::Sent, MessageEnd::Sent]);
+        assert!(matches!(&ends[2], MessageEnd::Failed { fatal: true, .. }));
+        assert!(
+            matches!(&ends[3], MessageEnd::Failed { fatal: false, retry_after: Some(wait), .. } if wait.as_millis() == 50)
+        );
+        assert!(read_outcomes(text, 3).is_err());
+    }
+}

@@ -1,0 +1,291 @@
+//! Scheduled messages: how a node takes them in, and sends what is due.
+//!
+//! # The story
+//!
+//! Nobody leads. Each node looks for topics on which something is due ([`run`]: five times a second, and when ingest on
+//! this node brought something that is due now), and starts *lanes* for them. A lane ([`lane`]) claims a batch, has the
+//! topic's script work on it, and records the outcomes in the very transaction that claims the next batch. It has one
+//! batch in hand and no more; so a node that dies leaves one batch behind for each of its lanes, which another takes
+//! over with the same messages. The store decides what a lane gets (`heddle_store::message`): batches of a topic at
+//! once, its rate, cancels and leases are all settled under the topic's lock there.
+//!
+//! A queue's batch becomes a run of a group that Heddle keeps for the topic ([`queue`]), under a key made of the batch's
+//! id, so that a node that dies in between makes no second one. Once the run has it, no node needs to live for it: any
+//! node that sees that the run has ended records what its worker said.
+//!
+//! Ingest ([`ingest`]) reads lines, writes them by COPY, and commits every so many rows or every second, whichever is
+//! first; what it has answered is committed.
+//!
+//! [`tend`] looks after days: partitions ahead of time, days that are drained, what is older than its retention.
+
+mod host;
+mod ingest;
+mod lane;
+mod queue;
+mod tend;
+
+pub use ingest::{IDS_MAX as INGEST_IDS_MAX, IngestError, IngestReport, Ingestion};
+pub use queue::group_name as topic_group_name;
+pub(crate) use tend::tend;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use chrono::NaiveDate;
+use heddle_domain::Time;
+use heddle_domain::topic::{Topic, TopicSpec};
+use heddle_sandbox::AttemptHandle;
+use heddle_store::topic::TopicRow;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use uuid::Uuid;
+
+use crate::{Engine, EngineError, Inner};
+
+/// How often a node looks for what is due.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How often it looks for batches that it holds by mistake: the answer to a claim was lost.
+const DISOWN_EVERY: Duration = Duration::from_secs(2);
+
+/// How many lanes a node has for one topic at most.
+const LANES_MAX: usize = 32;
+
+/// How many transactions of ingest, and how many that claim, a node has open at once: the rest of its connections are for
+/// everything else.
+const INGESTS_MAX: usize = 5;
+const CLAIMS_MAX: usize = 5;
+
+/// How many days a node remembers to be prepared; beyond that it forgets all of them.
+const KNOWN_MAX: usize = 20_000;
+
+/// What a node knows of messages.
+#[derive(Default)]
+pub(crate) struct Messages {
+    /// Something is due, or may be.
+    pub(crate) work: Notify,
+    lanes: Mutex<HashMap<i32, Lanes>>,
+    ingests: Gate<INGESTS_MAX>,
+    claims: Gate<CLAIMS_MAX>,
+    /// Batches that lanes of this process have, or are asking for.
+    held: Mutex<HashSet<Uuid>>,
+    handles: Mutex<HashMap<Uuid, AttemptHandle>>,
+    in_hand: AtomicUsize,
+    /// Counts changes of topics and scripts, so that lanes look again.
+    changes: AtomicU64,
+    /// Days that are prepared, by topic.
+    known: Mutex<HashSet<(i32, NaiveDate)>>,
+    /// The last millisecond and sequence that ids were made of.
+    ids: Mutex<(i64, u64)>,
+    slices: AtomicI64,
+    ingested: AtomicU64,
+    sent: AtomicU64,
+    failed: AtomicU64,
+    batches: AtomicU64,
+}
+
+/// A topic's lanes on this node.
+#[derive(Default)]
+struct Lanes {
+    running: usize,
+    /// One of them asks the database at a time: the others would hold connections while they wait for the topic's lock.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// So many at once.
+struct Gate<const MOST: usize>(Arc<Semaphore>);
+
+impl<const MOST: usize> Default for Gate<MOST> {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST)))
+    }
+}
+
+impl<const MOST: usize> Gate<MOST> {
+    /// Waits for a place; it is never closed.
+    async fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.clone().acquire_owned().await.ok()
+    }
+}
+
+/// What a node counts of messages, for metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageCounters {
+    /// Messages taken in.
+    pub ingested: u64,
+    /// Messages handed over.
+    pub sent: u64,
+    /// Attempts of messages that failed.
+    pub failed: u64,
+    /// Batches ended.
+    pub batches: u64,
+    /// Batches in hand.
+    pub in_hand: usize,
+}
+
+impl Messages {
+    /// A topic or a script may be another than it was.
+    pub(crate) fn forget(&self, kind: &str) {
+        match kind {
+            "topic" | "script" => {
+                self.changes.fetch_add(1, Ordering::AcqRel);
+                self.work.notify_one();
+            }
+            _ => {}
+        }
+    }
+
+    /// Stops what is in hand: the lease is lost.
+    pub(crate) fn cancel_all(&self) {
+        for handle in self.handles.lock().values() {
+            handle.cancel();
+        }
+    }
+
+    /// Batches that this node works on.
+    pub(crate) fn in_hand(&self) -> usize {
+        self.in_hand.load(Ordering::Acquire)
+    }
+
+    /// Whether a topic's day is known to be prepared.
+    fn knows(&self, topic: i32, day: NaiveDate) -> bool {
+        self.known.lock().contains(&(topic, day))
+    }
+
+    fn learn(&self, topic: i32, day: NaiveDate) {
+        let mut known = self.known.lock();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert((topic, day));
+    }
+
+    /// The instant and the first of `count` sequence numbers for ids: of one node, they only grow.
+    fn sequence(&self, now: Time, bits: u128, count: u64) -> (Time, u64) {
+        /// Half of what 40 bits hold is left for counting up.
+        const START_MASK: u64 = (1 << 39) - 1;
+        const LAST: u64 = (1 << 40) - 1;
+        let mut ids = self.ids.lock();
+        let now = now.timestamp_millis();
+        if now > ids.0 || ids.1 + count > LAST {
+            *ids = (now.max(ids.0 + i64::from(now <= ids.0)), bits as u64 & START_MASK);
+        }
+        let first = ids.1;
+        ids.1 += count;
+        let at = chrono::DateTime::from_timestamp_millis(ids.0).unwrap_or_default();
+        (at, first)
+    }
+
+    /// A number for a slice of an instant: positive, and no other node's.
+    fn slice(&self, now: Time, bits: u128) -> i64 {
+        let fresh = (now.timestamp_micros().max(1) << 11) | (bits as i64 & 0x7ff);
+        let mut last = self.slices.load(Ordering::Relaxed);
+        loop {
+            let next = fresh.max(last + 1);
+            match self
+                .slices
+                .compare_exchange_weak(last, next, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => return next,
+                Err(seen) => last = seen,
+            }
+        }
+    }
+}
+
+/// A topic's row, ready for use.
+pub(crate) fn compile(row: &TopicRow) -> Result<Topic, EngineError> {
+    let wrong = |detail: String| EngineError::Unreadable(format!("topic {}: {detail}", row.name));
+    let spec: TopicSpec = serde_json::from_value(row.spec.clone()).map_err(|error| wrong(error.to_string()))?;
+    Topic::compile(spec).map_err(|faults| wrong(faults.to_string()))
+}
+
+impl Engine {
+    /// Counters for metrics.
+    pub fn message_counters(&self) -> MessageCounters {
+        let messages = &self.inner.messages;
+        MessageCounters {
+            ingested: messages.ingested.load(Ordering::Relaxed),
+            sent: messages.sent.load(Ordering::Relaxed),
+            failed: messages.failed.load(Ordering::Relaxed),
+            batches: messages.batches.load(Ordering::Relaxed),
+            in_hand: messages.in_hand(),
+        }
+    }
+
+    /// Something may be due: a topic was enabled, a message has arrived.
+    pub fn look_for_messages(&self) {
+        self.inner.messages.work.notify_one();
+    }
+}
+
+impl Inner {
+    fn sends(&self) -> bool {
+        !self.draining.load(Ordering::Acquire) && !self.fenced.load(Ordering::Acquire) && !self.stop.is_cancelled()
+    }
+
+    /// Starts a lane for a topic, if it may have one more here.
+    fn start_lane(self: &Arc<Self>, row: &TopicRow, topic: &Arc<Topic>) {
+        let most = topic.concurrency().map_or(1, |most| (most as usize).min(LANES_MAX));
+        let turn = {
+            let mut all = self.messages.lanes.lock();
+            let lanes = all.entry(row.id).or_default();
+            if lanes.running >= most {
+                return;
+            }
+            lanes.running += 1;
+            lanes.turn.clone()
+        };
+        let lane = lane::Lane::new(self.clone(), row.clone(), topic.clone(), turn);
+        self.tracker.spawn(lane.run());
+    }
+
+    fn end_lane(&self, topic: i32) {
+        let mut all = self.messages.lanes.lock();
+        if let Some(lanes) = all.get_mut(&topic) {
+            lanes.running = lanes.running.saturating_sub(1);
+            if lanes.running == 0 {
+                all.remove(&topic);
+            }
+        }
+    }
+
+    async fn look_for_due(self: &Arc<Self>) -> Result<(), EngineError> {
+        for row in self.store.topics_with_work().await? {
+            match compile(&row) {
+                Ok(topic) => self.start_lane(&row, &Arc::new(topic)),
+                Err(error) => tracing::error!(%error, "a topic cannot be used"),
+            }
+        }
+        self.settle_queues().await
+    }
+}
+
+/// The loop that finds what is due.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let mut disowned = tokio::time::Instant::now();
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = inner.messages.work.notified() => {}
+        }
+        if !inner.sends() {
+            continue;
+        }
+        if let Err(error) = inner.look_for_due().await {
+            tracing::warn!(%error, "cannot look for messages that are due");
+        }
+        if disowned.elapsed() > DISOWN_EVERY {
+            disowned = tokio::time::Instant::now();
+            let held: Vec<Uuid> = inner.messages.held.lock().iter().copied().collect();
+            match inner.store.disown_batches(inner.lease(), &held).await {
+                Ok(0) => {}
+                Ok(batches) => tracing::warn!(batches, "batches whose claims went unanswered are given back"),
+                Err(error) => tracing::warn!(%error, "cannot look for batches that nobody works on"),
+            }
+        }
+    }
+}

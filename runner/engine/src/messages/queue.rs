@@ -1,0 +1,135 @@
+//! Batches that workers of a queue send.
+//!
+//! A batch becomes a run of the topic's own group ([`group_name`]), whose only task goes to the queue with params
+//! `{topic, messages}`. Its key is the batch's id. So leases, heartbeats, tokens and the loss of workers are those of
+//! any task run; what is added is that the run's end ends the batch.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use heddle_domain::id::RunId;
+use heddle_domain::message::address_of;
+use heddle_domain::spec::SubmissionSpec;
+use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::topic::Topic;
+use heddle_store::message::{EndedQueueBatch, MessageBatch};
+use heddle_store::topic::TopicRow;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::compile;
+use super::lane::{MessageEnd, finish_of, params_of};
+use crate::submit::PARAMS_BYTES_MAX;
+use crate::{Engine, EngineError, Inner, Submission, SubmitError};
+
+/// A batch for a queue is cut so that a run can carry it: half for the payloads, half for what stands around them.
+pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX / 2 - 4 * 1024;
+
+/// The group whose runs carry a topic's batches.
+pub fn group_name(topic: i32) -> String {
+    format!("_topic-{topic}")
+}
+
+impl Engine {
+    /// The group of a topic that goes to a queue: its name and its spec.
+    pub fn topic_group(topic: i32, name: &str, spec: &Topic) -> (String, Value) {
+        let timeout = format!("{}ms", spec.spec.timeout.millis());
+        let group = json!({
+            "description": format!("Carries the batches of the topic {name}; made by Heddle"),
+            "tasks": {"batch": {"queue": spec.spec.queue, "timeout": timeout}},
+        });
+        (group_name(topic), group)
+    }
+}
+
+/// Makes a run of a batch. What cannot be handed over is given back.
+pub(super) async fn hand_over(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch, lease: i64) {
+    let run = match submit(inner, row, batch).await {
+        Ok(run) => run,
+        Err(error) => {
+            tracing::warn!(%error, topic = row.name, "a batch cannot be handed to its queue");
+            if !matches!(error, SubmitError::Engine(_)) {
+                let _ = inner.store.note_problem(row.id, &error.to_string()).await;
+            }
+            if let Err(error) = inner.store.give_batch_back(batch.id, lease).await {
+                tracing::warn!(%error, "a batch could not be given back; it is taken over when the lease ends");
+            }
+            tokio::time::sleep(super::LOOK_EVERY).await;
+            return;
+        }
+    };
+    // Whoever takes the batch over after a failure here finds the run by its key.
+    if let Err(error) = inner.store.hand_batch_to_run(batch.id, lease, run.0).await {
+        tracing::warn!(%error, batch = %batch.id, "cannot note which run has a batch");
+    }
+}
+
+async fn submit(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch) -> Result<RunId, SubmitError> {
+    let unreadable = |error: serde_json::Error| SubmitError::Engine(EngineError::Unreadable(error.to_string()));
+    let params: Map<String, Value> =
+        serde_json::from_str(&params_of(&row.name, batch).map_err(unreadable)?).map_err(unreadable)?;
+    let submission = Submission {
+        group: group_name(row.id),
+        spec: SubmissionSpec {
+            params,
+            key: Some(batch.id.to_string()),
+            ..SubmissionSpec::default()
+        },
+        trigger: Trigger::Task,
+        source: None,
+        parent: None,
+    };
+    match inner.submit(submission).await {
+        Err(SubmitError::Exists(run)) => Ok(run),
+        other => other,
+    }
+}
+
+/// What a worker says of a batch.
+fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
+    if ended.state != RunState::Succeeded.number() {
+        let why = ended.error.as_deref().unwrap_or("it ended without success");
+        return vec![MessageEnd::failed(format!("its batch was not done: {why}")); ended.ids.len()];
+    }
+    let output: Value = ended
+        .output
+        .as_deref()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let failed: HashSet<Uuid> = output["failed"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|id| id.as_str()?.parse().ok())
+        .collect();
+    ended
+        .ids
+        .iter()
+        .map(|id| match failed.contains(id) {
+            true => MessageEnd::failed("its worker says that it failed"),
+            false => MessageEnd::Sent,
+        })
+        .collect()
+}
+
+impl Inner {
+    /// Records batches whose runs have ended.
+    pub(super) async fn settle_queues(self: &Arc<Self>) -> Result<(), EngineError> {
+        for row in self.store.topics_with_runs().await? {
+            let topic = compile(&row)?;
+            for ended in self.store.ended_queue_batches(row.id).await? {
+                let ends = said(&ended);
+                let messages = ended
+                    .ids
+                    .iter()
+                    .map(|id| (*id, address_of(*id).map_or(0, |address| address.1)))
+                    .collect();
+                let finish = finish_of(self, &topic, ended.id, ended.day, 0, (messages, &ended.tried), ends);
+                let _place = self.messages.claims.enter().await;
+                self.store.next_batch(row.id, Some(&finish), None).await?;
+                self.messages.work.notify_one();
+            }
+        }
+        Ok(())
+    }
+}

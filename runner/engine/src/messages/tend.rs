@@ -1,0 +1,107 @@
+//! Looking after days: partitions ahead of time, days that are drained, what is older than its retention.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{Days, NaiveDate};
+use heddle_domain::topic::Granularity;
+
+use super::compile;
+use crate::{EngineError, Inner};
+
+/// How often days are looked after.
+const TEND_EVERY: Duration = Duration::from_secs(2);
+
+/// How often partitions are looked after.
+const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
+
+/// For how many days ahead there are partitions before anybody asks for them.
+const AHEAD_DAYS: u64 = 9;
+
+/// How many days of a topic, and of topics that were deleted, one look lets go of.
+const RELEASED_MAX: i64 = 100;
+
+impl Inner {
+    /// Notes which days are drained, and lets go of those whose retention is over.
+    async fn tend_days(&self) -> Result<(), EngineError> {
+        let now = self.now();
+        for row in self.store.topics_with_open_days().await? {
+            let topic = match compile(&row) {
+                Ok(topic) => topic,
+                Err(error) => {
+                    tracing::error!(%error, "a topic cannot be used");
+                    continue;
+                }
+            };
+            let today = topic.today(now);
+            // On a day of instants something may be due until it is over, on another nothing comes once it has begun.
+            let before = match topic.spec.granularity {
+                Granularity::Instant => today,
+                Granularity::Day => tomorrow(today),
+            };
+            self.store.close_days(row.id, before).await?;
+            let retention_ms = i64::try_from(topic.spec.retention.millis()).unwrap_or(i64::MAX);
+            let released = self.store.release_days(row.id, retention_ms, RELEASED_MAX).await?;
+            if released > 0 {
+                tracing::info!(topic = row.name, days = released, "drained days are let go of");
+            }
+        }
+        for _ in 0..RELEASED_MAX {
+            if !self.store.forget_deleted_topic().await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes partitions ahead of time, and drops those that nobody needs any more.
+    async fn tend_partitions(&self) -> Result<(), EngineError> {
+        let today = self.now().date_naive();
+        let days: Vec<NaiveDate> = (0..=AHEAD_DAYS)
+            .filter_map(|ahead| today.checked_add_days(Days::new(ahead)))
+            .collect();
+        self.store.make_message_days(&days).await?;
+        self.drop_days().await
+    }
+
+    async fn drop_days(&self) -> Result<(), EngineError> {
+        // Somewhere it is still yesterday.
+        let Some(before) = self.now().date_naive().checked_sub_days(Days::new(1)) else {
+            return Ok(());
+        };
+        for day in self.store.unneeded_days(before).await? {
+            if self.store.drop_message_day(day).await? {
+                tracing::info!(%day, "a day's messages are dropped");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tomorrow(today: NaiveDate) -> NaiveDate {
+    today.succ_opt().unwrap_or(today)
+}
+
+/// The loop that looks after days.
+pub(crate) async fn tend(inner: Arc<Inner>) {
+    let mut partitions: Option<tokio::time::Instant> = None;
+    loop {
+        let due = partitions.is_none_or(|last| last.elapsed() > PARTITIONS_EVERY);
+        let tended = async {
+            if due {
+                inner.tend_partitions().await?;
+            }
+            inner.tend_days().await?;
+            inner.drop_days().await
+        };
+        match tended.await {
+            Ok(()) if due => partitions = Some(tokio::time::Instant::now()),
+            Ok(()) => {}
+            Err(error) => tracing::warn!(%error, "cannot look after days of messages"),
+        }
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(TEND_EVERY) => {}
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! Messages: taking them in, looking them up, taking one back.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::http::header;
+use bytes::{Bytes, BytesMut};
+use chrono::NaiveDate;
+use futures::StreamExt;
+use heddle_domain::message::{BUCKETS, address_of};
+use heddle_domain::topic::parse_day;
+use heddle_engine::{IngestError, IngestReport, Ingestion};
+use heddle_store::message::{Cancelled, LookFilter, MessageRow};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use super::topics::find;
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, no_content, ok};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+/// Lines are handed on in blocks of so many, or of so many bytes.
+const BLOCK_LINES_MAX: usize = 5_000;
+const BLOCK_BYTES_MAX: usize = 1 << 20;
+
+/// How many blocks wait for the database while the next is read.
+const BLOCKS_MAX: usize = 2;
+
+/// A stream that pauses for so long has what came of it committed.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// Seconds after which a caller who was turned away should come back.
+const RETRY_SECONDS: u64 = 1;
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(
+            Method::Post,
+            "/v1/topics/{topic}/messages",
+            Access::Operate,
+            "Schedule messages",
+            take,
+        )
+        .detail(
+            "One object, an array of them, or (as `application/x-ndjson`) a stream of lines of any length. Accepted \
+             means committed. A repeat of a `key` within its day counts as accepted, and as `repeated`. At most 1,000 \
+             rejected lines are named, `rejected_total` counts all. If a stream breaks off, what was committed stays.",
+        )
+        .takes("Message")
+        .takes_as("application/x-ndjson", "Message")
+        .answers(200, "MessagesAccepted")
+        .problem(422, "a single object that is rejected"),
+        Route::new(
+            Method::Get,
+            "/v1/topics/{topic}/messages",
+            Access::View,
+            "Look messages up",
+            list,
+        )
+        .detail(
+            "By day, bucket and id. A sender leads to one bucket of each day; by receiver alone, days are read through.",
+        )
+        .list()
+        .query("day", "Only those due on this day.")
+        .query("bucket", "Only those of this bucket.")
+        .query("sender", "Only those from this sender.")
+        .query("receiver", "Only those to this receiver.")
+        .answers(200, "MessageList")
+        .problem(422, "it takes too long: name a day, or a sender"),
+        Route::new(
+            Method::Get,
+            "/v1/topics/{topic}/messages/{id}",
+            Access::View,
+            "Get a message",
+            get,
+        )
+        .answers(200, "MessageView"),
+        Route::new(
+            Method::Delete,
+            "/v1/topics/{topic}/messages/{id}",
+            Access::Operate,
+            "Cancel a message",
+            delete,
+        )
+        .answers_empty(204)
+        .problem(409, "it was sent, has failed, or is in hand"),
+    ]
+}
+
+#[derive(Serialize)]
+struct RejectedView {
+    line: u64,
+    detail: String,
+}
+
+#[derive(Serialize)]
+struct AcceptedView {
+    accepted: u64,
+    repeated: u64,
+    rejected: Vec<RejectedView>,
+    rejected_total: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ids: Option<Vec<Uuid>>,
+}
+
+impl AcceptedView {
+    fn of(mut report: IngestReport, names_ids: bool) -> Self {
+        report.rejected.sort_by_key(|entry| entry.0);
+        Self {
+            accepted: report.accepted,
+            repeated: report.repeated,
+            rejected: report
+                .rejected
+                .into_iter()
+                .map(|(line, detail)| RejectedView { line, detail })
+                .collect(),
+            rejected_total: report.rejected_total,
+            ids: names_ids.then_some(report.ids),
+        }
+    }
+}
+
+impl From<IngestError> for Problem {
+    fn from(error: IngestError) -> Self {
+        match error {
+            IngestError::UnknownTopic(name) => Self::not_found("topic", &name),
+            IngestError::Engine(error) => crate::engine_api::Refusal::from(error).into(),
+        }
+    }
+}
+
+fn is_lines(request: &Request) -> bool {
+    let value = request
+        .headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = value
+        .unwrap_or("")
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim()
+        .to_ascii_lowercase();
+    matches!(
+        essence.as_str(),
+        "application/x-ndjson"
+            | "application/ndjson"
+            | "application/jsonl"
+            | "application/x-jsonlines"
+            | "text/x-ndjson"
+    )
+}
+
+async fn take(mut request: Request) -> Outcome {
+    let name = request.name("topic", "topic")?;
+    let engine = request
+        .app
+        .engine
+        .messenger()
+        .ok_or_else(|| Problem::unavailable("this node takes no messages", RETRY_SECONDS))?;
+    let ingestion = engine.ingest(&name).await?;
+    if is_lines(&request) {
+        let body = std::mem::replace(request.body.get_mut(), Body::empty());
+        return take_stream(&request, ingestion, body).await;
+    }
+    let bytes_max = request.app.config.batch_bytes_max;
+    let bytes = request.bytes(bytes_max).await?;
+    if bytes.trim_ascii().is_empty() {
+        return Err(Problem::malformed("the body is empty; messages were expected"));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("the body is not UTF-8"))?;
+    match serde_json::from_str::<&RawValue>(text) {
+        Ok(whole) if whole.get().starts_with('[') => take_array(ingestion, whole.get()).await,
+        Ok(whole) if whole.get().starts_with('{') => take_one(ingestion, whole.get()).await,
+        Ok(_) => Err(Problem::invalid_at("", "a message is an object")),
+        // Lines that were not announced as such.
+        Err(_) if is_several(text) => take_stream(&request, ingestion, Body::from(bytes.clone())).await,
+        Err(error) => Err(Problem::malformed(format!("the body is not JSON: {error}"))),
+    }
+}
+
+/// Whether a text begins with a whole line of JSON, and goes on after it.
+fn is_several(text: &str) -> bool {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let first = lines
+        .next()
+        .is_some_and(|line| serde_json::from_str::<&RawValue>(line).is_ok());
+    first && lines.next().is_some()
+}
+
+async fn take_one(mut ingestion: Ingestion, text: &str) -> Outcome {
+    ingestion.push(std::iter::once((1, text))).await?;
+    let report = ingestion.finish().await?;
+    if let Some((_, detail)) = report.rejected.first() {
+        return Err(Problem::invalid_at(pointer_of(detail), detail.clone()));
+    }
+    ok(&AcceptedView::of(report, true))
+}
+
+/// The field that a rejection is about.
+fn pointer_of(detail: &str) -> String {
+    for field in ["sender", "receiver", "due", "key"] {
+        if detail.starts_with(&format!("`{field}`")) {
+            return format!("/{field}");
+        }
+    }
+    match detail.starts_with("the payload") {
+        true => "/payload".into(),
+        false => String::new(),
+    }
+}
+
+async fn take_array(mut ingestion: Ingestion, text: &str) -> Outcome {
+    let items: Vec<&RawValue> =
+        serde_json::from_str(text).map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
+    let names_ids = items.len() <= heddle_engine::INGEST_IDS_MAX;
+    for (block, items) in items.chunks(BLOCK_LINES_MAX).enumerate() {
+        let first = (block * BLOCK_LINES_MAX) as u64 + 1;
+        let lines = items
+            .iter()
+            .enumerate()
+            .map(|(place, item)| (first + place as u64, item.get()));
+        ingestion.push(lines).await?;
+    }
+    ok(&AcceptedView::of(ingestion.finish().await?, names_ids))
+}
+
+/// A part of a stream.
+enum Piece {
+    /// Whole lines, the first of which has this number.
+    Lines(u64, Bytes),
+    /// A line that is longer than any message.
+    TooLong(u64),
+    /// Nothing comes just now.
+    Pause,
+    /// It broke off: status and reason.
+    Broken(StatusCode, &'static str),
+}
+
+async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) -> Outcome {
+    let (pieces, mut coming) = mpsc::channel(BLOCKS_MAX);
+    let reader = Reader {
+        pieces,
+        idle: request.app.config.body_idle_timeout,
+        line_bytes_max: ingestion.line_bytes_max(),
+        rest: BytesMut::new(),
+        scanned: 0,
+        lines: 0,
+        end: 0,
+        next_line: 1,
+        skipping: false,
+        paused: true,
+    };
+    let reading = tokio::spawn(reader.run(body));
+    let mut broken = None;
+    let written = async {
+        while let Some(piece) = coming.recv().await {
+            match piece {
+                Piece::Lines(first, bytes) => push_lines(&mut ingestion, first, &bytes).await?,
+                Piece::TooLong(line) => {
+                    let bytes_max = ingestion.line_bytes_max();
+                    let detail = format!("the line is longer than {bytes_max} bytes");
+                    ingestion.report().reject(line, detail);
+                }
+                Piece::Pause => ingestion.flush().await?,
+                Piece::Broken(status, why) => broken = Some((status, why)),
+            }
+        }
+        ingestion.flush().await
+    }
+    .await;
+    drop(coming);
+    reading.abort();
+    let report = ingestion.report().clone();
+    match (written, broken) {
+        (Ok(()), None) => ok(&AcceptedView::of(report, false)),
+        (Ok(()), Some((status, why))) => Err(Problem::new(status, format!("{why}; {}", so_far(&report)))),
+        (Err(error), _) => {
+            let mut problem = Problem::from(error);
+            problem.detail = format!("{}; {}", problem.detail, so_far(&report));
+            Err(problem)
+        }
+    }
+}
+
+fn so_far(report: &IngestReport) -> String {
+    format!(
+        "{} messages are committed, {} lines before that were rejected",
+        report.accepted, report.rejected_total
+    )
+}
+
+async fn push_lines(ingestion: &mut Ingestion, first: u64, bytes: &[u8]) -> Result<(), IngestError> {
+    let mut lines = Vec::new();
+    for (place, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        let number = first + place as u64;
+        match std::str::from_utf8(line) {
+            Ok(text) if text.trim_ascii().is_empty() => {}
+            Ok(text) => lines.push((number, text)),
+            Err(_) => ingestion.report().reject(number, "the line is not UTF-8"),
+        }
+    }
+    ingestion.push(lines.into_iter()).await
+}
+
+/// Cuts a body into blocks of whole lines. Holds one block, and a part of a line.
+struct Reader {
+    pieces: mpsc::Sender<Piece>,
+    idle: Duration,
+    line_bytes_max: usize,
+    rest: BytesMut,
+    /// How much of `rest` has been looked through, the lines found in it, and where the last of them ends.
+    scanned: usize,
+    lines: u64,
+    end: usize,
+    /// The number of the line that `rest` begins with.
+    next_line: u64,
+    /// In the middle of a line that is too long.
+    skipping: bool,
+    paused: bool,
+}
+
+impl Reader {
+    async fn run(mut self, body: Body) {
+        let mut stream = body.into_data_stream();
+        loop {
+            let wait = if self.paused { self.idle } else { LINGER };
+            let told = match tokio::time::timeout(wait, stream.next()).await {
+                Err(_) if !self.paused => {
+                    self.paused = true;
+                    self.hand_on(true).await && self.pieces.send(Piece::Pause).await.is_ok()
+                }
+                Err(_) => {
+                    let late = Piece::Broken(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive");
+                    let _ = self.pieces.send(late).await;
+                    return;
+                }
+                Ok(Some(Ok(bytes))) => {
+                    self.paused = false;
+                    self.rest.extend_from_slice(&bytes);
+                    self.hand_on(false).await
+                }
+                Ok(Some(Err(_))) => {
+                    // What came in whole lines is taken, as if it had been sent before.
+                    self.hand_on(true).await;
+                    let broken = Piece::Broken(StatusCode::BAD_REQUEST, "the body broke off");
+                    let _ = self.pieces.send(broken).await;
+                    return;
+                }
+                Ok(None) => {
+                    self.hand_on(true).await;
+                    if !self.skipping && !self.rest.is_empty() {
+                        let last = self.rest.split().freeze();
+                        let piece = match last.len() > self.line_bytes_max {
+                            true => Piece::TooLong(self.next_line),
+                            false => Piece::Lines(self.next_line, last),
+                        };
+                        let _ = self.pieces.send(piece).await;
+                    }
+                    return;
+                }
+            };
+            if !told {
+                return;
+            }
+        }
+    }
+
+    /// Hands whole lines on: all there are, or only full blocks. `false`: nobody listens any more.
+    async fn hand_on(&mut self, all: bool) -> bool {
+        loop {
+            if self.skipping {
+                match self.rest.iter().position(|byte| *byte == b'\n') {
+                    Some(end) => {
+                        drop(self.rest.split_to(end + 1));
+                        self.skipping = false;
+                        self.next_line += 1;
+                    }
+                    None => {
+                        self.rest.clear();
+                        return true;
+                    }
+                }
+            }
+            let mut long = false;
+            while let Some(found) = self.rest[self.scanned..].iter().position(|byte| *byte == b'\n') {
+                let place = self.scanned + found;
+                if place - self.end > self.line_bytes_max {
+                    long = true;
+                    break;
+                }
+                self.lines += 1;
+                self.end = place + 1;
+                self.scanned = self.end;
+                if self.is_full() {
+                    break;
+                }
+            }
+            if !long && !self.is_full() {
+                self.scanned = self.rest.len();
+                long = self.rest.len() - self.end > self.line_bytes_max;
+            }
+            if self.end > 0 && (all || long || self.is_full()) {
+                // Without the last line's end, behind which there would be an empty line.
+                let block = self.rest.split_to(self.end).freeze();
+                let block = block.slice(..block.len() - 1);
+                let first = self.next_line;
+                self.next_line += self.lines;
+                self.scanned -= self.end;
+                (self.lines, self.end) = (0, 0);
+                if self.pieces.send(Piece::Lines(first, block)).await.is_err() {
+                    return false;
+                }
+            } else if long {
+                if self.pieces.send(Piece::TooLong(self.next_line)).await.is_err() {
+                    return false;
+                }
+                self.skipping = true;
+                self.scanned = 0;
+            } else {
+                return true;
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.lines as usize >= BLOCK_LINES_MAX || self.end >= BLOCK_BYTES_MAX
+    }
+}
+
+#[derive(Serialize)]
+struct MessageView {
+    id: Uuid,
+    sender: i64,
+    receiver: i64,
+    due: Value,
+    payload: Value,
+    day: NaiveDate,
+    bucket: i16,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_at: Option<Moment>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl From<MessageRow> for MessageView {
+    fn from(row: MessageRow) -> Self {
+        Self {
+            id: row.id,
+            sender: row.sender,
+            receiver: row.receiver,
+            due: row.due_at.map_or_else(|| json!(row.day), |at| json!(Moment(at))),
+            payload: serde_json::from_str(&row.payload).unwrap_or(Value::String(row.payload)),
+            day: row.day,
+            bucket: row.bucket,
+            state: row.state.as_str(),
+            attempts: row.attempt,
+            retry_at: row.retry_at.map(Moment),
+            error: row.error,
+        }
+    }
+}
+
+async fn list(request: Request) -> Outcome {
+    let topic = find(&request).await?;
+    let number = |key: &str| -> Result<Option<i64>, Problem> {
+        let given = request.query_as::<i64>(key, "a number from 0 to 9223372036854775807")?;
+        match given {
+            Some(id) if id < 0 => Err(Problem::malformed(format!("`{key}` is not negative"))),
+            given => Ok(given),
+        }
+    };
+    let bucket = match request.query_as::<i64>("bucket", "a number")? {
+        Some(bucket) if !(0..BUCKETS).contains(&bucket) => {
+            return Err(Problem::malformed(format!("`bucket` is from 0 to {}", BUCKETS - 1)));
+        }
+        bucket => bucket.map(|bucket| bucket as i16),
+    };
+    let day = match request.query("day") {
+        Some(text) => Some(parse_day(text).map_err(|fault| Problem::malformed(format!("`day`: {}", fault.detail)))?),
+        None => None,
+    };
+    let filter = LookFilter {
+        day,
+        bucket,
+        sender: number("sender")?,
+        receiver: number("receiver")?,
+    };
+    let after = request.cursor_as::<Uuid>()?;
+    if after.is_some_and(|after| address_of(after).is_none()) {
+        return Err(Problem::malformed("`cursor` is what `next_cursor` said"));
+    }
+    let page = request
+        .app
+        .store
+        .messages(topic.id, filter, after, request.limit()?)
+        .await?
+        .ok_or_else(|| Problem::invalid_at("", "this takes too long: name a `day`, or a `sender`"))?;
+    ok(&List::<MessageView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
+}
+
+async fn get(request: Request) -> Outcome {
+    let topic = find(&request).await?;
+    let id: Uuid = request.id("id", "message")?;
+    let row = request.app.store.message(topic.id, id).await?;
+    let row = row.ok_or_else(|| Problem::not_found("message", request.part("id")))?;
+    ok(&MessageView::from(row))
+}
+
+async fn delete(request: Request) -> Outcome {
+    let topic = find(&request).await?;
+    let id: Uuid = request.id("id", "message")?;
+    let missing = || Problem::not_found("message", request.part("id"));
+    let address = address_of(id).ok_or_else(missing)?;
+    let store = &request.app.store;
+    match store
+        .cancel_message(request.by(), topic.id, &topic.name, address, id)
+        .await?
+    {
+        Cancelled::Done => no_content(),
+        Cancelled::Missing => Err(missing()),
+        Cancelled::InHand => Err(Problem::conflict(
+            "the message is in hand and may be sent; it is not tried again if it fails",
+        )),
+        Cancelled::Ended => {
+            let state = store
+                .message(topic.id, id)
+                .await?
+                .map_or("gone", |row| row.state.as_str());
+            Err(Problem::conflict(format!("the message has ended: it is {state}")))
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Topics, and the days of their messages.
+
+use chrono::NaiveDate;
+use heddle_domain::message::BUCKETS;
+use heddle_domain::spec::validate::task::script_reference;
+use heddle_domain::topic::{Topic, TopicSpec, parse_day};
+use heddle_domain::{Fault, Faults, Name};
+use heddle_engine::Engine;
+use heddle_engine::heddle_sandbox::HostPattern;
+use heddle_store::group::{GroupPut, GroupWrite};
+use heddle_store::message::{BucketRow, CancelFilter, DayCounts, DayRow};
+use heddle_store::topic::{TopicPut, TopicRow, TopicWrite};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::spec_check::{CONSUMER_WORLD, check_group};
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, no_content, ok, put, typed};
+use crate::shapes::List;
+use crate::table::{Method, Route};
+
+/// Fields that say which day a message belongs to, and when that is sent.
+const FIXED: [&str; 3] = ["granularity", "timezone", "send_at"];
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::Get, "/v1/topics", Access::View, "List topics", list)
+            .list()
+            .answers(200, "TopicList"),
+        Route::new(
+            Method::Put,
+            "/v1/topics/{topic}",
+            Access::Operate,
+            "Create or change a topic",
+            save,
+        )
+        .detail("Binds a script of the world `heddle:task/consumer`, or a queue.")
+        .takes_spec("TopicSpec")
+        .answers_put("Topic")
+        .problem(
+            409,
+            "it has messages: `granularity`, `timezone` and `send_at` stay as they are",
+        )
+        .problem(422, "what is wrong, with pointers"),
+        Route::new(Method::Get, "/v1/topics/{topic}", Access::View, "Get a topic", get)
+            .detail("`problem` says why nothing is sent, if something is wrong.")
+            .answers(200, "Topic"),
+        Route::new(
+            Method::Delete,
+            "/v1/topics/{topic}",
+            Access::Operate,
+            "Delete a topic with all its messages",
+            delete,
+        )
+        .answers_empty(204),
+        Route::new(
+            Method::Post,
+            "/v1/topics/{topic}/cancel",
+            Access::Operate,
+            "Cancel messages",
+            cancel,
+        )
+        .detail(
+            "All that the filter finds and that is neither sent nor in hand; nothing is sent after the batches in hand. \
+             Answers when that holds.",
+        )
+        .takes("MessageFilter")
+        .answers(200, "Cancelled")
+        .problem(422, "an empty filter, or values that cannot be"),
+        Route::new(
+            Method::Get,
+            "/v1/topics/{topic}/days",
+            Access::View,
+            "List days that have, or had, messages",
+            days,
+        )
+        .list()
+        .answers(200, "MessageDayList"),
+        Route::new(
+            Method::Get,
+            "/v1/topics/{topic}/days/{day}",
+            Access::View,
+            "How far a day has come, by bucket",
+            day,
+        )
+        .detail("Buckets that never had a message are left out. A day without messages has none.")
+        .answers(200, "MessageDay")
+        .problem(422, "`day` is no day"),
+    ]
+}
+
+/// A topic as the API shows it.
+fn view(row: &TopicRow) -> Value {
+    let mut view = json!({ "name": row.name });
+    if let (Some(view), Value::Object(spec)) = (view.as_object_mut(), &row.spec) {
+        view.extend(spec.iter().map(|(key, value)| (key.clone(), value.clone())));
+        view.insert("problem".into(), json!(row.problem));
+        view.insert("created_at".into(), json!(Moment(row.created_at)));
+        view.insert("updated_at".into(), json!(Moment(row.updated_at)));
+    }
+    view
+}
+
+/// The topic that the path names.
+pub(super) async fn find(request: &Request) -> Result<TopicRow, Problem> {
+    let name = request.name("topic", "topic")?;
+    request
+        .app
+        .store
+        .topic(&name)
+        .await?
+        .ok_or_else(|| Problem::not_found("topic", &name))
+}
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.topics(request.cursor(), request.limit()?).await?;
+    ok(&List {
+        items: page.items.iter().map(view).collect::<Vec<_>>(),
+        next_cursor: page.next,
+    })
+}
+
+async fn get(request: Request) -> Outcome {
+    ok(&view(&find(&request).await?))
+}
+
+async fn save(mut request: Request) -> Outcome {
+    let name = request.new_name("topic")?;
+    let mut body = request.spec().await?;
+    if let Some(fields) = body.as_object_mut() {
+        // What an answer says besides, so that an answer can be sent back.
+        for field in ["created_at", "updated_at", "problem"] {
+            fields.remove(field);
+        }
+        fields.retain(|_, value| !value.is_null());
+    }
+    let spec: TopicSpec = typed(body, "")?;
+    super::grants::same_name(&name, spec.name.as_ref().map(Name::as_str))?;
+    let found = look_up(&request, &name, &spec).await?;
+    let topic = match Topic::compile(spec) {
+        Ok(topic) if found.is_empty() => topic,
+        Ok(_) => return Err(Problem::invalid(found)),
+        Err(mut faults) => {
+            let known: Vec<String> = faults.0.iter().map(|fault| fault.pointer.clone()).collect();
+            let more = found.0.into_iter().filter(|fault| !known.contains(&fault.pointer));
+            faults.0.extend(more);
+            return Err(Problem::invalid(faults));
+        }
+    };
+    let canonical = serde_json::to_value(&topic.spec).map_err(|error| Problem::internal(&error))?;
+    let write = TopicWrite {
+        name: &name,
+        script: topic.script.as_ref().map(|(script, _)| script.as_str()),
+        queue: topic.spec.queue.as_ref().map(Name::as_str),
+        spec: &canonical,
+    };
+    let done = match request.app.store.put_topic(request.by(), write, &FIXED).await? {
+        TopicPut::Done(done) => done,
+        TopicPut::NoScript => return Err(Problem::invalid_at("/script", "the script was deleted meanwhile")),
+        TopicPut::Fixed(field) => {
+            return Err(Problem::conflict(format!(
+                "the topic `{name}` has messages, so its `{field}` stays as it is; cancel them and wait for their \
+                 retention, or make another topic"
+            )));
+        }
+    };
+    if topic.spec.queue.is_some() {
+        put_group(&request, done.row.id, &name, &topic).await?;
+    }
+    put(done.created, &view(&done.row))
+}
+
+/// What the spec names: scripts, connections, secrets, hosts.
+async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Faults, Problem> {
+    let store = &request.app.store;
+    let category = spec.category.as_ref().map(Name::as_str);
+    let mut faults = Faults::default();
+    if let Some(Ok((script, version))) = spec.script.as_deref().map(script_reference) {
+        let wanted = match (store.script(&script).await?, version) {
+            (None, _) => Err(format!("unknown script: there is no script `{script}`")),
+            (Some(row), None) => row
+                .active_version
+                .ok_or_else(|| format!("the script `{script}` has no active version")),
+            (Some(_), Some(version)) => {
+                i32::try_from(version).map_err(|_| format!("there is no version `{script}@{version}`"))
+            }
+        };
+        match wanted {
+            Err(detail) => faults.add("/script", detail),
+            Ok(version) => match store.script_version(&script, Some(version)).await? {
+                None => faults.add(
+                    "/script",
+                    format!("unknown script: there is no version `{script}@{version}`"),
+                ),
+                Some(row) if row.world != CONSUMER_WORLD => faults.add(
+                    "/script",
+                    format!(
+                        "`{script}@{version}` is made for {}, and messages need {CONSUMER_WORLD}",
+                        row.world
+                    ),
+                ),
+                Some(_) => {}
+            },
+        }
+    }
+    for (place, connection) in spec.sql.iter().enumerate() {
+        match store.connection(connection).await? {
+            None => faults.add(
+                format!("/sql/{place}"),
+                format!("there is no connection `{connection}`"),
+            ),
+            Some(row) if !row.options.grant.allows(name, category) => faults.add(
+                format!("/sql/{place}"),
+                format!("this topic may not use connection `{connection}`: grant it to `{name}`, or to its category"),
+            ),
+            Some(_) => {}
+        }
+    }
+    for (place, secret) in spec.secrets.iter().enumerate() {
+        match store.secret(secret).await? {
+            None => faults.add(format!("/secrets/{place}"), format!("there is no secret `{secret}`")),
+            Some(row) if !row.grant.allows(name, category) => faults.add(
+                format!("/secrets/{place}"),
+                format!("this topic may not use secret `{secret}`: grant it to `{name}`, or to its category"),
+            ),
+            Some(_) => {}
+        }
+    }
+    for (place, host) in spec.allow_hosts.iter().enumerate() {
+        if host.parse::<HostPattern>().is_err() {
+            faults.add(
+                format!("/allow_hosts/{place}"),
+                format!("`{host}` is no host such as api.example.com or *.example.com"),
+            );
+        }
+    }
+    Ok(faults)
+}
+
+/// The group whose runs carry the batches of a topic that goes to a queue.
+async fn put_group(request: &Request, id: i32, name: &Name, topic: &Topic) -> Result<(), Problem> {
+    let (group, spec) = Engine::topic_group(id, name, topic);
+    let group = Name::new(&group).map_err(|error| Problem::internal(&error))?;
+    let spec = heddle_domain::spec::parse_group(&spec)?;
+    let checked = check_group(&request.app, &group, spec, request.now).await?;
+    let write = GroupWrite {
+        name: &group,
+        spec: &checked.canonical,
+        category: None,
+        links: &checked.links,
+        scripts: &checked.scripts,
+        if_match: None,
+    };
+    match request.app.store.put_group(request.by(), write).await? {
+        GroupPut::Done(_) => Ok(()),
+        // Neither links nor scripts nor `If-Match` are asked for.
+        _ => Err(Problem::conflict("the topic was changed meanwhile; try again")),
+    }
+}
+
+async fn delete(request: Request) -> Outcome {
+    let name = request.name("topic", "topic")?;
+    let Some(id) = request.app.store.delete_topic(request.by(), &name).await? else {
+        return Err(Problem::not_found("topic", &name));
+    };
+    // What its queue's workers hold ends as it may; nobody asks for it any more.
+    let group = heddle_engine::topic_group_name(id);
+    request.app.store.delete_group(request.by(), &group, true).await?;
+    no_content()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FilterBody {
+    day: Option<String>,
+    bucket: Option<i64>,
+    sender: Option<i64>,
+    receiver: Option<i64>,
+}
+
+async fn cancel(mut request: Request) -> Outcome {
+    let row = find(&request).await?;
+    let body: FilterBody = request.body(false).await?;
+    let mut faults = Faults::default();
+    let mut filter = CancelFilter::default();
+    if let Some(text) = &body.day {
+        match parse_day(text) {
+            Ok(day) => filter.day = Some(day),
+            Err(fault) => faults.push(fault.below("/day")),
+        }
+    }
+    if let Some(bucket) = body.bucket {
+        match (0..BUCKETS).contains(&bucket) {
+            true => filter.bucket = Some(bucket as i16),
+            false => faults.add("/bucket", format!("from 0 to {}", BUCKETS - 1)),
+        }
+    }
+    for (pointer, given) in [("/sender", body.sender), ("/receiver", body.receiver)] {
+        if given.is_some_and(|id| id < 0) {
+            faults.add(pointer, "ids are from 0 to 9223372036854775807");
+        }
+    }
+    (filter.sender, filter.receiver) = (body.sender, body.receiver);
+    if faults.is_empty() && filter == CancelFilter::default() {
+        faults.add("", "name at least one of `day`, `bucket`, `sender`, `receiver`");
+    }
+    faults.or(()).map_err(Problem::invalid)?;
+    let cancelled = request
+        .app
+        .store
+        .cancel_messages(request.by(), row.id, &row.name, filter)
+        .await?;
+    ok(&json!({ "cancelled": cancelled }))
+}
+
+#[derive(Serialize)]
+struct DayView {
+    day: NaiveDate,
+    state: &'static str,
+    total: i64,
+    sent: i64,
+    failed: i64,
+    cancelled: i64,
+    in_hand: i64,
+    retrying: i64,
+    drained_at: Option<Moment>,
+    dropped_at: Option<Moment>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    buckets: Option<Vec<BucketView>>,
+}
+
+#[derive(Serialize)]
+struct BucketView {
+    bucket: i16,
+    total: i64,
+    sent: i64,
+    failed: i64,
+    cancelled: i64,
+    state: &'static str,
+}
+
+/// How far something has come; of a bucket that nobody has begun, and of one that is through, that is certain.
+fn state_of(total: i64, ended: i64, begun: bool) -> &'static str {
+    match (ended >= total, ended > 0 || begun) {
+        (true, _) => "drained",
+        (false, true) => "draining",
+        (false, false) => "scheduled",
+    }
+}
+
+fn bucket_view(row: BucketRow) -> BucketView {
+    let ended = row.sent + row.failed + row.cancelled;
+    BucketView {
+        bucket: row.bucket,
+        total: row.total,
+        sent: row.sent,
+        failed: row.failed,
+        cancelled: row.cancelled,
+        state: state_of(row.total, ended, false),
+    }
+}
+
+fn day_view(row: &DayRow) -> DayView {
+    let counts = row.counts;
+    let ended = counts.sent + counts.failed + counts.cancelled;
+    let begun = counts.in_hand + counts.retrying > 0;
+    DayView {
+        day: row.day,
+        state: match row.dropped_at {
+            Some(_) => "dropped",
+            None => state_of(counts.total, ended, begun),
+        },
+        total: counts.total,
+        sent: counts.sent,
+        failed: counts.failed,
+        cancelled: counts.cancelled,
+        in_hand: counts.in_hand,
+        retrying: counts.retrying,
+        drained_at: row.drained_at.map(Moment),
+        dropped_at: row.dropped_at.map(Moment),
+        buckets: None,
+    }
+}
+
+async fn days(request: Request) -> Outcome {
+    let row = find(&request).await?;
+    let limit = request.limit()?;
+    let from = match request.cursor() {
+        Some(text) => Some(parse_day(text).map_err(|_| Problem::malformed("`cursor` is what `next_cursor` said"))?),
+        None => None,
+    };
+    let mut rows = request.app.store.message_days(row.id, from, limit + 1).await?;
+    let next_cursor = match rows.len() as i64 > limit {
+        true => rows.pop().map(|row| row.day.to_string()),
+        false => None,
+    };
+    ok(&List {
+        items: rows.iter().map(day_view).collect(),
+        next_cursor,
+    })
+}
+
+async fn day(request: Request) -> Outcome {
+    let row = find(&request).await?;
+    let day = parse_day(request.part("day")).map_err(|fault| Problem::invalid(Fault::at("/day", fault.detail)))?;
+    let store = &request.app.store;
+    let found = store.message_day(row.id, day).await?.unwrap_or(DayRow {
+        day,
+        counts: DayCounts::default(),
+        drained_at: None,
+        dropped_at: None,
+    });
+    let mut view = day_view(&found);
+    if found.counts == DayCounts::default() {
+        view.state = "scheduled";
+    }
+    let buckets = store.day_buckets(row.id, day).await?;
+    view.buckets = Some(buckets.into_iter().map(bucket_view).collect());
+    ok(&view)
+}

@@ -1,0 +1,261 @@
+//! Cancels: nothing is sent after the batches in hand, and the counts stay true.
+
+use chrono::NaiveDate;
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{day_number, lock_topic};
+use crate::change::{By, Noun};
+use crate::{Store, StoreError, audit};
+
+/// Which messages; at least one field is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CancelFilter {
+    pub day: Option<NaiveDate>,
+    pub bucket: Option<i16>,
+    pub sender: Option<i64>,
+    pub receiver: Option<i64>,
+}
+
+impl CancelFilter {
+    fn is_whole_day(&self) -> bool {
+        self.bucket.is_none() && self.sender.is_none() && self.receiver.is_none()
+    }
+}
+
+/// What came of cancelling one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It will not be sent.
+    Done,
+    /// There is no such message.
+    Missing,
+    /// It is in hand: it is not tried again if it fails.
+    InHand,
+    /// It has ended: sent, failed, or cancelled before.
+    Ended,
+}
+
+/// Marks messages as cancelled and counts them. The topic's lock is held; none of them is counted yet.
+pub(super) async fn record_in(
+    connection: &mut PgConnection,
+    topic: i32,
+    day: NaiveDate,
+    ids: &[Uuid],
+) -> Result<(), StoreError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    super::set_state(connection, topic, day, ids, 1).await?;
+    count_in(connection, topic, day, ids).await
+}
+
+async fn count_in(connection: &mut PgConnection, topic: i32, day: NaiveDate, ids: &[Uuid]) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, cancelled)
+         SELECT $1, $2, heddle.message_bucket(i.id), count(*) FROM UNNEST($3::uuid[]) AS i (id)
+          GROUP BY heddle.message_bucket(i.id)
+         ON CONFLICT (topic, day, bucket) DO UPDATE SET cancelled = o.cancelled + excluded.cancelled",
+        topic,
+        day,
+        ids
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    /// Cancels what a filter finds and is neither sent nor in hand; answers how many there were. What is in hand is not
+    /// tried again. Each day is a transaction of its own, so that a drain goes on between them.
+    pub async fn cancel_messages(
+        &self,
+        by: By<'_>,
+        topic: i32,
+        name: &str,
+        filter: CancelFilter,
+    ) -> Result<u64, StoreError> {
+        let days = sqlx::query_scalar!(
+            "SELECT day FROM heddle.message_days
+              WHERE topic = $1 AND dropped_at IS NULL AND drained_at IS NULL AND ($2::date IS NULL OR day = $2) ORDER BY day",
+            topic,
+            filter.day
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut cancelled = 0;
+        for day in days {
+            let mut tx = self.pool.begin().await?;
+            if lock_topic(&mut tx, topic).await?.is_none() {
+                break;
+            }
+            cancelled += match filter.is_whole_day() {
+                true => cancel_day(&mut tx, topic, day).await?,
+                false => cancel_some(&mut tx, topic, day, filter).await?,
+            };
+            tx.commit().await?;
+        }
+        let mut tx = self.pool.begin().await?;
+        let said = json!({
+            "cancelled": cancelled, "day": filter.day, "bucket": filter.bucket, "sender": filter.sender,
+            "receiver": filter.receiver,
+        });
+        audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
+        tx.commit().await?;
+        Ok(cancelled)
+    }
+
+    /// Cancels one message.
+    pub async fn cancel_message(
+        &self,
+        by: By<'_>,
+        topic: i32,
+        name: &str,
+        (day, bucket): (NaiveDate, i16),
+        id: Uuid,
+    ) -> Result<Cancelled, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        if lock_topic(&mut tx, topic).await?.is_none() {
+            return Ok(Cancelled::Missing);
+        }
+        let row = sqlx::query!(
+            r#"SELECT m.state, s.state = 2 AS "stopped!", (m.bucket, m.id) > (s.bucket, s.id) AS "waits!",
+                      EXISTS (SELECT FROM heddle.message_retries r
+                               WHERE r.topic = $1 AND r.day = $2 AND r.bucket = $3 AND r.id = $4 AND r.due_at IS NOT NULL)
+                          AS "retries!",
+                      EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2 AND $4 = ANY (b.ids))
+                          AS "held!"
+                 FROM heddle.messages m
+                 JOIN heddle.message_slices s ON s.topic = $1 AND s.day = $2 AND s.slice = m.slice
+                WHERE m.day = $2 AND m.topic = $1 AND m.bucket = $3 AND m.id = $4"#,
+            topic,
+            day,
+            bucket,
+            id
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(Cancelled::Missing) };
+        let answer = if row.held {
+            sqlx::query!(
+                "UPDATE heddle.messages SET state = 3 WHERE day = $2 AND topic = $1 AND bucket = $3 AND id = $4",
+                topic,
+                day,
+                bucket,
+                id
+            )
+            .execute(&mut *tx)
+            .await?;
+            Cancelled::InHand
+        } else if row.retries || row.state == 0 && row.waits && !row.stopped {
+            sqlx::query!(
+                "DELETE FROM heddle.message_retries WHERE topic = $1 AND day = $2 AND bucket = $3 AND id = $4",
+                topic,
+                day,
+                bucket,
+                id
+            )
+            .execute(&mut *tx)
+            .await?;
+            record_in(&mut tx, topic, day, &[id]).await?;
+            Cancelled::Done
+        } else {
+            Cancelled::Ended
+        };
+        if answer != Cancelled::Ended {
+            let said = json!({"id": id});
+            audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
+        }
+        tx.commit().await?;
+        Ok(answer)
+    }
+}
+
+/// All of a day: its slices are marked, its messages are not touched.
+async fn cancel_day(connection: &mut PgConnection, topic: i32, day: NaiveDate) -> Result<u64, StoreError> {
+    // Waits for ingest that is under way on a topic of days: a transaction of it comes before this, or goes to the next
+    // slice. (Nobody takes it on a topic of instants, whose slices and counts are seen together.)
+    sqlx::query!("SELECT pg_advisory_xact_lock($1, $2)", topic, day_number(day))
+        .execute(&mut *connection)
+        .await?;
+    let cancelled = sqlx::query_file_scalar!("src/sql/message_cancel_day.sql", topic, day)
+        .fetch_one(&mut *connection)
+        .await?;
+    sqlx::query!(
+        "DELETE FROM heddle.message_retries WHERE topic = $1 AND day = $2 AND due_at IS NOT NULL",
+        topic,
+        day
+    )
+    .execute(connection)
+    .await?;
+    Ok(cancelled.unsigned_abs())
+}
+
+async fn cancel_some(
+    connection: &mut PgConnection,
+    topic: i32,
+    day: NaiveDate,
+    filter: CancelFilter,
+) -> Result<u64, StoreError> {
+    let bucket = match (filter.bucket, filter.sender) {
+        (Some(bucket), Some(sender)) if heddle_domain::message::bucket_of(sender) != bucket => return Ok(0),
+        (bucket, sender) => bucket.or(sender.map(heddle_domain::message::bucket_of)),
+    };
+    if bucket.is_none() {
+        // Nothing leads to a receiver but reading the day.
+        sqlx::query!(r#"SELECT set_config('enable_seqscan', 'on', true) AS "on!""#)
+            .fetch_one(&mut *connection)
+            .await?;
+    }
+    let mut ids = sqlx::query_scalar!(
+        r#"SELECT m.id FROM heddle.messages m
+            CROSS JOIN LATERAL (SELECT s.bucket, s.id, s.state FROM heddle.message_slices s
+                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
+            WHERE m.day = $2 AND m.topic = $1 AND m.state = 0 AND s.state = 0 AND (m.bucket, m.id) > (s.bucket, s.id)
+              AND ($3::smallint IS NULL OR m.bucket = $3) AND ($4::bigint IS NULL OR m.sender = $4)
+              AND ($5::bigint IS NULL OR m.receiver = $5)"#,
+        topic,
+        day,
+        bucket,
+        filter.sender,
+        filter.receiver
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let retried = sqlx::query_scalar!(
+        "DELETE FROM heddle.message_retries r
+          WHERE r.topic = $1 AND r.day = $2 AND r.due_at IS NOT NULL AND ($3::smallint IS NULL OR r.bucket = $3)
+            AND (SELECT ($4::bigint IS NULL OR m.sender = $4) AND ($5::bigint IS NULL OR m.receiver = $5)
+                   FROM heddle.messages m
+                  WHERE m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id LIMIT 1)
+         RETURNING r.id",
+        topic,
+        day,
+        bucket,
+        filter.sender,
+        filter.receiver
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    ids.extend(retried);
+    let held = sqlx::query_scalar!(
+        r#"SELECT h.id AS "id!"
+             FROM (SELECT UNNEST(b.ids) AS id FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2) AS h
+            WHERE (SELECT m.state = 0 AND ($3::smallint IS NULL OR m.bucket = $3)
+                          AND ($4::bigint IS NULL OR m.sender = $4) AND ($5::bigint IS NULL OR m.receiver = $5)
+                     FROM heddle.messages m
+                    WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(h.id) AND m.id = h.id
+                    LIMIT 1)"#,
+        topic,
+        day,
+        bucket,
+        filter.sender,
+        filter.receiver
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    super::set_state(connection, topic, day, &held, 3).await?;
+    record_in(connection, topic, day, &ids).await?;
+    Ok(ids.len() as u64)
+}

@@ -1,0 +1,529 @@
+//! The next batch: one transaction that records the last one and claims what comes next.
+
+use chrono::NaiveDate;
+use heddle_domain::Time;
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::finish::{Finish, Finished, finish_in};
+use super::{day_number, lock_topic};
+use crate::{Store, StoreError};
+
+/// How many slices one batch spans at most.
+const SLICES_MAX: i64 = 64;
+
+/// How many empty stretches one claim passes before it lets others have their turn.
+const EMPTY_MAX: u32 = 16;
+
+/// How many nodes a batch may cost before its messages count as failed.
+const LOSSES_MAX: i32 = 5;
+
+/// What is wanted of a topic.
+#[derive(Clone, Debug)]
+pub struct BatchWish {
+    pub topic: i32,
+    /// The node's.
+    pub lease: i64,
+    /// The new batch's id.
+    pub id: Uuid,
+    /// The most messages, and about the most bytes of payload.
+    pub messages_max: i64,
+    pub bytes_max: usize,
+    /// Batches at once in the cluster; `None`: one for each lease.
+    pub concurrency: Option<u32>,
+    /// Messages in so many milliseconds.
+    pub rate: Option<(f64, f64)>,
+    /// A queue takes the batch: it waits for a run, not for this node.
+    pub queued: bool,
+    /// Retries before what is due for the first time, if there is both.
+    pub retries_first: bool,
+}
+
+/// A message in hand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldMessage {
+    pub id: Uuid,
+    pub bucket: i16,
+    pub sender: i64,
+    pub receiver: i64,
+    pub due_at: Option<Time>,
+    pub payload: String,
+}
+
+/// What is known of a message that failed before.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Tried {
+    /// Attempts so far.
+    pub attempt: i32,
+    /// What the retry policy remembers.
+    pub retry: Value,
+}
+
+/// A batch in hand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessageBatch {
+    pub id: Uuid,
+    pub day: NaiveDate,
+    pub messages: Vec<HeldMessage>,
+    /// Of retries: for each message, in order. Empty otherwise.
+    pub tried: Vec<Tried>,
+    /// It cost so many nodes: nobody is to try it again.
+    pub hopeless: bool,
+}
+
+/// What came of asking for a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Claimed {
+    /// This is the node's now.
+    Batch(MessageBatch),
+    /// There may be something, in so many milliseconds.
+    Later(u64),
+    /// As many batches are in hand as may be.
+    Full,
+    /// Nothing is due.
+    Nothing,
+    /// The node's lease is nobody's, or the topic is gone.
+    Refused,
+}
+
+impl Store {
+    /// Records what became of a batch, if there is one to be recorded, and claims the next, if one is wanted.
+    pub async fn next_batch(
+        &self,
+        topic: i32,
+        finish: Option<&Finish>,
+        wish: Option<&BatchWish>,
+    ) -> Result<(Finished, Claimed), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let Some(drain) = lock_topic(&mut tx, topic).await? else {
+            return Ok((Finished::Lost, Claimed::Refused));
+        };
+        let finished = match finish {
+            Some(finish) => finish_in(&mut tx, topic, finish).await?,
+            None => Finished::Done,
+        };
+        if let Finished::Refused(_) = &finished {
+            // Rolled back: the caller records failures instead.
+            return Ok((finished, Claimed::Later(0)));
+        }
+        let claimed = match wish {
+            Some(wish) => {
+                let allowed = wish
+                    .rate
+                    .map(|(count, per_ms)| (drain.allowance + drain.since_ms * count / per_ms).min(count));
+                let claimed = claim_in(&mut tx, wish, allowed).await?;
+                if let (Claimed::Batch(batch), Some(allowed)) = (&claimed, allowed) {
+                    sqlx::query!(
+                        "UPDATE heddle.topic_drains SET allowance = $2, allowed_at = clock_timestamp() WHERE topic = $1",
+                        topic,
+                        allowed - batch.messages.len() as f64
+                    )
+                    .execute(&mut *tx)
+                    .await?;
+                }
+                if drain.problem.is_some() && matches!(claimed, Claimed::Batch(_)) {
+                    sqlx::query!("UPDATE heddle.topic_drains SET problem = NULL WHERE topic = $1", topic)
+                        .execute(&mut *tx)
+                        .await?;
+                }
+                claimed
+            }
+            None => Claimed::Nothing,
+        };
+        tx.commit().await?;
+        Ok((finished, claimed))
+    }
+}
+
+async fn claim_in(
+    connection: &mut PgConnection,
+    wish: &BatchWish,
+    allowed: Option<f64>,
+) -> Result<Claimed, StoreError> {
+    let look = sqlx::query_file!("src/sql/message_look.sql", wish.topic, wish.lease)
+        .fetch_one(&mut *connection)
+        .await?;
+    if !look.alive {
+        return Ok(Claimed::Refused);
+    }
+    if let Some(lost) = look.lost {
+        return take_over(connection, wish, lost).await;
+    }
+    let full = match wish.concurrency {
+        // Each node has its share, so that none sends alone while others wait.
+        Some(most) => {
+            let nodes = look.nodes.max(1);
+            let share = (i64::from(most) + nodes - 1) / nodes;
+            look.in_hand >= i64::from(most) || !wish.queued && look.mine >= share
+        }
+        None => look.mine >= 1,
+    };
+    if full {
+        return Ok(Claimed::Full);
+    }
+    let limit = match allowed {
+        Some(allowed) if allowed < 1.0 => {
+            let (count, per_ms) = wish.rate.unwrap_or((1.0, 1.0));
+            return Ok(Claimed::Later(((1.0 - allowed) * per_ms / count).ceil() as u64));
+        }
+        Some(allowed) => wish.messages_max.min(allowed as i64),
+        None => wish.messages_max,
+    };
+    match (look.retry_day, look.slice_day) {
+        (Some(day), None) => claim_retries(connection, wish, day, limit).await,
+        (Some(day), Some(_)) if wish.retries_first => claim_retries(connection, wish, day, limit).await,
+        (_, Some(day)) => claim_slices(connection, wish, day, limit).await,
+        (None, None) => Ok(Claimed::Nothing),
+    }
+}
+
+/// Messages by their ids, in the order of the ids. (Limits in lateral joins hold the planner to one look-up for each:
+/// of a partition that has just grown it knows nothing, and might read all of it.)
+async fn by_ids(
+    connection: &mut PgConnection,
+    topic: i32,
+    day: NaiveDate,
+    ids: &[Uuid],
+) -> Result<Vec<(HeldMessage, bool)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT m.id AS "id!", m.bucket AS "bucket!", m.sender AS "sender!", m.receiver AS "receiver!", m.due_at,
+                  m.payload AS "payload!", (m.state = 3 OR s.state = 2) AS "stopped!"
+             FROM UNNEST($3::uuid[]) WITH ORDINALITY AS i (id, place)
+            CROSS JOIN LATERAL (SELECT m.* FROM heddle.messages m
+                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
+                                 LIMIT 1) AS m
+            CROSS JOIN LATERAL (SELECT s.state FROM heddle.message_slices s
+                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
+            ORDER BY i.place"#,
+        topic,
+        day,
+        ids
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let held = HeldMessage {
+                id: row.id,
+                bucket: row.bucket,
+                sender: row.sender,
+                receiver: row.receiver,
+                due_at: row.due_at,
+                payload: row.payload,
+            };
+            (held, row.stopped)
+        })
+        .collect())
+}
+
+/// A batch that a node left behind, with the same messages but for those that were cancelled meanwhile.
+async fn take_over(connection: &mut PgConnection, wish: &BatchWish, lost: Uuid) -> Result<Claimed, StoreError> {
+    let row = sqlx::query!(
+        "UPDATE heddle.message_batches SET lease = $2, losses = losses + 1, claimed_at = clock_timestamp()
+          WHERE id = $1 RETURNING day, ids, retries, losses",
+        lost,
+        wish.lease
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    let mut tried: Vec<Tried> = read_tried(row.retries)?;
+    let found = by_ids(connection, wish.topic, row.day, &row.ids).await?;
+    if !tried.is_empty() {
+        let kept: std::collections::HashSet<Uuid> =
+            found.iter().filter(|entry| !entry.1).map(|entry| entry.0.id).collect();
+        let mut ids = row.ids.iter();
+        tried.retain(|_| ids.next().is_some_and(|id| kept.contains(id)));
+    }
+    let (stopped, kept): (Vec<_>, Vec<_>) = found.into_iter().partition(|entry| entry.1);
+    let messages: Vec<HeldMessage> = kept.into_iter().map(|entry| entry.0).collect();
+    if !stopped.is_empty() || messages.is_empty() {
+        let stopped: Vec<Uuid> = stopped.into_iter().map(|entry| entry.0.id).collect();
+        super::cancel::record_in(connection, wish.topic, row.day, &stopped).await?;
+        let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
+        let retries = (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default());
+        sqlx::query!(
+            "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
+            lost,
+            &ids,
+            retries
+        )
+        .execute(&mut *connection)
+        .await?;
+    }
+    if messages.is_empty() {
+        sqlx::query!("DELETE FROM heddle.message_batches WHERE id = $1", lost)
+            .execute(connection)
+            .await?;
+        return Ok(Claimed::Later(0));
+    }
+    Ok(Claimed::Batch(MessageBatch {
+        id: lost,
+        day: row.day,
+        messages,
+        tried,
+        hopeless: row.losses > LOSSES_MAX,
+    }))
+}
+
+pub(super) fn read_tried(value: Option<Value>) -> Result<Vec<Tried>, StoreError> {
+    value
+        .map_or(Ok(Vec::new()), serde_json::from_value)
+        .map_err(|error| StoreError::Unreadable {
+            table: "message_batches",
+            detail: error.to_string(),
+        })
+}
+
+async fn claim_retries(
+    connection: &mut PgConnection,
+    wish: &BatchWish,
+    day: NaiveDate,
+    limit: i64,
+) -> Result<Claimed, StoreError> {
+    // Batches of what has failed often are small: a message that makes the script trap takes ever fewer along.
+    let rows = sqlx::query_file!("src/sql/message_retries.sql", wish.topic, day, limit)
+        .fetch_all(&mut *connection)
+        .await?;
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+    let tried: Vec<Tried> = rows
+        .into_iter()
+        .map(|row| Tried {
+            attempt: row.attempt,
+            retry: row.retry,
+        })
+        .collect();
+    let messages: Vec<HeldMessage> = by_ids(connection, wish.topic, day, &ids)
+        .await?
+        .into_iter()
+        .map(|entry| entry.0)
+        .collect();
+    if messages.len() != ids.len() {
+        return Err(StoreError::Unreadable {
+            table: "message_retries",
+            detail: format!("{} messages of {day} are missing", ids.len() - messages.len()),
+        });
+    }
+    hold(connection, wish, day, messages, tried).await
+}
+
+/// Writes the row that says that a batch is in hand.
+async fn hold(
+    connection: &mut PgConnection,
+    wish: &BatchWish,
+    day: NaiveDate,
+    messages: Vec<HeldMessage>,
+    tried: Vec<Tried>,
+) -> Result<Claimed, StoreError> {
+    if messages.is_empty() {
+        return Ok(Claimed::Later(0));
+    }
+    let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
+    let retries = (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default());
+    sqlx::query!(
+        "INSERT INTO heddle.message_batches (id, topic, day, lease, ids, retries) VALUES ($1, $2, $3, $4, $5, $6)",
+        wish.id,
+        wish.topic,
+        day,
+        wish.lease,
+        &ids,
+        retries
+    )
+    .execute(connection)
+    .await?;
+    Ok(Claimed::Batch(MessageBatch {
+        id: wish.id,
+        day,
+        messages,
+        tried,
+        hopeless: false,
+    }))
+}
+
+/// How far a slice has been claimed.
+struct Front {
+    slice: i64,
+    bucket: i16,
+    id: Uuid,
+    done: bool,
+}
+
+async fn claim_slices(
+    connection: &mut PgConnection,
+    wish: &BatchWish,
+    first: NaiveDate,
+    limit: i64,
+) -> Result<Claimed, StoreError> {
+    let mut day = first;
+    for _ in 0..EMPTY_MAX {
+        let slices = sqlx::query!(
+            "SELECT slice, bucket, id, sealed FROM heddle.message_slices
+              WHERE topic = $1 AND day = $2 AND state = 0 AND due_at <= clock_timestamp()
+              ORDER BY due_at, slice LIMIT $3",
+            wish.topic,
+            day,
+            SLICES_MAX
+        )
+        .fetch_all(&mut *connection)
+        .await?;
+        let Some(head) = slices.first() else {
+            let next = sqlx::query_scalar!(
+                "SELECT day FROM heddle.message_slices WHERE topic = $1 AND state = 0 AND due_at <= clock_timestamp()
+                  ORDER BY due_at, slice LIMIT 1",
+                wish.topic
+            )
+            .fetch_optional(&mut *connection)
+            .await?;
+            match next {
+                Some(next) => day = next,
+                None => return Ok(Claimed::Nothing),
+            }
+            continue;
+        };
+        // A topic of days has one slice that is open; others have many, which are sealed.
+        let by_day = head.slice <= 0;
+        if by_day && !head.sealed {
+            let alone = sqlx::query_scalar!(
+                r#"SELECT pg_try_advisory_xact_lock($1, $2) AS "alone!""#,
+                wish.topic,
+                day_number(day)
+            )
+            .fetch_one(&mut *connection)
+            .await?;
+            if !alone {
+                // Ingest that began before midnight has not committed.
+                return Ok(Claimed::Later(20));
+            }
+            sqlx::query!(
+                "UPDATE heddle.message_slices SET sealed = true WHERE topic = $1 AND day = $2 AND slice = $3",
+                wish.topic,
+                day,
+                head.slice
+            )
+            .execute(&mut *connection)
+            .await?;
+        }
+        let mut fronts: Vec<Front> = slices
+            .iter()
+            .take(if by_day { 1 } else { slices.len() })
+            .map(|row| Front {
+                slice: row.slice,
+                bucket: row.bucket,
+                id: row.id,
+                done: false,
+            })
+            .collect();
+        let messages = match by_day {
+            true => next_of_day(connection, wish, day, &mut fronts[0], limit).await?,
+            false => next_of_slices(connection, wish, day, &mut fronts, limit).await?,
+        };
+        sqlx::query!(
+            "UPDATE heddle.message_slices s
+                SET bucket = ($4::smallint[])[array_position($3::bigint[], s.slice)],
+                    id = ($5::uuid[])[array_position($3::bigint[], s.slice)],
+                    state = CASE WHEN ($6::boolean[])[array_position($3::bigint[], s.slice)] THEN 1 ELSE s.state END
+              WHERE s.topic = $1 AND s.day = $2 AND s.slice = ANY ($3)",
+            wish.topic,
+            day,
+            &fronts.iter().map(|front| front.slice).collect::<Vec<_>>(),
+            &fronts.iter().map(|front| front.bucket).collect::<Vec<_>>(),
+            &fronts.iter().map(|front| front.id).collect::<Vec<_>>(),
+            &fronts.iter().map(|front| front.done).collect::<Vec<_>>()
+        )
+        .execute(&mut *connection)
+        .await?;
+        if !messages.is_empty() {
+            return hold(connection, wish, day, messages, Vec::new()).await;
+        }
+    }
+    Ok(Claimed::Later(0))
+}
+
+/// How many of the messages fit into the bytes, at least one.
+fn fitting(messages: &[HeldMessage], bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    let fit = messages.iter().take_while(|message| {
+        bytes += message.payload.len();
+        bytes <= bytes_max
+    });
+    fit.count().max(1).min(messages.len())
+}
+
+async fn next_of_day(
+    connection: &mut PgConnection,
+    wish: &BatchWish,
+    day: NaiveDate,
+    front: &mut Front,
+    limit: i64,
+) -> Result<Vec<HeldMessage>, StoreError> {
+    let mut messages = sqlx::query_file_as!(
+        HeldMessage,
+        "src/sql/messages_of_day.sql",
+        wish.topic,
+        day,
+        front.slice,
+        front.bucket,
+        front.id,
+        limit
+    )
+    .fetch_all(connection)
+    .await?;
+    let fit = fitting(&messages, wish.bytes_max);
+    front.done = (messages.len() as i64) < limit && fit == messages.len();
+    messages.truncate(fit);
+    if let Some(last) = messages.last() {
+        (front.bucket, front.id) = (last.bucket, last.id);
+    }
+    Ok(messages)
+}
+
+async fn next_of_slices(
+    connection: &mut PgConnection,
+    wish: &BatchWish,
+    day: NaiveDate,
+    fronts: &mut Vec<Front>,
+    limit: i64,
+) -> Result<Vec<HeldMessage>, StoreError> {
+    let rows = sqlx::query_file!(
+        "src/sql/messages_of_slices.sql",
+        wish.topic,
+        day,
+        &fronts.iter().map(|front| front.slice).collect::<Vec<_>>(),
+        &fronts.iter().map(|front| front.bucket).collect::<Vec<_>>(),
+        &fronts.iter().map(|front| front.id).collect::<Vec<_>>(),
+        limit
+    )
+    .fetch_all(connection)
+    .await?;
+    let full = rows.len() as i64 == limit;
+    let mut messages = Vec::with_capacity(rows.len());
+    let mut slices = Vec::with_capacity(rows.len());
+    for row in rows {
+        slices.push(row.slice);
+        messages.push(HeldMessage {
+            id: row.id,
+            bucket: row.bucket,
+            sender: row.sender,
+            receiver: row.receiver,
+            due_at: row.due_at,
+            payload: row.payload,
+        });
+    }
+    let fit = fitting(&messages, wish.bytes_max);
+    let cut = full || fit < messages.len();
+    messages.truncate(fit);
+    // Slices before the last that gave a message are at their end; behind a cut nobody has looked.
+    let last = slices[..fit].last().copied();
+    let last_place = fronts.iter().position(|front| Some(front.slice) == last);
+    for (place, front) in fronts.iter_mut().enumerate() {
+        if let Some(found) = (0..fit).rev().find(|&index| slices[index] == front.slice) {
+            (front.bucket, front.id) = (messages[found].bucket, messages[found].id);
+        }
+        front.done = !cut || last_place.is_some_and(|last| place < last);
+    }
+    if let (true, Some(last)) = (cut, last_place) {
+        fronts.truncate(last + 1);
+    }
+    Ok(messages)
+}

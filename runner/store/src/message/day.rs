@@ -1,0 +1,431 @@
+//! Days: what there is to do, how far they have come, and their end.
+
+use chrono::NaiveDate;
+use heddle_domain::Time;
+use uuid::Uuid;
+
+use super::claim::{Tried, read_tried};
+use crate::topic::TopicRow;
+use crate::{Store, StoreError};
+
+/// How many topics one look finds.
+const TOPICS_MAX: i64 = 1_000;
+
+/// How many of a queue's batches one look settles.
+const ENDED_MAX: i64 = 100;
+
+/// A bucket of a day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketRow {
+    pub bucket: i16,
+    pub total: i64,
+    pub sent: i64,
+    pub failed: i64,
+    pub cancelled: i64,
+}
+
+/// Counts of a day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DayCounts {
+    pub total: i64,
+    pub sent: i64,
+    pub failed: i64,
+    pub cancelled: i64,
+    pub in_hand: i64,
+    pub retrying: i64,
+}
+
+/// A day of a topic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DayRow {
+    pub day: NaiveDate,
+    pub counts: DayCounts,
+    pub drained_at: Option<Time>,
+    pub dropped_at: Option<Time>,
+}
+
+/// A batch that a queue's worker has done with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndedQueueBatch {
+    pub id: Uuid,
+    pub day: NaiveDate,
+    pub ids: Vec<Uuid>,
+    pub tried: Vec<Tried>,
+    /// The run's state.
+    pub state: i16,
+    /// What the worker said.
+    pub output: Option<String>,
+    pub error: Option<String>,
+}
+
+impl Store {
+    /// Topics that have something to be claimed, or batches that somebody left behind.
+    pub async fn topics_with_work(&self) -> Result<Vec<TopicRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TopicRow,
+            r#"SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
+                 FROM heddle.topics t
+                WHERE (t.spec ->> 'enabled')::boolean IS NOT FALSE
+                  AND (EXISTS (SELECT FROM heddle.message_slices s
+                                WHERE s.topic = t.id AND s.state = 0 AND s.due_at <= clock_timestamp())
+                    OR EXISTS (SELECT FROM heddle.message_retries r
+                                WHERE r.topic = t.id AND r.due_at <= clock_timestamp())
+                    OR EXISTS (SELECT FROM heddle.message_batches b
+                                WHERE b.topic = t.id AND b.run IS NULL
+                                  AND NOT EXISTS (SELECT FROM heddle.nodes n
+                                                   WHERE n.lease = b.lease AND n.expires_at > clock_timestamp())))
+                LIMIT $1"#,
+            TOPICS_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Says why nothing is sent on a topic, for people; answers whether that is news.
+    pub async fn note_problem(&self, topic: i32, problem: &str) -> Result<bool, StoreError> {
+        let done = sqlx::query!(
+            "UPDATE heddle.topic_drains SET problem = $2 WHERE topic = $1 AND problem IS DISTINCT FROM $2",
+            topic,
+            problem
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// A node has made a run of its batch: the run has it from now on. `false`: somebody else took the batch.
+    pub async fn hand_batch_to_run(&self, batch: Uuid, lease: i64, run: Uuid) -> Result<bool, StoreError> {
+        let done = sqlx::query!(
+            "UPDATE heddle.message_batches SET lease = 0, run = $3 WHERE id = $1 AND lease = $2",
+            batch,
+            lease,
+            run
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Lets go of a lease's batches that nobody works on: all but `held`, if they are not quite new. They are taken over
+    /// like those of a node that is gone.
+    pub async fn disown_batches(&self, lease: i64, held: &[Uuid]) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "UPDATE heddle.message_batches SET lease = -1
+              WHERE lease = $1 AND id <> ALL ($2) AND claimed_at < clock_timestamp() - interval '3 seconds'",
+            lease,
+            held
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// Gives a batch back that was not sent.
+    pub async fn give_batch_back(&self, batch: Uuid, lease: i64) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.message_batches SET lease = -1, losses = losses - 1 WHERE id = $1 AND lease = $2",
+            batch,
+            lease
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Topics with batches that workers of queues have.
+    pub async fn topics_with_runs(&self) -> Result<Vec<TopicRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TopicRow,
+            "SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
+               FROM heddle.topics t
+              WHERE t.queue IS NOT NULL
+                AND EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = t.id AND b.run IS NOT NULL)
+              LIMIT $1",
+            TOPICS_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Batches of a topic whose runs have ended, or were deleted.
+    pub async fn ended_queue_batches(&self, topic: i32) -> Result<Vec<EndedQueueBatch>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT b.id, b.day, b.ids, b.retries, d.state AS "state?", d.error AS "error?",
+                      (SELECT a.output FROM heddle.attempts a
+                        WHERE a.run = b.run AND a.task = 0 AND a.item = -1 AND a.output IS NOT NULL
+                        ORDER BY a.attempt DESC LIMIT 1) AS output
+                 FROM heddle.message_batches b LEFT JOIN heddle.runs_done d ON d.id = b.run
+                WHERE b.topic = $1 AND b.run IS NOT NULL
+                  AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = b.run)
+                LIMIT $2"#,
+            topic,
+            ENDED_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut ended = Vec::with_capacity(rows.len());
+        for row in rows {
+            ended.push(EndedQueueBatch {
+                id: row.id,
+                day: row.day,
+                ids: row.ids,
+                tried: read_tried(row.retries)?,
+                state: row.state.unwrap_or(-1),
+                output: row.output,
+                error: row.error,
+            });
+        }
+        Ok(ended)
+    }
+
+    /// Notes days on which nothing is left to be sent, and nothing comes any more: those before `before`.
+    pub async fn close_days(&self, topic: i32, before: NaiveDate) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "UPDATE heddle.message_days d SET drained_at = clock_timestamp()
+              WHERE d.topic = $1 AND d.day < $2 AND d.drained_at IS NULL AND d.dropped_at IS NULL
+                AND NOT EXISTS (SELECT FROM heddle.message_slices s WHERE s.topic = $1 AND s.day = d.day AND s.state = 0)
+                AND NOT EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = d.day)
+                AND NOT EXISTS (SELECT FROM heddle.message_retries r
+                                 WHERE r.topic = $1 AND r.day = d.day AND r.due_at IS NOT NULL)",
+            topic,
+            before
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// Whether a topic has days that are not drained.
+    pub async fn topics_with_open_days(&self) -> Result<Vec<TopicRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TopicRow,
+            "SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
+               FROM heddle.topics t
+              WHERE EXISTS (SELECT FROM heddle.message_days d
+                             WHERE d.topic = t.id AND d.dropped_at IS NULL AND d.day <= current_date + 1)
+              LIMIT $1",
+            TOPICS_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// The buckets of a day that are not empty, in order: at most as many as there are buckets.
+    pub async fn day_buckets(&self, topic: i32, day: NaiveDate) -> Result<Vec<BucketRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            BucketRow,
+            r#"SELECT b.bucket, b.total, coalesce(o.sent, 0) AS "sent!", coalesce(o.failed, 0) AS "failed!",
+                      coalesce(o.cancelled, 0) AS "cancelled!"
+                 FROM heddle.message_buckets b
+                 LEFT JOIN heddle.message_outcomes o ON o.topic = b.topic AND o.day = b.day AND o.bucket = b.bucket
+                WHERE b.topic = $1 AND b.day = $2 ORDER BY b.bucket"#,
+            topic,
+            day
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// A day of a topic; `None`: it never had a message.
+    pub async fn message_day(&self, topic: i32, day: NaiveDate) -> Result<Option<DayRow>, StoreError> {
+        Ok(self
+            .days_from(topic, Some(day), 1)
+            .await?
+            .into_iter()
+            .find(|row| row.day == day))
+    }
+
+    /// Days of a topic in order, from one on.
+    pub async fn message_days(
+        &self,
+        topic: i32,
+        from: Option<NaiveDate>,
+        limit: i64,
+    ) -> Result<Vec<DayRow>, StoreError> {
+        self.days_from(topic, from, limit).await
+    }
+
+    async fn days_from(&self, topic: i32, from: Option<NaiveDate>, limit: i64) -> Result<Vec<DayRow>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT d.day, d.drained_at, d.dropped_at,
+                      coalesce(d.total, b.total, 0)::bigint AS "total!", coalesce(d.sent, o.sent, 0)::bigint AS "sent!",
+                      coalesce(d.failed, o.failed, 0)::bigint AS "failed!",
+                      coalesce(d.cancelled, o.cancelled, 0)::bigint AS "cancelled!",
+                      coalesce(h.count, 0)::bigint AS "in_hand!", coalesce(r.count, 0)::bigint AS "retrying!"
+                 FROM heddle.message_days d
+                 LEFT JOIN LATERAL (SELECT sum(b.total) AS total FROM heddle.message_buckets b
+                                     WHERE b.topic = d.topic AND b.day = d.day) AS b ON true
+                 LEFT JOIN LATERAL (SELECT sum(o.sent) AS sent, sum(o.failed) AS failed, sum(o.cancelled) AS cancelled
+                                      FROM heddle.message_outcomes o WHERE o.topic = d.topic AND o.day = d.day) AS o ON true
+                 LEFT JOIN LATERAL (SELECT sum(cardinality(h.ids)) AS count FROM heddle.message_batches h
+                                     WHERE h.topic = d.topic AND h.day = d.day) AS h ON true
+                 LEFT JOIN LATERAL (SELECT count(*) AS count FROM heddle.message_retries r
+                                     WHERE r.topic = d.topic AND r.day = d.day AND r.due_at IS NOT NULL) AS r ON true
+                WHERE d.topic = $1 AND ($2::date IS NULL OR d.day >= $2) ORDER BY d.day LIMIT $3"#,
+            topic,
+            from,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| DayRow {
+                day: row.day,
+                counts: DayCounts {
+                    total: row.total,
+                    sent: row.sent,
+                    failed: row.failed,
+                    cancelled: row.cancelled,
+                    in_hand: row.in_hand,
+                    retrying: row.retrying,
+                },
+                drained_at: row.drained_at,
+                dropped_at: row.dropped_at,
+            })
+            .collect())
+    }
+
+    /// Whether the day's messages are sent already, or begin to be.
+    pub async fn day_has_begun(&self, topic: i32, day: NaiveDate) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM heddle.message_slices
+                WHERE topic = $1 AND day = $2 AND due_at <= clock_timestamp()) AS "begun!""#,
+            topic,
+            day
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Writes down the counts of a topic's drained days whose retention (in milliseconds) is over, and lets go of
+    /// what was kept of them but the messages themselves. At most `limit` days; answers how many.
+    pub async fn release_days(&self, topic: i32, retention_ms: i64, limit: i64) -> Result<u64, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let days = sqlx::query_scalar!(
+            "UPDATE heddle.message_days d
+                SET dropped_at = clock_timestamp(),
+                    total = coalesce((SELECT sum(b.total) FROM heddle.message_buckets b
+                                       WHERE b.topic = d.topic AND b.day = d.day), 0),
+                    sent = coalesce((SELECT sum(o.sent) FROM heddle.message_outcomes o
+                                      WHERE o.topic = d.topic AND o.day = d.day), 0),
+                    failed = coalesce((SELECT sum(o.failed) FROM heddle.message_outcomes o
+                                        WHERE o.topic = d.topic AND o.day = d.day), 0),
+                    cancelled = coalesce((SELECT sum(o.cancelled) FROM heddle.message_outcomes o
+                                           WHERE o.topic = d.topic AND o.day = d.day), 0)
+              WHERE (d.topic, d.day) IN (
+                    SELECT e.topic, e.day FROM heddle.message_days e
+                     WHERE e.topic = $1 AND e.dropped_at IS NULL
+                       AND e.drained_at <= clock_timestamp() - $2::bigint * interval '1 millisecond'
+                     ORDER BY e.day LIMIT $3 FOR UPDATE SKIP LOCKED)
+             RETURNING d.day",
+            topic,
+            retention_ms,
+            limit
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        for day in &days {
+            forget_day(&mut tx, topic, *day).await?;
+        }
+        tx.commit().await?;
+        Ok(days.len() as u64)
+    }
+
+    /// Days that have partitions which no topic needs any more: all before `before` whose messages were let go.
+    pub async fn unneeded_days(&self, before: NaiveDate) -> Result<Vec<NaiveDate>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT p.day FROM heddle.message_partitions p
+              WHERE p.day < $1
+                AND NOT EXISTS (SELECT FROM heddle.message_days d JOIN heddle.topics t ON t.id = d.topic
+                                 WHERE d.day = p.day AND d.dropped_at IS NULL)
+              ORDER BY p.day",
+            before
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Drops a day's partitions; `false`: somebody else has, or somebody reads messages just now.
+    pub async fn drop_message_day(&self, day: NaiveDate) -> Result<bool, StoreError> {
+        match sqlx::query_scalar!(r#"SELECT heddle.drop_message_day($1) AS "dropped!""#, day)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(StoreError::from)
+        {
+            Err(StoreError::Conflict(_)) => Ok(false),
+            other => other,
+        }
+    }
+
+    /// Makes the partitions of days, those that are missing.
+    pub async fn make_message_days(&self, days: &[NaiveDate]) -> Result<(), StoreError> {
+        for day in days {
+            let known = sqlx::query_scalar!("SELECT day FROM heddle.message_partitions WHERE day = $1", day)
+                .fetch_optional(&self.pool)
+                .await?;
+            if known.is_none() {
+                sqlx::query!("SELECT heddle.make_message_day($1)", day)
+                    .fetch_one(&self.pool)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left of topics that were deleted, a day of one at a time; answers whether there was one.
+    pub async fn forget_deleted_topic(&self) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let left = sqlx::query!(
+            "SELECT d.topic, d.day FROM heddle.message_days d
+              WHERE NOT EXISTS (SELECT FROM heddle.topics t WHERE t.id = d.topic)
+              LIMIT 1 FOR UPDATE SKIP LOCKED"
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(left) = left else { return Ok(false) };
+        forget_day(&mut tx, left.topic, left.day).await?;
+        sqlx::query!(
+            "DELETE FROM heddle.message_days WHERE topic = $1 AND day = $2",
+            left.topic,
+            left.day
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+}
+
+/// Deletes what is kept of a day beside its messages.
+async fn forget_day(connection: &mut sqlx::PgConnection, topic: i32, day: NaiveDate) -> Result<(), StoreError> {
+    sqlx::query!(
+        "DELETE FROM heddle.message_buckets WHERE topic = $1 AND day = $2",
+        topic,
+        day
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM heddle.message_outcomes WHERE topic = $1 AND day = $2",
+        topic,
+        day
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM heddle.message_retries WHERE topic = $1 AND day = $2",
+        topic,
+        day
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM heddle.message_slices WHERE topic = $1 AND day = $2",
+        topic,
+        day
+    )
+    .execute(&mut *connection)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! How a batch ends.
+
+use std::collections::HashSet;
+
+use chrono::NaiveDate;
+use heddle_domain::Time;
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::StoreError;
+
+/// A message that failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailedMessage {
+    pub id: Uuid,
+    pub bucket: i16,
+    /// Attempts so far.
+    pub attempt: i32,
+    /// What the retry policy remembers.
+    pub retry: Value,
+    /// When it is tried again; `None`: it is given up.
+    pub due_at: Option<Time>,
+    pub error: String,
+}
+
+/// What a script wants written together with its batch's outcomes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MessageEffect {
+    /// A run of a group.
+    Enqueue {
+        group: String,
+        params: Value,
+        /// A repeat makes no second run.
+        key: Option<String>,
+    },
+    /// Something that people are told.
+    Notify {
+        channel: String,
+        subject: String,
+        body: String,
+    },
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    pub batch: Uuid,
+    pub day: NaiveDate,
+    /// The lease that it is held by; 0: of a queue's run.
+    pub lease: i64,
+    /// How many were sent, by bucket, each bucket once.
+    pub sent: Vec<(i16, i64)>,
+    pub failed: Vec<FailedMessage>,
+    pub effects: Vec<MessageEffect>,
+}
+
+/// Whether the outcome was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// Yes.
+    Done,
+    /// Somebody else has the batch: nothing was written.
+    Lost,
+    /// Its effects cannot be had, for this reason: nothing was written.
+    Refused(String),
+}
+
+/// Records what became of a batch. The topic's lock is held.
+pub(super) async fn finish_in(
+    connection: &mut PgConnection,
+    topic: i32,
+    finish: &Finish,
+) -> Result<Finished, StoreError> {
+    let taken = sqlx::query!(
+        "DELETE FROM heddle.message_batches WHERE id = $1 AND topic = $2 AND lease = $3",
+        finish.batch,
+        topic,
+        finish.lease
+    )
+    .execute(&mut *connection)
+    .await?;
+    if taken.rows_affected() == 0 {
+        return Ok(Finished::Lost);
+    }
+    for effect in &finish.effects {
+        if let Some(why) = apply(connection, finish.batch, effect).await? {
+            return Ok(Finished::Refused(why));
+        }
+    }
+    if !finish.sent.is_empty() {
+        sqlx::query!(
+            "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, sent)
+             SELECT $1, $2, n.bucket, n.count FROM UNNEST($3::smallint[], $4::bigint[]) AS n (bucket, count)
+             ON CONFLICT (topic, day, bucket) DO UPDATE SET sent = o.sent + excluded.sent",
+            topic,
+            finish.day,
+            &finish.sent.iter().map(|entry| entry.0).collect::<Vec<_>>(),
+            &finish.sent.iter().map(|entry| entry.1).collect::<Vec<_>>()
+        )
+        .execute(&mut *connection)
+        .await?;
+    }
+    if finish.failed.is_empty() {
+        return Ok(Finished::Done);
+    }
+    let ids: Vec<Uuid> = finish.failed.iter().map(|failed| failed.id).collect();
+    // What was cancelled while it was in hand is not tried again.
+    let stopped = sqlx::query_scalar!(
+        r#"SELECT i.id AS "id!" FROM UNNEST($3::uuid[]) AS i (id)
+            CROSS JOIN LATERAL (SELECT m.state, m.slice FROM heddle.messages m
+                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
+                                 LIMIT 1) AS m
+            CROSS JOIN LATERAL (SELECT s.state FROM heddle.message_slices s
+                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
+            WHERE m.state = 3 OR s.state = 2"#,
+        topic,
+        finish.day,
+        &ids
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    super::cancel::record_in(connection, topic, finish.day, &stopped).await?;
+    let stopped: HashSet<Uuid> = stopped.into_iter().collect();
+    let failed: Vec<&FailedMessage> = finish
+        .failed
+        .iter()
+        .filter(|failed| !stopped.contains(&failed.id))
+        .collect();
+    sqlx::query!(
+        "INSERT INTO heddle.message_retries (topic, day, bucket, id, attempt, retry, due_at, error)
+         SELECT $1, $2, f.bucket, f.id, f.attempt, f.retry, f.due_at, f.error
+           FROM UNNEST($3::smallint[], $4::uuid[], $5::integer[], $6::jsonb[], $7::timestamptz[], $8::text[])
+                AS f (bucket, id, attempt, retry, due_at, error)",
+        topic,
+        finish.day,
+        &failed.iter().map(|failed| failed.bucket).collect::<Vec<_>>(),
+        &failed.iter().map(|failed| failed.id).collect::<Vec<_>>(),
+        &failed.iter().map(|failed| failed.attempt).collect::<Vec<_>>(),
+        &failed.iter().map(|failed| failed.retry.clone()).collect::<Vec<_>>(),
+        &failed.iter().map(|failed| failed.due_at).collect::<Vec<_>>() as &[Option<Time>],
+        &failed.iter().map(|failed| failed.error.clone()).collect::<Vec<_>>()
+    )
+    .execute(&mut *connection)
+    .await?;
+    let given_up: Vec<Uuid> = failed
+        .iter()
+        .filter(|failed| failed.due_at.is_none())
+        .map(|failed| failed.id)
+        .collect();
+    if !given_up.is_empty() {
+        super::set_state(connection, topic, finish.day, &given_up, 2).await?;
+        sqlx::query!(
+            "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, failed)
+             SELECT $1, $2, heddle.message_bucket(i.id), count(*) FROM UNNEST($3::uuid[]) AS i (id)
+              GROUP BY heddle.message_bucket(i.id)
+             ON CONFLICT (topic, day, bucket) DO UPDATE SET failed = o.failed + excluded.failed",
+            topic,
+            finish.day,
+            &given_up
+        )
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(Finished::Done)
+}
+
+/// Writes an effect; answers what is wrong with it.
+async fn apply(
+    connection: &mut PgConnection,
+    batch: Uuid,
+    effect: &MessageEffect,
+) -> Result<Option<String>, StoreError> {
+    match effect {
+        MessageEffect::Enqueue { group, params, key } => Ok(sqlx::query_scalar!(
+            "SELECT heddle.enqueue_of_batch($1, $2, $3)",
+            group,
+            params,
+            key.as_deref()
+        )
+        .fetch_one(connection)
+        .await?
+        .map(|why| format!("enqueue of `{group}`: {why}"))),
+        MessageEffect::Notify { channel, subject, body } => {
+            sqlx::query!(
+                "INSERT INTO heddle.notices (run, task, channel, subject, body) VALUES ($1, 0, $2, $3, $4)",
+                batch,
+                channel,
+                subject,
+                body
+            )
+            .execute(connection)
+            .await?;
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Looking messages up.
+
+use chrono::NaiveDate;
+use heddle_domain::Time;
+use heddle_domain::message::{address_of, bucket_of};
+use uuid::Uuid;
+
+use crate::change::Page;
+use crate::{Store, StoreError};
+
+/// How long one look-up may read, in milliseconds: one by receiver alone reads whole days.
+const LOOK_MS_MAX: &str = "20000";
+
+/// Which messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookFilter {
+    pub day: Option<NaiveDate>,
+    pub bucket: Option<i16>,
+    pub sender: Option<i64>,
+    pub receiver: Option<i64>,
+}
+
+/// How a message stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageState {
+    /// It waits to be due, or for its turn.
+    Scheduled,
+    /// It is in hand.
+    Sending,
+    /// It failed, and is tried again.
+    Retrying,
+    /// It was handed over.
+    Sent,
+    /// It was given up.
+    Failed,
+    /// It will not be sent.
+    Cancelled,
+}
+
+impl MessageState {
+    /// The word in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Sending => "sending",
+            Self::Retrying => "retrying",
+            Self::Sent => "sent",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    fn of(row: &RawMessage) -> Self {
+        match (row.state, row.held, row.retries) {
+            (1, ..) => Self::Cancelled,
+            (2, ..) => Self::Failed,
+            (_, true, _) => Self::Sending,
+            (_, _, true) => Self::Retrying,
+            _ if !row.waits => Self::Sent,
+            _ if row.stopped => Self::Cancelled,
+            _ => Self::Scheduled,
+        }
+    }
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessageRow {
+    pub id: Uuid,
+    pub sender: i64,
+    pub receiver: i64,
+    pub day: NaiveDate,
+    pub bucket: i16,
+    pub due_at: Option<Time>,
+    /// A JSON text.
+    pub payload: String,
+    pub state: MessageState,
+    /// Of its failures.
+    pub attempt: Option<i32>,
+    pub retry_at: Option<Time>,
+    pub error: Option<String>,
+}
+
+struct RawMessage {
+    id: Uuid,
+    sender: i64,
+    receiver: i64,
+    day: NaiveDate,
+    bucket: i16,
+    due_at: Option<Time>,
+    payload: String,
+    state: i16,
+    stopped: bool,
+    waits: bool,
+    held: bool,
+    retries: bool,
+    attempt: Option<i32>,
+    retry_at: Option<Time>,
+    error: Option<String>,
+}
+
+impl From<RawMessage> for MessageRow {
+    fn from(row: RawMessage) -> Self {
+        let state = MessageState::of(&row);
+        Self {
+            id: row.id,
+            sender: row.sender,
+            receiver: row.receiver,
+            day: row.day,
+            bucket: row.bucket,
+            due_at: row.due_at,
+            payload: row.payload,
+            state,
+            attempt: row.attempt,
+            retry_at: row.retry_at,
+            error: row.error,
+        }
+    }
+}
+
+impl Store {
+    /// Messages by day, bucket and id, behind `after`. `None`: it takes too long; the filter has to say more.
+    pub async fn messages(
+        &self,
+        topic: i32,
+        filter: LookFilter,
+        after: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Option<Page<MessageRow>>, StoreError> {
+        match self.look(topic, filter, after, limit).await {
+            Err(StoreError::Database(sqlx::Error::Database(error))) if error.code().as_deref() == Some("57014") => {
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
+    }
+
+    async fn look(
+        &self,
+        topic: i32,
+        filter: LookFilter,
+        after: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Page<MessageRow>, StoreError> {
+        let from = after.and_then(address_of);
+        let bucket = match (filter.bucket, filter.sender.map(bucket_of)) {
+            (Some(one), Some(other)) if one != other => return Ok(Page::of(Vec::new(), limit, |_| String::new())),
+            (one, other) => one.or(other),
+        };
+        let mut tx = self.pool.begin().await?;
+        sqlx::query!(
+            r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",
+                      set_config('enable_sort', 'off', true) AS "sort!",
+                      set_config('enable_bitmapscan', 'off', true) AS "bitmap!",
+                      set_config('statement_timeout', $1, true) AS "timeout!""#,
+            LOOK_MS_MAX
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        let days = sqlx::query_scalar!(
+            "SELECT day FROM heddle.message_days
+              WHERE topic = $1 AND dropped_at IS NULL AND ($2::date IS NULL OR day = $2) AND ($3::date IS NULL OR day >= $3)
+              ORDER BY day",
+            topic,
+            filter.day,
+            from.map(|from| from.0)
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let mut found: Vec<MessageRow> = Vec::new();
+        for day in days {
+            let left = limit + 1 - found.len() as i64;
+            if left <= 0 {
+                break;
+            }
+            let behind = from.filter(|from| from.0 == day);
+            let rows = sqlx::query_file_as!(
+                RawMessage,
+                "src/sql/messages_look.sql",
+                topic,
+                day,
+                behind.map_or(-1, |from| from.1),
+                behind.and(after).unwrap_or_default(),
+                bucket,
+                filter.sender,
+                filter.receiver,
+                left
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            found.extend(rows.into_iter().map(MessageRow::from));
+        }
+        Ok(Page::of(found, limit, |row| row.id.to_string()))
+    }
+
+    /// One message.
+    pub async fn message(&self, topic: i32, id: Uuid) -> Result<Option<MessageRow>, StoreError> {
+        let Some((day, bucket)) = address_of(id) else {
+            return Ok(None);
+        };
+        let before = Uuid::from_u128(id.as_u128().saturating_sub(1));
+        let rows = sqlx::query_file_as!(
+            RawMessage,
+            "src/sql/messages_look.sql",
+            topic,
+            day,
+            bucket,
+            before,
+            Some(bucket) as Option<i16>,
+            None as Option<i64>,
+            None as Option<i64>,
+            1
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().next().map(MessageRow::from).filter(|row| row.id == id))
+    }
+}

@@ -1,0 +1,92 @@
+//! Scheduled messages: how they come in, are claimed in batches, and end.
+//!
+//! # The story
+//!
+//! Messages are kept by due day (a partition) and *bucket* (sender mod 10,000). What is due at once is a *slice*: a
+//! whole day of a topic of days, or what one transaction of ingest brought for one instant. A slice is drained by a
+//! *frontier* that moves over its messages in the order of bucket and id; whoever moves it writes a row in
+//! *message_batches* with the ids that it passed, in the same transaction. That row is all that says that a batch is in
+//! hand: it carries its node's lease, and **whoever deletes it owns the outcomes** of its messages. So no message's row
+//! is written when it is sent. A batch whose lease is nobody's any more is taken over with the same ids.
+//!
+//! A frontier is sound only if nothing comes to be behind it. A slice of an instant is written by one transaction and
+//! seen whole or not at all. A day's slice grows until it is due; ingest holds a shared advisory lock on (topic, day)
+//! until it commits, and the first claim takes that lock alone, once, and seals the slice.
+//!
+//! What failed goes to *message_retries* with the instant of its next attempt, and so holds up nobody; retries are
+//! claimed like slices, into batches of their own.
+//!
+//! A cancel of a day marks its slices; later messages for that day begin another slice. Any other cancel marks rows
+//! that no frontier has passed. What is in hand is sent, but not tried again. Counts are kept by bucket: *how many*
+//! (`message_buckets`) by ingest, *what became of them* (`message_outcomes`) under the topic's lock.
+//!
+//! # Order of locks
+//!
+//! 1. the row of *topic_drains*: claims, checkpoints and cancels of one topic take turns;
+//! 2. the advisory lock (topic, day): shared by ingest, alone by the seal (which does not wait) and a day's cancel;
+//! 3. rows of *message_keys*, in their order; rows of *message_buckets*, in their order, right before ingest's commit.
+//!
+//! Ingest never takes 1, and those who hold 1 never touch 3.
+//!
+//! # Invariants
+//!
+//! * A message is in at most one of: beyond its slice's frontier, one batch, *message_retries*.
+//! * For each bucket, what was sent, failed or cancelled, is in hand or waits for a retry is at most `total`; when the
+//!   day is drained, the first three add up to it.
+//! * No transaction is open while a script runs.
+
+mod cancel;
+mod claim;
+mod day;
+mod finish;
+mod ingest;
+mod look;
+
+pub use cancel::{CancelFilter, Cancelled};
+pub use claim::{BatchWish, Claimed, HeldMessage, MessageBatch, Tried};
+pub use day::{BucketRow, DayCounts, DayRow, EndedQueueBatch};
+pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
+pub use ingest::{DaySlice, MessageIngest, NewMessage};
+pub use look::{LookFilter, MessageRow, MessageState};
+
+use chrono::NaiveDate;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::StoreError;
+
+/// The number of a day in advisory locks.
+fn day_number(day: NaiveDate) -> i32 {
+    day.signed_duration_since(NaiveDate::default()).num_days() as i32
+}
+
+/// Takes the topic's lock; `None`: there is no such topic any more. Answers what its rate lets through, if it were
+/// filled until now. Statements after it are planned for the day they name, and read indexes in their order: a plan
+/// for all days, or one that sorts, would cost more with each day that is stored.
+async fn lock_topic(connection: &mut PgConnection, topic: i32) -> Result<Option<Drain>, StoreError> {
+    Ok(sqlx::query_file_as!(Drain, "src/sql/message_lock.sql", topic)
+        .fetch_optional(connection)
+        .await?)
+}
+
+/// Sets the state of messages. The topic's lock is held, so that they stay where they are found.
+async fn set_state(
+    connection: &mut PgConnection,
+    topic: i32,
+    day: NaiveDate,
+    ids: &[Uuid],
+    state: i16,
+) -> Result<(), StoreError> {
+    sqlx::query_file!("src/sql/message_state.sql", topic, day, ids, state)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// A topic's row of *topic_drains*.
+struct Drain {
+    allowance: f64,
+    /// Milliseconds since the allowance was written.
+    since_ms: f64,
+    problem: Option<String>,
+}

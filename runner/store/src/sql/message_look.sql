@@ -1,0 +1,17 @@
+-- message_look: what there is to do on a topic, and who is doing it.
+--
+-- Locking: none; called under the topic's lock, in a statement after the one that took it, so that it sees what the last
+-- holder committed.
+SELECT (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1) AS "in_hand!",
+       (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1 AND b.lease = $2) AS "mine!",
+       (SELECT count(*) FROM heddle.nodes n WHERE n.state = 0 AND n.expires_at > clock_timestamp()) AS "nodes!",
+       EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = $2 AND n.expires_at > clock_timestamp()) AS "alive!",
+       (SELECT b.id FROM heddle.message_batches b
+         WHERE b.topic = $1 AND b.run IS NULL
+           AND NOT EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = b.lease AND n.expires_at > clock_timestamp())
+         LIMIT 1) AS "lost?",
+       (SELECT r.day FROM heddle.message_retries r
+         WHERE r.topic = $1 AND r.due_at <= clock_timestamp() ORDER BY r.due_at LIMIT 1) AS "retry_day?",
+       (SELECT s.day FROM heddle.message_slices s
+         WHERE s.topic = $1 AND s.state = 0 AND s.due_at <= clock_timestamp() ORDER BY s.due_at, s.slice LIMIT 1)
+           AS "slice_day?"

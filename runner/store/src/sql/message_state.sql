@@ -1,0 +1,13 @@
+-- message_state: sets the state of messages.
+--
+-- Locking: called under the topic's lock; nobody else writes rows of its messages, so places that were found hold. They
+-- are found one by one, whatever the planner knows of a partition that has just grown.
+UPDATE heddle.messages m
+   SET state = $4
+ WHERE m.day = $2 AND m.topic = $1
+   AND m.ctid = ANY (ARRAY(
+       SELECT f.place
+         FROM UNNEST($3::uuid[]) AS i (id)
+        CROSS JOIN LATERAL (SELECT m.ctid AS place FROM heddle.messages m
+                             WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
+                             LIMIT 1) AS f))

@@ -1,0 +1,17 @@
+-- messages_look: messages of one day behind ($3, $4), in the order of bucket and id, and how they stand.
+--
+-- Locking: none. The day is a parameter that the planner sees, so only its partition is touched.
+SELECT m.id AS "id!", m.sender AS "sender!", m.receiver AS "receiver!", m.day AS "day!", m.bucket AS "bucket!", m.due_at,
+       m.payload AS "payload!", m.state AS "state!", s.state = 2 AS "stopped!", (m.bucket, m.id) > (s.bucket, s.id) AS "waits!",
+       EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2 AND m.id = ANY (b.ids)) AS "held!",
+       r.due_at IS NOT NULL AS "retries!", r.attempt AS "attempt?", r.due_at AS "retry_at?", r.error AS "error?"
+  FROM heddle.messages m
+ CROSS JOIN LATERAL (SELECT s.bucket, s.id, s.state FROM heddle.message_slices s
+                      WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
+  LEFT JOIN LATERAL (SELECT r.attempt, r.due_at, r.error FROM heddle.message_retries r
+                      WHERE r.topic = $1 AND r.day = $2 AND r.bucket = m.bucket AND r.id = m.id LIMIT 1) AS r ON true
+ WHERE m.day = $2 AND m.topic = $1 AND (m.bucket, m.id) > ($3::smallint, $4::uuid)
+   AND ($5::smallint IS NULL OR m.bucket = $5) AND ($6::bigint IS NULL OR m.sender = $6)
+   AND ($7::bigint IS NULL OR m.receiver = $7)
+ ORDER BY m.bucket, m.id
+ LIMIT $8

@@ -1,0 +1,152 @@
+//! What nodes that die leave behind is sent by others: nothing is lost, and little is sent twice.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use heddle_tests::{World, eventually, within};
+use serde_json::{Value, json};
+
+use super::{count, delivered, due_now, ended, kept, postbox, put_topic, send};
+
+/// How many messages the long test sends; more by this variable.
+const MESSAGES: &str = "HEDDLE_TESTS_MESSAGES";
+const MESSAGES_DEFAULT: u64 = 40_000;
+
+/// How long that may take.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Three nodes drain a topic and are killed one after the other: every message arrives, with the id that it was given,
+/// and those that arrive twice are at most one batch for each lane that was lost.
+#[tokio::test]
+async fn three_nodes_with_kills() {
+    const BATCH: u64 = 250;
+    const LANES: u64 = 2;
+    let messages: u64 = std::env::var(MESSAGES)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(MESSAGES_DEFAULT);
+    let world = World::new().await;
+    let mut nodes = world.nodes(3).await;
+    postbox(&world, &nodes[0]).await;
+    // Not sent before all of it is there, so that nodes die in the middle.
+    let spec = |enabled: bool| kept(json!({"batch": BATCH, "concurrency": 3 * LANES, "enabled": enabled}));
+    put_topic(&nodes[0], "kept-alive", spec(false)).await;
+    for from in (0..messages).step_by(5_000) {
+        let part: Vec<Value> = (from..messages.min(from + 5_000))
+            .map(|n| due_now(n * 2_654_435_761 % 4_294_967_296, json!({"n": n})))
+            .collect();
+        send(&nodes[1], "kept-alive", &part).await;
+    }
+    put_topic(&nodes[0], "kept-alive", spec(true)).await;
+    let mut kills = 0;
+    for victim in 0..2 {
+        let survivor = 2;
+        let share = messages as i64 * (i64::from(victim as u8) + 1) / 5;
+        within(LONG, "a share that is sent", async || {
+            (count(&nodes[survivor], "kept-alive", "sent").await >= share).then_some(())
+        })
+        .await;
+        nodes[victim].kill();
+        kills += 1;
+        nodes[victim] = world.node().await;
+    }
+    within(LONG, "the end", async || {
+        (count(&nodes[2], "kept-alive", "sent").await == messages as i64).then_some(())
+    })
+    .await;
+    let mut times: BTreeMap<String, u64> = BTreeMap::new();
+    for id in delivered(&world).await {
+        *times.entry(id).or_default() += 1;
+    }
+    assert_eq!(times.len() as u64, messages, "each message arrived");
+    let repeats: u64 = times.values().map(|times| times - 1).sum();
+    // A lane has one batch in hand; the share of a node that is alone for a while is all of them.
+    assert!(
+        repeats <= kills * 3 * LANES * BATCH,
+        "{repeats} repeats after {kills} kills"
+    );
+    let sql = world.sql().await;
+    let strangers: i64 = sql
+        .query_one(
+            "SELECT count(*) FROM public.postbox p WHERE NOT EXISTS (SELECT FROM heddle.messages m WHERE m.id = p.id::uuid)",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(strangers, 0, "ids are those that were given");
+    let left: i64 = sql
+        .query_one("SELECT count(*) FROM heddle.message_batches", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(left, 0);
+}
+
+/// A batch that was handed to a script when its node died is handed out again, with the same ids; one node at a time
+/// has one batch, so one batch is repeated and no more.
+#[tokio::test]
+async fn one_batch_is_repeated() {
+    let world = World::new().await;
+    let home = world.directory().join("home");
+    let mut node = world.options().data_dir(&home).start().await;
+    postbox(&world, &node).await;
+    put_topic(&node, "kept-once", kept(json!({"batch": 10}))).await;
+    let mut messages: Vec<Value> = (0..95).map(|n| due_now(n, json!({}))).collect();
+    // The fifth batch takes for ever, the first time.
+    messages[45] = due_now(45, json!({"do": "wait", "ms": 600_000}));
+    send(&node, "kept-once", &messages).await;
+    eventually("the fifth batch", async || {
+        (delivered(&world).await.len() == 50).then_some(())
+    })
+    .await;
+    node.kill();
+    world
+        .sql()
+        .await
+        .execute("UPDATE heddle.messages SET payload = '{}' WHERE sender = 45", &[])
+        .await
+        .unwrap();
+    // A lone node that comes back takes its former self's batch over.
+    let node = world.options().data_dir(&home).start().await;
+    ended(&node, "kept-once", 95).await;
+    let ids = delivered(&world).await;
+    assert_eq!(ids.len(), 105);
+    assert_eq!(ids[40..50], ids[50..60], "the same batch again");
+    assert_eq!(count(&node, "kept-once", "sent").await, 95);
+}
+
+/// A node that is frozen past its lease does not record what others have sent meanwhile.
+#[tokio::test]
+async fn a_zombie_records_nothing() {
+    let world = World::new().await;
+    let zombie = world.node().await;
+    postbox(&world, &zombie).await;
+    put_topic(&zombie, "kept-fenced", kept(json!({"batch": 10}))).await;
+    let mut messages: Vec<Value> = (0..30).map(|n| due_now(n, json!({}))).collect();
+    messages[0] = due_now(0, json!({"do": "wait", "ms": 2_000}));
+    send(&zombie, "kept-fenced", &messages).await;
+    eventually("the first batch", async || {
+        (delivered(&world).await.len() == 10).then_some(())
+    })
+    .await;
+    zombie.freeze();
+    let other = world.node().await;
+    ended(&other, "kept-fenced", 30).await;
+    zombie.thaw();
+    eventually("the zombie's new lease", async || {
+        zombie
+            .try_get("/readyz")
+            .await
+            .filter(|reply| reply.status == 200)
+            .map(drop)
+    })
+    .await;
+    send(&zombie, "kept-fenced", &[due_now(99, json!({}))]).await;
+    ended(&other, "kept-fenced", 31).await;
+    assert_eq!(
+        count(&other, "kept-fenced", "sent").await,
+        31,
+        "nothing is counted twice"
+    );
+}
