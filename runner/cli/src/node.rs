@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use heddle_domain::Chance;
+use heddle_domain::{Chance, Time};
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
 use heddle_engine::{Counters, DispatchConfig, Engine, EngineConfig, NodeClock, SystemChance};
+use heddle_http::access::{DEVICE_KEY_BYTES_MIN, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
 use heddle_store::Store;
 use heddle_store::secret::{SecretKey, SecretKeys};
@@ -62,6 +63,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     std::fs::create_dir_all(data_dir).with_context(|| format!("cannot make {}", data_dir.display()))?;
     let chance: Arc<dyn Chance> = Arc::new(SystemChance);
     let clock = Arc::new(NodeClock::default());
+    let device_keys = device_keys(&config.options)?;
     let _lock = lock_identity(data_dir, config.node_id.as_deref())?;
     let node = identity(data_dir, config.node_id.as_deref(), chance.as_ref())?;
     let keys = SecretKeys::new(secret_key(&config, chance.as_ref())?, Vec::new());
@@ -70,6 +72,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         .migrate()
         .await
         .context("the schema cannot be brought up to date")?;
+    require_tokens(&config, &store, !device_keys.is_empty(), NodeClock::own()).await?;
     let private_hosts = config.options.allow_private.as_deref().unwrap_or_default();
     let program = std::env::current_exe().context("cannot find the program itself")?;
     let compiler = CompilerCommand {
@@ -117,7 +120,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         chance,
         secret_keys: keys,
         metrics: Arc::new(move || metrics(counters.counters())),
-        config: http_config(&config),
+        config: http_config(&config, device_keys),
     });
     engine.on_change({
         let app = app.clone();
@@ -127,8 +130,9 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
             }
         }
     });
-    let router = heddle_http::router(app);
     let closing = CancellationToken::new();
+    let uses = tokio::spawn(write_token_uses(app.clone(), closing.clone()));
+    let router = heddle_http::router(app);
     let server = tokio::spawn(heddle_http::serve(
         config.listener,
         router,
@@ -148,8 +152,20 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     engine.drain().await;
     closing.cancel();
     let _ = server.await;
+    let _ = uses.await;
     store.close().await;
     Ok(())
+}
+
+/// Notes which tokens are used, many in one statement.
+async fn write_token_uses(app: App, closing: CancellationToken) {
+    loop {
+        let ended = tokio::time::timeout(USES_WRITTEN_EVERY, closing.cancelled()).await.is_ok();
+        app.write_token_uses().await;
+        if ended {
+            return;
+        }
+    }
 }
 
 /// How offers are given out.
@@ -169,10 +185,51 @@ fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
     Ok(dispatch)
 }
 
-fn http_config(config: &NodeConfig) -> HttpConfig {
+/// The keys that tokens of devices are signed with, the one that signs first.
+pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
+    let keys = [
+        ("HEDDLE_DEVICE_KEY", &options.device_key),
+        ("HEDDLE_DEVICE_KEY_PREVIOUS", &options.device_key_previous),
+    ];
+    let mut bytes = Vec::new();
+    for (name, key) in keys {
+        let Some(key) = key.as_ref().filter(|key| !key.is_empty()) else {
+            continue;
+        };
+        if key.len() < DEVICE_KEY_BYTES_MIN {
+            bail!(usage(format!(
+                "the key of {name} has {} bytes, and needs at least {DEVICE_KEY_BYTES_MIN}: whoever guesses it is every \
+                 device; make one with `openssl rand -hex 32`",
+                key.len()
+            )));
+        }
+        bytes.push(key.clone().into_bytes());
+    }
+    Ok(bytes)
+}
+
+/// Refuses to serve on an address that others reach while nobody could call: a node that is open by mistake is found
+/// before its owner has made a token, and then it is too late to wonder who made the first one.
+async fn require_tokens(config: &NodeConfig, store: &Store, devices: bool, now: Time) -> Result<()> {
+    if config.dev || devices || store.has_tokens(now).await.context("tokens cannot be read")? {
+        return Ok(());
+    }
+    let advice = "make the first one with `heddle token create --database-url ... --name me --role admin`";
+    if config.listen.ip().to_canonical().is_loopback() {
+        tracing::warn!("there is no token, so nobody can call this node: {advice}");
+        return Ok(());
+    }
+    bail!(usage(format!(
+        "there is no token in this database, and {} is not a loopback address: {advice}, then start again",
+        config.listen
+    )))
+}
+
+fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> HttpConfig {
     HttpConfig {
         dev: config.dev,
-        uid_token_key: config.options.device_key.as_ref().map(|key| key.clone().into_bytes()),
+        device_keys,
+        rate_max: config.options.rate_limit,
         ..HttpConfig::default()
     }
 }

@@ -8,7 +8,7 @@ use heddle_store::Store;
 use heddle_store::secret::SecretKeys;
 use tokio::sync::Semaphore;
 
-use crate::access::{Signer, TokenCache};
+use crate::access::{Rates, Signer, TokenCache};
 use crate::engine_api::EngineApi;
 
 /// How the API behaves; each bound can be configured.
@@ -36,8 +36,11 @@ pub struct HttpConfig {
     pub uploads_max: usize,
     /// The longest `?wait=`.
     pub wait_max: Duration,
-    /// The key of short-lived tokens signed for one uid; `None`: there are none.
-    pub uid_token_key: Option<Vec<u8>>,
+    /// The keys of short-lived tokens signed for one uid, at least 32 bytes each; none: there are no such tokens. The
+    /// first one signs.
+    pub device_keys: Vec<Vec<u8>>,
+    /// How many requests a second one token may make on this node; `None`: any number.
+    pub rate_max: Option<u32>,
 }
 
 impl Default for HttpConfig {
@@ -54,7 +57,8 @@ impl Default for HttpConfig {
             waits_max: 10_000,
             uploads_max: 4,
             wait_max: Duration::from_secs(60),
-            uid_token_key: None,
+            device_keys: Vec::new(),
+            rate_max: None,
         }
     }
 }
@@ -101,6 +105,7 @@ pub struct Shared {
     /// Bounds and modes.
     pub config: HttpConfig,
     pub(crate) tokens: TokenCache,
+    pub(crate) rates: Rates,
     pub(crate) signer: Option<Signer>,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) waits: Arc<Semaphore>,
@@ -122,7 +127,8 @@ impl App {
             secret_keys: parts.secret_keys,
             metrics: parts.metrics,
             tokens: TokenCache::default(),
-            signer: config.uid_token_key.as_deref().map(Signer::new),
+            rates: Rates::new(config.rate_max),
+            signer: Signer::new(&config.device_keys),
             requests: Arc::new(Semaphore::new(config.requests_max)),
             waits: Arc::new(Semaphore::new(config.waits_max)),
             uploads: Arc::new(Semaphore::new(config.uploads_max)),

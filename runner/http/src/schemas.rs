@@ -712,6 +712,7 @@ fn control(all: &mut Schemas) {
             ("expires_at?", time()),
         ]),
     );
+    let session_role = role.clone();
     let token = [
         ("id", uuid()),
         ("name", name()),
@@ -727,6 +728,17 @@ fn control(all: &mut Schemas) {
     new_token.push(("token", json!({"type": "string", "description": "Shown this once."})));
     all.insert("NewToken", object(&new_token));
     all.insert("TokenList", list_of(to("Token")));
+    all.insert("SignIn", object(&[("token", text())]));
+    all.insert(
+        "Session",
+        object(&[
+            ("actor", text()),
+            ("role", session_role),
+            ("queues", array(name())),
+            ("uids", array(text())),
+            ("expires_at", nullable(time())),
+        ]),
+    );
     all.insert(
         "BackfillRequest",
         object(&[

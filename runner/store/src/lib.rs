@@ -25,6 +25,7 @@ pub mod run;
 pub mod schedule;
 pub mod script;
 pub mod secret;
+pub mod session;
 pub mod setting;
 pub mod template;
 pub mod timer_task;
