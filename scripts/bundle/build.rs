@@ -47,6 +47,7 @@ const GUESTS: &[Guest] = &[
     },
     component("hostile"),
     component("query"),
+    component("sign-in"),
     component("sleep"),
     component("stateful"),
     component("sum"),

@@ -30,6 +30,8 @@ const LEASE_FOR: Duration = Duration::from_secs(8);
 const DRAIN_FOR: Duration = Duration::from_secs(20);
 /// Attempts in hand unless configured.
 const DEFAULT_SLOTS: u32 = 1_000;
+/// The shortest key that secrets are sealed with.
+const SECRETS_KEY_CHARS_MIN: usize = 16;
 /// How long to wait for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
 
@@ -66,12 +68,13 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let device_keys = device_keys(&config.options)?;
     let _lock = lock_identity(data_dir, config.node_id.as_deref())?;
     let node = identity(data_dir, config.node_id.as_deref(), chance.as_ref())?;
-    let keys = SecretKeys::new(secret_key(&config, chance.as_ref())?, Vec::new());
+    let keys = secret_keys(&config, chance.as_ref())?;
     let store = connect(&config.database_url).await?;
     store
         .migrate()
         .await
         .context("the schema cannot be brought up to date")?;
+    require_keys(&store, &keys).await?;
     require_tokens(&config, &store, !device_keys.is_empty(), NodeClock::own()).await?;
     let private_hosts = config.options.allow_private.as_deref().unwrap_or_default();
     let program = std::env::current_exe().context("cannot find the program itself")?;
@@ -314,17 +317,28 @@ fn identity(data_dir: &Path, given: Option<&str>, chance: &dyn Chance) -> Result
     Ok(id)
 }
 
-/// What secrets are sealed with: as configured, else kept in the data directory.
-fn secret_key(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKey> {
-    if let Some(text) = &config.options.secrets_key {
-        if text.len() < 16 {
-            bail!(usage(
-                "the key of HEDDLE_SECRETS_KEY has to have at least 16 characters"
-            ));
-        }
-        return Ok(SecretKey::new(Sha256::digest(text).into()));
-    }
+/// What secrets are sealed with: as configured, else kept in the data directory. What opens besides: keys that were
+/// configured as former ones, and the one in the data directory.
+fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
+    let key = |text: &str| SecretKey::new(Sha256::digest(text).into());
     let path = config.data_dir.join("secrets.key");
+    let mut previous: Vec<SecretKey> = Vec::new();
+    if let Some(text) = &config.options.secrets_key_previous {
+        // A former key may have had a comma in it.
+        let parts = text.split(',').map(str::trim).chain([text.as_str()]);
+        previous.extend(parts.filter(|part| !part.is_empty()).map(key));
+    }
+    if let Some(text) = &config.options.secrets_key {
+        if text.len() < SECRETS_KEY_CHARS_MIN {
+            bail!(usage(format!(
+                "the key of HEDDLE_SECRETS_KEY has to have at least {SECRETS_KEY_CHARS_MIN} characters"
+            )));
+        }
+        if path.exists() {
+            previous.push(key(read_key(&path)?.trim()));
+        }
+        return Ok(SecretKeys::new(key(text), previous));
+    }
     if !path.exists() {
         if !config.dev {
             tracing::warn!(
@@ -334,8 +348,30 @@ fn secret_key(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKey> {
         }
         write_private(&path, &format!("{:032x}{:032x}", chance.bits(), chance.bits()))?;
     }
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(SecretKey::new(Sha256::digest(text.trim()).into()))
+    Ok(SecretKeys::new(key(read_key(&path)?.trim()), previous))
+}
+
+fn read_key(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Refuses to start with keys that do not open what is there: scripts would fail one by one, long after whoever made
+/// the mistake has gone home.
+async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
+    let foreign = store.foreign_seals(keys).await.context("secrets cannot be read")?;
+    let Some(first) = foreign.first() else { return Ok(()) };
+    let named: Vec<String> = foreign
+        .iter()
+        .map(|seal| format!("{} `{}`", seal.kind, seal.name))
+        .collect();
+    bail!(usage(format!(
+        "HEDDLE_SECRETS_KEY is not the key that {} {} sealed with (its fingerprint is {}, this one's {}): start with \
+         that key, or name it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete what nobody can open any more",
+        named.join(", "),
+        if named.len() == 1 { "was" } else { "were" },
+        first.key_id,
+        keys.current_id(),
+    )))
 }
 
 /// Writes a file that only its owner can read, whole or not at all.

@@ -8,7 +8,8 @@ use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 
-use crate::hands::LogBuffer;
+use crate::hands::{Hand, LogBuffer};
+use crate::redact::Redactor;
 use crate::{Inner, RunContext};
 
 /// How long one statement on a named connection may take.
@@ -24,6 +25,7 @@ pub(crate) struct Host {
     at: AttemptKey,
     log: Arc<LogBuffer>,
     progress: Arc<Mutex<Option<(f64, String)>>>,
+    secrets: Arc<Redactor>,
 }
 
 impl Host {
@@ -31,15 +33,15 @@ impl Host {
         inner: Arc<Inner>,
         context: Arc<RunContext>,
         at: AttemptKey,
-        log: Arc<LogBuffer>,
-        progress: Arc<Mutex<Option<(f64, String)>>>,
+        hand: &Hand,
     ) -> Self {
         Self {
             inner,
             context,
             at,
-            log,
-            progress,
+            log: hand.log.clone(),
+            progress: hand.progress.clone(),
+            secrets: hand.secrets.clone(),
         }
     }
 
@@ -102,7 +104,10 @@ impl HostServices for Host {
         Box::pin(async move {
             let found = self.inner.store.secret_value(&self.inner.keys, &name).await;
             match found.map_err(|error| unavailable(&error))? {
-                Some((value, grant)) if grant.allows(&self.context.revision.group_name, self.category()) => Ok(value),
+                Some((value, grant)) if grant.allows(&self.context.revision.group_name, self.category()) => {
+                    self.secrets.learn(&value);
+                    Ok(value)
+                }
                 Some(_) => Err(format!("this group may not use secret `{name}`")),
                 None => Err(format!("there is no secret `{name}`")),
             }
@@ -153,12 +158,14 @@ impl HostServices for Host {
             time: line.at,
             level: line.level as i16,
             // Postgres keeps no zero bytes in text.
-            message: line.message.replace('\0', "\u{fffd}"),
-            fields: line.fields.map(|fields| fields.replace('\0', "\u{fffd}")),
+            message: self.secrets.hide(line.message.replace('\0', "\u{fffd}")),
+            fields: line
+                .fields
+                .map(|fields| self.secrets.hide(fields.replace('\0', "\u{fffd}"))),
         });
     }
 
     fn progress(&self, fraction: f64, note: String) {
-        *self.progress.lock() = Some((fraction, note));
+        *self.progress.lock() = Some((fraction, self.secrets.hide(note)));
     }
 }

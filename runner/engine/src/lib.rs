@@ -17,7 +17,8 @@
 //! | claim reaper | `queue/settle.rs` | every second, a lease that runs out | takes back what workers did not finish |
 //! | queue look-out | `queue/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
-//! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks, old history |
+//! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks |
+//! | pruner | `pruner.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
 //! | log writer | `logs.rs` | every 200 ms | lines of attempts that are under way |
 //!
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
@@ -37,8 +38,10 @@ mod node;
 mod overlap;
 mod pools;
 mod prepare;
+mod pruner;
 mod pump;
 mod queue;
+mod redact;
 mod scheduler;
 mod submit;
 mod upstream;
@@ -72,6 +75,7 @@ pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, ControlError};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
+pub use pruner::Pruned;
 pub use queue::{ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use submit::{Submission, SubmitError, Submitted};
 pub use wake::RunWatch;
@@ -309,6 +313,8 @@ impl Engine {
         });
         inner.register().await?;
         inner.turn.store(inner.store.first_turn().await?, Ordering::Release);
+        // Before anything is written: of a node that slept for long, no partition stands ready.
+        pruner::make_partitions(&inner).await;
         let engine = Self { inner: inner.clone() };
         inner.tracker.spawn(pump::record_loop(inner.clone(), ended_receiver));
         inner.tracker.spawn(pump::claim_loop(inner.clone()));
@@ -326,6 +332,7 @@ impl Engine {
         inner.tracker.spawn(queue::reap(inner.clone()));
         inner.tracker.spawn(queue::look(inner.clone()));
         inner.tracker.spawn(logs::write(inner.clone()));
+        inner.tracker.spawn(pruner::run(inner.clone()));
         dispatch::start(&inner, dispatch_receivers);
         inner.tracker.spawn(dispatch::reap(inner.clone()));
         inner.tracker.spawn(wake::warm(inner.clone()));

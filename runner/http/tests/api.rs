@@ -136,6 +136,16 @@ impl EngineApi for Small {
     ) -> Answer<'_, TaskDetail> {
         gone("task")
     }
+    fn prune(
+        &self,
+        _retention: Option<heddle_domain::retention::Retention>,
+        dry_run: bool,
+    ) -> Answer<'_, heddle_engine::Pruned> {
+        later(Ok(heddle_engine::Pruned {
+            dry_run,
+            ..Default::default()
+        }))
+    }
     fn retry_task(&self, _task: TaskRef, _actor: String) -> Answer<'_, TaskDetail> {
         gone("task")
     }

@@ -21,6 +21,8 @@ pub mod node;
 pub mod offer;
 pub mod pool;
 pub mod queue;
+pub mod reseal;
+pub mod retention;
 pub mod run;
 pub mod schedule;
 pub mod script;
@@ -31,6 +33,7 @@ pub mod template;
 pub mod timer_task;
 pub mod token;
 pub mod upstream;
+pub mod usage;
 
 pub use error::StoreError;
 

@@ -40,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Token(token::TokenCommand::Create(create)) if create.database_url.is_some() => {
             return wait_for(token::create_in_database(create, connection.output));
         }
+        Command::Token(token::TokenCommand::Sign(sign)) => return token::sign(&sign, connection.output),
         Command::Script(script::ScriptCommand::New(new)) => return script::write_new(&new),
         Command::Script(script::ScriptCommand::Build(build)) => return build::run(&build),
         _ => {}
