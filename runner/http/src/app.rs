@@ -1,6 +1,7 @@
 //! What all routes share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::{Chance, Clock};
@@ -63,6 +64,47 @@ impl Default for HttpConfig {
     }
 }
 
+/// What the API counts, for metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Answers by the first digit of their status, from 1.
+    answers: [AtomicU64; 5],
+    in_flight: AtomicI64,
+}
+
+impl Counts {
+    /// A request has come in.
+    pub(crate) fn began(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is answered (of a stream, it has begun).
+    pub(crate) fn answered(&self, status: u16) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let class = usize::from(status / 100).clamp(1, 5) - 1;
+        self.answers[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Prometheus text.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::from(
+            "# HELP heddle_http_answers_total Answers of the API by the class of their status.\n\
+             # TYPE heddle_http_answers_total counter\n",
+        );
+        for (index, count) in self.answers.iter().enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            text.push_str(&format!("heddle_http_answers_total{{status=\"{}xx\"}} {count}\n", index + 1));
+        }
+        text.push_str(
+            "# HELP heddle_http_requests_in_flight Requests that are not answered yet.\n\
+             # TYPE heddle_http_requests_in_flight gauge\n",
+        );
+        let in_flight = self.in_flight.load(Ordering::Relaxed).max(0);
+        text.push_str(&format!("heddle_http_requests_in_flight {in_flight}\n"));
+        text
+    }
+}
+
 /// Makes the text of `/metrics`.
 pub type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
 
@@ -111,6 +153,7 @@ pub struct Shared {
     pub(crate) waits: Arc<Semaphore>,
     pub(crate) uploads: Arc<Semaphore>,
     pub(crate) uploads_waiting: Arc<Semaphore>,
+    pub(crate) counts: Counts,
     pub(crate) openapi: std::sync::OnceLock<bytes::Bytes>,
     pub(crate) docs: std::sync::OnceLock<bytes::Bytes>,
 }
@@ -133,6 +176,7 @@ impl App {
             waits: Arc::new(Semaphore::new(config.waits_max)),
             uploads: Arc::new(Semaphore::new(config.uploads_max)),
             uploads_waiting: Arc::new(Semaphore::new(crate::table::UPLOADS_WAITING_MAX)),
+            counts: Counts::default(),
             openapi: std::sync::OnceLock::new(),
             docs: std::sync::OnceLock::new(),
             config,
