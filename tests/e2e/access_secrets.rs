@@ -185,7 +185,8 @@ async fn what_is_named_stays() {
 async fn max_connections() {
     let world = World::new().await;
     let node = world.node().await;
-    let url = format!("{}&application_name=bounded", world.url());
+    let joint = if world.url().contains('?') { '&' } else { '?' };
+    let url = format!("{}{joint}application_name=bounded", world.url());
     node.put(
         "/v1/connections/shop",
         json!({"url": url, "groups": ["g"], "max_connections": 2}),

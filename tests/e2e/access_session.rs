@@ -64,16 +64,18 @@ async fn a_session_is_begun_used_and_ended() {
             .expect_status(200);
     }
     // What writes comes from our own pages.
-    for (headers, status) in [
-        (&[][..], 403),
-        (&[("origin", "https://evil.example")][..], 403),
+    let own = origin.as_str();
+    let cases: [(&[(&str, &str)], u16); 8] = [
+        (&[], 403),
+        (&[("origin", "https://evil.example")], 403),
         (&[("origin", "null")], 403),
-        (&[("sec-fetch-site", "cross-site"), ("origin", &origin)], 403),
-        (&[("sec-fetch-site", "same-site"), ("origin", &origin)], 403),
+        (&[("sec-fetch-site", "cross-site"), ("origin", own)], 403),
+        (&[("sec-fetch-site", "same-site"), ("origin", own)], 403),
         (&[("sec-fetch-site", "none")], 403),
-        (&[("origin", &origin)], 201),
+        (&[("origin", own)], 201),
         (&[("sec-fetch-site", "same-origin"), ("origin", "https://behind.a.proxy")], 200),
-    ] {
+    ];
+    for (headers, status) in cases {
         let reply = page(node, Method::PUT, "/v1/pools/p", &cookie, headers).await;
         assert_eq!(reply.status, status, "{headers:?}: {:#}", reply.body);
     }

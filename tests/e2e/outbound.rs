@@ -78,7 +78,10 @@ async fn nobody_is_sent_to_private_addresses() {
         // Fatal: to try again would change nothing.
         assert_eq!((&found["error"]["kind"], &found["attempt"]), (&json!("http"), &json!(1)), "{url}");
         let said = found["error"]["message"].as_str().unwrap();
-        assert!(said.contains("not public"), "{url}: {said}");
+        assert!(
+            said.contains("not public") || said.contains("cannot be resolved"),
+            "{url}: {said}"
+        );
         assert!(!said.contains("password"), "{said}");
     }
     // A script that was granted the host is under the same policy.
@@ -93,7 +96,7 @@ async fn nobody_is_sent_to_private_addresses() {
     for url in &urls {
         let body = json!({"url": url, "sha256": "0".repeat(64)});
         let reply = node.post("/v1/scripts/fetched/fetch", body).await;
-        assert_eq!(reply.status, 403, "{url}: {:#}", reply.body);
+        assert!(matches!(reply.status, 403 | 422), "{url}: {:#}", reply.body);
     }
     assert!(sink.requests().is_empty(), "nothing went out: {:?}", sink.requests());
 }

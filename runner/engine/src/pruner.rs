@@ -206,7 +206,7 @@ impl Inner {
         budget: &mut Budget,
         pruned: &mut Pruned,
     ) -> Result<(), EngineError> {
-        if !self.store.is_day_needed(rules, day, now, false).await? {
+        if day.is_over(now) && !self.store.is_day_needed(rules, day, now, false).await? {
             let mut after = None;
             loop {
                 after = self.store.note_day_successes(day, after, ROWS_MAX).await?;
@@ -223,6 +223,7 @@ impl Inner {
                     pruned.more = true;
                     return Ok(());
                 }
+                Dropped::Before => return Ok(()),
                 Dropped::Needed => {}
             }
         }
@@ -246,7 +247,7 @@ impl Inner {
             if !rules.logs_may_be_due(day, now) {
                 continue;
             }
-            if !self.store.is_day_needed(rules, day, now, true).await? {
+            if day.is_over(now) && !self.store.is_day_needed(rules, day, now, true).await? {
                 match self.store.drop_log_day(rules, day, now).await? {
                     Dropped::Gone => {
                         pruned.log_days.push(day.0);
@@ -256,6 +257,7 @@ impl Inner {
                         pruned.more = true;
                         continue;
                     }
+                    Dropped::Before => continue,
                     Dropped::Needed => {}
                 }
             }
@@ -286,7 +288,7 @@ impl Inner {
             (Partitioned::Assignments, assignments),
         ] {
             for day in store.partition_days(table).await? {
-                if day.end() > before {
+                if day.end() > before || !day.is_over(now) {
                     break;
                 }
                 if store.drop_day(table, day).await? == Dropped::Busy {
@@ -331,13 +333,14 @@ impl Inner {
             }
         }
         for day in self.store.partition_days(Partitioned::Runs).await? {
-            if rules.may_be_due(day, now) && !self.store.is_day_needed(&rules, day, now, false).await? {
+            if rules.may_be_due(day, now) && day.is_over(now) && !self.store.is_day_needed(&rules, day, now, false).await? {
                 pruned.days.push(day.0);
             }
         }
         if rules.logs_go_first() {
             for day in self.store.partition_days(Partitioned::Logs).await? {
                 if rules.logs_may_be_due(day, now)
+                    && day.is_over(now)
                     && !pruned.days.contains(&day.0)
                     && !self.store.is_day_needed(&rules, day, now, true).await?
                 {

@@ -42,6 +42,9 @@ const LOCK_WAIT: &str = "300ms";
 /// How long instants are remembered beyond their runs.
 pub const INSTANTS_KEPT: TimeDelta = TimeDelta::days(400);
 
+/// Partitions are made from yesterday on; only what lies before that is dropped.
+const OVER_AFTER: TimeDelta = TimeDelta::days(1);
+
 /// Up to how many rows a preview counts.
 pub const COUNT_MAX: i64 = 1_000_000;
 
@@ -58,6 +61,11 @@ impl Day {
     /// The first instant of the next day.
     pub fn end(self) -> Time {
         Self(self.0.checked_add_days(Days::new(1)).unwrap_or(NaiveDate::MAX)).start()
+    }
+
+    /// Whether it has been over for long enough that nobody makes its partitions again.
+    pub fn is_over(self, now: Time) -> bool {
+        self.end() + OVER_AFTER <= now
     }
 
     fn ids(self) -> (Uuid, Uuid) {
@@ -158,6 +166,8 @@ pub enum Dropped {
     Gone,
     /// Not all that is in it has ended and is due.
     Needed,
+    /// They were gone already.
+    Before,
     /// Somebody has one of its tables; later.
     Busy,
 }
@@ -297,11 +307,8 @@ impl Store {
     /// Removes up to `limit` due runs of a day, or of the default partition, with all that belongs to them.
     pub async fn prune_runs(&self, rules: &RunRules, day: Option<Day>, now: Time, limit: i64) -> Result<u64, StoreError> {
         let mut tx = self.begin().await?;
-        let (first, behind) = match day {
-            Some(day) => day.ids(),
-            None => (Uuid::nil(), Uuid::max()),
-        };
-        let ids = if day.is_some() {
+        let ids = if let Some(day) = day {
+            let (first, behind) = day.ids();
             sqlx::query_file_scalar!(
                 "src/sql/due_runs.sql",
                 &rules.groups,
@@ -483,14 +490,19 @@ impl Store {
                 .await?;
             }
         }
+        let mut any = false;
         for table in tables {
-            sqlx::query!(
+            any |= sqlx::query_scalar!(
                 r#"SELECT heddle.drop_partition($1, $2) AS "dropped!""#,
                 table.name(),
                 day.0
             )
             .fetch_one(&mut *tx)
             .await?;
+        }
+        if !any {
+            // Another node was quicker.
+            return Ok(Dropped::Before);
         }
         tx.commit().await?;
         Ok(Dropped::Gone)
@@ -710,6 +722,7 @@ mod tests {
         assert_eq!(day.start().to_rfc3339(), "2026-11-20T00:00:00+00:00");
         assert_eq!(day.end().to_rfc3339(), "2026-11-21T00:00:00+00:00");
         let (first, behind) = day.ids();
+        assert!(!day.is_over(day.end()) && day.is_over(day.end() + TimeDelta::days(1)));
         assert!(first < behind && behind == Day(day.0.succ_opt().unwrap()).ids().0);
     }
 
