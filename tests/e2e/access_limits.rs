@@ -1,10 +1,9 @@
 //! Who asks too often, or from where nobody should: wrong tokens by the thousand, devices, nodes that would be open.
 
-use std::time::Instant;
-
 use futures::StreamExt;
 use heddle_tests::{TOKEN, World, eventually, run_program};
 use serde_json::json;
+use tokio::time::Instant;
 
 const DEVICE_KEY: &str = "the device key of the end-to-end tests";
 

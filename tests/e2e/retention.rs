@@ -49,6 +49,14 @@ async fn copy(sql: &tokio_postgres::Client, run: &str, day: &str, ended: &str, k
     id
 }
 
+/// The day so many days ago, in UTC.
+async fn day(sql: &tokio_postgres::Client, ago: i32) -> String {
+    sql.query_one("SELECT ((now() AT TIME ZONE 'UTC')::date - $1::int)::text", &[&ago])
+        .await
+        .unwrap()
+        .get(0)
+}
+
 async fn count(sql: &tokio_postgres::Client, what: &str) -> i64 {
     sql.query_one(&format!("SELECT count(*) FROM heddle.{what}"), &[])
         .await
@@ -107,7 +115,7 @@ async fn the_hot_view() {
     for query in ["", "?group=g", "?limit=1", "?history=false"] {
         assert_eq!(found(query).await, [new.clone()], "{query}");
     }
-    let today = chrono::Utc::now().date_naive().to_string();
+    let today = day(&sql, 0).await;
     for query in [
         "?history=true",
         "?state=succeeded",
@@ -247,7 +255,7 @@ async fn shorter_than_the_others() {
     let node = world.node().await;
     let brief = ended(&node, "brief", with(hello(), json!({"retention": {"runs": "1h"}}))).await;
     // A day on which others may still be wanted.
-    let lately = (chrono::Utc::now() - chrono::TimeDelta::days(10)).date_naive().to_string();
+    let lately = day(&sql, 10).await;
     let brief = copy(&sql, &brief, &lately, &format!("{lately} 11:00+00"), "a").await;
     let quiet = ended(&node, "quiet", with(hello(), json!({"retention": {"logs": "1h"}}))).await;
     let plain = ended(&node, "plain", hello()).await;
