@@ -45,7 +45,10 @@ async fn wrong_tokens_by_the_thousand() {
     })
     .await;
     let log = node.log();
-    assert!(!log.contains("hdl_wrong") && !log.contains(TOKEN), "tokens are not logged");
+    assert!(
+        !log.contains("hdl_wrong") && !log.contains(TOKEN),
+        "tokens are not logged"
+    );
 }
 
 /// How often one token may ask can be bounded.
@@ -59,7 +62,10 @@ async fn a_rate_for_each_token() {
         .collect()
         .await;
     assert!(statuses.contains(&429), "{statuses:?}");
-    assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+    assert!(
+        statuses.iter().all(|status| matches!(status, 200 | 429)),
+        "{statuses:?}"
+    );
     node.with_token(None).get("/healthz").await.expect_status(200);
 }
 
@@ -149,7 +155,10 @@ async fn devices() {
     let node = world
         .options()
         .env("HEDDLE_DEVICE_KEY", DEVICE_KEY)
-        .env("HEDDLE_DEVICE_KEY_PREVIOUS", "the key before that, which was as long as it")
+        .env(
+            "HEDDLE_DEVICE_KEY_PREVIOUS",
+            "the key before that, which was as long as it",
+        )
         .start()
         .await;
     let sign = |key: &str, uid: &str, expires_in: &str| {
@@ -165,7 +174,10 @@ async fn devices() {
     let device = node.with_token(Some(&token));
     assert_eq!(device.post("/v1/dispatch/u1/next", json!({})).await.status, 204);
     assert_eq!(device.post("/v1/dispatch/u2/next", json!({})).await.status, 403);
-    assert_eq!(device.post("/v1/queues/q/claims", json!({"worker": "w"})).await.status, 403);
+    assert_eq!(
+        device.post("/v1/queues/q/claims", json!({"worker": "w"})).await.status,
+        403
+    );
     assert_eq!(device.get("/v1/groups").await.status, 403);
     let me = device.get("/v1/session").await.expect_status(200);
     assert_eq!((&me["actor"], &me["uids"]), (&json!("uid:u1"), &json!(["u1"])));
@@ -173,7 +185,11 @@ async fn devices() {
     assert_eq!(node.with_token(Some(&former)).get("/v1/session").await.status, 200);
     let foreign = sign("a key that this node has never been given", "u1", "10m").unwrap();
     for wrong in [foreign.as_str(), &token[..token.len() - 2], &token[1..], "a.b.c"] {
-        assert_eq!(node.with_token(Some(wrong)).get("/v1/session").await.status, 401, "{wrong}");
+        assert_eq!(
+            node.with_token(Some(wrong)).get("/v1/session").await.status,
+            401,
+            "{wrong}"
+        );
     }
     assert!(sign("short", "u1", "10m").unwrap_err().contains("32 bytes"));
     assert!(sign(DEVICE_KEY, "u1", "2d").unwrap_err().contains("--expires-in"));

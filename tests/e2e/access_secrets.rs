@@ -50,9 +50,12 @@ async fn secrets_are_granted_to_tasks() {
     let world = World::new().await;
     let node = world.node().await;
     for name in ["door", "gate"] {
-        node.put(&format!("/v1/secrets/{name}"), json!({"value": "sesame", "groups": ["g"]}))
-            .await
-            .expect_status(201);
+        node.put(
+            &format!("/v1/secrets/{name}"),
+            json!({"value": "sesame", "groups": ["g"]}),
+        )
+        .await
+        .expect_status(201);
     }
     node.put_group("g", signs_in(json!({"secret": "gate"}))).await;
     let run = node.run("g", json!({})).await;
@@ -103,14 +106,26 @@ async fn keys_are_changed() {
     let output = run_program(&arguments, &[("HEDDLE_SECRETS_KEY", NEXT_KEY)]);
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    for words in ["HEDDLE_SECRETS_KEY", "HEDDLE_SECRETS_KEY_PREVIOUS", "secret `door`", "connection `shop`"] {
+    for words in [
+        "HEDDLE_SECRETS_KEY",
+        "HEDDLE_SECRETS_KEY_PREVIOUS",
+        "secret `door`",
+        "connection `shop`",
+    ] {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!said.contains(NEXT_KEY) && !said.contains("sesame"), "{said}");
     let between = keyed(&world, NEXT_KEY, Some(KEY)).start().await;
     assert_eq!(between.run("g", json!({})).await["state"], "succeeded");
     let output = run_program(
-        &["secret", "reseal", "--url", between.base(), "--token", heddle_tests::TOKEN],
+        &[
+            "secret",
+            "reseal",
+            "--url",
+            between.base(),
+            "--token",
+            heddle_tests::TOKEN,
+        ],
         &[],
     );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -225,8 +240,12 @@ async fn audit() {
     ops.put_group("g", with(one(crate::sleeps(601.0)), json!({"description": "longer"})))
         .await;
     let run = ops.start("g", json!({})).await;
-    ops.post(&format!("/v1/runs/{run}/pause"), json!({})).await.expect_status(200);
-    ops.post(&format!("/v1/runs/{run}/resume"), json!({})).await.expect_status(200);
+    ops.post(&format!("/v1/runs/{run}/pause"), json!({}))
+        .await
+        .expect_status(200);
+    ops.post(&format!("/v1/runs/{run}/resume"), json!({}))
+        .await
+        .expect_status(200);
     ops.put(
         &format!("/v1/runs/{run}/tasks/t/state"),
         json!({"state": "failed", "reason": "seen to"}),
@@ -236,7 +255,9 @@ async fn audit() {
     ops.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({}))
         .await
         .expect_status(200);
-    ops.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.expect_status(200);
+    ops.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
     ops.ended(&run).await;
     let again = ops.post(&format!("/v1/runs/{run}/rerun"), json!({})).await;
     let again = heddle_tests::id(&again.body);
@@ -248,7 +269,10 @@ async fn audit() {
     .expect_status(200);
     ops.delete(&format!("/v1/runs/{run}")).await.expect_status(204);
     // What is refused leaves no trace.
-    assert_eq!(ops.post(&format!("/v1/runs/{again}/pause"), json!({})).await.status, 409);
+    assert_eq!(
+        ops.post(&format!("/v1/runs/{again}/pause"), json!({})).await.status,
+        409
+    );
     let rows = node.all(&format!("/v1/audit?kind=run&thing={run}")).await;
     let actions: Vec<&str> = rows.iter().rev().map(|row| row["action"].as_str().unwrap()).collect();
     assert_eq!(actions, ["pause", "resume", "override", "retry", "cancel", "delete"]);

@@ -45,7 +45,10 @@ async fn a_session_is_begun_used_and_ended() {
     let origin = node.base().to_owned();
     let (cookie, reply) = sign_in(node, TOKEN, &[("origin", &origin)]).await;
     assert_eq!(reply.status, 201, "{:#}", reply.body);
-    assert_eq!((&reply.body["actor"], &reply.body["role"]), (&json!("e2e"), &json!("admin")));
+    assert_eq!(
+        (&reply.body["actor"], &reply.body["role"]),
+        (&json!("e2e"), &json!("admin"))
+    );
     assert!(reply.body["expires_at"].is_string());
     let set = reply.headers["set-cookie"].to_str().unwrap();
     for attribute in ["HttpOnly", "SameSite=Lax", "Path=/", "Max-Age="] {
@@ -73,7 +76,10 @@ async fn a_session_is_begun_used_and_ended() {
         (&[("sec-fetch-site", "same-site"), ("origin", own)], 403),
         (&[("sec-fetch-site", "none")], 403),
         (&[("origin", own)], 201),
-        (&[("sec-fetch-site", "same-origin"), ("origin", "https://behind.a.proxy")], 200),
+        (
+            &[("sec-fetch-site", "same-origin"), ("origin", "https://behind.a.proxy")],
+            200,
+        ),
     ];
     for (headers, status) in cases {
         let reply = page(node, Method::PUT, "/v1/pools/p", &cookie, headers).await;
@@ -88,7 +94,12 @@ async fn a_session_is_begun_used_and_ended() {
     // Nobody is signed in from elsewhere, nor out.
     let elsewhere = [("origin", "https://evil.example")];
     assert_eq!(sign_in(node, TOKEN, &elsewhere).await.1.status, 403);
-    assert_eq!(page(node, Method::DELETE, "/v1/session", &cookie, &elsewhere).await.status, 403);
+    assert_eq!(
+        page(node, Method::DELETE, "/v1/session", &cookie, &elsewhere)
+            .await
+            .status,
+        403
+    );
     page(node, Method::GET, "/v1/session", &cookie, &[])
         .await
         .expect_status(200);
@@ -131,7 +142,10 @@ async fn a_session_is_worth_what_its_token_is() {
     let body = json!({"name": "v", "role": "viewer", "expires_at": soon.to_rfc3339()});
     let made = node.post("/v1/tokens", body).await.expect_status(201);
     let (cookie, reply) = sign_in(&node, made["token"].as_str().unwrap(), &[]).await;
-    assert_eq!(reply.body["expires_at"], made["expires_at"], "a token's end is its sessions' end");
+    assert_eq!(
+        reply.body["expires_at"], made["expires_at"],
+        "a token's end is its sessions' end"
+    );
     let origin = node.base().to_owned();
     let own = [("origin", origin.as_str())];
     page(&node, Method::GET, "/v1/runs", &cookie, &[])

@@ -58,7 +58,9 @@ async fn tried(node: &Node, group: &str, tasks: Vec<Value>) -> Vec<Value> {
     let count = named.len();
     node.put_group(group, json!({"tasks": named})).await;
     let run = node.run(group, json!({})).await;
-    (0..count).map(|index| task(&run, &format!("t{index:02}")).clone()).collect()
+    (0..count)
+        .map(|index| task(&run, &format!("t{index:02}")).clone())
+        .collect()
 }
 
 #[tokio::test]
@@ -76,7 +78,11 @@ async fn nobody_is_sent_to_private_addresses() {
     for (found, url) in tried(&node, "calls", calls).await.iter().zip(&urls) {
         assert_eq!(found["state"], "failed", "{url}: {found:#}");
         // Fatal: to try again would change nothing.
-        assert_eq!((&found["error"]["kind"], &found["attempt"]), (&json!("http"), &json!(1)), "{url}");
+        assert_eq!(
+            (&found["error"]["kind"], &found["attempt"]),
+            (&json!("http"), &json!(1)),
+            "{url}"
+        );
         let said = found["error"]["message"].as_str().unwrap();
         assert!(
             said.contains("not public") || said.contains("cannot be resolved"),
@@ -85,7 +91,14 @@ async fn nobody_is_sent_to_private_addresses() {
         assert!(!said.contains("password"), "{said}");
     }
     // A script that was granted the host is under the same policy.
-    let granted = ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "*.localhost", "10.0.0.1"];
+    let granted = [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "169.254.169.254",
+        "*.localhost",
+        "10.0.0.1",
+    ];
     let fetches = urls
         .iter()
         .map(|url| json!({"script": "fetch", "params": {"url": url}, "allow_hosts": granted}))

@@ -11,7 +11,10 @@ async fn copy(sql: &tokio_postgres::Client, run: &str, day: &str, ended: &str, k
         .await
         .unwrap();
     let id: String = sql
-        .query_one("SELECT heddle.uuid_v7(($1::text || ' 10:00+00')::timestamptz)::text", &[&day])
+        .query_one(
+            "SELECT heddle.uuid_v7(($1::text || ' 10:00+00')::timestamptz)::text",
+            &[&day],
+        )
         .await
         .unwrap()
         .get(0);
@@ -127,7 +130,9 @@ async fn the_hot_view() {
         assert_eq!(found(query).await, [new.clone(), old.clone()], "{query}");
     }
     assert_eq!(node.run_now(&old).await["state"], "succeeded");
-    node.put("/v1/retention", json!({"hot": "10d"})).await.expect_status(200);
+    node.put("/v1/retention", json!({"hot": "10d"}))
+        .await
+        .expect_status(200);
     assert_eq!(found("?group=g").await.len(), 2);
     node.get("/v1/runs?history=perhaps").await.expect_problem(400, &[]);
 }
@@ -139,7 +144,12 @@ async fn days_are_dropped() {
     let sql = hold_still(&world).await;
     let nodes = world.nodes(2).await;
     let node = &nodes[0];
-    let run = ended(node, "g", one(json!({"script": "fetch", "params": {"url": "http://x"}}))).await;
+    let run = ended(
+        node,
+        "g",
+        one(json!({"script": "fetch", "params": {"url": "http://x"}})),
+    )
+    .await;
     let mut old = Vec::new();
     for n in 0..5 {
         let key = format!("key-{n}");
@@ -152,12 +162,16 @@ async fn days_are_dropped() {
     .await
     .unwrap();
     let submission = |n: usize| json!({"key": format!("key-{n}")});
-    node.post("/v1/groups/g/runs", submission(1))
-        .await
-        .expect_status(409);
+    node.post("/v1/groups/g/runs", submission(1)).await.expect_status(409);
     let preview = prune(node, true).await;
-    assert_eq!((preview["dry_run"].clone(), preview["runs"].clone()), (json!(true), json!(5)));
-    assert_eq!(preview["by_state"], json!({"succeeded": 1, "failed": 4, "cancelled": 0}));
+    assert_eq!(
+        (preview["dry_run"].clone(), preview["runs"].clone()),
+        (json!(true), json!(5))
+    );
+    assert_eq!(
+        preview["by_state"],
+        json!({"succeeded": 1, "failed": 4, "cancelled": 0})
+    );
     assert_eq!(days(&preview), ["2020-01-01"]);
     node.run_now(&old[0]).await;
     // Both at once: one of them has it.
@@ -184,9 +198,7 @@ async fn days_are_dropped() {
     })
     .await;
     assert_eq!(count(&sql, "run_keys").await, 0);
-    node.post("/v1/groups/g/runs", submission(1))
-        .await
-        .expect_status(202);
+    node.post("/v1/groups/g/runs", submission(1)).await.expect_status(202);
     // Of instants, the newest of the group stays; and successes are remembered.
     assert_eq!(count(&sql, "run_instants WHERE logical_time < '2021-01-01'").await, 1);
     assert_eq!(count(&sql, "successes WHERE logical_time < '2021-01-01'").await, 1);
@@ -228,9 +240,17 @@ async fn runs_are_removed_one_by_one() {
     .await
     .unwrap();
     let preview = prune(&node, true).await;
-    assert_eq!((preview["runs"].clone(), days(&preview).len()), (json!(2), 0), "{preview:#}");
+    assert_eq!(
+        (preview["runs"].clone(), days(&preview).len()),
+        (json!(2), 0),
+        "{preview:#}"
+    );
     let pruned = prune(&node, false).await;
-    assert_eq!((pruned["runs"].clone(), days(&pruned).len()), (json!(2), 0), "{pruned:#}");
+    assert_eq!(
+        (pruned["runs"].clone(), days(&pruned).len()),
+        (json!(2), 0),
+        "{pruned:#}"
+    );
     for id in [&gone, &late] {
         node.get(&format!("/v1/runs/{id}")).await.expect_problem(404, &[]);
         for table in ["attempts", "logs", "run_keys"] {
@@ -285,9 +305,16 @@ async fn a_dump_is_in_nobodys_way() {
     copy(&sql, &run, "2020-04-01", "2020-04-01 11:00+00", "a").await;
     let mut dump = world.sql().await;
     let reading = dump.transaction().await.unwrap();
-    reading.query("SELECT count(*) FROM heddle.runs_done", &[]).await.unwrap();
+    reading
+        .query("SELECT count(*) FROM heddle.runs_done", &[])
+        .await
+        .unwrap();
     let pruned = prune(&node, false).await;
-    assert_eq!((pruned["more"].clone(), days(&pruned).len()), (json!(true), 0), "{pruned:#}");
+    assert_eq!(
+        (pruned["more"].clone(), days(&pruned).len()),
+        (json!(true), 0),
+        "{pruned:#}"
+    );
     assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
     reading.commit().await.unwrap();
     assert_eq!(days(&prune(&node, false).await), ["2020-04-01"]);
@@ -335,7 +362,9 @@ async fn nobody_has_to_ask() {
     let sql = world.sql().await;
     copy(&sql, &run, "2020-06-01", "2020-06-01 11:00+00", "a").await;
     nodes[0].kill();
-    sql.batch_execute("UPDATE heddle.upkeep SET due_at = now()").await.unwrap();
+    sql.batch_execute("UPDATE heddle.upkeep SET due_at = now()")
+        .await
+        .unwrap();
     heddle_tests::eventually("a round of the pruner", async || {
         (count(&sql, "runs_done WHERE id < heddle.uuid_floor('2021-01-01')").await == 0).then_some(())
     })
@@ -359,9 +388,16 @@ async fn other_rows() {
     .unwrap();
     assert_eq!(node.all("/v1/audit?name=old").await.len(), 1);
     let preview = prune(&node, true).await;
-    assert_eq!((preview["audit"].clone(), preview["events"].clone()), (json!(1), json!(2)));
+    assert_eq!(
+        (preview["audit"].clone(), preview["events"].clone()),
+        (json!(1), json!(2))
+    );
     let pruned = prune(&node, false).await;
-    assert_eq!((pruned["audit"].clone(), pruned["events"].clone()), (json!(1), json!(1)), "{pruned:#}");
+    assert_eq!(
+        (pruned["audit"].clone(), pruned["events"].clone()),
+        (json!(1), json!(1)),
+        "{pruned:#}"
+    );
     assert_eq!(node.all("/v1/audit?name=old").await.len(), 0);
     assert_eq!(count(&sql, "events WHERE at < '2021-01-01'").await, 0);
     node.run_now(&run).await;
@@ -378,16 +414,16 @@ async fn settings() {
     node.put("/v1/retention", wrong)
         .await
         .expect_problem(422, &["/runs", "/states/failed"]);
-    for (body, pointer) in [
-        (json!({"nope": "1d"}), "/nope"),
-        (json!({"runs": 5}), "/runs"),
-    ] {
+    for (body, pointer) in [(json!({"nope": "1d"}), "/nope"), (json!({"runs": 5}), "/runs")] {
         node.put("/v1/retention", body).await.expect_problem(422, &[pointer]);
     }
     let running = json!({"states": {"running": "1d"}});
     assert_eq!(node.put("/v1/retention", running).await.status, 422);
     let wanted = json!({"runs": "7d", "states": {"failed": "30d"}, "logs": "2d"});
-    let preview = node.put("/v1/retention?dry_run=true", wanted.clone()).await.expect_status(200);
+    let preview = node
+        .put("/v1/retention?dry_run=true", wanted.clone())
+        .await
+        .expect_status(200);
     assert_eq!((&preview["dry_run"], &preview["runs"]), (&json!(true), &json!(0)));
     assert_eq!(node.get("/v1/retention").await.body, default);
     node.put("/v1/retention", wanted.clone()).await.expect_status(200);

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{
-    apply, backfill, dispatch, group, named, nodes, queue, retention, run, script, token, topic,
-};
+use crate::commands::{apply, backfill, dispatch, group, named, nodes, queue, retention, run, script, token, topic};
 use crate::config::{NodeOptions, ServeOptions};
 use crate::session::Connection;
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use heddle_domain::{Chance, Time};
 use heddle_domain::dispatch::HORIZON_MAX;
+use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
 use heddle_engine::{Counters, DispatchConfig, Engine, EngineConfig, NodeClock, SystemChance};
 use heddle_http::access::{DEVICE_KEY_BYTES_MIN, USES_WRITTEN_EVERY};
@@ -163,7 +163,9 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
 /// Notes which tokens are used, many in one statement.
 async fn write_token_uses(app: App, closing: CancellationToken) {
     loop {
-        let ended = tokio::time::timeout(USES_WRITTEN_EVERY, closing.cancelled()).await.is_ok();
+        let ended = tokio::time::timeout(USES_WRITTEN_EVERY, closing.cancelled())
+            .await
+            .is_ok();
         app.write_token_uses().await;
         if ended {
             return;

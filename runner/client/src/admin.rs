@@ -69,7 +69,10 @@ impl Client {
 
     /// Seals secrets and connections with the current key: the last step of changing it.
     pub async fn reseal_secrets(&self) -> Result<Value> {
-        self.post(&["v1", "secrets-key", "reseal"]).json(&json!({})).send().await
+        self.post(&["v1", "secrets-key", "reseal"])
+            .json(&json!({}))
+            .send()
+            .await
     }
 
     /// Who the client's token says that it is: `{actor, role, queues, uids, expires_at}`.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use heddle_domain::{Faults, Time};
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, Event, Progress, Refused, TaskKey, decide};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
+use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::live::{Completion, LiveRun, RunFacts, RunWrite};
@@ -306,7 +306,10 @@ impl Inner {
             .await
     }
 
-    #[allow(clippy::too_many_arguments, reason = "what every control ends with, told apart by name")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what every control ends with, told apart by name"
+    )]
     async fn finish_control(
         self: &Arc<Self>,
         mut completion: Completion,
@@ -319,9 +322,7 @@ impl Inner {
     ) -> Result<(), ControlError> {
         let (actions, state, progress) = self.decide_control(&mut completion, live, context, &event).await?;
         if let Some(noted) = noted {
-            noted
-                .write(&mut completion, run, self.now(), live.state, state)
-                .await?;
+            noted.write(&mut completion, run, self.now(), live.state, state).await?;
         }
         let mut after = After::default();
         let mut room = if self.backlog.load(std::sync::atomic::Ordering::Relaxed) {

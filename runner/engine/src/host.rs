@@ -29,12 +29,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(
-        inner: Arc<Inner>,
-        context: Arc<RunContext>,
-        at: AttemptKey,
-        hand: &Hand,
-    ) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, context: Arc<RunContext>, at: AttemptKey, hand: &Hand) -> Self {
         Self {
             inner,
             context,

@@ -283,10 +283,7 @@ impl Inner {
         let store = &self.store;
         let events = now - retention.events.chrono();
         let assignments = now - retention.assignments.chrono();
-        for (table, before) in [
-            (Partitioned::Events, events),
-            (Partitioned::Assignments, assignments),
-        ] {
+        for (table, before) in [(Partitioned::Events, events), (Partitioned::Assignments, assignments)] {
             for day in store.partition_days(table).await? {
                 if day.end() > before || !day.is_over(now) {
                     break;
@@ -310,7 +307,10 @@ impl Inner {
         let mut unnamed = 0;
         prune!(store.prune_events(events, ROWS_MAX), pruned.events);
         prune!(store.prune_assignments(assignments, ROWS_MAX), pruned.assignments);
-        prune!(store.prune_audit(now - retention.audit.chrono(), ROWS_MAX), pruned.audit);
+        prune!(
+            store.prune_audit(now - retention.audit.chrono(), ROWS_MAX),
+            pruned.audit
+        );
         prune!(store.prune_changes(now - CHANGES_KEPT, ROWS_MAX), unnamed);
         prune!(store.prune_sessions(now, ROWS_MAX), unnamed);
         prune!(store.prune_nodes(now - NODES_KEPT, ROWS_MAX), unnamed);
@@ -333,7 +333,10 @@ impl Inner {
             }
         }
         for day in self.store.partition_days(Partitioned::Runs).await? {
-            if rules.may_be_due(day, now) && day.is_over(now) && !self.store.is_day_needed(&rules, day, now, false).await? {
+            if rules.may_be_due(day, now)
+                && day.is_over(now)
+                && !self.store.is_day_needed(&rules, day, now, false).await?
+            {
                 pruned.days.push(day.0);
             }
         }

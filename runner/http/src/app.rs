@@ -93,7 +93,10 @@ impl Counts {
         );
         for (index, count) in self.answers.iter().enumerate() {
             let count = count.load(Ordering::Relaxed);
-            text.push_str(&format!("heddle_http_answers_total{{status=\"{}xx\"}} {count}\n", index + 1));
+            text.push_str(&format!(
+                "heddle_http_answers_total{{status=\"{}xx\"}} {count}\n",
+                index + 1
+            ));
         }
         text.push_str(
             "# HELP heddle_http_requests_in_flight Requests that are not answered yet.\n\

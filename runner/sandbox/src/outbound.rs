@@ -567,7 +567,12 @@ mod tests {
                 }
             }
         }
-        for other in ["ftp://1.1.1.1/", "file:///etc/passwd", "data:,x", "gopher://1.1.1.1:70/"] {
+        for other in [
+            "ftp://1.1.1.1/",
+            "file:///etc/passwd",
+            "data:,x",
+            "gopher://1.1.1.1:70/",
+        ] {
             let refused = policy.check_url(&Url::parse(other).unwrap()).unwrap_err();
             assert!(matches!(refused, Refused::NotHttp(_)), "{other}");
         }
@@ -592,10 +597,12 @@ mod tests {
         });
         let asked = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&asked);
-        let policy = OutboundPolicy::new(&["127.0.0.2".into()]).unwrap().with_names(move |_| {
-            let first = counter.fetch_add(1, Ordering::SeqCst) == 0;
-            vec![if first { "127.0.0.2" } else { "127.0.0.1" }.parse().unwrap()]
-        });
+        let policy = OutboundPolicy::new(&["127.0.0.2".into()])
+            .unwrap()
+            .with_names(move |_| {
+                let first = counter.fetch_add(1, Ordering::SeqCst) == 0;
+                vec![if first { "127.0.0.2" } else { "127.0.0.1" }.parse().unwrap()]
+            });
         let client = policy.client().unwrap();
         let url = format!("http://rebound.example:{port}/");
         assert!(client.get(&url).send().await.unwrap().status().is_success());

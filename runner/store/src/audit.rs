@@ -71,7 +71,16 @@ impl Completion {
         after: &Value,
     ) -> Result<(), StoreError> {
         let name = run.to_string();
-        write(self.connection(), by, action, Noun::Run, &name, Some(before), Some(after)).await
+        write(
+            self.connection(),
+            by,
+            action,
+            Noun::Run,
+            &name,
+            Some(before),
+            Some(after),
+        )
+        .await
     }
 }
 

@@ -56,12 +56,7 @@ impl Store {
 
     /// Seals with the current key what older ones sealed. What came half-way is right: each row has its key's
     /// fingerprint.
-    pub async fn reseal(
-        &self,
-        by: By<'_>,
-        keys: &SecretKeys,
-        chance: &dyn Chance,
-    ) -> Result<Resealed, StoreError> {
+    pub async fn reseal(&self, by: By<'_>, keys: &SecretKeys, chance: &dyn Chance) -> Result<Resealed, StoreError> {
         let mut done = Resealed::default();
         loop {
             let secrets = self.reseal_secrets(keys, chance).await?;

@@ -221,13 +221,7 @@ struct Look<'a> {
 impl Store {
     /// Whether this node is the one that does what is due now; it will be due again `after` that. With `early`, even if it
     /// is not due yet.
-    pub async fn take_upkeep(
-        &self,
-        name: &str,
-        now: Time,
-        after: TimeDelta,
-        early: bool,
-    ) -> Result<bool, StoreError> {
+    pub async fn take_upkeep(&self, name: &str, now: Time, after: TimeDelta, early: bool) -> Result<bool, StoreError> {
         Ok(sqlx::query!(
             "UPDATE heddle.upkeep SET due_at = $2::timestamptz + $3::bigint * interval '1 microsecond'
               WHERE name = $1 AND (due_at <= $2 OR $4)",
@@ -305,7 +299,13 @@ impl Store {
     }
 
     /// Removes up to `limit` due runs of a day, or of the default partition, with all that belongs to them.
-    pub async fn prune_runs(&self, rules: &RunRules, day: Option<Day>, now: Time, limit: i64) -> Result<u64, StoreError> {
+    pub async fn prune_runs(
+        &self,
+        rules: &RunRules,
+        day: Option<Day>,
+        now: Time,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
         let mut tx = self.begin().await?;
         let ids = if let Some(day) = day {
             let (first, behind) = day.ids();
@@ -389,7 +389,12 @@ impl Store {
 
     /// Notes the successes of a day's runs that belong to instants, `limit` at a time behind `after`; answers where the
     /// next batch begins.
-    pub async fn note_day_successes(&self, day: Day, after: Option<Uuid>, limit: i64) -> Result<Option<Uuid>, StoreError> {
+    pub async fn note_day_successes(
+        &self,
+        day: Day,
+        after: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Option<Uuid>, StoreError> {
         let (first, behind) = day.ids();
         Ok(sqlx::query_scalar!(
             r#"WITH batch AS (

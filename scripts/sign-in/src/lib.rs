@@ -35,7 +35,11 @@ mod tests {
     fn a_secret_that_is_granted_is_read() {
         let _host = Host::new().secret("door", "open sesame");
         assert_eq!(HeddleTask::run(r#"{"secret": "door"}"#).unwrap(), r#"{"length":11}"#);
-        assert!(HeddleTask::run(r#"{"secret": "door", "refused": true}"#).unwrap_err().is_fatal());
+        assert!(
+            HeddleTask::run(r#"{"secret": "door", "refused": true}"#)
+                .unwrap_err()
+                .is_fatal()
+        );
         assert!(HeddleTask::run(r#"{"secret": "gate"}"#).is_err());
     }
 }

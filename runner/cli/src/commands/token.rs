@@ -88,7 +88,9 @@ pub(crate) fn sign(sign: &Sign, output: Format) -> Result<ExitCode> {
     let token = signer.sign(&sign.uid, expires_at);
     // What nodes would not take is no token.
     if signer.verify(&token, now).is_none() {
-        return Err(usage("--uid: a uid has 1 to 250 characters, none of them a control character"));
+        return Err(usage(
+            "--uid: a uid has 1 to 250 characters, none of them a control character",
+        ));
     }
     let value = json!({ "uid": sign.uid, "expires_at": expires_at, "token": token });
     output.print(&value, |_| token.clone())?;

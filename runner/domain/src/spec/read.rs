@@ -44,7 +44,9 @@ pub fn parse_submission(value: &Value) -> Result<SubmissionSpec, Faults> {
     match value {
         Value::Object(fields) if fields.iter().any(is_absent) => {
             let given = fields.iter().filter(|&(key, value)| !is_absent((key, value)));
-            read(&Value::Object(given.map(|(key, value)| (key.clone(), value.clone())).collect()))
+            read(&Value::Object(
+                given.map(|(key, value)| (key.clone(), value.clone())).collect(),
+            ))
         }
         _ => read(value),
     }

@@ -129,15 +129,24 @@ mod tests {
 
     #[test]
     fn cookies_are_read_and_written() {
-        assert_eq!(cookie(&headers(&[("cookie", "a=b; heddle_session=hds_x; c=d")])), Some("hds_x"));
-        assert_eq!(cookie(&headers(&[("cookie", "xheddle_session=hds_x; heddle_session=")])), None);
+        assert_eq!(
+            cookie(&headers(&[("cookie", "a=b; heddle_session=hds_x; c=d")])),
+            Some("hds_x")
+        );
+        assert_eq!(
+            cookie(&headers(&[("cookie", "xheddle_session=hds_x; heddle_session=")])),
+            None
+        );
         let now = crate::moment::parse_moment("2026-11-20T08:00:00Z").unwrap();
         let set = |of: &[(&'static str, &str)]| {
             let value = set_cookie(&headers(of), Some(("hds_x", now, now + SESSION_FOR))).unwrap();
             value.to_str().unwrap().to_owned()
         };
         let plain = set(&[]);
-        assert_eq!(plain, "heddle_session=hds_x; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax");
+        assert_eq!(
+            plain,
+            "heddle_session=hds_x; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax"
+        );
         assert!(set(&[("x-forwarded-proto", "https")]).ends_with("; Secure"));
         assert!(set(&[("origin", "https://h.example")]).ends_with("; Secure"));
         let end = set_cookie(&HeaderMap::new(), None).unwrap();

@@ -181,7 +181,13 @@ pub(crate) async fn look_up(
                 memory.good.clear();
             }
             let until = now + TOKEN_TTL;
-            memory.good.insert(hash, Known { row: row.clone(), until });
+            memory.good.insert(
+                hash,
+                Known {
+                    row: row.clone(),
+                    until,
+                },
+            );
         }
         Some(_) => {}
         None => {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use heddle_domain::{Clock, Name};
 use heddle_domain::id::RunId;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::TaskState;
+use heddle_domain::{Clock, Name};
 use heddle_engine::{BulkAction, Engine, Submission as EngineSubmission};
 use heddle_store::change::{By, Noun};
 use heddle_store::run::{RunDetail, RunFilter as StoreFilter};

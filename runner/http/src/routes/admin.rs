@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
-use heddle_store::audit::{AuditFilter, AuditRow};
 use heddle_domain::retention::Retention;
 use heddle_engine::Pruned;
+use heddle_store::audit::{AuditFilter, AuditRow};
 use heddle_store::setting::RETENTION;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -92,14 +92,32 @@ fn cluster_text(stats: &serde_json::Value) -> String {
         "# HELP heddle_runs Runs of the cluster that have not ended, by state.\n# TYPE heddle_runs gauge\n",
     );
     for state in ["waiting", "running", "paused"] {
-        text.push_str(&format!("heddle_runs{{state=\"{state}\"}} {}\n", count(&stats["runs"][state])));
+        text.push_str(&format!(
+            "heddle_runs{{state=\"{state}\"}} {}\n",
+            count(&stats["runs"][state])
+        ));
     }
     for (name, key, help) in [
-        ("heddle_task_runs_ready", "ready", "Task runs of the cluster that a node may take."),
-        ("heddle_task_runs_running", "running", "Attempts of the cluster under way."),
-        ("heddle_task_runs_retrying", "retrying", "Task runs of the cluster that are to be tried again later."),
+        (
+            "heddle_task_runs_ready",
+            "ready",
+            "Task runs of the cluster that a node may take.",
+        ),
+        (
+            "heddle_task_runs_running",
+            "running",
+            "Attempts of the cluster under way.",
+        ),
+        (
+            "heddle_task_runs_retrying",
+            "retrying",
+            "Task runs of the cluster that are to be tried again later.",
+        ),
     ] {
-        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {}\n", count(&stats[key])));
+        text.push_str(&format!(
+            "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {}\n",
+            count(&stats[key])
+        ));
     }
     text
 }

@@ -61,10 +61,7 @@ pub(crate) fn routes() -> Vec<Route> {
 /// Seals with the current key what older ones sealed.
 async fn reseal(request: Request) -> Outcome {
     let app = &request.app;
-    let done = app
-        .store
-        .reseal(request.by(), &app.secret_keys, &*app.chance)
-        .await?;
+    let done = app.store.reseal(request.by(), &app.secret_keys, &*app.chance).await?;
     ok(&serde_json::json!({
         "key_id": app.secret_keys.current_id(),
         "secrets": done.secrets,
