@@ -48,6 +48,7 @@ const GUESTS: &[Guest] = &[
     component("hostile"),
     component("postbox"),
     component("query"),
+    component("sign-in"),
     component("sleep"),
     component("stateful"),
     component("sum"),

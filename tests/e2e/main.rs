@@ -1,6 +1,10 @@
 //! End to end: the real program, over HTTP, on a real Postgres. One noun per module.
 
 mod access;
+mod access_limits;
+mod access_secrets;
+mod access_session;
+mod access_table;
 mod backfills;
 mod cli;
 mod clocks;
@@ -22,9 +26,11 @@ mod messages;
 mod nodes;
 mod offers;
 mod outages;
+mod outbound;
 mod params;
 mod pools;
 mod queues;
+mod retention;
 mod retries;
 mod sandbox;
 mod schedules;

@@ -135,6 +135,13 @@ async fn slots_come_back() {
     assert_eq!(node.ended(&short).await["state"], "succeeded");
     // A pool that is gone bounds nothing.
     let long = node.start("long", json!({})).await;
+    // One that groups name stays.
+    node.delete("/v1/pools/db")
+        .await
+        .expect_said(409, "named by groups `flaky`, `long`, `short`");
+    for name in ["flaky", "long", "short"] {
+        node.put_group(name, crate::one(json!({"script": "hello"}))).await;
+    }
     node.delete("/v1/pools/db").await.expect_status(204);
     node.task_becomes(&long, "t02", "running").await;
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{apply, backfill, dispatch, group, named, queue, run, script, token, topic};
+use crate::commands::{apply, backfill, dispatch, group, named, nodes, queue, retention, run, script, token, topic};
 use crate::config::{NodeOptions, ServeOptions};
 use crate::session::Connection;
 
@@ -93,7 +93,10 @@ pub enum Command {
     #[command(alias = "node")]
     Nodes,
     /// Who changed what
-    Audit,
+    Audit(nodes::Audit),
+    /// How long what is kept
+    #[command(subcommand)]
+    Retention(retention::RetentionCommand),
     /// Counts over the whole cluster
     Stats,
     /// Print completions for a shell
@@ -192,7 +195,12 @@ mod tests {
             "heddle run bulk cancel --group g --state running --dry-run",
             "heddle backfill g --from 2026-01-01 --to 2026-01-02 --watch",
             "heddle token create --database-url postgres://x --name a --role admin",
+            "heddle token sign --device-key k --uid u --expires-in 1h",
             "heddle secret set a",
+            "heddle secret reseal",
+            "heddle audit --actor a --kind run --from 2026-01-01T00:00:00Z",
+            "heddle retention set -f r.yaml --dry-run",
+            "heddle retention prune",
             "heddle nodes -o yaml --url http://x --token t",
             "heddle completions bash",
             "heddle compile-wasm",

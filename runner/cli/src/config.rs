@@ -59,6 +59,15 @@ options! {
         /// Key of at least 32 bytes that signs short-lived tokens of devices
         #[arg(long, env = "HEDDLE_DEVICE_KEY", hide_env_values = true, value_name = "KEY")]
         device_key: String,
+        /// The key before it, whose tokens are still taken
+        #[arg(long, env = "HEDDLE_DEVICE_KEY_PREVIOUS", hide_env_values = true, value_name = "KEY")]
+        device_key_previous: String,
+        /// Requests a second that one token may make on this node [default: any number]
+        #[arg(long, env = "HEDDLE_RATE_LIMIT", value_name = "N")]
+        rate_limit: u32,
+        /// Keys that secrets were sealed with before, divided by commas: they still open
+        #[arg(long, env = "HEDDLE_SECRETS_KEY_PREVIOUS", hide_env_values = true, value_name = "KEYS")]
+        secrets_key_previous: String,
         /// Key that secrets are sealed with in the database
         #[arg(long, env = "HEDDLE_SECRETS_KEY", hide_env_values = true, value_name = "KEY")]
         secrets_key: String,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use heddle_domain::Chance;
 use heddle_domain::dispatch::HORIZON_MAX;
+use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
 use heddle_engine::{Counters, DispatchConfig, Engine, EngineConfig, MessageCounters, NodeClock, SystemChance};
+use heddle_http::access::{DEVICE_KEY_BYTES_MIN, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
 use heddle_store::Store;
 use heddle_store::secret::{SecretKey, SecretKeys};
@@ -29,6 +30,8 @@ const LEASE_FOR: Duration = Duration::from_secs(8);
 const DRAIN_FOR: Duration = Duration::from_secs(20);
 /// Attempts in hand unless configured.
 const DEFAULT_SLOTS: u32 = 1_000;
+/// The shortest key that secrets are sealed with.
+const SECRETS_KEY_CHARS_MIN: usize = 16;
 /// How long to wait for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
 
@@ -64,14 +67,17 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let chance: Arc<dyn Chance> = Arc::new(SystemChance);
     let skew = chrono::TimeDelta::milliseconds(config.options.clock_skew_ms.unwrap_or(0));
     let clock = Arc::new(NodeClock::skewed(skew));
+    let device_keys = device_keys(&config.options)?;
     let _lock = lock_identity(data_dir, config.node_id.as_deref())?;
     let node = identity(data_dir, config.node_id.as_deref(), chance.as_ref())?;
-    let keys = SecretKeys::new(secret_key(&config, chance.as_ref())?, Vec::new());
+    let keys = secret_keys(&config, chance.as_ref())?;
     let store = connect(&config.database_url).await?;
     store
         .migrate()
         .await
         .context("the schema cannot be brought up to date")?;
+    require_keys(&store, &keys).await?;
+    require_tokens(&config, &store, !device_keys.is_empty(), NodeClock::own()).await?;
     let private_hosts = config.options.allow_private.as_deref().unwrap_or_default();
     let program = std::env::current_exe().context("cannot find the program itself")?;
     let compiler = CompilerCommand {
@@ -119,7 +125,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         chance,
         secret_keys: keys,
         metrics: Arc::new(move || metrics(counters.counters()) + &message_metrics(counters.message_counters())),
-        config: http_config(&config),
+        config: http_config(&config, device_keys),
     });
     engine.on_change({
         let app = app.clone();
@@ -129,8 +135,9 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
             }
         }
     });
-    let router = heddle_http::router(app);
     let closing = CancellationToken::new();
+    let uses = tokio::spawn(write_token_uses(app.clone(), closing.clone()));
+    let router = heddle_http::router(app);
     let server = tokio::spawn(heddle_http::serve(
         config.listener,
         router,
@@ -150,6 +157,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     engine.drain().await;
     closing.cancel();
     let _ = server.await;
+    let _ = uses.await;
     store.close().await;
     Ok(())
 }
@@ -163,6 +171,19 @@ fn allow_open_files() {
         limit.current = limit.maximum;
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
             tracing::warn!(%error, "the limit on open files stays as it is");
+        }
+    }
+}
+
+/// Notes which tokens are used, many in one statement.
+async fn write_token_uses(app: App, closing: CancellationToken) {
+    loop {
+        let ended = tokio::time::timeout(USES_WRITTEN_EVERY, closing.cancelled())
+            .await
+            .is_ok();
+        app.write_token_uses().await;
+        if ended {
+            return;
         }
     }
 }
@@ -184,10 +205,51 @@ fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
     Ok(dispatch)
 }
 
-fn http_config(config: &NodeConfig) -> HttpConfig {
+/// The keys that tokens of devices are signed with, the one that signs first.
+pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
+    let keys = [
+        ("HEDDLE_DEVICE_KEY", &options.device_key),
+        ("HEDDLE_DEVICE_KEY_PREVIOUS", &options.device_key_previous),
+    ];
+    let mut bytes = Vec::new();
+    for (name, key) in keys {
+        let Some(key) = key.as_ref().filter(|key| !key.is_empty()) else {
+            continue;
+        };
+        if key.len() < DEVICE_KEY_BYTES_MIN {
+            bail!(usage(format!(
+                "the key of {name} has {} bytes, and needs at least {DEVICE_KEY_BYTES_MIN}: whoever guesses it is every \
+                 device; make one with `openssl rand -hex 32`",
+                key.len()
+            )));
+        }
+        bytes.push(key.clone().into_bytes());
+    }
+    Ok(bytes)
+}
+
+/// Refuses to serve on an address that others reach while nobody could call: a node that is open by mistake is found
+/// before its owner has made a token, and then it is too late to wonder who made the first one.
+async fn require_tokens(config: &NodeConfig, store: &Store, devices: bool, now: Time) -> Result<()> {
+    if config.dev || devices || store.has_tokens(now).await.context("tokens cannot be read")? {
+        return Ok(());
+    }
+    let advice = "make the first one with `heddle token create --database-url ... --name me --role admin`";
+    if config.listen.ip().to_canonical().is_loopback() {
+        tracing::warn!("there is no token, so nobody can call this node: {advice}");
+        return Ok(());
+    }
+    bail!(usage(format!(
+        "there is no token in this database, and {} is not a loopback address: {advice}, then start again",
+        config.listen
+    )))
+}
+
+fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> HttpConfig {
     HttpConfig {
         dev: config.dev,
-        uid_token_key: config.options.device_key.as_ref().map(|key| key.clone().into_bytes()),
+        device_keys,
+        rate_max: config.options.rate_limit,
         ..HttpConfig::default()
     }
 }
@@ -294,17 +356,28 @@ fn identity(data_dir: &Path, given: Option<&str>, chance: &dyn Chance) -> Result
     Ok(id)
 }
 
-/// What secrets are sealed with: as configured, else kept in the data directory.
-fn secret_key(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKey> {
-    if let Some(text) = &config.options.secrets_key {
-        if text.len() < 16 {
-            bail!(usage(
-                "the key of HEDDLE_SECRETS_KEY has to have at least 16 characters"
-            ));
-        }
-        return Ok(SecretKey::new(Sha256::digest(text).into()));
-    }
+/// What secrets are sealed with: as configured, else kept in the data directory. What opens besides: keys that were
+/// configured as former ones, and the one in the data directory.
+fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
+    let key = |text: &str| SecretKey::new(Sha256::digest(text).into());
     let path = config.data_dir.join("secrets.key");
+    let mut previous: Vec<SecretKey> = Vec::new();
+    if let Some(text) = &config.options.secrets_key_previous {
+        // A former key may have had a comma in it.
+        let parts = text.split(',').map(str::trim).chain([text.as_str()]);
+        previous.extend(parts.filter(|part| !part.is_empty()).map(key));
+    }
+    if let Some(text) = &config.options.secrets_key {
+        if text.len() < SECRETS_KEY_CHARS_MIN {
+            bail!(usage(format!(
+                "the key of HEDDLE_SECRETS_KEY has to have at least {SECRETS_KEY_CHARS_MIN} characters"
+            )));
+        }
+        if path.exists() {
+            previous.push(key(read_key(&path)?.trim()));
+        }
+        return Ok(SecretKeys::new(key(text), previous));
+    }
     if !path.exists() {
         if !config.dev {
             tracing::warn!(
@@ -314,8 +387,30 @@ fn secret_key(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKey> {
         }
         write_private(&path, &format!("{:032x}{:032x}", chance.bits(), chance.bits()))?;
     }
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(SecretKey::new(Sha256::digest(text.trim()).into()))
+    Ok(SecretKeys::new(key(read_key(&path)?.trim()), previous))
+}
+
+fn read_key(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Refuses to start with keys that do not open what is there: scripts would fail one by one, long after whoever made
+/// the mistake has gone home.
+async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
+    let foreign = store.foreign_seals(keys).await.context("secrets cannot be read")?;
+    let Some(first) = foreign.first() else { return Ok(()) };
+    let named: Vec<String> = foreign
+        .iter()
+        .map(|seal| format!("{} `{}`", seal.kind, seal.name))
+        .collect();
+    bail!(usage(format!(
+        "HEDDLE_SECRETS_KEY is not the key that {} {} sealed with (its fingerprint is {}, this one's {}): start with \
+         that key, or name it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete what nobody can open any more",
+        named.join(", "),
+        if named.len() == 1 { "was" } else { "were" },
+        first.key_id,
+        keys.current_id(),
+    )))
 }
 
 /// Writes a file that only its owner can read, whole or not at all.

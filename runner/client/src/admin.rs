@@ -67,6 +67,43 @@ impl Client {
         self.put_named("secrets", name, &body).await.map(drop)
     }
 
+    /// Seals secrets and connections with the current key: the last step of changing it.
+    pub async fn reseal_secrets(&self) -> Result<Value> {
+        self.post(&["v1", "secrets-key", "reseal"])
+            .json(&json!({}))
+            .send()
+            .await
+    }
+
+    /// Who the client's token says that it is: `{actor, role, queues, uids, expires_at}`.
+    pub async fn session(&self) -> Result<Value> {
+        self.get(&["v1", "session"]).send().await
+    }
+
+    /// How long what is kept.
+    pub async fn retention(&self) -> Result<Value> {
+        self.get(&["v1", "retention"]).send().await
+    }
+
+    /// Changes how long what is kept; what is left out takes its default. With `dry_run` nothing changes, and the answer
+    /// says what would be removed now.
+    pub async fn put_retention(&self, retention: &Value, dry_run: bool) -> Result<Value> {
+        let flag = dry_run.then_some("true");
+        self.put(&["v1", "retention"])
+            .query_if("dry_run", flag)
+            .json(retention)
+            .send()
+            .await
+    }
+
+    /// Removes now what is due, or says what would be.
+    pub async fn prune(&self, dry_run: bool) -> Result<Value> {
+        self.post(&["v1", "retention", "prune"])
+            .json(&json!({"dry_run": dry_run}))
+            .send()
+            .await
+    }
+
     /// Names an SQL database that scripts of these groups (`*`: of all) may use.
     pub async fn put_connection(&self, name: &str, url: &str, groups: &[String]) -> Result<()> {
         let body = json!({ "url": url, "groups": groups });

@@ -209,6 +209,9 @@ pub struct RunFilter {
     /// To this instant (exclusive), RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// For lists: also runs that have left the hot view. (Bulk actions see them anyway.)
+    #[serde(skip)]
+    pub history: bool,
 }
 
 /// What became of one submission of a batch: a run, or the problem with it.
@@ -377,6 +380,7 @@ impl RunFilter {
             .query_if("label", self.label.as_deref())
             .query_if("from", self.from.as_deref())
             .query_if("to", self.to.as_deref())
+            .query_if("history", self.history.then_some("true"))
     }
 }
 

@@ -16,6 +16,7 @@ pub mod name;
 pub mod params;
 pub mod plan;
 pub mod pool;
+pub mod retention;
 pub mod retry;
 pub mod run;
 pub mod schedule;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::retention::GroupRetention;
 use crate::state::TaskState;
 use crate::{Name, Span, Time};
 
@@ -56,6 +57,9 @@ pub struct GroupSpec {
     pub template: Option<Name>,
     /// Labels of its runs.
     pub labels: BTreeMap<String, String>,
+    /// How long its ended runs are kept, where that differs from the cluster's retention.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention: Option<GroupRetention>,
     /// Who is told of what about its runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notify: Option<NotifyRules>,

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use heddle_domain::Faults;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, Event, Progress, Refused, TaskKey, decide};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
+use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
+use heddle_store::change::By;
 use heddle_store::live::{Completion, LiveRun, RunFacts, RunWrite};
 use heddle_store::run::RunRow;
+use serde_json::{Value, json};
 
 use crate::apply::After;
 use crate::submit::Layout;
@@ -57,6 +59,56 @@ struct ByHand<'a> {
     actor: &'a str,
 }
 
+/// What the audit says of a control.
+struct Noted<'a> {
+    actor: &'a str,
+    action: &'static str,
+    /// The task run, if it is about one, as it stood and as it shall stand.
+    task: Option<(Value, Value)>,
+    reason: Option<&'a str>,
+}
+
+impl Noted<'_> {
+    fn shown(state: RunState, task: Option<&Value>) -> Value {
+        let mut shown = json!({"state": state});
+        if let Some(task) = task {
+            shown["task"] = task.clone();
+        }
+        shown
+    }
+
+    async fn write(
+        &self,
+        completion: &mut Completion,
+        run: RunId,
+        at: Time,
+        before: RunState,
+        after: RunState,
+    ) -> Result<(), StoreError> {
+        let by = By { actor: self.actor, at };
+        let was = Self::shown(before, self.task.as_ref().map(|task| &task.0));
+        let mut is = Self::shown(after, self.task.as_ref().map(|task| &task.1));
+        if let Some(reason) = self.reason {
+            is["reason"] = json!(reason);
+        }
+        completion.audit(by, self.action, run, &was, &is).await
+    }
+}
+
+impl BulkAction {
+    /// The audit's word; `None` for what Heddle does by itself.
+    fn word(&self) -> Option<&'static str> {
+        match self {
+            Self::Cancel => Some("cancel"),
+            Self::CancelFor(_) => None,
+            Self::Pause => Some("pause"),
+            Self::Resume => Some("resume"),
+            Self::Restart(_) => Some("restart"),
+            Self::Override(..) => Some("override"),
+        }
+    }
+}
+
 /// How often a control is tried again when it collides with another transaction.
 const TRIES_MAX: u32 = 5;
 
@@ -91,15 +143,15 @@ impl Engine {
         self.inner
             .retried(|| {
                 self.inner
-                    .task_event(run, key, Event::Override { key, state }, Some(&by_hand))
+                    .task_event(run, key, Event::Override { key, state }, Some(&by_hand), actor)
             })
             .await
     }
 
     /// Tries a failed or retrying task run again at once.
-    pub async fn retry_task(&self, run: RunId, key: TaskKey) -> Result<(), ControlError> {
+    pub async fn retry_task(&self, run: RunId, key: TaskKey, actor: &str) -> Result<(), ControlError> {
         self.inner
-            .retried(|| self.inner.task_event(run, key, Event::RetryNow(key), None))
+            .retried(|| self.inner.task_event(run, key, Event::RetryNow(key), None, actor))
             .await
     }
 
@@ -244,9 +296,20 @@ impl Inner {
         } else {
             None
         };
-        self.finish_control(completion, run, &live, &context, event, why).await
+        let noted = action.word().map(|action| Noted {
+            actor,
+            action,
+            task: None,
+            reason: None,
+        });
+        self.finish_control(completion, run, &live, &context, event, why, noted)
+            .await
     }
 
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what every control ends with, told apart by name"
+    )]
     async fn finish_control(
         self: &Arc<Self>,
         mut completion: Completion,
@@ -255,8 +318,12 @@ impl Inner {
         context: &RunContext,
         event: Event,
         why: Option<String>,
+        noted: Option<Noted<'_>>,
     ) -> Result<(), ControlError> {
         let (actions, state, progress) = self.decide_control(&mut completion, live, context, &event).await?;
+        if let Some(noted) = noted {
+            noted.write(&mut completion, run, self.now(), live.state, state).await?;
+        }
         let mut after = After::default();
         let mut room = if self.backlog.load(std::sync::atomic::Ordering::Relaxed) {
             0
@@ -317,6 +384,7 @@ impl Inner {
         key: TaskKey,
         event: Event,
         by_hand: Option<&ByHand<'_>>,
+        actor: &str,
     ) -> Result<(), ControlError> {
         let mut completion = self.store.completion(self.lease(), self.now()).await?;
         let live = completion
@@ -325,9 +393,19 @@ impl Inner {
             .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(run, &live).await?;
         let progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
-        if progress.state(key).is_none() {
+        let Some(stood) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
-        }
+        };
+        let named = |state: TaskState| {
+            let name = context.revision.plan.task(key.task).map(|task| task.name.as_str());
+            json!({"name": name, "item": key.item, "state": state})
+        };
+        let noted = Noted {
+            actor,
+            action: if by_hand.is_some() { "override" } else { "retry" },
+            task: Some((named(stood), named(by_hand.map_or(TaskState::Ready, |set| set.state)))),
+            reason: by_hand.map(|set| set.reason),
+        };
         if let Some(ByHand {
             state,
             output,
@@ -339,7 +417,8 @@ impl Inner {
                 .insert_override(run, key, *state, output.as_deref(), reason, actor, self.now())
                 .await?;
         }
-        self.finish_control(completion, run, &live, &context, event, None).await
+        self.finish_control(completion, run, &live, &context, event, None, Some(noted))
+            .await
     }
 
     /// Sets a run's state by hand: what is active is stopped first.
@@ -372,6 +451,13 @@ impl Inner {
         completion
             .insert_override(run, mark, task_state, None, reason, actor, self.now())
             .await?;
+        let noted = Noted {
+            actor,
+            action: "override",
+            task: None,
+            reason: Some(reason),
+        };
+        noted.write(&mut completion, run, self.now(), live.state, state).await?;
         if live.state.is_final() {
             completion.set_done_state(run, state).await?;
             completion.commit().await?;

@@ -13,6 +13,8 @@ use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::redact::Redactor;
+
 /// What is wanted under way when tasks are short; FACTS of batching: some hundred rows a transaction.
 pub(crate) const SHORT_TARGET: usize = 800;
 
@@ -70,6 +72,8 @@ pub(crate) struct Hand {
     pub(crate) since: tokio::time::Instant,
     /// How far it has come, for people.
     pub(crate) progress: Arc<Mutex<Option<(f64, String)>>>,
+    /// What it must not show.
+    pub(crate) secrets: Arc<Redactor>,
 }
 
 impl Hand {
@@ -102,6 +106,7 @@ impl Hands {
             handle: Arc::default(),
             since: tokio::time::Instant::now(),
             progress: Arc::default(),
+            secrets: Arc::default(),
         };
         let before = self.held.lock().insert((run, at.key), hand.clone());
         if before.is_none_or(|before| before.released) {

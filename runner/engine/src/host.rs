@@ -8,7 +8,8 @@ use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 
-use crate::hands::LogBuffer;
+use crate::hands::{Hand, LogBuffer};
+use crate::redact::Redactor;
 use crate::{Inner, RunContext};
 
 /// How long one statement on a named connection may take.
@@ -24,22 +25,18 @@ pub(crate) struct Host {
     at: AttemptKey,
     log: Arc<LogBuffer>,
     progress: Arc<Mutex<Option<(f64, String)>>>,
+    secrets: Arc<Redactor>,
 }
 
 impl Host {
-    pub(crate) fn new(
-        inner: Arc<Inner>,
-        context: Arc<RunContext>,
-        at: AttemptKey,
-        log: Arc<LogBuffer>,
-        progress: Arc<Mutex<Option<(f64, String)>>>,
-    ) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, context: Arc<RunContext>, at: AttemptKey, hand: &Hand) -> Self {
         Self {
             inner,
             context,
             at,
-            log,
-            progress,
+            log: hand.log.clone(),
+            progress: hand.progress.clone(),
+            secrets: hand.secrets.clone(),
         }
     }
 
@@ -101,7 +98,12 @@ impl HostServices for Host {
         let name = name.to_owned();
         Box::pin(async move {
             let group = &self.context.revision.group_name;
-            self.inner.granted_secret("group", group, self.category(), &name).await
+            let value = self
+                .inner
+                .granted_secret("group", group, self.category(), &name)
+                .await?;
+            self.secrets.learn(&value);
+            Ok(value)
         })
     }
 
@@ -126,13 +128,15 @@ impl HostServices for Host {
             time: line.at,
             level: line.level as i16,
             // Postgres keeps no zero bytes in text.
-            message: line.message.replace('\0', "\u{fffd}"),
-            fields: line.fields.map(|fields| fields.replace('\0', "\u{fffd}")),
+            message: self.secrets.hide(line.message.replace('\0', "\u{fffd}")),
+            fields: line
+                .fields
+                .map(|fields| self.secrets.hide(fields.replace('\0', "\u{fffd}"))),
         });
     }
 
     fn progress(&self, fraction: f64, note: String) {
-        *self.progress.lock() = Some((fraction, note));
+        *self.progress.lock() = Some((fraction, self.secrets.hide(note)));
     }
 }
 

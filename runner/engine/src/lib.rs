@@ -18,9 +18,10 @@
 //! | claim reaper | `queue/settle.rs` | every second, a lease that runs out | takes back what workers did not finish |
 //! | queue look-out | `queue/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
-//! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks, old history |
+//! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks |
 //! | drain | `messages/mod.rs` | something due, every 200 ms | starts lanes that send scheduled messages |
 //! | days | `messages/tend.rs` | every two seconds | partitions, drained days and retention of messages |
+//! | pruner | `pruner.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
 //! | log writer | `logs.rs` | every 200 ms | lines of attempts that are under way |
 //!
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
@@ -41,8 +42,10 @@ mod node;
 mod overlap;
 mod pools;
 mod prepare;
+mod pruner;
 mod pump;
 mod queue;
+mod redact;
 mod scheduler;
 mod submit;
 mod upstream;
@@ -77,6 +80,7 @@ pub use control::{BulkAction, ControlError};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
+pub use pruner::Pruned;
 pub use queue::{ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use submit::{Submission, SubmitError, Submitted};
 pub use wake::RunWatch;
@@ -319,6 +323,8 @@ impl Engine {
         });
         inner.register().await?;
         inner.turn.store(inner.store.first_turn().await?, Ordering::Release);
+        // Before anything is written: of a node that slept for long, no partition stands ready.
+        pruner::make_partitions(&inner).await;
         let engine = Self { inner: inner.clone() };
         inner.tracker.spawn(pump::record_loop(inner.clone(), ended_receiver));
         inner.tracker.spawn(pump::claim_loop(inner.clone()));
@@ -337,6 +343,7 @@ impl Engine {
         inner.tracker.spawn(queue::reap(inner.clone()));
         inner.tracker.spawn(queue::look(inner.clone()));
         inner.tracker.spawn(logs::write(inner.clone()));
+        inner.tracker.spawn(pruner::run(inner.clone()));
         dispatch::start(&inner, dispatch_receivers);
         inner.tracker.spawn(dispatch::reap(inner.clone()));
         inner.tracker.spawn(messages::run(inner.clone()));

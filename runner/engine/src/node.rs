@@ -19,12 +19,6 @@ use crate::{EngineError, Inner};
 /// How often the lease is extended.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 
-/// Partitions are made for so many days ahead.
-const PARTITION_DAYS: i32 = 9;
-
-/// How often partitions are looked after.
-const PARTITIONS_EVERY: Duration = Duration::from_secs(3_600);
-
 impl Inner {
     /// Takes a lease.
     pub(crate) async fn register(&self) -> Result<(), EngineError> {
@@ -108,7 +102,6 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
     // By this much the node stops before its lease ends.
     let margin = inner.config.lease_for / 4;
     let mut extended = tokio::time::Instant::now();
-    let mut partitions = tokio::time::Instant::now();
     let mut wait = HEARTBEAT_EVERY.min(inner.config.lease_for / 4);
     loop {
         tokio::select! {
@@ -155,12 +148,6 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
         }
         if extended.elapsed() > inner.config.lease_for - margin {
             inner.fence();
-        }
-        if partitions.elapsed() > PARTITIONS_EVERY {
-            partitions = tokio::time::Instant::now();
-            if let Err(error) = inner.store.make_partitions(PARTITION_DAYS).await {
-                tracing::warn!(%error, "cannot make partitions");
-            }
         }
     }
 }

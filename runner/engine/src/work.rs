@@ -347,13 +347,7 @@ impl Inner {
                 sql: task.spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
                 secrets: task.spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
             },
-            host: Arc::new(Host::new(
-                self.clone(),
-                context.clone(),
-                at,
-                hand.log.clone(),
-                hand.progress.clone(),
-            )),
+            host: Arc::new(Host::new(self.clone(), context.clone(), at, &hand)),
         };
         let inner = self.clone();
         let slot = hand.handle.clone();
@@ -362,7 +356,7 @@ impl Inner {
             inner.hands.observe(result.cpu);
             let ending = match result.outcome {
                 Outcome::Succeeded(output) => Ending::Succeeded(output),
-                Outcome::Skipped(why) => Ending::Skipped(why),
+                Outcome::Skipped(why) => Ending::Skipped(hand.secrets.hide(why)),
                 Outcome::Failed {
                     kind: ErrorKind::Lost, ..
                 } => Ending::Lost,
@@ -375,8 +369,8 @@ impl Inner {
                     let fatal = matches!(kind, ErrorKind::Fatal | ErrorKind::Invalid);
                     Ending::Failed {
                         kind,
-                        message,
-                        trace,
+                        message: hand.secrets.hide(message),
+                        trace: trace.map(|trace| hand.secrets.hide(trace)),
                         retry_after,
                         fatal,
                     }

@@ -1,6 +1,7 @@
 //! What all routes share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::{Chance, Clock};
@@ -8,7 +9,7 @@ use heddle_store::Store;
 use heddle_store::secret::SecretKeys;
 use tokio::sync::Semaphore;
 
-use crate::access::{Signer, TokenCache};
+use crate::access::{Rates, Signer, TokenCache};
 use crate::engine_api::EngineApi;
 
 /// How the API behaves; each bound can be configured.
@@ -36,8 +37,11 @@ pub struct HttpConfig {
     pub uploads_max: usize,
     /// The longest `?wait=`.
     pub wait_max: Duration,
-    /// The key of short-lived tokens signed for one uid; `None`: there are none.
-    pub uid_token_key: Option<Vec<u8>>,
+    /// The keys of short-lived tokens signed for one uid, at least 32 bytes each; none: there are no such tokens. The
+    /// first one signs.
+    pub device_keys: Vec<Vec<u8>>,
+    /// How many requests a second one token may make on this node; `None`: any number.
+    pub rate_max: Option<u32>,
 }
 
 impl Default for HttpConfig {
@@ -54,8 +58,53 @@ impl Default for HttpConfig {
             waits_max: 10_000,
             uploads_max: 4,
             wait_max: Duration::from_secs(60),
-            uid_token_key: None,
+            device_keys: Vec::new(),
+            rate_max: None,
         }
+    }
+}
+
+/// What the API counts, for metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Answers by the first digit of their status, from 1.
+    answers: [AtomicU64; 5],
+    in_flight: AtomicI64,
+}
+
+impl Counts {
+    /// A request has come in.
+    pub(crate) fn began(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is answered (of a stream, it has begun).
+    pub(crate) fn answered(&self, status: u16) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let class = usize::from(status / 100).clamp(1, 5) - 1;
+        self.answers[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Prometheus text.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::from(
+            "# HELP heddle_http_answers_total Answers of the API by the class of their status.\n\
+             # TYPE heddle_http_answers_total counter\n",
+        );
+        for (index, count) in self.answers.iter().enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            text.push_str(&format!(
+                "heddle_http_answers_total{{status=\"{}xx\"}} {count}\n",
+                index + 1
+            ));
+        }
+        text.push_str(
+            "# HELP heddle_http_requests_in_flight Requests that are not answered yet.\n\
+             # TYPE heddle_http_requests_in_flight gauge\n",
+        );
+        let in_flight = self.in_flight.load(Ordering::Relaxed).max(0);
+        text.push_str(&format!("heddle_http_requests_in_flight {in_flight}\n"));
+        text
     }
 }
 
@@ -101,11 +150,13 @@ pub struct Shared {
     /// Bounds and modes.
     pub config: HttpConfig,
     pub(crate) tokens: TokenCache,
+    pub(crate) rates: Rates,
     pub(crate) signer: Option<Signer>,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) waits: Arc<Semaphore>,
     pub(crate) uploads: Arc<Semaphore>,
     pub(crate) uploads_waiting: Arc<Semaphore>,
+    pub(crate) counts: Counts,
     pub(crate) openapi: std::sync::OnceLock<bytes::Bytes>,
     pub(crate) docs: std::sync::OnceLock<bytes::Bytes>,
 }
@@ -122,11 +173,13 @@ impl App {
             secret_keys: parts.secret_keys,
             metrics: parts.metrics,
             tokens: TokenCache::default(),
-            signer: config.uid_token_key.as_deref().map(Signer::new),
+            rates: Rates::new(config.rate_max),
+            signer: Signer::new(&config.device_keys),
             requests: Arc::new(Semaphore::new(config.requests_max)),
             waits: Arc::new(Semaphore::new(config.waits_max)),
             uploads: Arc::new(Semaphore::new(config.uploads_max)),
             uploads_waiting: Arc::new(Semaphore::new(crate::table::UPLOADS_WAITING_MAX)),
+            counts: Counts::default(),
             openapi: std::sync::OnceLock::new(),
             docs: std::sync::OnceLock::new(),
             config,

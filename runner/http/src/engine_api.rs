@@ -7,9 +7,11 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use heddle_domain::backfill::BackfillSpec;
+use heddle_domain::retention::Retention;
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};
+use heddle_engine::Pruned;
 use heddle_store::StoreError;
 use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
@@ -170,6 +172,8 @@ pub struct RunFilter {
     pub logical_to: Option<Time>,
     /// Of these runs.
     pub ids: Vec<Uuid>,
+    /// Of those that have ended, only what the retention still calls hot.
+    pub hot: bool,
 }
 
 /// A task run, or an item of it.
@@ -306,6 +310,8 @@ pub trait EngineApi: Send + Sync + 'static {
         reason: String,
         actor: String,
     ) -> Answer<'_, TaskDetail>;
+    /// Removes what was kept for long enough, or, with `dry_run`, says what `retention` (or the one that stands) would.
+    fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Answer<'_, Pruned>;
     /// Tries a task run again, now.
     fn retry_task(&self, task: TaskRef, actor: String) -> Answer<'_, TaskDetail>;
     /// A page of a log.

@@ -64,7 +64,10 @@ async fn guard(State(app): State<App>, request: axum::extract::Request, next: Ne
         }
     }
     let is_change = is_change(&request);
+    app.counts.began();
+    let under_way = UnderWay(&app);
     let mut response = next.run(request).await;
+    under_way.answered(response.status().as_u16());
     if is_change && response.status().is_success() {
         app.engine.follow().await;
     }
@@ -73,6 +76,23 @@ async fn guard(State(app): State<App>, request: axum::extract::Request, next: Ne
     headers.insert(axum::http::header::X_CONTENT_TYPE_OPTIONS, fixed("nosniff"));
     headers.insert(axum::http::header::X_FRAME_OPTIONS, fixed("DENY"));
     response
+}
+
+/// A request that is counted, also when its client goes away before the answer.
+struct UnderWay<'a>(&'a App);
+
+impl UnderWay<'_> {
+    fn answered(self, status: u16) {
+        self.0.counts.answered(status);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        // 499, as others count it.
+        self.0.counts.answered(499);
+    }
 }
 
 /// Whether a request may change what nodes cache: everything that writes, but for the data plane.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::access::Caller;
+use crate::access::{Caller, Peer};
 use crate::app::App;
 use crate::json;
 use crate::moment::parse_moment;
@@ -40,6 +40,8 @@ pub struct Request {
     pub app: App,
     /// Who asks.
     pub caller: Caller,
+    /// Where the connection comes from.
+    pub(crate) peer: Peer,
     /// The present instant: one for the whole request.
     pub now: Time,
     /// The request's headers.

@@ -246,9 +246,18 @@ fn groups(all: &mut Schemas) {
         ("params?", some_object()),
         ("template?", name()),
         ("labels?", map(text())),
+        ("retention?", to("GroupRetention")),
         ("notify?", to("NotifyRules")),
         ("tasks", map(to("Task"))),
     ];
+    all.insert(
+        "GroupRetention",
+        object(&[
+            ("runs?", duration()),
+            ("states?", map(duration())),
+            ("logs?", duration()),
+        ]),
+    );
     all.insert("GroupSpec", object(&spec));
     let mut group = vec![
         ("name", name()),
@@ -715,6 +724,7 @@ fn control(all: &mut Schemas) {
             ("expires_at?", time()),
         ]),
     );
+    let session_role = role.clone();
     let token = [
         ("id", uuid()),
         ("name", name()),
@@ -730,6 +740,21 @@ fn control(all: &mut Schemas) {
     new_token.push(("token", json!({"type": "string", "description": "Shown this once."})));
     all.insert("NewToken", object(&new_token));
     all.insert("TokenList", list_of(to("Token")));
+    all.insert(
+        "Resealed",
+        object(&[("key_id", text()), ("secrets", integer()), ("connections", integer())]),
+    );
+    all.insert("SignIn", object(&[("token", text())]));
+    all.insert(
+        "Session",
+        object(&[
+            ("actor", text()),
+            ("role", session_role),
+            ("queues", array(name())),
+            ("uids", array(text())),
+            ("expires_at", nullable(time())),
+        ]),
+    );
     all.insert(
         "BackfillRequest",
         object(&[
@@ -855,6 +880,31 @@ fn admin(all: &mut Schemas) {
         ("after", any()),
     ]);
     all.insert("AuditList", list_of(audit));
-    let kept = ["runs?", "audit?", "events?", "assignments?", "notifications?"].map(|name| (name, duration()));
+    let by_state = |of: fn() -> Value| object(&[("succeeded?", of()), ("failed?", of()), ("cancelled?", of())]);
+    let mut kept: Vec<(&str, Value)> = ["hot?", "runs?", "audit?", "events?", "assignments?", "notifications?"]
+        .into_iter()
+        .map(|name| (name, duration()))
+        .collect();
+    kept.extend([("states?", by_state(duration)), ("logs?", nullable(duration()))]);
     all.insert("Retention", object(&kept));
+    all.insert(
+        "Prune",
+        object(&[("dry_run?", json!({"type": "boolean", "default": false}))]),
+    );
+    let days = || array(json!({"type": "string", "format": "date"}));
+    all.insert(
+        "Pruned",
+        object(&[
+            ("dry_run", json!({"type": "boolean"})),
+            ("runs", integer()),
+            ("by_state?", by_state(integer)),
+            ("days", days()),
+            ("log_days", days()),
+            ("logs", integer()),
+            ("audit", integer()),
+            ("events", integer()),
+            ("assignments", integer()),
+            ("more", json!({"type": "boolean"})),
+        ]),
+    );
 }

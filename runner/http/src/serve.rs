@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+
+use crate::access::Peer;
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
@@ -58,9 +61,9 @@ pub async fn serve(
         }) else {
             break;
         };
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok((stream, address)) => (stream, Peer::new(address.ip())),
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -71,7 +74,11 @@ pub async fn serve(
         };
         // Answers are written whole; waiting to fill packets only delays them.
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(router.clone());
+        let routes = TowerToHyperService::new(router.clone());
+        let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(peer);
+            hyper::service::Service::call(&routes, request)
+        });
         let mut closed = closed.clone();
         connections.spawn(async move {
             let _slot = slot;

@@ -346,14 +346,9 @@ async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: ax
     };
     let (parts, body) = request.into_parts();
     let caller = match route.access {
-        Access::Open => crate::access::Caller {
-            actor: "anyone".into(),
-            role: crate::access::Role::Viewer,
-            queues: Vec::new(),
-            uids: Vec::new(),
-        },
+        Access::Open => crate::access::Caller::anyone(),
         access => {
-            let caller = authenticate(&app, &parts.headers).await?;
+            let caller = authenticate(&app, &parts).await?;
             if !access.allows(caller.role) {
                 return Err(Problem::forbidden(format!(
                     "a token of the role `{}` may not do this. {}",
@@ -375,9 +370,11 @@ async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: ax
     };
     let now = app.clock.now();
     let query = parse_query(parts.uri.query())?;
+    let peer = crate::access::Peer::of(&parts);
     let request = Request {
         app,
         caller,
+        peer,
         now,
         headers: parts.headers,
         path,

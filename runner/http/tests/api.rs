@@ -1,5 +1,5 @@
-//! The control plane's routes over a real Postgres (`DATABASE_URL`; skipped without), with a small engine in place of
-//! the real one.
+//! The control plane's routes over a real Postgres, which the test brings along, with a small engine in place of the
+//! real one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +11,7 @@ use axum::http::{Request, StatusCode, header};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use heddle_cli::postgres::{TestCluster, TestDatabase};
 use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::state::TaskState;
 use heddle_domain::{Chance, Clock, Name, Time};
@@ -23,6 +24,8 @@ use heddle_store::group::GroupRow;
 use heddle_store::secret::{SecretKey, SecretKeys};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
 use tower::ServiceExt;
 use uuid::Uuid;
 
@@ -136,6 +139,16 @@ impl EngineApi for Small {
     ) -> Answer<'_, TaskDetail> {
         gone("task")
     }
+    fn prune(
+        &self,
+        _retention: Option<heddle_domain::retention::Retention>,
+        dry_run: bool,
+    ) -> Answer<'_, heddle_engine::Pruned> {
+        later(Ok(heddle_engine::Pruned {
+            dry_run,
+            ..Default::default()
+        }))
+    }
     fn retry_task(&self, _task: TaskRef, _actor: String) -> Answer<'_, TaskDetail> {
         gone("task")
     }
@@ -199,35 +212,35 @@ impl EngineApi for Small {
     }
 }
 
-/// A database of its own, dropped when the test has passed.
+/// The cluster of this process, and the name of a migrated database in it.
+static CLUSTER: OnceCell<(TestCluster, String)> = OnceCell::const_new();
+
+async fn cluster() -> (TestCluster, String) {
+    let cluster = TestCluster::start().await.expect("a cluster");
+    // The migrations are in this very program: it says whether they have changed.
+    let facts = std::env::current_exe()
+        .and_then(std::fs::metadata)
+        .expect("the test's own file");
+    let digest = Sha256::digest(format!("{:?} {}", facts.modified().expect("its time"), facts.len()));
+    let stamp: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let template = format!("http_{stamp}");
+    let migrate = async |url: String| heddle_cli::node::migrate(&url).await;
+    cluster.template(&template, migrate).await.expect("a template");
+    (cluster, template)
+}
+
+/// A database of its own.
 struct Fixture {
     router: Router,
     store: Store,
-    admin: tokio_postgres::Client,
-    name: String,
+    _database: TestDatabase,
 }
 
 impl Fixture {
-    async fn new(dev: bool) -> Option<Self> {
-        let url = std::env::var("DATABASE_URL").ok()?;
-        let (admin, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        let name = format!(
-            "heddle_http_{}_{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
-        admin
-            .batch_execute(&format!("DROP DATABASE IF EXISTS {name}"))
-            .await
-            .unwrap();
-        admin.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
-        let (base, query) = url
-            .split_once('?')
-            .map_or((url.as_str(), ""), |(base, query)| (base, query));
-        let base = &base[..base.rfind('/').unwrap()];
-        let store = Store::connect(&format!("{base}/{name}?{query}"), 12).await.unwrap();
-        store.migrate().await.unwrap();
+    async fn new(dev: bool) -> Self {
+        let (cluster, template) = CLUSTER.get_or_init(cluster).await;
+        let database = cluster.database(template).await.expect("a database");
+        let store = Store::connect(database.url(), 12).await.unwrap();
         let app = App::new(AppParts {
             store: store.clone(),
             engine: Arc::new(Small),
@@ -241,21 +254,16 @@ impl Fixture {
                 ..HttpConfig::default()
             },
         });
-        Some(Self {
+        Self {
             router: router(app),
             store,
-            admin,
-            name,
-        })
+            _database: database,
+        }
     }
 
     async fn end(self) {
         drop(self.router);
         self.store.close().await;
-        self.admin
-            .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name))
-            .await
-            .unwrap();
     }
 
     async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Reply {
@@ -292,8 +300,6 @@ impl Fixture {
         self.send("GET", path, &[], "").await
     }
 }
-
-static NEXT: AtomicU64 = AtomicU64::new(0);
 
 struct Reply {
     status: StatusCode,
@@ -337,9 +343,7 @@ async fn upload(fixture: &Fixture, name: &str, bytes: &'static [u8]) -> Reply {
 
 #[tokio::test]
 async fn scripts_have_immutable_versions() {
-    let Some(fixture) = Fixture::new(true).await else {
-        return;
-    };
+    let fixture = Fixture::new(true).await;
     let first = upload(&fixture, "s", b"\0asm1").await.is(201).json;
     assert_eq!(
         (&first["version"], &first["active"], &first["world"]),
@@ -390,9 +394,7 @@ async fn scripts_have_immutable_versions() {
 
 #[tokio::test]
 async fn groups_have_revisions_and_links() {
-    let Some(fixture) = Fixture::new(true).await else {
-        return;
-    };
+    let fixture = Fixture::new(true).await;
     upload(&fixture, "s", b"\0asm1").await.is(201);
     let made = fixture.json("PUT", "/v1/groups/a", group("s")).await.is(201);
     assert_eq!(made.headers[header::ETAG], "\"1\"");
@@ -506,9 +508,7 @@ async fn groups_have_revisions_and_links() {
 
 #[tokio::test]
 async fn ten_clients_that_put_one_group_make_one_revision() {
-    let Some(fixture) = Fixture::new(true).await else {
-        return;
-    };
+    let fixture = Fixture::new(true).await;
     upload(&fixture, "s", b"\0asm1").await.is(201);
     let puts = (0..10).map(|_| fixture.json("PUT", "/v1/groups/g", group("s")));
     let mut statuses: Vec<u16> = futures::future::join_all(puts)
@@ -528,9 +528,7 @@ async fn ten_clients_that_put_one_group_make_one_revision() {
 
 #[tokio::test]
 async fn what_is_wrong_is_a_problem() {
-    let Some(fixture) = Fixture::new(true).await else {
-        return;
-    };
+    let fixture = Fixture::new(true).await;
     fixture.get("/nowhere").await.is(404);
     fixture.get("/v1/groups/%ff").await.is(400);
     fixture.get("/v1/groups/no%2Fname").await.is(404);
@@ -626,9 +624,7 @@ async fn what_is_wrong_is_a_problem() {
 
 #[tokio::test]
 async fn lists_have_cursors() {
-    let Some(fixture) = Fixture::new(true).await else {
-        return;
-    };
+    let fixture = Fixture::new(true).await;
     for name in ["a", "b", "c", "d", "e"] {
         fixture
             .json("PUT", &format!("/v1/pools/{name}"), json!({"slots": 1}))
@@ -657,9 +653,7 @@ async fn lists_have_cursors() {
 
 #[tokio::test]
 async fn secrets_and_connections_are_write_only() {
-    let Some(fixture) = Fixture::new(true).await else {
-        return;
-    };
+    let fixture = Fixture::new(true).await;
     let secret = json!({"value": "hunter2", "groups": ["g"]});
     let made = fixture.json("PUT", "/v1/secrets/pw", secret.clone()).await.is(201);
     assert!(!made.bytes.windows(7).any(|window| window == b"hunter2"));
@@ -706,9 +700,7 @@ async fn secrets_and_connections_are_write_only() {
 
 #[tokio::test]
 async fn serving_needs_tokens() {
-    let Some(fixture) = Fixture::new(false).await else {
-        return;
-    };
+    let fixture = Fixture::new(false).await;
     let refused = fixture.get("/v1/groups").await.is(401);
     assert!(refused.headers.contains_key(header::WWW_AUTHENTICATE));
     fixture

@@ -57,6 +57,33 @@ pub enum Refused {
 pub struct OutboundPolicy {
     exceptions: Arc<[Exception]>,
     allow_private: bool,
+    names: Names,
+}
+
+/// What answers for names.
+type Lookup = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
+
+/// Where addresses of names come from: the system's resolver, unless something stands in for it.
+#[derive(Clone, Default)]
+struct Names(Option<Arc<Lookup>>);
+
+impl std::fmt::Debug for Names {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "given" } else { "the system's" })
+    }
+}
+
+impl Names {
+    /// All addresses of a name: asked for once.
+    async fn look_up(&self, name: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+        match &self.0 {
+            Some(lookup) => Ok(lookup(name)
+                .into_iter()
+                .map(|address| SocketAddr::new(address, port))
+                .collect()),
+            None => Ok(tokio::net::lookup_host((name, port)).await?.collect()),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -75,7 +102,14 @@ impl OutboundPolicy {
         Ok(Self {
             exceptions,
             allow_private: false,
+            names: Names::default(),
         })
+    }
+
+    /// The same with something else than the system's resolver answering for names.
+    pub fn with_names(mut self, lookup: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static) -> Self {
+        self.names = Names(Some(Arc::new(lookup)));
+        self
     }
 
     /// The same with private addresses allowed (a channel's `allow_private`).
@@ -83,6 +117,7 @@ impl OutboundPolicy {
         Self {
             exceptions: Arc::clone(&self.exceptions),
             allow_private: true,
+            names: self.names.clone(),
         }
     }
 
@@ -129,11 +164,10 @@ impl OutboundPolicy {
             host: host.to_owned(),
             reason,
         };
-        let found = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::lookup_host((bare, port)))
+        let addresses = tokio::time::timeout(CONNECT_TIMEOUT, self.names.look_up(bare, port))
             .await
             .map_err(|_| unresolved("no answer in time".into()))?
             .map_err(|error| unresolved(error.to_string()))?;
-        let addresses: Vec<SocketAddr> = found.collect();
         if addresses.is_empty() {
             return Err(unresolved("no address".into()));
         }
@@ -461,6 +495,122 @@ mod tests {
         assert!(check("http://0x7f.1/").is_err());
         assert!(check("http://[::1]/").is_err());
         assert!(check("ftp://example.com/").is_err());
+    }
+
+    /// However a private address is spelled, nothing is sent to it: neither by its digits nor by a name.
+    #[tokio::test]
+    async fn spellings() {
+        let rebound = |name: &str| match name.trim_end_matches('.') {
+            "private.example" => vec!["10.0.0.1".parse().unwrap()],
+            "mapped.example" => vec!["::ffff:127.0.0.1".parse().unwrap()],
+            "mixed.example" => vec!["1.1.1.1".parse().unwrap(), "127.0.0.1".parse().unwrap()],
+            "metadata.example" => vec!["169.254.169.254".parse().unwrap()],
+            name if name.ends_with("localhost") => vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()],
+            _ => Vec::new(),
+        };
+        let policy = OutboundPolicy::default().with_names(rebound);
+        let client = policy.redirecting_client().unwrap();
+        for spelled in [
+            "127.0.0.1",
+            "127.1",
+            "127.0.1",
+            "127.0.0.1.",
+            "2130706433",
+            "0x7f000001",
+            "0x7F.0.0.0x1",
+            "0177.0.0.1",
+            "017700000001",
+            "0",
+            "0.0.0.0",
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.0.1",
+            "100.64.0.1",
+            "169.254.169.254",
+            "2852039166",
+            "0xa9fea9fe",
+            "[::1]",
+            "[::]",
+            "[0:0:0:0:0:0:0:1]",
+            "[::127.0.0.1]",
+            "[::ffff:127.0.0.1]",
+            "[::ffff:7f00:1]",
+            "[64:ff9b::127.0.0.1]",
+            "[64:ff9b::a9fe:a9fe]",
+            "[64:ff9b:1::7f00:1]",
+            "[2002:7f00:1::]",
+            "[fc00::1]",
+            "[fd00:ec2::254]",
+            "[fe80::1]",
+            "[ff02::1]",
+            "user:password@127.0.0.1",
+            "example.com@127.0.0.1",
+            "\u{2460}\u{2461}\u{2466}.0.0.1",
+            "127\u{3002}0\u{3002}0\u{3002}1",
+            "%31%32%37.0.0.1",
+            "localhost",
+            "LOCALHOST.",
+            "a.localhost",
+            "private.example",
+            "private.example.",
+            "mapped.example",
+            "mixed.example",
+            "metadata.example",
+            "nothing.example",
+        ] {
+            for scheme in ["http", "https"] {
+                let text = format!("{scheme}://{spelled}:1/");
+                let url = Url::parse(&text).unwrap();
+                if policy.check_url(&url).is_ok() {
+                    let error = client.get(url).send().await.unwrap_err();
+                    assert!(refusal(&error).is_some(), "{text}: {error:?}");
+                }
+            }
+        }
+        for other in [
+            "ftp://1.1.1.1/",
+            "file:///etc/passwd",
+            "data:,x",
+            "gopher://1.1.1.1:70/",
+        ] {
+            let refused = policy.check_url(&Url::parse(other).unwrap()).unwrap_err();
+            assert!(matches!(refused, Refused::NotHttp(_)), "{other}");
+        }
+    }
+
+    /// A name that has a fine address when it is asked for first, and another one afterwards: it is asked for once for each
+    /// connection, and what was checked is what is connected to.
+    #[tokio::test]
+    async fn answers_are_pinned() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (reached, mut by) = tokio::sync::mpsc::channel(4);
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let _ = reached.send(socket.local_addr().unwrap().ip()).await;
+                let _ = socket.read(&mut [0; 1_024]).await;
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                let _ = socket.write_all(answer).await;
+            }
+        });
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&asked);
+        let policy = OutboundPolicy::new(&["127.0.0.2".into()])
+            .unwrap()
+            .with_names(move |_| {
+                let first = counter.fetch_add(1, Ordering::SeqCst) == 0;
+                vec![if first { "127.0.0.2" } else { "127.0.0.1" }.parse().unwrap()]
+            });
+        let client = policy.client().unwrap();
+        let url = format!("http://rebound.example:{port}/");
+        assert!(client.get(&url).send().await.unwrap().status().is_success());
+        assert_eq!(by.recv().await, Some("127.0.0.2".parse().unwrap()));
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        let error = client.get(&url).send().await.unwrap_err();
+        assert!(matches!(refusal(&error), Some(Refused::Private { .. })), "{error:?}");
+        assert!(by.try_recv().is_err(), "nothing was connected to");
     }
 
     #[test]

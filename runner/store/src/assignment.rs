@@ -442,16 +442,6 @@ impl Store {
         .await?
         .rows_affected())
     }
-
-    /// Makes the partitions of the next days for assignments and events.
-    pub async fn make_dispatch_partitions(&self, days: i32) -> Result<i32, StoreError> {
-        Ok(sqlx::query_scalar!(
-            r#"SELECT heddle.make_dispatch_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, $1) AS "made!""#,
-            days
-        )
-        .fetch_one(&self.pool)
-        .await?)
-    }
 }
 
 /// Ends holds within a transaction.

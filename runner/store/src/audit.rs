@@ -1,10 +1,12 @@
 //! What people changed: insert-only, written in the transaction of the change itself.
 
 use heddle_domain::Time;
+use heddle_domain::id::RunId;
 use serde_json::Value;
 use sqlx::PgConnection;
 
 use crate::change::{By, Noun, Page};
+use crate::live::Completion;
 use crate::{Store, StoreError};
 
 /// One thing that somebody did.
@@ -56,6 +58,30 @@ pub(crate) async fn write(
     .execute(connection)
     .await?;
     Ok(())
+}
+
+impl Completion {
+    /// Records what somebody did to a run, in the transaction that does it.
+    pub async fn audit(
+        &mut self,
+        by: By<'_>,
+        action: &str,
+        run: RunId,
+        before: &Value,
+        after: &Value,
+    ) -> Result<(), StoreError> {
+        let name = run.to_string();
+        write(
+            self.connection(),
+            by,
+            action,
+            Noun::Run,
+            &name,
+            Some(before),
+            Some(after),
+        )
+        .await
+    }
 }
 
 impl Store {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::secret::{Grant, Sealed, SecretKeys};
+use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
 /// What people may choose of a connection, apart from its URL.
@@ -230,17 +231,25 @@ impl Store {
         .collect())
     }
 
-    /// Deletes a connection; `false` if there was none.
-    pub async fn delete_connection(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
+    /// Deletes a connection that no group's current spec names.
+    pub async fn delete_connection(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         let mut tx = self.pool.begin().await?;
+        change::lock_name(&mut tx, Noun::Connection, name).await?;
         let gone = sqlx::query!("DELETE FROM heddle.connections WHERE name = $1", name)
             .execute(&mut *tx)
             .await?;
         if gone.rows_affected() == 0 {
-            return Ok(false);
+            return Ok(Removal::Missing);
+        }
+        let groups = usage::groups(&mut tx, usage::CONNECTIONS, name).await?;
+        if !groups.is_empty() {
+            return Ok(Removal::UsedBy(Users {
+                groups,
+                ..Users::default()
+            }));
         }
         change::record(&mut tx, by, "delete", Noun::Connection, name, None, None).await?;
         tx.commit().await?;
-        Ok(true)
+        Ok(Removal::Done)
     }
 }

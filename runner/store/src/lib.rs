@@ -22,16 +22,20 @@ pub mod node;
 pub mod offer;
 pub mod pool;
 pub mod queue;
+pub mod reseal;
+pub mod retention;
 pub mod run;
 pub mod schedule;
 pub mod script;
 pub mod secret;
+pub mod session;
 pub mod setting;
 pub mod template;
 pub mod timer_task;
 pub mod token;
 pub mod topic;
 pub mod upstream;
+pub mod usage;
 
 pub use error::StoreError;
 

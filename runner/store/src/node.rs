@@ -141,16 +141,6 @@ impl Store {
             .await?)
     }
 
-    /// Makes the partitions of the next days.
-    pub async fn make_partitions(&self, days: i32) -> Result<i32, StoreError> {
-        Ok(sqlx::query_scalar!(
-            r#"SELECT heddle.make_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, $1) AS "made!""#,
-            days
-        )
-        .fetch_one(&self.pool)
-        .await?)
-    }
-
     /// Wakes other nodes; carries nothing that decisions depend on.
     pub async fn notify(&self, channel: &str, payload: &str) -> Result<(), StoreError> {
         sqlx::query!("SELECT pg_notify($1, $2)", channel, payload)

@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use serde_json::json;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
 /// A pool.
@@ -113,24 +114,26 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a pool; `false` if there was none. Tasks that name it are unbounded by it from then on.
-    pub async fn delete_pool(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
+    /// Deletes a pool that no group's current spec names. Task runs of older revisions that name it are unbounded by it
+    /// from then on.
+    pub async fn delete_pool(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         let mut tx = self.pool.begin().await?;
         let slots = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)
             .fetch_optional(&mut *tx)
             .await?;
-        let Some(slots) = slots else { return Ok(false) };
-        change::record(
-            &mut tx,
-            by,
-            "delete",
-            Noun::Pool,
-            name,
-            Some(&json!({"slots": slots})),
-            None,
-        )
-        .await?;
+        let Some(slots) = slots else {
+            return Ok(Removal::Missing);
+        };
+        let groups = usage::groups(&mut tx, usage::POOLS, name).await?;
+        if !groups.is_empty() {
+            return Ok(Removal::UsedBy(Users {
+                groups,
+                ..Users::default()
+            }));
+        }
+        let before = json!({"slots": slots});
+        change::record(&mut tx, by, "delete", Noun::Pool, name, Some(&before), None).await?;
         tx.commit().await?;
-        Ok(true)
+        Ok(Removal::Done)
     }
 }

@@ -154,6 +154,8 @@ pub struct RunFilter {
     pub parent: Option<RunId>,
     /// With this key.
     pub key: Option<String>,
+    /// Of those that have ended, only if they did so since then.
+    pub ended_since: Option<Time>,
 }
 
 const LIVE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
@@ -416,6 +418,9 @@ impl Store {
         }
         if let Some(key) = &filter.key {
             query.push(" AND l.key = ").push_bind(key.clone());
+        }
+        if let (Some(since), "heddle.runs_done") = (filter.ended_since, table) {
+            query.push(" AND l.finished_at >= ").push_bind(since);
         }
         query.push(" ORDER BY l.id DESC LIMIT ").push_bind(limit).push(")");
     }

@@ -2,7 +2,8 @@
 //!
 //! The associated data binds a ciphertext to its kind and name, so that a row copied over another one does not open.
 //! Nonces are 192 random bits, which may be drawn at random for as long as a key lives. Keys are rotated by giving the
-//! new one first and the old one behind it: what the old one sealed still opens, and is sealed anew when it is put.
+//! new one first and the old one behind it: what the old one sealed still opens, and is sealed anew when it is put, or all
+//! at once ([`crate::reseal`]).
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
 /// The longest secret, in bytes.
@@ -66,6 +68,19 @@ impl SecretKeys {
     /// Seals with `current`; opens with `previous` as well.
     pub fn new(current: SecretKey, previous: Vec<SecretKey>) -> Self {
         Self { current, previous }
+    }
+
+    /// The fingerprint of the key that seals.
+    pub fn current_id(&self) -> &str {
+        &self.current.id
+    }
+
+    /// The fingerprints of all keys.
+    pub(crate) fn ids(&self) -> Vec<String> {
+        std::iter::once(&self.current)
+            .chain(&self.previous)
+            .map(|key| key.id.clone())
+            .collect()
     }
 
     pub(crate) fn seal(&self, chance: &dyn Chance, noun: Noun, name: &str, plain: &str) -> Result<Sealed, StoreError> {
@@ -317,18 +332,26 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a secret; `false` if there was none.
-    pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
+    /// Deletes a secret that no group's current spec names.
+    pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         let mut tx = self.pool.begin().await?;
+        change::lock_name(&mut tx, Noun::Secret, name).await?;
         let gone = sqlx::query!("DELETE FROM heddle.secrets WHERE name = $1", name)
             .execute(&mut *tx)
             .await?;
         if gone.rows_affected() == 0 {
-            return Ok(false);
+            return Ok(Removal::Missing);
+        }
+        let groups = usage::groups(&mut tx, usage::SECRETS, name).await?;
+        if !groups.is_empty() {
+            return Ok(Removal::UsedBy(Users {
+                groups,
+                ..Users::default()
+            }));
         }
         change::record(&mut tx, by, "delete", Noun::Secret, name, None, None).await?;
         tx.commit().await?;
-        Ok(true)
+        Ok(Removal::Done)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Cluster-wide settings that people change at run time.
 
-use heddle_domain::Span;
-use serde::{Deserialize, Serialize};
+use heddle_domain::retention::Retention;
 use serde_json::Value;
 
 use crate::change::{self, By, Noun};
@@ -41,54 +40,6 @@ impl Store {
         change::record(&mut tx, by, "update", Noun::Setting, name, before.as_ref(), Some(value)).await?;
         tx.commit().await?;
         Ok(true)
-    }
-}
-
-/// How long what is kept, once it has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Retention {
-    /// Ended runs with their attempts and logs.
-    pub runs: Span,
-    /// The audit.
-    pub audit: Span,
-    /// Events.
-    pub events: Span,
-    /// Finished assignments.
-    pub assignments: Span,
-    /// Sent and failed notifications.
-    pub notifications: Span,
-}
-
-/// A day.
-const DAY_SECONDS: u64 = 86_400;
-
-impl Default for Retention {
-    fn default() -> Self {
-        let days = |days| Span::from_secs(days * DAY_SECONDS);
-        Self {
-            runs: days(30),
-            audit: days(365),
-            events: days(7),
-            assignments: days(30),
-            notifications: days(30),
-        }
-    }
-}
-
-impl Retention {
-    /// The shortest that may be asked for: what has just ended must still be there when its callers look.
-    pub const MIN: Span = Span::from_secs(3_600);
-
-    /// Each of them with its name.
-    pub fn each(&self) -> [(&'static str, Span); 5] {
-        [
-            ("runs", self.runs),
-            ("audit", self.audit),
-            ("events", self.events),
-            ("assignments", self.assignments),
-            ("notifications", self.notifications),
-        ]
     }
 }
 

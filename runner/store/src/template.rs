@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
 /// A template.
@@ -14,21 +15,6 @@ pub struct TemplateRow {
     pub created_at: Time,
     pub updated_at: Time,
 }
-
-/// What came of deleting a template.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TemplateDelete {
-    Missing,
-    /// These groups and offers (the first few of each) name it.
-    UsedBy {
-        groups: Vec<String>,
-        offers: Vec<String>,
-    },
-    Deleted,
-}
-
-/// How many users of a template are named when it may not be deleted.
-const USERS_NAMED_MAX: i64 = 20;
 
 impl Store {
     /// Creates or changes a template. The schema has been checked.
@@ -125,42 +111,35 @@ impl Store {
     }
 
     /// Deletes a template that no group's current spec and no offer names.
-    pub async fn delete_template(&self, by: By<'_>, name: &str) -> Result<TemplateDelete, StoreError> {
+    pub async fn delete_template(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         let mut tx = self.pool.begin().await?;
         let found = sqlx::query_scalar!("SELECT schema FROM heddle.templates WHERE name = $1 FOR UPDATE", name)
             .fetch_optional(&mut *tx)
             .await?;
         let Some(schema) = found else {
-            return Ok(TemplateDelete::Missing);
+            return Ok(Removal::Missing);
         };
-        let users = sqlx::query_scalar!(
+        let groups = sqlx::query_scalar!(
             "SELECT g.name FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
              WHERE g.deleted_at IS NULL
                AND (r.spec ->> 'template' = $1
                     OR jsonb_path_exists(r.spec, '$.tasks.*.audience.template ? (@ == $name)',
                                          jsonb_build_object('name', $1::text)))
-             ORDER BY g.name LIMIT $2",
+             ORDER BY g.name LIMIT 20",
             name,
-            USERS_NAMED_MAX,
         )
         .fetch_all(&mut *tx)
         .await?;
-        // An offer that is put meanwhile waits for the template's row, and finds it gone.
-        let offers = sqlx::query_scalar!(
-            "SELECT name FROM heddle.offers WHERE template = $1 AND deleted_at IS NULL ORDER BY name LIMIT $2",
-            name,
-            USERS_NAMED_MAX
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        if !(users.is_empty() && offers.is_empty()) {
-            return Ok(TemplateDelete::UsedBy { groups: users, offers });
+        let offers = usage::offers(&mut tx, name).await?;
+        let users = Users { groups, offers };
+        if !users.is_empty() {
+            return Ok(Removal::UsedBy(users));
         }
         sqlx::query!("DELETE FROM heddle.templates WHERE name = $1", name)
             .execute(&mut *tx)
             .await?;
         change::record(&mut tx, by, "delete", Noun::Template, name, Some(&schema), None).await?;
         tx.commit().await?;
-        Ok(TemplateDelete::Deleted)
+        Ok(Removal::Done)
     }
 }

@@ -78,12 +78,28 @@ impl Store {
         .await?)
     }
 
-    /// Notes that a token was used. Called at most once in a while for each.
-    pub async fn touch_token(&self, id: Uuid, at: Time) -> Result<(), StoreError> {
+    /// Whether any token is in force at `now`.
+    pub async fn has_tokens(&self, now: Time) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM heddle.tokens
+                 WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $1)) AS "some!""#,
+            now,
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Notes when tokens were used. Nodes that do so at once skip what the other one writes: it says the same.
+    pub async fn touch_tokens(&self, uses: &[(Uuid, Time)]) -> Result<(), StoreError> {
+        let (ids, times): (Vec<Uuid>, Vec<Time>) = uses.iter().copied().unzip();
         sqlx::query!(
-            "UPDATE heddle.tokens SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)",
-            id,
-            at,
+            "WITH free AS (SELECT id FROM heddle.tokens WHERE id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED)
+             UPDATE heddle.tokens t SET last_used_at = u.at
+               FROM UNNEST($1::uuid[], $2::timestamptz[]) AS u (id, at)
+              WHERE t.id = u.id AND t.id IN (SELECT id FROM free)
+                AND (t.last_used_at IS NULL OR t.last_used_at < u.at)",
+            &ids,
+            &times,
         )
         .execute(&self.pool)
         .await?;
@@ -128,6 +144,10 @@ impl Store {
         .await?;
         let Some(gone) = gone else { return Ok(false) };
         let before = json!({"id": id, "role": gone.role});
+        // What was signed in with it ends with it.
+        sqlx::query!("DELETE FROM heddle.sessions WHERE token_id = $1", id)
+            .execute(&mut *tx)
+            .await?;
         change::record(&mut tx, by, "revoke", Noun::Token, &gone.name, Some(&before), None).await?;
         tx.commit().await?;
         Ok(true)

@@ -7,8 +7,9 @@ pub(crate) mod dispatch;
 pub(crate) mod group;
 mod local;
 pub(crate) mod named;
-mod nodes;
+pub(crate) mod nodes;
 pub(crate) mod queue;
+pub(crate) mod retention;
 pub(crate) mod run;
 pub(crate) mod script;
 mod serve;
@@ -40,6 +41,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Token(token::TokenCommand::Create(create)) if create.database_url.is_some() => {
             return wait_for(token::create_in_database(create, connection.output));
         }
+        Command::Token(token::TokenCommand::Sign(sign)) => return token::sign(&sign, connection.output),
         Command::Script(script::ScriptCommand::New(new)) => return script::write_new(&new),
         Command::Script(script::ScriptCommand::Build(build)) => return build::run(&build),
         _ => {}
@@ -71,7 +73,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             Command::Notification(command) => named::notification(session, command).await,
             Command::Token(command) => token::run(session, command).await,
             Command::Nodes => nodes::list(session).await,
-            Command::Audit => nodes::audit(session).await,
+            Command::Audit(wanted) => nodes::audit(session, wanted).await,
+            Command::Retention(command) => retention::run(session, command).await,
             Command::Stats => nodes::stats(session).await,
             Command::Dev(_)
             | Command::Serve(_)

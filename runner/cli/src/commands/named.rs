@@ -90,6 +90,8 @@ pub enum SecretCommand {
         #[arg(long = "category", value_name = "CATEGORY")]
         categories: Vec<String>,
     },
+    /// Seal all secrets and connections with the current key: the last step of changing it
+    Reseal,
     /// Delete a secret
     Rm {
         /// Its name
@@ -208,6 +210,17 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
         } => {
             let body = granted(json!({ "value": read_stdin("the secret")? }), groups, categories);
             set(session, "secrets", &name, &body).await?;
+        }
+        SecretCommand::Reseal => {
+            let done = session.client.reseal_secrets().await?;
+            session.output.print(&done, |done| {
+                format!(
+                    "{} secrets and {} connections sealed with key {}",
+                    done["secrets"],
+                    done["connections"],
+                    done["key_id"].as_str().unwrap_or("?")
+                )
+            })?;
         }
         SecretCommand::Rm { name } => {
             session

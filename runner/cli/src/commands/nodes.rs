@@ -3,9 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::Args;
+use serde_json::{Value, json};
 
 use super::done;
-use crate::session::Session;
+use crate::session::{MAX_LISTED, Session};
 
 pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
     let columns = [
@@ -22,7 +24,30 @@ pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
     done()
 }
 
-pub(crate) async fn audit(session: &Session) -> Result<ExitCode> {
+/// Which rows of the audit.
+#[derive(Args, Debug)]
+pub struct Audit {
+    /// By whom: a token's name
+    #[arg(long)]
+    pub actor: Option<String>,
+    /// Of what kind: group, run, secret, token, ...
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Of which thing
+    #[arg(long)]
+    pub name: Option<String>,
+    /// What was done: create, update, delete, cancel, ...
+    #[arg(long)]
+    pub action: Option<String>,
+    /// From this time, RFC 3339
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// To this time, RFC 3339
+    #[arg(long, value_name = "TIME")]
+    pub to: Option<String>,
+}
+
+pub(crate) async fn audit(session: &Session, wanted: Audit) -> Result<ExitCode> {
     let columns = [
         ("AT", "/at"),
         ("WHO", "/actor|/who|/token"),
@@ -30,7 +55,17 @@ pub(crate) async fn audit(session: &Session) -> Result<ExitCode> {
         ("KIND", "/kind"),
         ("WHAT", "/target|/what|/name"),
     ];
-    session.list(&["v1", "audit"], &columns).await?;
+    let request = session
+        .client
+        .get(&["v1", "audit"])
+        .query_if("actor", wanted.actor)
+        .query_if("kind", wanted.kind)
+        .query_if("name", wanted.name)
+        .query_if("action", wanted.action)
+        .query_if("from", wanted.from)
+        .query_if("to", wanted.to);
+    let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+    session.output.print_list(&json!({ "items": items }), &columns)?;
     done()
 }
 

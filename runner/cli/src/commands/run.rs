@@ -32,6 +32,9 @@ pub enum RunCommand {
         /// Which
         #[command(flatten)]
         filter: Filter,
+        /// Also runs that ended longer ago than the retention calls hot (3 days)
+        #[arg(long)]
+        history: bool,
         /// How many
         #[arg(long, default_value_t = 50)]
         limit: usize,
@@ -286,6 +289,7 @@ impl From<Filter> for RunFilter {
             label,
             from,
             to,
+            history: false,
         }
     }
 }
@@ -294,7 +298,18 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
     match command {
         RunCommand::Start(options) => start(session, options).await,
         RunCommand::Watch { id } => watch::run(session, id).await,
-        RunCommand::List { filter, limit, cursor } => list(session, filter.into(), limit, cursor).await,
+        RunCommand::List {
+            filter,
+            history,
+            limit,
+            cursor,
+        } => {
+            let filter = RunFilter {
+                history,
+                ..filter.into()
+            };
+            list(session, filter, limit, cursor).await
+        }
         RunCommand::Show { id } => show(session, id).await,
         RunCommand::Task { id, task, item } => {
             let path = ["v1", "runs", &id.to_string(), "tasks", &task];

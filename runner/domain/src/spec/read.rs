@@ -34,9 +34,22 @@ pub fn parse_group(value: &Value) -> Result<GroupSpec, Faults> {
     faults.or(spec)
 }
 
+/// Fields of a submission in which null means the same as nothing. (Where a value may be missing altogether, Serde says
+/// so already.)
+const NULL_IS_ABSENT: [&str; 4] = ["params", "task_params", "labels", "force"];
+
 /// Reads a submission.
 pub fn parse_submission(value: &Value) -> Result<SubmissionSpec, Faults> {
-    read(value)
+    let is_absent = |(key, value): (&String, &Value)| value.is_null() && NULL_IS_ABSENT.contains(&key.as_str());
+    match value {
+        Value::Object(fields) if fields.iter().any(is_absent) => {
+            let given = fields.iter().filter(|&(key, value)| !is_absent((key, value)));
+            read(&Value::Object(
+                given.map(|(key, value)| (key.clone(), value.clone())).collect(),
+            ))
+        }
+        _ => read(value),
+    }
 }
 
 /// Reads any spec of ours, which is an object; a fault names the place.

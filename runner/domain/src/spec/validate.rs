@@ -130,6 +130,9 @@ impl Grant {
 pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time) -> Result<(), Faults> {
     let mut faults = Faults::default();
     check_group(spec, catalog, now, &mut faults);
+    if let Some(retention) = &spec.retention {
+        retention.check("/retention", &mut faults);
+    }
     if spec.tasks.is_empty() || spec.tasks.len() > TASKS_MAX {
         faults.add(
             "/tasks",

@@ -1,4 +1,4 @@
-//! What nobody asks for: holds that have lasted too long, offers of tasks that are over, old history.
+//! What nobody asks for: holds that have lasted too long, and offers of tasks that are over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,16 +17,6 @@ const WITHDRAW_TICKS: u64 = 5;
 
 /// Every so many periods offers are looked at whose completion nobody has noticed.
 const SWEEP_TICKS: u64 = 25;
-
-/// Every so many periods partitions are made and old rows dropped.
-const PRUNE_TICKS: u64 = 18_000;
-
-/// Partitions are made for so many days ahead.
-const PARTITION_DAYS: i32 = 9;
-
-/// How many rows of the history one statement drops, and how many statements one round has.
-const PRUNE_ROWS: i64 = 10_000;
-const PRUNE_ROUNDS: usize = 100;
 
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut tick = 0;
@@ -77,27 +67,6 @@ impl Inner {
         }
         while self.store.has_offer_settlements().await? {
             if self.settle_offers().await? == 0 {
-                break;
-            }
-        }
-        if tick.is_multiple_of(PRUNE_TICKS) {
-            self.prune_dispatch().await?;
-        }
-        Ok(())
-    }
-
-    async fn prune_dispatch(&self) -> Result<(), EngineError> {
-        self.store.make_dispatch_partitions(PARTITION_DAYS).await?;
-        let retention = self.store.retention().await?;
-        let now = self.now();
-        for _ in 0..PRUNE_ROUNDS {
-            let events = self
-                .store
-                .prune_events(now - retention.events.chrono(), PRUNE_ROWS)
-                .await?;
-            let kept = now - retention.assignments.chrono();
-            let assignments = self.store.prune_assignments(kept, PRUNE_ROWS).await?;
-            if events == 0 && assignments == 0 {
                 break;
             }
         }

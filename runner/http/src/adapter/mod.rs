@@ -16,8 +16,9 @@ use futures::stream::BoxStream;
 use heddle_domain::Name;
 use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::id::RunId;
+use heddle_domain::retention::Retention;
 use heddle_domain::state::TaskState;
-use heddle_engine::{ControlError, Engine, EngineError, SubmitError};
+use heddle_engine::{ControlError, Engine, EngineError, Pruned, SubmitError};
 use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
 use serde_json::{Value, json};
@@ -147,8 +148,12 @@ impl EngineApi for Engine {
         Box::pin(runs::set_task_state(self, task, state, output, reason, actor))
     }
 
-    fn retry_task(&self, task: TaskRef, _actor: String) -> Answer<'_, TaskDetail> {
-        Box::pin(runs::retry_task(self, task))
+    fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Answer<'_, Pruned> {
+        Box::pin(async move { Ok(Self::prune(self, retention, dry_run).await?) })
+    }
+
+    fn retry_task(&self, task: TaskRef, actor: String) -> Answer<'_, TaskDetail> {
+        Box::pin(runs::retry_task(self, task, actor))
     }
 
     fn logs(&self, run: Uuid, query: LogQuery) -> Answer<'_, List<LogLine>> {

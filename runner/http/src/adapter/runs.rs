@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use heddle_domain::Name;
 use heddle_domain::id::RunId;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::TaskState;
+use heddle_domain::{Clock, Name};
 use heddle_engine::{BulkAction, Engine, Submission as EngineSubmission};
+use heddle_store::change::{By, Noun};
 use heddle_store::run::{RunDetail, RunFilter as StoreFilter};
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{not_found, views};
@@ -76,6 +77,7 @@ pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<St
         source: None,
         parent: None,
         key: filter.key,
+        ended_since: None,
     })
 }
 
@@ -85,7 +87,12 @@ pub(super) async fn list(
     cursor: Option<String>,
     limit: i64,
 ) -> Result<List<Run>, Refusal> {
-    let filter = store_filter(filter, cursor.as_deref())?;
+    let hot = filter.hot;
+    let mut filter = store_filter(filter, cursor.as_deref())?;
+    if hot {
+        let retention = engine.store().retention().await?;
+        filter.ended_since = Some(engine.clock().now() - retention.hot.chrono());
+    }
     let mut rows = engine.store().runs(&filter, limit + 1).await?;
     let more = rows.len() as i64 > limit;
     rows.truncate(limit.max(0) as usize);
@@ -122,13 +129,20 @@ pub(super) async fn control(engine: &Engine, id: RunId, control: Control, actor:
             .map_err(|error| named(error, id))?;
         return get(engine, id, Duration::ZERO).await;
     }
+    let at = engine.clock().now();
+    let by = By { actor: &actor, at };
     let before = detail(engine, id).await?;
     if let Control::Rerun(scripts) = control {
         let new = engine.rerun(&before.run, scripts == Scripts::Active).await?;
+        let (of, name) = (json!({"rerun_of": id.to_string()}), new.to_string());
+        engine
+            .store()
+            .audit(by, "rerun", Noun::Run, &name, None, Some(&of))
+            .await?;
         return get(engine, new, Duration::ZERO).await;
     }
     let run = views::full(engine, before).await?;
-    if !run.state.is_final() || !engine.store().delete_run(id).await? {
+    if !run.state.is_final() || !engine.store().delete_run(by, id).await? {
         let detail = format!("the run is {}; only ended runs can be deleted", run.state);
         return Err(Refusal::Conflict { detail, existing: None });
     }
@@ -234,10 +248,10 @@ pub(super) async fn set_task_state(
     self::task(engine, task).await
 }
 
-pub(super) async fn retry_task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, Refusal> {
+pub(super) async fn retry_task(engine: &Engine, task: TaskRef, actor: String) -> Result<TaskDetail, Refusal> {
     let (_, key) = located(engine, &task).await?;
     engine
-        .retry_task(RunId(task.run), key)
+        .retry_task(RunId(task.run), key, &actor)
         .await
         .map_err(|error| named(error, RunId(task.run)))?;
     self::task(engine, task).await

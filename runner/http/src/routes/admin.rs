@@ -1,9 +1,13 @@
 //! Nodes, counts, the audit, retention.
 
+use std::collections::BTreeMap;
+
 use axum::http::StatusCode;
+use heddle_domain::retention::Retention;
+use heddle_engine::Pruned;
 use heddle_store::audit::{AuditFilter, AuditRow};
-use heddle_store::setting::{RETENTION, Retention};
-use serde::Serialize;
+use heddle_store::setting::RETENTION;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::access::Access;
@@ -34,7 +38,8 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .list()
         .query("kind", "`group`, `script`, `secret`, ...")
-        .query("name", "The name of the thing.")
+        .query("name", "The name of the thing; `thing` means the same.")
+        .query("thing", "The name of the thing.")
         .query("actor", "Who.")
         .query("action", "`create`, `update`, `delete`, ...")
         .query("from", "At or after this time.")
@@ -55,9 +60,20 @@ pub(crate) fn routes() -> Vec<Route> {
             "Change how long what is kept",
             set_retention,
         )
-        .detail("What is left out takes its default.")
+        .detail("What is left out takes its default. With `dry_run` nothing changes, and the answer says what would be removed now.")
+        .query("dry_run", "`true`: say what would be removed (`Pruned`).")
         .takes_spec("Retention")
         .answers(200, "Retention"),
+        Route::new(
+            Method::Post,
+            "/v1/retention/prune",
+            Access::Admin,
+            "Remove now what is due",
+            prune,
+        )
+        .detail("Nodes do so by themselves; this does not wait for them. Bounded: `more` says that there is more to do.")
+        .takes("Prune")
+        .answers(200, "Pruned"),
     ]
 }
 
@@ -107,7 +123,7 @@ async fn audit(request: Request) -> Outcome {
     let text = |key: &str| request.query(key).map(str::to_owned);
     let filter = AuditFilter {
         kind: text("kind"),
-        name: text("name"),
+        name: text("name").or_else(|| text("thing")),
         actor: text("actor"),
         action: text("action"),
         from: request.query_time("from")?,
@@ -129,16 +145,62 @@ async fn retention(request: Request) -> Outcome {
 }
 
 async fn set_retention(mut request: Request) -> Outcome {
+    let dry_run = request.flag("dry_run", false)?;
     let wanted: Retention = typed(request.spec().await?, "")?;
-    for (name, span) in wanted.each() {
-        if span < Retention::MIN {
-            return Err(Problem::invalid_at(
-                format!("/{name}"),
-                format!("at least {}", Retention::MIN),
-            ));
-        }
+    wanted.check().or(()).map_err(Problem::invalid)?;
+    if dry_run {
+        let pruned = request.app.engine.prune(Some(wanted), true).await?;
+        return ok(&PrunedView::from(pruned));
     }
-    let value = serde_json::to_value(wanted).map_err(|error| Problem::internal(&error))?;
+    let value = serde_json::to_value(&wanted).map_err(|error| Problem::internal(&error))?;
     request.app.store.put_setting(request.by(), RETENTION, &value).await?;
     answer(StatusCode::OK, &wanted)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PruneBody {
+    dry_run: bool,
+}
+
+#[derive(Serialize)]
+struct PrunedView {
+    dry_run: bool,
+    runs: u64,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    by_state: BTreeMap<&'static str, u64>,
+    days: Vec<chrono::NaiveDate>,
+    log_days: Vec<chrono::NaiveDate>,
+    logs: u64,
+    audit: u64,
+    events: u64,
+    assignments: u64,
+    more: bool,
+}
+
+impl From<Pruned> for PrunedView {
+    fn from(pruned: Pruned) -> Self {
+        Self {
+            dry_run: pruned.dry_run,
+            runs: pruned.runs,
+            by_state: pruned
+                .by_state
+                .into_iter()
+                .map(|(state, count)| (state.as_str(), count))
+                .collect(),
+            days: pruned.days,
+            log_days: pruned.log_days,
+            logs: pruned.logs,
+            audit: pruned.audit,
+            events: pruned.events,
+            assignments: pruned.assignments,
+            more: pruned.more,
+        }
+    }
+}
+
+async fn prune(mut request: Request) -> Outcome {
+    let body: PruneBody = request.body(true).await?;
+    let pruned = request.app.engine.prune(None, body.dry_run).await?;
+    ok(&PrunedView::from(pruned))
 }

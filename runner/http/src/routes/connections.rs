@@ -8,7 +8,7 @@ use super::grants;
 use crate::access::Access;
 use crate::moment::Moment;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok, put};
+use crate::request::{Outcome, Request, ok, put};
 use crate::shapes::List;
 use crate::table::{Method, Route};
 
@@ -73,7 +73,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "Delete a connection",
             delete,
         )
-        .answers_empty(204),
+        .answers_empty(204)
+        .problem(409, "groups name it: says which"),
     ]
 }
 
@@ -166,9 +167,6 @@ async fn get(request: Request) -> Outcome {
 
 async fn delete(request: Request) -> Outcome {
     let name = request.name("name", "connection")?;
-    if request.app.store.delete_connection(request.by(), &name).await? {
-        no_content()
-    } else {
-        Err(Problem::not_found("connection", &name))
-    }
+    let removal = request.app.store.delete_connection(request.by(), &name).await?;
+    grants::removed(removal, "connection", &name)
 }

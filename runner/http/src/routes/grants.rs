@@ -2,8 +2,10 @@
 
 use heddle_domain::{Faults, Name};
 use heddle_store::secret::Grant;
+use heddle_store::usage::Removal;
 
 use crate::problem::Problem;
+use crate::request::{Outcome, no_content};
 
 /// How many groups or categories a grant may name.
 const GRANTEES_MAX: usize = 1_000;
@@ -42,6 +44,25 @@ pub(crate) fn same_name(name: &Name, given: Option<&str>) -> Result<(), Problem>
             Err(Problem::invalid_at("/name", format!("the path says `{name}`")))
         }
         _ => Ok(()),
+    }
+}
+
+/// 204 when a thing is gone; 409 naming those who name it, 404 when there was none.
+pub(crate) fn removed(removal: Removal, what: &str, name: &Name) -> Outcome {
+    match removal {
+        Removal::Done => no_content(),
+        Removal::Missing => Err(Problem::not_found(what, name)),
+        Removal::UsedBy(users) => {
+            let named: Vec<String> = [("group", &users.groups), ("offer", &users.offers)]
+                .into_iter()
+                .filter(|(_, names)| !names.is_empty())
+                .map(|(noun, names)| quoted(noun, names))
+                .collect();
+            Err(Problem::conflict(format!(
+                "{what} `{name}` is named by {}",
+                named.join(" and ")
+            )))
+        }
     }
 }
 

@@ -10,6 +10,9 @@ use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
 use crate::{docs, openapi};
 
+/// How long a scrape waits for what only the database knows.
+const STATS_WAIT: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// Seconds after which to ask again whether a node is ready.
 const READY_RETRY_SECONDS: u64 = 1;
 
@@ -68,13 +71,55 @@ async fn readyz(request: Request) -> Outcome {
 }
 
 async fn metrics(request: Request) -> Outcome {
-    let text = (request.app.metrics)();
+    let mut text = (request.app.metrics)();
+    text.push_str(&request.app.counts.text());
+    // What only the database knows is left out while it is away: a scrape is wanted then most of all.
+    if let Ok(Ok(stats)) = tokio::time::timeout(STATS_WAIT, request.app.engine.stats()).await {
+        text.push_str(&cluster_text(&stats));
+    }
     Ok((
         StatusCode::OK,
         [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         text,
     )
         .into_response())
+}
+
+/// What the whole cluster has, as any of its nodes tells it.
+fn cluster_text(stats: &serde_json::Value) -> String {
+    let count = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
+    let mut text = String::from(
+        "# HELP heddle_runs Runs of the cluster that have not ended, by state.\n# TYPE heddle_runs gauge\n",
+    );
+    for state in ["waiting", "running", "paused"] {
+        text.push_str(&format!(
+            "heddle_runs{{state=\"{state}\"}} {}\n",
+            count(&stats["runs"][state])
+        ));
+    }
+    for (name, key, help) in [
+        (
+            "heddle_task_runs_ready",
+            "ready",
+            "Task runs of the cluster that a node may take.",
+        ),
+        (
+            "heddle_task_runs_running",
+            "running",
+            "Attempts of the cluster under way.",
+        ),
+        (
+            "heddle_task_runs_retrying",
+            "retrying",
+            "Task runs of the cluster that are to be tried again later.",
+        ),
+    ] {
+        text.push_str(&format!(
+            "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {}\n",
+            count(&stats[key])
+        ));
+    }
+    text
 }
 
 async fn openapi_json(request: Request) -> Outcome {

@@ -20,6 +20,7 @@ mod run_controls;
 mod runs;
 mod scripts;
 mod secrets;
+mod session;
 mod spec_check;
 mod tasks;
 mod templates;
@@ -43,6 +44,7 @@ pub fn table() -> Table {
         ("secrets", secrets::routes()),
         ("connections", connections::routes()),
         ("tokens", tokens::routes()),
+        ("session", session::routes()),
         ("pools", pools::routes()),
         ("dispatch", offers::routes()),
         ("dispatch", audiences::routes()),

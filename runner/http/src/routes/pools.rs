@@ -3,10 +3,11 @@
 use heddle_store::pool::{POOL_SLOTS_MAX, PoolRow};
 use serde::{Deserialize, Serialize};
 
+use super::grants;
 use crate::access::Access;
 use crate::moment::Moment;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok, put, typed};
+use crate::request::{Outcome, Request, ok, put, typed};
 use crate::shapes::List;
 use crate::table::{Method, Route};
 
@@ -52,7 +53,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "Delete a pool",
             delete,
         )
-        .answers_empty(204),
+        .answers_empty(204)
+        .problem(409, "groups name it: says which"),
     ]
 }
 
@@ -96,9 +98,6 @@ async fn get(request: Request) -> Outcome {
 
 async fn delete(request: Request) -> Outcome {
     let name = request.name("name", "pool")?;
-    if request.app.store.delete_pool(request.by(), &name).await? {
-        no_content()
-    } else {
-        Err(Problem::not_found("pool", &name))
-    }
+    let removal = request.app.store.delete_pool(request.by(), &name).await?;
+    grants::removed(removal, "pool", &name)
 }

@@ -205,6 +205,7 @@ impl FilterBody {
             logical_from: time(self.logical_from.as_deref(), "logical_from")?,
             logical_to: time(self.logical_to.as_deref(), "logical_to")?,
             ids: self.ids,
+            hot: false,
         };
         if filter == RunFilter::default() {
             return Err(Problem::invalid_at(

@@ -37,6 +37,8 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes("Batch")
             .answers(202, "BatchResults"),
         filters(Route::new(Method::Get, "/v1/runs", Access::View, "List runs, newest first", list))
+            .detail("Without another filter than `group`, runs that ended longer ago than `hot` of the retention (3 days) are left out; any other filter, or `history`, finds them too.")
+            .query("history", "`true`: also runs that have left the hot view.")
             .list()
             .answers(200, "RunList"),
         Route::new(Method::Get, "/v1/runs/{id}", Access::View, "Get a run with its task runs", get)
@@ -109,11 +111,23 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
         logical_from: request.query_time("logical_from")?,
         logical_to: request.query_time("logical_to")?,
         ids: Vec::new(),
+        hot: false,
     })
 }
 
+/// The hot view: who asks for no more than a group's runs, or all, sees what is under way and what has just ended.
+/// Whoever says which runs are wanted gets them, however old.
+fn is_hot(request: &Request, filter: &RunFilter) -> Result<bool, Problem> {
+    let anywhere = RunFilter {
+        groups: filter.groups.clone(),
+        ..RunFilter::default()
+    };
+    Ok(*filter == anywhere && !request.flag("history", false)?)
+}
+
 async fn list(request: Request) -> Outcome {
-    let filter = filter(&request)?;
+    let mut filter = filter(&request)?;
+    filter.hot = is_hot(&request, &filter)?;
     let cursor = request.cursor().map(str::to_owned);
     ok(&request.app.engine.runs(filter, cursor, request.limit()?).await?)
 }

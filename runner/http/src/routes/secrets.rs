@@ -7,7 +7,7 @@ use super::grants;
 use crate::access::Access;
 use crate::moment::Moment;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok, put};
+use crate::request::{Outcome, Request, ok, put};
 use crate::shapes::List;
 use crate::table::{Method, Route};
 
@@ -43,8 +43,30 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers_put("Secret"),
         Route::new(Method::Get, "/v1/secrets/{name}", Access::Admin, "Get a secret, without its value", get)
             .answers(200, "Secret"),
-        Route::new(Method::Delete, "/v1/secrets/{name}", Access::Admin, "Delete a secret", delete).answers_empty(204),
+        Route::new(
+            Method::Post,
+            "/v1/secrets-key/reseal",
+            Access::Admin,
+            "Seal secrets and connections with the current key",
+            reseal,
+        )
+        .detail("The last step of changing the key, once every node seals with the new one.")
+        .answers(200, "Resealed"),
+        Route::new(Method::Delete, "/v1/secrets/{name}", Access::Admin, "Delete a secret", delete)
+            .answers_empty(204)
+            .problem(409, "groups name it: says which"),
     ]
+}
+
+/// Seals with the current key what older ones sealed.
+async fn reseal(request: Request) -> Outcome {
+    let app = &request.app;
+    let done = app.store.reseal(request.by(), &app.secret_keys, &*app.chance).await?;
+    ok(&serde_json::json!({
+        "key_id": app.secret_keys.current_id(),
+        "secrets": done.secrets,
+        "connections": done.connections,
+    }))
 }
 
 #[derive(Deserialize)]
@@ -96,9 +118,6 @@ async fn get(request: Request) -> Outcome {
 
 async fn delete(request: Request) -> Outcome {
     let name = request.name("name", "secret")?;
-    if request.app.store.delete_secret(request.by(), &name).await? {
-        no_content()
-    } else {
-        Err(Problem::not_found("secret", &name))
-    }
+    let removal = request.app.store.delete_secret(request.by(), &name).await?;
+    grants::removed(removal, "secret", &name)
 }

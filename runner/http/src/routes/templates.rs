@@ -1,14 +1,15 @@
 //! Params templates: bare JSON Schemas.
 
 use heddle_domain::schema::Schema;
-use heddle_store::template::{TemplateDelete, TemplateRow};
+use heddle_store::template::TemplateRow;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::grants;
 use crate::access::Access;
 use crate::moment::Moment;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok, put};
+use crate::request::{Outcome, Request, ok, put};
 use crate::shapes::List;
 use crate::table::{Method, Route};
 
@@ -56,7 +57,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "groups or offers name it"),
+        .problem(409, "groups or offers name it: says which"),
     ]
 }
 
@@ -92,19 +93,6 @@ async fn get(request: Request) -> Outcome {
 
 async fn delete(request: Request) -> Outcome {
     let name = request.name("name", "template")?;
-    match request.app.store.delete_template(request.by(), &name).await? {
-        TemplateDelete::Deleted => no_content(),
-        TemplateDelete::Missing => Err(Problem::not_found("template", &name)),
-        TemplateDelete::UsedBy { groups, offers } => {
-            let users: Vec<String> = [("group", groups), ("offer", offers)]
-                .into_iter()
-                .filter(|(_, names)| !names.is_empty())
-                .map(|(noun, names)| super::grants::quoted(noun, &names))
-                .collect();
-            Err(Problem::conflict(format!(
-                "the template `{name}` is used by {}",
-                users.join(" and ")
-            )))
-        }
-    }
+    let removal = request.app.store.delete_template(request.by(), &name).await?;
+    grants::removed(removal, "template", &name)
 }

@@ -7,6 +7,7 @@ use heddle_domain::state::{RunState, TaskState};
 use uuid::Uuid;
 
 use super::complete::Completion;
+use crate::change::{By, Noun};
 use crate::{Store, StoreError};
 
 /// An attempt that was stopped.
@@ -207,14 +208,19 @@ impl Store {
     }
 
     /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
-    pub async fn delete_run(&self, run: RunId) -> Result<bool, StoreError> {
+    pub async fn delete_run(&self, by: By<'_>, run: RunId) -> Result<bool, StoreError> {
         let mut tx = self.begin().await?;
-        let gone = sqlx::query!("DELETE FROM heddle.runs_done WHERE id = $1", run.0)
-            .execute(&mut *tx)
-            .await?;
-        if gone.rows_affected() == 0 {
-            return Ok(false);
-        }
+        let gone = sqlx::query!(
+            r#"DELETE FROM heddle.runs_done d USING heddle.groups g WHERE d.id = $1 AND g.id = d.group_id
+               RETURNING g.name AS "group", d.state"#,
+            run.0
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(gone) = gone else { return Ok(false) };
+        let before = serde_json::json!({"group": gone.group, "state": RunState::from_number(gone.state)});
+        let name = run.to_string();
+        crate::audit::write(&mut tx, by, "delete", Noun::Run, &name, Some(&before), None).await?;
         let id: Uuid = run.0;
         sqlx::query!("DELETE FROM heddle.attempts WHERE run = $1", id)
             .execute(&mut *tx)

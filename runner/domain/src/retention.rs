@@ -1,0 +1,215 @@
+//! How long what is kept, once it has ended.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::RunState;
+use crate::{Faults, Span};
+
+/// The shortest that may be asked for: what has just ended must still be there when its callers look.
+pub const RETENTION_MIN: Span = Span::from_secs(3_600);
+
+/// A day.
+const DAY_SECONDS: u64 = 86_400;
+
+/// A state in which runs end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndState {
+    /// [`RunState::Succeeded`]
+    Succeeded,
+    /// [`RunState::Failed`]
+    Failed,
+    /// [`RunState::Cancelled`]
+    Cancelled,
+}
+
+impl EndState {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Cancelled];
+
+    /// The run's state.
+    pub fn state(self) -> RunState {
+        match self {
+            Self::Succeeded => RunState::Succeeded,
+            Self::Failed => RunState::Failed,
+            Self::Cancelled => RunState::Cancelled,
+        }
+    }
+
+    /// The word of the API.
+    pub fn as_str(self) -> &'static str {
+        self.state().as_str()
+    }
+}
+
+/// How long a group keeps its ended runs, as far as it says so: `retention` in its spec. What it leaves out is the
+/// cluster's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GroupRetention {
+    /// Ended runs with their attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs: Option<Span>,
+    /// Those that ended in a state, where that differs from `runs`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub states: BTreeMap<EndState, Span>,
+    /// Their logs, if they are to go before the runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logs: Option<Span>,
+}
+
+impl GroupRetention {
+    /// What is wrong with it, below a place.
+    pub fn check(&self, place: &str, faults: &mut Faults) {
+        let spans = [("runs".to_owned(), self.runs), ("logs".to_owned(), self.logs)];
+        let states = self
+            .states
+            .iter()
+            .map(|(state, span)| (format!("states/{}", state.as_str()), Some(*span)));
+        check_spans(place, spans.into_iter().chain(states), faults);
+    }
+}
+
+fn check_spans(place: &str, spans: impl Iterator<Item = (String, Option<Span>)>, faults: &mut Faults) {
+    for (field, span) in spans {
+        if span.is_some_and(|span| span < RETENTION_MIN) {
+            faults.add(format!("{place}/{field}"), format!("at least {RETENTION_MIN}"));
+        }
+    }
+}
+
+/// How long the cluster keeps what: `GET/PUT /v1/retention`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retention {
+    /// How long ended runs stand in lists that do not ask for older ones.
+    pub hot: Span,
+    /// Ended runs with their attempts.
+    pub runs: Span,
+    /// Those that ended in a state, where that differs from `runs`.
+    pub states: BTreeMap<EndState, Span>,
+    /// Logs of runs, if they are to go before the runs; `null`: with them.
+    pub logs: Option<Span>,
+    /// The audit.
+    pub audit: Span,
+    /// Events.
+    pub events: Span,
+    /// Finished assignments.
+    pub assignments: Span,
+    /// Sent and failed notifications.
+    pub notifications: Span,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        let days = |days| Span::from_secs(days * DAY_SECONDS);
+        Self {
+            hot: days(3),
+            runs: days(90),
+            states: BTreeMap::new(),
+            logs: None,
+            audit: days(365),
+            events: days(7),
+            assignments: days(30),
+            notifications: days(30),
+        }
+    }
+}
+
+/// How long runs that ended in one state are kept, and their logs, which never outlive them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The runs, from their ends.
+    pub runs: Span,
+    /// Their logs, from the runs' ends.
+    pub logs: Span,
+}
+
+impl Retention {
+    /// What is wrong with it.
+    pub fn check(&self) -> Faults {
+        let mut faults = Faults::default();
+        let spans = [
+            ("hot", Some(self.hot)),
+            ("runs", Some(self.runs)),
+            ("logs", self.logs),
+            ("audit", Some(self.audit)),
+            ("events", Some(self.events)),
+            ("assignments", Some(self.assignments)),
+            ("notifications", Some(self.notifications)),
+        ];
+        let states = self
+            .states
+            .iter()
+            .map(|(state, span)| (format!("states/{}", state.as_str()), Some(*span)));
+        let spans = spans.into_iter().map(|(field, span)| (field.to_owned(), span));
+        check_spans("", spans.chain(states), &mut faults);
+        faults
+    }
+
+    /// How long runs of a group are kept: its own word for the state, its own for all states, the cluster's for the
+    /// state, the cluster's for all.
+    pub fn kept(&self, group: Option<&GroupRetention>, state: EndState) -> Kept {
+        let own = group.and_then(|group| group.states.get(&state).copied().or(group.runs));
+        let runs = own.or(self.states.get(&state).copied()).unwrap_or(self.runs);
+        let logs = group.and_then(|group| group.logs).or(self.logs).unwrap_or(runs);
+        Kept {
+            runs,
+            logs: logs.min(runs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn days(days: u64) -> Span {
+        Span::from_secs(days * DAY_SECONDS)
+    }
+
+    #[test]
+    fn the_nearest_word_counts() {
+        let cluster: Retention =
+            serde_json::from_value(json!({"runs": "90d", "states": {"failed": "180d"}, "logs": "30d"})).unwrap();
+        let group: GroupRetention =
+            serde_json::from_value(json!({"runs": "7d", "states": {"cancelled": "1d"}, "logs": "60d"})).unwrap();
+        let check = |group: Option<&GroupRetention>, state, runs, logs| {
+            let kept = cluster.kept(group, state);
+            assert_eq!((kept.runs, kept.logs), (days(runs), days(logs)), "{group:?} {state:?}");
+        };
+        check(None, EndState::Succeeded, 90, 30);
+        check(None, EndState::Failed, 180, 30);
+        check(Some(&group), EndState::Succeeded, 7, 7);
+        check(Some(&group), EndState::Failed, 7, 7);
+        check(Some(&group), EndState::Cancelled, 1, 1);
+        check(Some(&GroupRetention::default()), EndState::Failed, 180, 30);
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_contract() {
+        let default: Retention = serde_json::from_value(json!({})).unwrap();
+        assert_eq!((default.hot, default.runs), (days(3), days(90)));
+        assert_eq!(default.kept(None, EndState::Failed).logs, days(90));
+        assert!(default.check().is_empty());
+        let written = serde_json::to_value(&default).unwrap();
+        assert_eq!(serde_json::from_value::<Retention>(written).unwrap(), default);
+    }
+
+    #[test]
+    fn what_is_too_short_is_named() {
+        let wrong: Retention =
+            serde_json::from_value(json!({"runs": "59m", "logs": "0", "states": {"failed": "1m"}})).unwrap();
+        let pointers: Vec<String> = wrong.check().0.into_iter().map(|fault| fault.pointer).collect();
+        assert_eq!(pointers, ["/runs", "/logs", "/states/failed"]);
+        let mut faults = Faults::default();
+        let group: GroupRetention = serde_json::from_value(json!({"states": {"succeeded": "1s"}})).unwrap();
+        group.check("/retention", &mut faults);
+        assert_eq!(faults.0[0].pointer, "/retention/states/succeeded");
+        assert!(serde_json::from_value::<GroupRetention>(json!({"states": {"running": "1d"}})).is_err());
+    }
+}

@@ -1,0 +1,373 @@
+//! The pruner: removes what has been kept for long enough, and makes the partitions of days to come. What is due, and
+//! the locks, `heddle_store::retention` and `docs/retention.md` tell.
+//!
+//! There is no leader: once in [`PRUNE_EVERY`] some node moves the row of *upkeep* on, and with it takes the round. If
+//! it dies, the next round is another's. A round is bounded, in rows and in statements; when it has not come to an end,
+//! the next one begins soon.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use chrono::{NaiveDate, TimeDelta};
+use heddle_domain::Time;
+use heddle_domain::retention::Retention;
+use heddle_domain::state::RunState;
+use heddle_store::StoreError;
+use heddle_store::retention::{Day, Dropped, INSTANTS_KEPT, Partitioned, RunRules};
+
+use crate::{Engine, EngineError, Inner};
+
+/// How often a node looks whether a round is due.
+const LOOK_EVERY: Duration = Duration::from_secs(20);
+
+/// How often the cluster has a round.
+const PRUNE_EVERY: TimeDelta = TimeDelta::minutes(10);
+
+/// When the next one is due if this one has not come to an end.
+const GO_ON_AFTER: TimeDelta = TimeDelta::seconds(20);
+
+/// How often instants beyond their runs are looked at.
+const INSTANTS_EVERY: TimeDelta = TimeDelta::days(1);
+
+/// How many runs, and how many other rows, one statement removes.
+const RUNS_MAX: i64 = 1_000;
+const ROWS_MAX: i64 = 10_000;
+
+/// How many statements that removed as much as they could a round has.
+const STATEMENTS_MAX: usize = 300;
+
+/// Partitions are made for so many days ahead, and looked after so often.
+const PARTITION_DAYS: i32 = 9;
+const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
+
+/// How long the log of changes is kept: a node that has not followed it for so long has lost its lease long ago.
+const CHANGES_KEPT: TimeDelta = TimeDelta::days(7);
+
+/// How long nodes that are gone are remembered.
+const NODES_KEPT: TimeDelta = TimeDelta::days(30);
+
+/// What a round removed, or (`dry_run`) what one would remove now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Nothing was removed.
+    pub dry_run: bool,
+    /// Runs: with `dry_run` all that are due, else those that were removed one by one.
+    pub runs: u64,
+    /// With `dry_run`: the same by state.
+    pub by_state: Vec<(RunState, u64)>,
+    /// Days whose runs went as a whole.
+    pub days: Vec<NaiveDate>,
+    /// Days whose logs went before their runs.
+    pub log_days: Vec<NaiveDate>,
+    /// Runs whose logs went before them, one by one.
+    pub logs: u64,
+    /// Rows of the audit.
+    pub audit: u64,
+    /// Events, but for those of days that went as a whole.
+    pub events: u64,
+    /// Ended assignments, likewise.
+    pub assignments: u64,
+    /// There is more to do; the next round goes on.
+    pub more: bool,
+}
+
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let mut partitions_due = tokio::time::Instant::now();
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        if inner.fenced.load(Ordering::Acquire) {
+            continue;
+        }
+        if tokio::time::Instant::now() >= partitions_due && make_partitions(&inner).await {
+            partitions_due = tokio::time::Instant::now() + PARTITIONS_EVERY;
+        }
+        if let Err(error) = inner.prune_tick(inner.now()).await {
+            tracing::warn!(%error, source = ?std::error::Error::source(&error), "pruning failed; trying again");
+        }
+    }
+}
+
+/// Makes the partitions of the next days; `false`: somebody is in the way, or the database is away, and there is time.
+pub(crate) async fn make_partitions(inner: &Inner) -> bool {
+    match inner.store.make_all_partitions(PARTITION_DAYS).await {
+        Ok(()) => true,
+        Err(StoreError::Conflict(_)) => {
+            tracing::info!("partitions are made later: somebody has had the tables for long");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%error, source = ?std::error::Error::source(&error), "cannot make partitions");
+            false
+        }
+    }
+}
+
+/// How much a round may still do.
+struct Budget(usize);
+
+impl Budget {
+    /// Whether another statement may follow one that removed `count` of at most `limit`.
+    fn goes_on(&mut self, count: u64, limit: i64, pruned: &mut Pruned) -> bool {
+        if count < limit as u64 {
+            return false;
+        }
+        if self.0 == 0 {
+            pruned.more = true;
+            return false;
+        }
+        self.0 -= 1;
+        true
+    }
+}
+
+impl Inner {
+    /// A round, if one is due.
+    async fn prune_tick(&self, now: Time) -> Result<(), EngineError> {
+        if self.store.take_upkeep("prune", now, PRUNE_EVERY, false).await? {
+            let retention = self.store.retention().await?;
+            let pruned = self.prune(&retention, now).await?;
+            if pruned.more {
+                self.store.take_upkeep("prune", now, GO_ON_AFTER, true).await?;
+            }
+            if pruned != Pruned::default() {
+                tracing::info!(
+                    runs = pruned.runs,
+                    days = pruned.days.len(),
+                    log_days = pruned.log_days.len(),
+                    audit = pruned.audit,
+                    events = pruned.events,
+                    assignments = pruned.assignments,
+                    more = pruned.more,
+                    "pruned"
+                );
+            }
+        }
+        if self.store.take_upkeep("instants", now, INSTANTS_EVERY, false).await? {
+            let mut budget = Budget(STATEMENTS_MAX);
+            loop {
+                let gone = self.store.prune_instants(now - INSTANTS_KEPT, ROWS_MAX).await?;
+                if !budget.goes_on(gone, ROWS_MAX, &mut Pruned::default()) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A round.
+    async fn prune(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
+        let mut pruned = Pruned::default();
+        let mut budget = Budget(STATEMENTS_MAX);
+        let rules = self.store.run_rules(retention).await?;
+        for day in self.store.partition_days(Partitioned::Runs).await? {
+            if rules.may_be_due(day, now) {
+                self.prune_day(&rules, day, now, &mut budget, &mut pruned).await?;
+            }
+        }
+        for &group in &rules.shorter {
+            loop {
+                let gone = self.store.prune_runs_of(&rules, group, now, RUNS_MAX).await?;
+                pruned.runs += gone;
+                if !budget.goes_on(gone, RUNS_MAX, &mut pruned) {
+                    break;
+                }
+            }
+        }
+        loop {
+            let gone = self.store.prune_runs(&rules, None, now, RUNS_MAX).await?;
+            pruned.runs += gone;
+            if !budget.goes_on(gone, RUNS_MAX, &mut pruned) {
+                break;
+            }
+        }
+        if rules.logs_go_first() {
+            self.prune_logs(&rules, now, &mut budget, &mut pruned).await?;
+        }
+        while self.store.clear_pruned_days(ROWS_MAX).await? {
+            if budget.0 == 0 {
+                pruned.more = true;
+                break;
+            }
+            budget.0 -= 1;
+        }
+        self.prune_rows(retention, now, &mut budget, &mut pruned).await?;
+        Ok(pruned)
+    }
+
+    async fn prune_day(
+        &self,
+        rules: &RunRules,
+        day: Day,
+        now: Time,
+        budget: &mut Budget,
+        pruned: &mut Pruned,
+    ) -> Result<(), EngineError> {
+        if day.is_over(now) && !self.store.is_day_needed(rules, day, now, false).await? {
+            let mut after = None;
+            loop {
+                after = self.store.note_day_successes(day, after, ROWS_MAX).await?;
+                if after.is_none() {
+                    break;
+                }
+            }
+            match self.store.drop_run_day(rules, day, now).await? {
+                Dropped::Gone => {
+                    pruned.days.push(day.0);
+                    return Ok(());
+                }
+                Dropped::Busy => {
+                    pruned.more = true;
+                    return Ok(());
+                }
+                Dropped::Before => return Ok(()),
+                Dropped::Needed => {}
+            }
+        }
+        loop {
+            let gone = self.store.prune_runs(rules, Some(day), now, RUNS_MAX).await?;
+            pruned.runs += gone;
+            if !budget.goes_on(gone, RUNS_MAX, pruned) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn prune_logs(
+        &self,
+        rules: &RunRules,
+        now: Time,
+        budget: &mut Budget,
+        pruned: &mut Pruned,
+    ) -> Result<(), EngineError> {
+        for day in self.store.partition_days(Partitioned::Logs).await? {
+            if !rules.logs_may_be_due(day, now) {
+                continue;
+            }
+            if day.is_over(now) && !self.store.is_day_needed(rules, day, now, true).await? {
+                match self.store.drop_log_day(rules, day, now).await? {
+                    Dropped::Gone => {
+                        pruned.log_days.push(day.0);
+                        continue;
+                    }
+                    Dropped::Busy => {
+                        pruned.more = true;
+                        continue;
+                    }
+                    Dropped::Before => continue,
+                    Dropped::Needed => {}
+                }
+            }
+            loop {
+                let gone = self.store.prune_logs(rules, day, now, RUNS_MAX).await?;
+                pruned.logs += gone;
+                if !budget.goes_on(gone, RUNS_MAX, pruned) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What has no runs: audit, events, assignments, and what only Heddle itself looks at.
+    async fn prune_rows(
+        &self,
+        retention: &Retention,
+        now: Time,
+        budget: &mut Budget,
+        pruned: &mut Pruned,
+    ) -> Result<(), EngineError> {
+        let store = &self.store;
+        let events = now - retention.events.chrono();
+        let assignments = now - retention.assignments.chrono();
+        for (table, before) in [(Partitioned::Events, events), (Partitioned::Assignments, assignments)] {
+            for day in store.partition_days(table).await? {
+                if day.end() > before || !day.is_over(now) {
+                    break;
+                }
+                if store.drop_day(table, day).await? == Dropped::Busy {
+                    pruned.more = true;
+                }
+            }
+        }
+        macro_rules! prune {
+            ($removed:expr, $count:expr) => {
+                loop {
+                    let gone = $removed.await?;
+                    $count += gone;
+                    if !budget.goes_on(gone, ROWS_MAX, pruned) {
+                        break;
+                    }
+                }
+            };
+        }
+        let mut unnamed = 0;
+        prune!(store.prune_events(events, ROWS_MAX), pruned.events);
+        prune!(store.prune_assignments(assignments, ROWS_MAX), pruned.assignments);
+        prune!(
+            store.prune_audit(now - retention.audit.chrono(), ROWS_MAX),
+            pruned.audit
+        );
+        prune!(store.prune_changes(now - CHANGES_KEPT, ROWS_MAX), unnamed);
+        prune!(store.prune_sessions(now, ROWS_MAX), unnamed);
+        prune!(store.prune_nodes(now - NODES_KEPT, ROWS_MAX), unnamed);
+        tracing::debug!(rows = unnamed, "pruned changes, sessions and nodes");
+        Ok(())
+    }
+
+    /// What a round would remove.
+    async fn preview(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
+        let rules = self.store.run_rules(retention).await?;
+        let mut pruned = Pruned {
+            dry_run: true,
+            ..Pruned::default()
+        };
+        for (state, count) in self.store.count_due_runs(&rules, now).await? {
+            let count = count as u64;
+            pruned.runs += count;
+            if let Some(state) = RunState::from_number(state) {
+                pruned.by_state.push((state, count));
+            }
+        }
+        for day in self.store.partition_days(Partitioned::Runs).await? {
+            if rules.may_be_due(day, now)
+                && day.is_over(now)
+                && !self.store.is_day_needed(&rules, day, now, false).await?
+            {
+                pruned.days.push(day.0);
+            }
+        }
+        if rules.logs_go_first() {
+            for day in self.store.partition_days(Partitioned::Logs).await? {
+                if rules.logs_may_be_due(day, now)
+                    && day.is_over(now)
+                    && !pruned.days.contains(&day.0)
+                    && !self.store.is_day_needed(&rules, day, now, true).await?
+                {
+                    pruned.log_days.push(day.0);
+                }
+            }
+        }
+        let rows = self.store.count_due_rows(retention, now).await?;
+        pruned.audit = rows.audit as u64;
+        pruned.events = rows.events as u64;
+        pruned.assignments = rows.assignments as u64;
+        Ok(pruned)
+    }
+}
+
+impl Engine {
+    /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
+    /// stands) would remove.
+    pub async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
+        let stands = self.inner.store.retention().await?;
+        let now = self.inner.now();
+        if dry_run {
+            return self.inner.preview(&retention.unwrap_or(stands), now).await;
+        }
+        self.inner.prune(&stands, now).await
+    }
+}

@@ -1,0 +1,118 @@
+//! `heddle dev` answers this machine only.
+
+use axum::http::{HeaderMap, header};
+
+use crate::problem::Problem;
+
+/// Dev mode: Host and Origin must name this machine (or a name that was configured).
+pub fn check_local(headers: &HeaderMap, authority: Option<&str>, more_hosts: &[String]) -> Result<(), Problem> {
+    let host = match headers.get(header::HOST) {
+        Some(host) => host.to_str().ok(),
+        None => authority,
+    };
+    let Some(host) = host else {
+        return Err(Problem::malformed("the header `Host` is missing or unreadable"));
+    };
+    if !is_local(host, more_hosts) {
+        return Err(Problem::forbidden(format!(
+            "`heddle dev` answers on loopback names only, not on `{host}`"
+        )));
+    }
+    if let Some(origin) = headers.get(header::ORIGIN) {
+        let origin = origin.to_str().unwrap_or("");
+        let host = origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"));
+        if !host.is_some_and(|host| is_local(host, more_hosts)) {
+            return Err(Problem::forbidden(format!(
+                "`heddle dev` takes no requests from pages of `{origin}`"
+            )));
+        }
+    }
+    if headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site") {
+        return Err(Problem::forbidden(
+            "`heddle dev` takes no requests from pages of other sites",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether `host[:port]` is a name of this machine.
+fn is_local(host: &str, more_hosts: &[String]) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((address, port)) if port.is_empty() || is_port(port) => address,
+            _ => return false,
+        },
+        None => match host.find(':') {
+            Some(colon) if is_port(&host[colon..]) => &host[..colon],
+            Some(_) => return false,
+            None => host,
+        },
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost") {
+        return true;
+    }
+    if name
+        .parse::<std::net::IpAddr>()
+        .is_ok_and(|address| address.is_loopback())
+    {
+        return true;
+    }
+    more_hosts.iter().any(|more| more.eq_ignore_ascii_case(name))
+}
+
+fn is_port(text: &str) -> bool {
+    text.strip_prefix(':')
+        .is_some_and(|digits| digits.parse::<u16>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(of: &[(&'static str, &str)]) -> HeaderMap {
+        of.iter()
+            .map(|(name, value)| (header::HeaderName::from_static(name), value.parse().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn dev_answers_this_machine_only() {
+        for host in [
+            "localhost:8080",
+            "127.0.0.1",
+            "[::1]:8080",
+            "LOCALHOST",
+            "app.localhost",
+            "127.8.8.8:1",
+        ] {
+            assert!(check_local(&headers(&[("host", host)]), None, &[]).is_ok(), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "[::1",
+            "10.0.0.1",
+            "a:b",
+        ] {
+            assert!(check_local(&headers(&[("host", host)]), None, &[]).is_err(), "{host}");
+        }
+        for (origin, fine) in [
+            ("http://localhost:8080", true),
+            ("https://127.0.0.1", true),
+            ("http://evil.example", false),
+            ("http://localhost.evil.example", false),
+            ("null", false),
+        ] {
+            let headers = headers(&[("host", "localhost"), ("origin", origin)]);
+            let outcome = check_local(&headers, None, &[]);
+            assert_eq!(outcome.is_ok(), fine, "{origin}");
+            assert!(outcome.err().is_none_or(|problem| problem.status.as_u16() == 403));
+        }
+        assert!(check_local(&headers(&[]), Some("localhost:1"), &[]).is_ok());
+        assert!(check_local(&headers(&[]), None, &[]).is_err());
+    }
+}

@@ -1,0 +1,287 @@
+//! Who may do what.
+//!
+//! `heddle dev` binds loopback only and asks for no token; what protects it is that Host and Origin must name this
+//! machine, so that neither a page of another site nor a name rebound to 127.0.0.1 reaches it ([`local`]).
+//!
+//! `heddle serve` wants to know who asks. There are three ways to say it:
+//!
+//! * a bearer token of the table, found by the SHA-256 of its text ([`tokens`]);
+//! * a short-lived token signed for a single uid, which device fleets can be given without a row each ([`device`]);
+//! * the cookie of a session that was begun with a token ([`session`]): for the UI. What a cookie vouches for, a page of
+//!   another site must not be able to ask for, so requests that write have to come from our own origin.
+//!
+//! Wrong tokens cost the database next to nothing: how many unknown ones are looked up is bounded per address and per
+//! node ([`rate`]); a token that was right a moment ago never stands in that queue.
+
+mod device;
+mod local;
+mod rate;
+pub(crate) mod session;
+mod tokens;
+
+use axum::http::request::Parts;
+use axum::http::{Method, header};
+use heddle_domain::Time;
+use heddle_store::token::TokenRow;
+use serde::{Deserialize, Serialize};
+
+use crate::app::App;
+use crate::problem::Problem;
+
+pub use device::{DEVICE_KEY_BYTES_MIN, DEVICE_TOKEN_MAX, Signer};
+pub use local::check_local;
+pub use rate::Peer;
+pub(crate) use rate::Rates;
+pub(crate) use tokens::TokenCache;
+pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, new_token, token_hash};
+
+/// What a token lets one do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Reads.
+    Viewer,
+    /// Reads; groups, runs, offers, topics.
+    Operator,
+    /// Reads; scripts.
+    Author,
+    /// Claims from its queues, polls for its users; nothing else.
+    Worker,
+    /// Everything.
+    Admin,
+}
+
+impl Role {
+    /// The word in the API and in the table.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::Author => "author",
+            Self::Worker => "worker",
+            Self::Admin => "admin",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Viewer, Self::Operator, Self::Author, Self::Worker, Self::Admin]
+            .into_iter()
+            .find(|r| r.as_str() == text)
+    }
+}
+
+/// What a route asks of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing: health, and the description of the API.
+    Open,
+    /// To read what is no secret.
+    View,
+    /// To change groups and runs.
+    Operate,
+    /// To change scripts.
+    Author,
+    /// A role, whichever: to ask who one is, to sign out.
+    Any,
+    /// To change nothing, but to try things: operators and authors.
+    Try,
+    /// To do queued work and to poll for offers.
+    Work,
+    /// Everything else.
+    Admin,
+}
+
+impl Access {
+    /// Whether a role suffices.
+    pub fn allows(self, role: Role) -> bool {
+        match (self, role) {
+            (_, Role::Admin) | (Self::Open | Self::Any, _) => true,
+            (Self::View, role) => role != Role::Worker,
+            (Self::Operate, role) => role == Role::Operator,
+            (Self::Author, role) => role == Role::Author,
+            (Self::Try, role) => matches!(role, Role::Operator | Role::Author),
+            (Self::Work, role) => role == Role::Worker,
+            (Self::Admin, _) => false,
+        }
+    }
+
+    /// What the description of the API says of it.
+    pub fn described(self) -> &'static str {
+        match self {
+            Self::Open => "Needs no token.",
+            Self::Any => "Any role.",
+            Self::View => "Roles: viewer, operator, author, admin.",
+            Self::Operate => "Roles: operator, admin.",
+            Self::Author => "Roles: author, admin.",
+            Self::Try => "Roles: operator, author, admin.",
+            Self::Work => "Roles: worker (its queues and users only), admin.",
+            Self::Admin => "Role: admin.",
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// For the audit: a token's name, `dev`, or `uid:` and a user.
+    pub actor: String,
+    /// What may be done.
+    pub role: Role,
+    /// A worker's queues; all when empty.
+    pub queues: Vec<String>,
+    /// A worker's users; all when empty.
+    pub uids: Vec<String>,
+    /// Until when what was shown is in force; `None`: until it is revoked.
+    pub expires_at: Option<Time>,
+}
+
+impl Caller {
+    /// Whoever asks what is open to all.
+    pub(crate) fn anyone() -> Self {
+        Self {
+            actor: "anyone".into(),
+            role: Role::Viewer,
+            queues: Vec::new(),
+            uids: Vec::new(),
+            expires_at: None,
+        }
+    }
+
+    /// Whoever reaches `heddle dev`.
+    pub(crate) fn dev() -> Self {
+        Self {
+            actor: "dev".into(),
+            role: Role::Admin,
+            ..Self::anyone()
+        }
+    }
+
+    /// A device with a token that was signed for it.
+    fn device(uid: String, expires_at: Time) -> Self {
+        Self {
+            actor: format!("uid:{uid}"),
+            role: Role::Worker,
+            queues: Vec::new(),
+            uids: vec![uid],
+            expires_at: Some(expires_at),
+        }
+    }
+
+    /// Whether it may claim from a queue: not if it is bound to others, nor if it is bound to users.
+    pub fn may_claim(&self, queue: &str) -> bool {
+        if self.queues.is_empty() {
+            self.uids.is_empty()
+        } else {
+            self.queues.iter().any(|own| own == queue)
+        }
+    }
+
+    /// Whether it may poll for a user: not if it is bound to others, nor if it is bound to queues.
+    pub fn may_poll(&self, uid: &str) -> bool {
+        if self.uids.is_empty() {
+            self.queues.is_empty()
+        } else {
+            self.uids.iter().any(|own| own == uid)
+        }
+    }
+
+    pub(crate) fn of(row: &TokenRow) -> Option<Self> {
+        Some(Self {
+            actor: row.name.clone(),
+            role: Role::parse(&row.role)?,
+            queues: row.queues.clone(),
+            uids: row.uids.clone(),
+            expires_at: row.expires_at,
+        })
+    }
+}
+
+/// Who asks, by the headers of a request.
+pub async fn authenticate(app: &App, request: &Parts) -> Result<Caller, Problem> {
+    if app.config.dev {
+        return Ok(Caller::dev());
+    }
+    let peer = Peer::of(request);
+    let now = app.clock.now();
+    let caller = match request.headers.get(header::AUTHORIZATION) {
+        Some(given) => {
+            let token = given
+                .to_str()
+                .ok()
+                .and_then(|text| text.split_once(' '))
+                .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+                .map(|(_, token)| token.trim())
+                .ok_or_else(|| Problem::unauthenticated("`Authorization` has to be `Bearer` and a token"))?;
+            by_token(app, peer, token, now).await?
+        }
+        None => match session::cookie(&request.headers) {
+            Some(text) => {
+                let row = tokens::look_up(app, peer, tokens::Shown::Session, token_hash(text), now).await?;
+                if !is_read(&request.method) {
+                    session::check_origin(&request.headers, request.uri.authority())?;
+                }
+                known(app, &row, now)?
+            }
+            None => {
+                return Err(Problem::unauthenticated(
+                    "a bearer token is needed: `Authorization: Bearer hdl_...`",
+                ));
+            }
+        },
+    };
+    app.rates.of_callers(&caller.actor, now)?;
+    Ok(caller)
+}
+
+/// The row of a token that is in force: for signing in.
+pub(crate) async fn token(app: &App, peer: Peer, token: &str, now: Time) -> Result<TokenRow, Problem> {
+    tokens::look_up(app, peer, tokens::Shown::Token, token_hash(token), now).await
+}
+
+/// Who has a token.
+async fn by_token(app: &App, peer: Peer, token: &str, now: Time) -> Result<Caller, Problem> {
+    if !token.starts_with(TOKEN_PREFIX)
+        && let Some(signer) = &app.signer
+    {
+        let (uid, expires_at) = signer.verify(token, now).ok_or_else(refused)?;
+        return Ok(Caller::device(uid, expires_at));
+    }
+    let row = self::token(app, peer, token, now).await?;
+    known(app, &row, now)
+}
+
+fn known(app: &App, row: &TokenRow, now: Time) -> Result<Caller, Problem> {
+    let caller = Caller::of(row).ok_or_else(refused)?;
+    app.tokens.used(row.id, now);
+    Ok(caller)
+}
+
+fn is_read(method: &Method) -> bool {
+    method.is_safe()
+}
+
+pub(crate) fn refused() -> Problem {
+    Problem::unauthenticated("the token is unknown, revoked or has expired")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_do_their_own_work_only() {
+        let worker = |queues: &[&str], uids: &[&str]| Caller {
+            actor: "w".into(),
+            role: Role::Worker,
+            queues: queues.iter().map(|&q| q.into()).collect(),
+            uids: uids.iter().map(|&u| u.into()).collect(),
+            expires_at: None,
+        };
+        assert!(worker(&[], &[]).may_claim("q") && worker(&["q"], &[]).may_claim("q"));
+        assert!(!worker(&["q"], &[]).may_claim("r") && !worker(&[], &["u"]).may_claim("q"));
+        assert!(worker(&[], &["u"]).may_poll("u") && !worker(&["q"], &[]).may_poll("u"));
+        assert!(!Access::View.allows(Role::Worker) && Access::Work.allows(Role::Worker));
+        assert!(Access::View.allows(Role::Viewer) && !Access::Operate.allows(Role::Viewer));
+        assert!(!Access::Author.allows(Role::Operator) && Access::Admin.allows(Role::Admin));
+    }
+}

@@ -1,0 +1,155 @@
+//! Sessions of the UI: signed in with a token, kept in a cookie.
+//!
+//! The cookie has 256 random bits of its own, never the token: it is worth nothing once the session has ended, at sign-out,
+//! after [`SESSION_FOR`], or with its token. `HttpOnly` keeps it from scripts in pages, `SameSite=Lax` from requests that
+//! other sites make (but for links that lead here), `Secure` from plain HTTP wherever HTTPS is spoken.
+//!
+//! `Lax` alone would leave pages of sibling domains, which count as the same site. So what a cookie vouches for and
+//! writes has to come from our own origin: `Sec-Fetch-Site: same-origin`, which no page can forge, or an `Origin` with
+//! our own host. Browsers send at least one of them with everything that writes; what has neither is no browser, and
+//! can bring a token.
+
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, header};
+use heddle_domain::{Chance, Time};
+
+use crate::problem::Problem;
+
+/// How long a session lasts.
+pub(crate) const SESSION_FOR: std::time::Duration = std::time::Duration::from_secs(12 * 3_600);
+
+/// The cookie's name.
+const COOKIE: &str = "heddle_session";
+
+/// The session that a request's cookies name.
+pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
+    headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(name, value)| *name == COOKIE && !value.is_empty())
+        .map(|(_, value)| value)
+}
+
+/// The text of a new session, and its hash.
+pub(crate) fn new(chance: &dyn Chance) -> (String, [u8; 32]) {
+    let text = super::tokens::new_session(chance);
+    let hash = super::token_hash(&text);
+    (text, hash)
+}
+
+/// The hash of the session that a request's cookies name.
+pub(crate) fn hash_of(headers: &HeaderMap) -> Option<[u8; 32]> {
+    cookie(headers).map(super::token_hash)
+}
+
+/// `Set-Cookie` for a session, or (`None`) for the end of one.
+pub(crate) fn set_cookie(headers: &HeaderMap, session: Option<(&str, Time, Time)>) -> Option<HeaderValue> {
+    let (value, seconds) = match session {
+        Some((text, now, until)) => (text, (until - now).num_seconds().max(0)),
+        None => ("", 0),
+    };
+    let secure = if is_https(headers) { "; Secure" } else { "" };
+    let text = format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
+    HeaderValue::from_str(&text).ok()
+}
+
+/// Whether the browser speaks HTTPS, as far as a node behind a proxy can tell. To lie about it would only make the
+/// liar's own cookie stricter.
+fn is_https(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    text("x-forwarded-proto").eq_ignore_ascii_case("https") || text("origin").starts_with("https://")
+}
+
+/// 403 unless a request comes from a page of our own.
+pub(crate) fn check_origin(headers: &HeaderMap, authority: Option<&Authority>) -> Result<(), Problem> {
+    let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
+    if site == Some("same-origin") {
+        return Ok(());
+    }
+    let host = text(header::HOST).or(authority.map(Authority::as_str));
+    let origin = text(header::ORIGIN).and_then(|origin| {
+        origin
+            .strip_prefix("https://")
+            .or_else(|| origin.strip_prefix("http://"))
+    });
+    match (site, origin, host) {
+        (None, Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host) => Ok(()),
+        _ => Err(Problem::forbidden(
+            "a session's cookie changes things for pages of its own origin only; programs bring a token: \
+             `Authorization: Bearer hdl_...`",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(of: &[(&'static str, &str)]) -> HeaderMap {
+        of.iter()
+            .map(|(name, value)| (header::HeaderName::from_static(name), value.parse().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn what_a_cookie_vouches_for_comes_from_our_own_pages() {
+        let check = |of: &[(&'static str, &str)], fine: bool| {
+            assert_eq!(check_origin(&headers(of), None).is_ok(), fine, "{of:?}");
+        };
+        check(&[("host", "h.example"), ("sec-fetch-site", "same-origin")], true);
+        // Behind a proxy that does not pass the name on.
+        check(
+            &[
+                ("host", "10.0.0.1:8080"),
+                ("origin", "https://h.example"),
+                ("sec-fetch-site", "same-origin"),
+            ],
+            true,
+        );
+        check(&[("host", "h.example:8080"), ("origin", "http://h.example:8080")], true);
+        check(&[("host", "h.example"), ("origin", "http://h.example:8080")], false);
+        check(&[("host", "h.example"), ("origin", "https://evil.example")], false);
+        check(&[("host", "h.example"), ("origin", "null")], false);
+        check(&[("host", "h.example")], false);
+        for site in ["cross-site", "same-site", "none"] {
+            check(
+                &[
+                    ("host", "h.example"),
+                    ("origin", "https://h.example"),
+                    ("sec-fetch-site", site),
+                ],
+                false,
+            );
+        }
+    }
+
+    #[test]
+    fn cookies_are_read_and_written() {
+        assert_eq!(
+            cookie(&headers(&[("cookie", "a=b; heddle_session=hds_x; c=d")])),
+            Some("hds_x")
+        );
+        assert_eq!(
+            cookie(&headers(&[("cookie", "xheddle_session=hds_x; heddle_session=")])),
+            None
+        );
+        let now = crate::moment::parse_moment("2026-11-20T08:00:00Z").unwrap();
+        let set = |of: &[(&'static str, &str)]| {
+            let value = set_cookie(&headers(of), Some(("hds_x", now, now + SESSION_FOR))).unwrap();
+            value.to_str().unwrap().to_owned()
+        };
+        let plain = set(&[]);
+        assert_eq!(
+            plain,
+            "heddle_session=hds_x; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax"
+        );
+        assert!(set(&[("x-forwarded-proto", "https")]).ends_with("; Secure"));
+        assert!(set(&[("origin", "https://h.example")]).ends_with("; Secure"));
+        let end = set_cookie(&HeaderMap::new(), None).unwrap();
+        assert!(end.to_str().unwrap().starts_with("heddle_session=; Path=/; Max-Age=0"));
+    }
+}

@@ -1,0 +1,224 @@
+//! Tokens of the table, and what a node remembers of them.
+//!
+//! A token is 256 random bits; the table has its SHA-256. A lookup is by that hash, here in a map, there in an index:
+//! what its timing could leak is something of a hash, from which no token can be made, so nothing is compared byte by
+//! byte with what a caller sent.
+//!
+//! What was in force lately is believed for [`TOKEN_TTL`]; after that, or when the log of changes says that a token has
+//! changed, the table is asked again, without standing in line with those that nobody knows. What was not in force is
+//! remembered apart, so that a flood of wrong tokens drives no right one out.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use chrono::TimeDelta;
+use heddle_domain::{Chance, Time};
+use heddle_store::token::TokenRow;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::rate::Peer;
+use super::refused;
+use crate::app::App;
+use crate::problem::Problem;
+
+/// What tokens begin with, so that scanners for leaked credentials know them.
+pub const TOKEN_PREFIX: &str = "hdl_";
+
+/// How long a node believes what the table said of a token. A revocation is followed at once all the same: it is in
+/// the log of changes.
+const TOKEN_TTL: TimeDelta = TimeDelta::seconds(5);
+
+/// How many tokens in force a node remembers, and how many that were not; beyond that it forgets all of a kind.
+const TOKENS_MAX: usize = 10_000;
+
+/// How often the use of one token is written at most.
+const USED_EVERY: TimeDelta = TimeDelta::seconds(60);
+
+/// How often a node writes which tokens were used.
+pub const USES_WRITTEN_EVERY: Duration = Duration::from_secs(2);
+
+/// How many uses one statement writes.
+const USES_MAX: usize = 1_000;
+
+/// `prefix` and 256 random bits.
+fn random(prefix: &str, chance: &dyn Chance) -> String {
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(&chance.bits().to_be_bytes());
+    bytes[16..].copy_from_slice(&chance.bits().to_be_bytes());
+    format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes))
+}
+
+/// Makes a token's text of 256 random bits.
+pub fn new_token(chance: &dyn Chance) -> String {
+    random(TOKEN_PREFIX, chance)
+}
+
+/// Makes the text of a session's cookie of 256 random bits.
+pub(super) fn new_session(chance: &dyn Chance) -> String {
+    random("hds_", chance)
+}
+
+/// What is kept of a token, or of a session's cookie.
+pub fn token_hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// What a hash is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// A token.
+    Token,
+    /// The cookie of a session.
+    Session,
+}
+
+#[derive(Debug)]
+struct Known {
+    row: TokenRow,
+    until: Time,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// Counts what was forgotten: an answer that was asked for before that is not remembered.
+    age: u64,
+    good: HashMap<[u8; 32], Known>,
+    bad: HashMap<[u8; 32], Time>,
+}
+
+/// What the table said lately, by hash; and which tokens were used and not yet written.
+#[derive(Debug, Default)]
+pub(crate) struct TokenCache {
+    memory: Mutex<Memory>,
+    uses: Mutex<Uses>,
+}
+
+#[derive(Debug, Default)]
+struct Uses {
+    pending: HashMap<Uuid, Time>,
+    written: HashMap<Uuid, Time>,
+}
+
+impl TokenCache {
+    /// Asks the table again for each.
+    pub(crate) fn clear(&self) {
+        let mut memory = self.memory.lock();
+        memory.age += 1;
+        memory.bad.clear();
+        for known in memory.good.values_mut() {
+            known.until = Time::MIN_UTC;
+        }
+    }
+
+    /// Notes that a token was used; it is written later, with others.
+    pub(super) fn used(&self, id: Uuid, now: Time) {
+        let mut uses = self.uses.lock();
+        let lately = uses.written.get(&id).is_some_and(|at| now - *at < USED_EVERY);
+        if !lately && (uses.pending.len() < TOKENS_MAX || uses.pending.contains_key(&id)) {
+            uses.pending.insert(id, now);
+        }
+    }
+
+    /// Takes up to [`USES_MAX`] uses that are to be written.
+    fn take_uses(&self) -> Vec<(Uuid, Time)> {
+        let mut uses = self.uses.lock();
+        if uses.written.len() >= TOKENS_MAX {
+            uses.written.clear();
+        }
+        let ids: Vec<Uuid> = uses.pending.keys().copied().take(USES_MAX).collect();
+        let taken: Vec<(Uuid, Time)> = ids
+            .into_iter()
+            .filter_map(|id| uses.pending.remove_entry(&id))
+            .collect();
+        uses.written.extend(taken.iter().copied());
+        taken
+    }
+}
+
+/// The token behind a hash, if it is in force. 401 if it is not; 429 if too many of that kind were shown.
+pub(crate) async fn look_up(
+    app: &App,
+    peer: Peer,
+    shown: Shown,
+    hash: [u8; 32],
+    now: Time,
+) -> Result<TokenRow, Problem> {
+    let in_force = |row: &TokenRow| row.expires_at.is_none_or(|expires_at| expires_at > now);
+    let (age, was_good) = {
+        let memory = app.tokens.memory.lock();
+        match memory.good.get(&hash) {
+            Some(known) if known.until > now => {
+                return if in_force(&known.row) {
+                    Ok(known.row.clone())
+                } else {
+                    Err(refused())
+                };
+            }
+            Some(_) => (memory.age, true),
+            None if memory.bad.get(&hash).is_some_and(|until| *until > now) => return Err(refused()),
+            None => (memory.age, false),
+        }
+    };
+    if !was_good {
+        app.rates.of_unknown(peer, now)?;
+    }
+    let row = match shown {
+        Shown::Token => app.store.token_by_hash(&hash, now).await?,
+        Shown::Session => app.store.session(&hash, now).await?,
+    };
+    if row.is_some() && !was_good {
+        app.rates.was_known(peer);
+    }
+    let mut memory = app.tokens.memory.lock();
+    let memory = &mut *memory;
+    match &row {
+        Some(row) if memory.age == age => {
+            if memory.good.len() >= TOKENS_MAX {
+                memory.good.clear();
+            }
+            let until = now + TOKEN_TTL;
+            memory.good.insert(
+                hash,
+                Known {
+                    row: row.clone(),
+                    until,
+                },
+            );
+        }
+        Some(_) => {}
+        None => {
+            memory.good.remove(&hash);
+            if memory.bad.len() >= TOKENS_MAX {
+                memory.bad.clear();
+            }
+            if memory.age == age {
+                memory.bad.insert(hash, now + TOKEN_TTL);
+            }
+        }
+    }
+    row.ok_or_else(refused)
+}
+
+impl App {
+    /// Writes which tokens were used since the last time; called every [`USES_WRITTEN_EVERY`], and at the end.
+    pub async fn write_token_uses(&self) {
+        loop {
+            let uses = self.tokens.take_uses();
+            let full = uses.len() == USES_MAX;
+            if uses.is_empty() {
+                return;
+            }
+            if let Err(error) = self.store.touch_tokens(&uses).await {
+                tracing::warn!(%error, tokens = uses.len(), "the use of tokens could not be noted");
+                return;
+            }
+            if !full {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Who asks too often, or from where nobody should: wrong tokens by the thousand, devices, nodes that would be open.
+
+use futures::StreamExt;
+use heddle_tests::{TOKEN, World, eventually, run_program};
+use serde_json::json;
+use tokio::time::Instant;
+
+const DEVICE_KEY: &str = "the device key of the end-to-end tests";
+
+/// A flood of wrong tokens is turned away in memory: past the first few, an address gets 429 until it slows down. Who
+/// has a token that is known goes on.
+#[tokio::test]
+async fn wrong_tokens_by_the_thousand() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.get("/v1/groups").await.expect_status(200);
+    let began = Instant::now();
+    let statuses: Vec<(u16, bool)> = futures::stream::iter(0..1_000)
+        .map(|n| {
+            let api = node.with_token(Some(&format!("hdl_wrong-{n}")));
+            async move {
+                let reply = api.get("/v1/groups").await;
+                (reply.status, reply.headers.contains_key("retry-after"))
+            }
+        })
+        .buffer_unordered(32)
+        .collect()
+        .await;
+    let seconds = began.elapsed().as_secs() as usize + 1;
+    let looked_up = statuses.iter().filter(|(status, _)| *status == 401).count();
+    assert!(statuses.iter().all(|(status, _)| matches!(status, 401 | 429)));
+    assert!(statuses.iter().all(|(status, after)| (*status == 429) == *after));
+    assert!(looked_up >= 60, "{looked_up}");
+    assert!(looked_up <= 60 + 10 * seconds, "{looked_up} in {seconds} s");
+    // The same wrong one again costs nothing: it is remembered.
+    node.get("/v1/groups").await.expect_status(200);
+    // One that nobody has seen yet gets its turn.
+    let made = node
+        .post("/v1/tokens", json!({"name": "new", "role": "viewer"}))
+        .await
+        .expect_status(201);
+    let new = node.with_token(made["token"].as_str());
+    eventually("a turn for a new token", async || {
+        (new.get("/v1/groups").await.status == 200).then_some(())
+    })
+    .await;
+    let log = node.log();
+    assert!(
+        !log.contains("hdl_wrong") && !log.contains(TOKEN),
+        "tokens are not logged"
+    );
+}
+
+/// How often one token may ask can be bounded.
+#[tokio::test]
+async fn a_rate_for_each_token() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_RATE_LIMIT", "1").start().await;
+    let statuses: Vec<u16> = futures::stream::iter(0..20)
+        .map(|_| async { node.get("/v1/groups").await.status })
+        .buffer_unordered(20)
+        .collect()
+        .await;
+    assert!(statuses.contains(&429), "{statuses:?}");
+    assert!(
+        statuses.iter().all(|status| matches!(status, 200 | 429)),
+        "{statuses:?}"
+    );
+    node.with_token(None).get("/healthz").await.expect_status(200);
+}
+
+/// The last use of a token is noted, in time.
+#[tokio::test]
+async fn last_use() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let made = node
+        .post("/v1/tokens", json!({"name": "v", "role": "viewer"}))
+        .await
+        .expect_status(201);
+    assert!(made["last_used_at"].is_null());
+    node.with_token(made["token"].as_str())
+        .get("/v1/groups")
+        .await
+        .expect_status(200);
+    eventually("the token's last use", async || {
+        let token = node.get("/v1/tokens/v").await.expect_status(200);
+        token["last_used_at"].is_string().then_some(())
+    })
+    .await;
+}
+
+/// Tokens that have run out while a node knows them.
+#[tokio::test]
+async fn expired() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let made = node
+        .post("/v1/tokens", json!({"name": "v", "role": "viewer"}))
+        .await
+        .expect_status(201);
+    let token = made["token"].as_str().unwrap();
+    node.with_token(Some(token)).get("/v1/groups").await.expect_status(200);
+    for truncated in [&token[..token.len() - 1], &token[..8], &token[1..]] {
+        let reply = node.with_token(Some(truncated)).get("/v1/groups").await;
+        reply.expect_problem(401, &[]);
+    }
+    world
+        .sql()
+        .await
+        .execute("UPDATE heddle.tokens SET expires_at = now() WHERE name = 'v'", &[])
+        .await
+        .unwrap();
+    eventually("the end of the token", async || {
+        (node.with_token(Some(token)).get("/v1/groups").await.status == 401).then_some(())
+    })
+    .await;
+}
+
+/// A worker's token does its own work only.
+#[tokio::test]
+async fn workers_are_bound() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let make = async |name: &str, bound: serde_json::Value| {
+        let mut body = json!({"name": name, "role": "worker"});
+        body.as_object_mut().unwrap().extend(bound.as_object().unwrap().clone());
+        let made = node.post("/v1/tokens", body).await.expect_status(201);
+        node.with_token(made["token"].as_str())
+    };
+    let queues = make("queues", json!({"queues": ["q"]})).await;
+    let users = make("users", json!({"uids": ["u1"]})).await;
+    let all = make("all", json!({})).await;
+    let claim = json!({"worker": "w", "max": 1});
+    for (api, status) in [(&queues, 200), (&users, 403), (&all, 200)] {
+        assert_eq!(api.post("/v1/queues/q/claims", claim.clone()).await.status, status);
+    }
+    assert_eq!(queues.post("/v1/queues/r/claims", claim).await.status, 403);
+    for (api, status) in [(&queues, 403), (&users, 204), (&all, 204)] {
+        assert_eq!(api.post("/v1/dispatch/u1/next", json!({})).await.status, status);
+    }
+    assert_eq!(users.post("/v1/dispatch/u2/next", json!({})).await.status, 403);
+    for (role, bound) in [("viewer", "queues"), ("admin", "uids")] {
+        let pointer = format!("/{bound}");
+        node.post("/v1/tokens", json!({"name": "x", "role": role, bound: ["a"]}))
+            .await
+            .expect_problem(422, &[&pointer]);
+    }
+}
+
+/// Tokens that are signed for a device, with a key that the nodes have.
+#[tokio::test]
+async fn devices() {
+    let world = World::new().await;
+    let node = world
+        .options()
+        .env("HEDDLE_DEVICE_KEY", DEVICE_KEY)
+        .env(
+            "HEDDLE_DEVICE_KEY_PREVIOUS",
+            "the key before that, which was as long as it",
+        )
+        .start()
+        .await;
+    let sign = |key: &str, uid: &str, expires_in: &str| {
+        let arguments = ["token", "sign", "--uid", uid, "--expires-in", expires_in];
+        let output = run_program(&arguments, &[("HEDDLE_DEVICE_KEY", key)]);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(text(&output.stderr)),
+        }
+    };
+    let token = sign(DEVICE_KEY, "u1", "10m").unwrap();
+    let device = node.with_token(Some(&token));
+    assert_eq!(device.post("/v1/dispatch/u1/next", json!({})).await.status, 204);
+    assert_eq!(device.post("/v1/dispatch/u2/next", json!({})).await.status, 403);
+    assert_eq!(
+        device.post("/v1/queues/q/claims", json!({"worker": "w"})).await.status,
+        403
+    );
+    assert_eq!(device.get("/v1/groups").await.status, 403);
+    let me = device.get("/v1/session").await.expect_status(200);
+    assert_eq!((&me["actor"], &me["uids"]), (&json!("uid:u1"), &json!(["u1"])));
+    let former = sign("the key before that, which was as long as it", "u1", "10m").unwrap();
+    assert_eq!(node.with_token(Some(&former)).get("/v1/session").await.status, 200);
+    let foreign = sign("a key that this node has never been given", "u1", "10m").unwrap();
+    for wrong in [foreign.as_str(), &token[..token.len() - 2], &token[1..], "a.b.c"] {
+        assert_eq!(
+            node.with_token(Some(wrong)).get("/v1/session").await.status,
+            401,
+            "{wrong}"
+        );
+    }
+    assert!(sign("short", "u1", "10m").unwrap_err().contains("32 bytes"));
+    assert!(sign(DEVICE_KEY, "u1", "2d").unwrap_err().contains("--expires-in"));
+    assert!(sign(DEVICE_KEY, "", "1h").unwrap_err().contains("--uid"));
+}
+
+/// What a node refuses to start with: a short device key, an address that others reach while nobody could call.
+#[tokio::test]
+async fn nodes_that_do_not_start() {
+    let world = World::new().await;
+    let data_dir = world.directory().join("node").to_string_lossy().into_owned();
+    let serve = |listen: &str, environment: &[(&str, &str)]| {
+        let arguments = [
+            "serve",
+            "--database-url",
+            world.url(),
+            "--listen",
+            listen,
+            "--data-dir",
+            &data_dir,
+        ];
+        let output = run_program(&arguments, environment);
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = serve("127.0.0.1:0", &[("HEDDLE_DEVICE_KEY", "too short")]);
+    assert!(said.contains("HEDDLE_DEVICE_KEY") && said.contains("32"), "{said}");
+    assert!(!said.contains("too short"), "{said}");
+    world
+        .sql()
+        .await
+        .execute("UPDATE heddle.tokens SET revoked_at = now()", &[])
+        .await
+        .unwrap();
+    let said = serve("0.0.0.0:0", &[]);
+    assert!(said.contains("heddle token create"), "{said}");
+    // On a loopback address it starts, and lets nobody in.
+    let node = world.node().await;
+    assert_eq!(node.get("/v1/groups").await.status, 401);
+    assert!(node.log().contains("there is no token"), "{}", node.log());
+}

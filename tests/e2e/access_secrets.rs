@@ -1,0 +1,301 @@
+//! Secrets stay secret, keys can be changed, and what is named is not deleted; all of it is in the audit.
+
+use heddle_tests::{NodeOptions, World, run_program, task};
+use serde_json::{Value, json};
+
+use crate::{one, with};
+
+const KEY: &str = "the first key of this test";
+const NEXT_KEY: &str = "the second key of this test";
+
+fn signs_in(params: Value) -> Value {
+    one(json!({"script": "sign-in", "secrets": ["door"], "params": params}))
+}
+
+/// What a script was given is not shown by its log, its errors or its progress.
+#[tokio::test]
+async fn secrets_are_masked() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let value = "open \"sesame\"";
+    node.put("/v1/secrets/door", json!({"value": value, "groups": ["good", "bad"]}))
+        .await
+        .expect_status(201);
+    node.put_group("good", signs_in(json!({"secret": "door"}))).await;
+    node.put_group("bad", signs_in(json!({"secret": "door", "refused": true})))
+        .await;
+    let good = node.run("good", json!({})).await;
+    assert_eq!(task(&good, "t")["output"], json!({"length": value.len()}), "{good:#}");
+    let lines = node.log_lines(good["id"].as_str().unwrap(), "t").await;
+    assert_eq!(lines[0]["message"], "signing in with ***");
+    assert_eq!(lines[0]["fields"]["password"], "***");
+    let bad = node.run("bad", json!({})).await;
+    let said = task(&bad, "t")["error"]["message"].as_str().unwrap().to_owned();
+    assert!(said.contains("the password *** is refused"), "{said}");
+    let attempts = node.attempts(bad["id"].as_str().unwrap(), "t").await;
+    let audit = node.all("/v1/audit").await;
+    for text in [
+        json!([good, bad, lines, attempts, audit]).to_string(),
+        node.log(),
+        node.get("/v1/secrets/door").await.body.to_string(),
+        node.get("/v1/events").await.body.to_string(),
+    ] {
+        assert!(!text.contains("sesame"), "{text}");
+    }
+}
+
+/// A task gets what it was granted, and nothing else of what its group may use.
+#[tokio::test]
+async fn secrets_are_granted_to_tasks() {
+    let world = World::new().await;
+    let node = world.node().await;
+    for name in ["door", "gate"] {
+        node.put(
+            &format!("/v1/secrets/{name}"),
+            json!({"value": "sesame", "groups": ["g"]}),
+        )
+        .await
+        .expect_status(201);
+    }
+    node.put_group("g", signs_in(json!({"secret": "gate"}))).await;
+    let run = node.run("g", json!({})).await;
+    let said = task(&run, "t")["error"]["message"].as_str().unwrap().to_owned();
+    assert!(said.contains("gate"), "{run:#}");
+}
+
+fn keyed(world: &World, key: &str, previous: Option<&str>) -> NodeOptions {
+    let options = world.options().env("HEDDLE_SECRETS_KEY", key);
+    match previous {
+        Some(previous) => options.env("HEDDLE_SECRETS_KEY_PREVIOUS", previous),
+        None => options,
+    }
+}
+
+/// A node with a key that does not open what is there does not start, and says why; with the former key named it does,
+/// and after sealing anew the former key is not needed any more.
+#[tokio::test]
+async fn keys_are_changed() {
+    let world = World::new().await;
+    let first = keyed(&world, KEY, None).start().await;
+    first
+        .put("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]}))
+        .await
+        .expect_status(201);
+    first
+        .put("/v1/connections/shop", json!({"url": world.url(), "groups": ["g"]}))
+        .await
+        .expect_status(201);
+    let query = json!({"script": "query", "sql": ["shop"],
+        "params": {"connection": "shop", "statement": "select 1 as one"}});
+    let spec = with(signs_in(json!({"secret": "door"})), json!({}));
+    let mut spec = spec;
+    spec["tasks"]["query"] = query;
+    first.put_group("g", spec).await;
+    assert_eq!(first.run("g", json!({})).await["state"], "succeeded");
+    drop(first);
+    let data_dir = world.directory().join("node").to_string_lossy().into_owned();
+    let arguments = [
+        "serve",
+        "--database-url",
+        world.url(),
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        &data_dir,
+    ];
+    let output = run_program(&arguments, &[("HEDDLE_SECRETS_KEY", NEXT_KEY)]);
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    for words in [
+        "HEDDLE_SECRETS_KEY",
+        "HEDDLE_SECRETS_KEY_PREVIOUS",
+        "secret `door`",
+        "connection `shop`",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains(NEXT_KEY) && !said.contains("sesame"), "{said}");
+    let between = keyed(&world, NEXT_KEY, Some(KEY)).start().await;
+    assert_eq!(between.run("g", json!({})).await["state"], "succeeded");
+    let output = run_program(
+        &[
+            "secret",
+            "reseal",
+            "--url",
+            between.base(),
+            "--token",
+            heddle_tests::TOKEN,
+        ],
+        &[],
+    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("1 secrets and 1 connections"), "{said}");
+    let again = between
+        .post("/v1/secrets-key/reseal", json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!((&again["secrets"], &again["connections"]), (&json!(0), &json!(0)));
+    drop(between);
+    let last = keyed(&world, NEXT_KEY, None).start().await;
+    assert_eq!(last.run("g", json!({})).await["state"], "succeeded");
+    let audit = last.all("/v1/audit?action=reseal").await;
+    assert_eq!(audit[1]["after"]["secrets"], 1, "{audit:#?}");
+}
+
+/// What a group or an offer names is not deleted: 409 says by whom.
+#[tokio::test]
+async fn what_is_named_stays() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put("/v1/secrets/door", json!({"value": "sesame", "groups": ["*"]}))
+        .await
+        .expect_status(201);
+    node.put("/v1/connections/shop", json!({"url": world.url(), "groups": ["*"]}))
+        .await
+        .expect_status(201);
+    node.put("/v1/pools/db", json!({"slots": 1})).await.expect_status(201);
+    node.put("/v1/categories/bi", json!({})).await.expect_status(201);
+    for name in ["shape", "form"] {
+        node.put(&format!("/v1/templates/{name}"), json!({"type": "object"}))
+            .await
+            .expect_status(201);
+    }
+    let named = json!({"category": "bi", "template": "shape", "tasks": {"t": {
+        "script": "query", "secrets": ["door"], "sql": ["shop"], "pools": {"db": 1},
+        "params": {"connection": "shop", "statement": "select 1"},
+    }}});
+    node.put_group("b", named.clone()).await;
+    node.put_group("a", named).await;
+    let offer = json!({"kind": "once", "audience": "uid_u", "starts_at": "2030-01-01T00:00:00Z", "template": "form",
+        "params": {}});
+    let put = node.put("/v1/offers/o", offer).await;
+    assert!(matches!(put.status, 200 | 201), "{:#}", put.body);
+    let things = [
+        ("secrets/door", "groups `a`, `b`"),
+        ("connections/shop", "groups `a`, `b`"),
+        ("pools/db", "groups `a`, `b`"),
+        ("categories/bi", "groups `a`, `b`"),
+        ("templates/shape", "groups `a`, `b`"),
+        ("templates/form", "offer `o`"),
+        ("scripts/query", "`a`"),
+    ];
+    for (thing, by) in things {
+        let path = format!("/v1/{thing}");
+        node.delete(&path).await.expect_said(409, by);
+        node.get(&path).await.expect_status(200);
+        node.delete(&format!("{path}-nope")).await.expect_problem(404, &[]);
+    }
+    for group in ["a", "b"] {
+        node.delete(&format!("/v1/groups/{group}")).await.expect_status(200);
+    }
+    node.delete("/v1/offers/o").await.expect_status(204);
+    for (thing, _) in &things[..6] {
+        node.delete(&format!("/v1/{thing}")).await.expect_status(204);
+    }
+}
+
+/// Connections of one node to a named database never are more than `max_connections`.
+#[tokio::test]
+async fn max_connections() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let joint = if world.url().contains('?') { '&' } else { '?' };
+    let url = format!("{}{joint}application_name=bounded", world.url());
+    node.put(
+        "/v1/connections/shop",
+        json!({"url": url, "groups": ["g"], "max_connections": 2}),
+    )
+    .await
+    .expect_status(201);
+    let statement = "select pg_sleep(0.2)::text as s, (select count(*) from pg_stat_activity \
+                     where application_name = 'bounded') as n";
+    node.put_group(
+        "g",
+        one(json!({"script": "query", "sql": ["shop"], "shards": 8,
+            "params": {"connection": "shop", "statement": statement}})),
+    )
+    .await;
+    let run = node.run("g", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    let outputs = task(&run, "t")["output"].as_array().cloned().unwrap();
+    assert_eq!(outputs.len(), 8);
+    for output in outputs {
+        let n = output["rows"][0]["n"].as_i64().unwrap();
+        assert!((1..=2).contains(&n), "{output}");
+    }
+}
+
+/// What people change is in the audit: who, what, before and after; and can be found.
+#[tokio::test]
+async fn audit() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let made = node
+        .post("/v1/tokens", json!({"name": "ops", "role": "operator"}))
+        .await
+        .expect_status(201);
+    let ops = node.with_token(made["token"].as_str());
+    ops.put_group("g", one(crate::sleeps(600.0))).await;
+    ops.put_group("g", with(one(crate::sleeps(601.0)), json!({"description": "longer"})))
+        .await;
+    let run = ops.start("g", json!({})).await;
+    ops.post(&format!("/v1/runs/{run}/pause"), json!({}))
+        .await
+        .expect_status(200);
+    ops.post(&format!("/v1/runs/{run}/resume"), json!({}))
+        .await
+        .expect_status(200);
+    ops.put(
+        &format!("/v1/runs/{run}/tasks/t/state"),
+        json!({"state": "failed", "reason": "seen to"}),
+    )
+    .await
+    .expect_status(200);
+    ops.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({}))
+        .await
+        .expect_status(200);
+    ops.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    ops.ended(&run).await;
+    let again = ops.post(&format!("/v1/runs/{run}/rerun"), json!({})).await;
+    let again = heddle_tests::id(&again.body);
+    ops.put(
+        &format!("/v1/runs/{again}/state"),
+        json!({"state": "failed", "reason": "enough"}),
+    )
+    .await
+    .expect_status(200);
+    ops.delete(&format!("/v1/runs/{run}")).await.expect_status(204);
+    // What is refused leaves no trace.
+    assert_eq!(
+        ops.post(&format!("/v1/runs/{again}/pause"), json!({})).await.status,
+        409
+    );
+    let rows = node.all(&format!("/v1/audit?kind=run&thing={run}")).await;
+    let actions: Vec<&str> = rows.iter().rev().map(|row| row["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["pause", "resume", "override", "retry", "cancel", "delete"]);
+    assert!(rows.iter().all(|row| row["actor"] == "ops"), "{rows:#?}");
+    let of = |action: &str| rows.iter().find(|row| row["action"] == action).unwrap();
+    assert_eq!(of("pause")["before"]["state"], "running");
+    assert_eq!(of("pause")["after"]["state"], "paused");
+    assert_eq!(of("override")["after"]["task"]["name"], "t");
+    assert_eq!(of("override")["after"]["task"]["state"], "failed");
+    assert_eq!(of("override")["after"]["reason"], "seen to");
+    assert_eq!(of("delete")["before"]["group"], "g");
+    let rows = node.all(&format!("/v1/audit?kind=run&name={again}")).await;
+    let actions: Vec<&str> = rows.iter().rev().map(|row| row["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["rerun", "override"]);
+    let changed = node.all("/v1/audit?kind=group&name=g&action=update").await;
+    assert_eq!(changed[0]["after"]["description"], "longer", "{changed:#?}");
+    assert_eq!(changed[0]["before"]["tasks"]["t"]["params"]["seconds"], 600.0);
+    // Filters, and pages.
+    let all = node.all("/v1/audit?actor=ops&limit=2").await;
+    assert!(all.len() > 8 && all.iter().all(|row| row["actor"] == "ops"));
+    let newest = all[0]["at"].as_str().unwrap();
+    assert!(node.all(&format!("/v1/audit?actor=ops&from={newest}")).await.len() < all.len());
+    let oldest = all.last().unwrap()["at"].as_str().unwrap();
+    assert!(!node.all(&format!("/v1/audit?actor=ops&to={oldest}")).await.is_empty());
+    node.get("/v1/audit?from=yesterday").await.expect_problem(400, &[]);
+}

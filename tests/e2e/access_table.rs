@@ -1,0 +1,214 @@
+//! Each route, tried by each role and by nobody. A route that is not in the table fails the test: whoever adds one says
+//! here who may call it.
+
+use std::collections::BTreeMap;
+
+use heddle_tests::World;
+use reqwest::Method;
+use serde_json::json;
+
+/// `METHOD path  who`; what the words mean stands in [`roles`].
+const TABLE: &str = "
+GET    /checkstatus                                   open
+GET    /docs                                          open
+GET    /healthz                                       open
+GET    /metrics                                       view
+GET    /readyz                                        open
+POST   /task-scheduler/task/disableTask               operate
+POST   /task-scheduler/task/enableTask                operate
+POST   /task-scheduler/task/execTaskImmediately       operate
+POST   /task-scheduler/task/submitTimerTask           operate
+POST   /task-scheduler/task/timerTaskDel              operate
+GET    /v1/assignments                                view
+GET    /v1/assignments/{id}                           view
+POST   /v1/assignments/{id}/revoke                    operate
+GET    /v1/audiences                                  view
+GET    /v1/audiences/{audience}/members               view
+PATCH  /v1/audiences/{audience}/members               operate
+PUT    /v1/audiences/{audience}/members               operate
+GET    /v1/audit                                      view
+GET    /v1/backfills                                  view
+GET    /v1/backfills/{id}                             view
+POST   /v1/backfills/{id}/cancel                      operate
+POST   /v1/backfills/{id}/pause                       operate
+POST   /v1/backfills/{id}/resume                      operate
+GET    /v1/categories                                 view
+DELETE /v1/categories/{name}                          operate
+GET    /v1/categories/{name}                          view
+PUT    /v1/categories/{name}                          operate
+POST   /v1/claims/{id}/complete                       work
+POST   /v1/claims/{id}/fail                           work
+POST   /v1/claims/{id}/heartbeat                      work
+POST   /v1/claims/{id}/release                        work
+GET    /v1/connections                                admin
+DELETE /v1/connections/{name}                         admin
+GET    /v1/connections/{name}                         admin
+PUT    /v1/connections/{name}                         admin
+POST   /v1/dispatch/{uid}/complete                    work
+POST   /v1/dispatch/{uid}/next                        work
+GET    /v1/events                                     view
+GET    /v1/groups                                     view
+DELETE /v1/groups/{name}                              operate
+GET    /v1/groups/{name}                              view
+PUT    /v1/groups/{name}                              operate
+POST   /v1/groups/{name}/backfills                    operate
+POST   /v1/groups/{name}/disable                      operate
+POST   /v1/groups/{name}/enable                       operate
+GET    /v1/groups/{name}/graph                        view
+GET    /v1/groups/{name}/next                         view
+GET    /v1/groups/{name}/revisions                    view
+GET    /v1/groups/{name}/revisions/{revision}         view
+POST   /v1/groups/{name}/runs                         operate
+POST   /v1/groups/{name}/runs/batch                   operate
+POST   /v1/groups/{name}/validate                     try
+GET    /v1/nodes                                      view
+GET    /v1/offers                                     view
+POST   /v1/offers                                     operate
+GET    /v1/offers/occurrences                         view
+DELETE /v1/offers/{id}                                operate
+GET    /v1/offers/{id}                                view
+PUT    /v1/offers/{id}                                operate
+GET    /v1/openapi.json                               open
+GET    /v1/pools                                      view
+DELETE /v1/pools/{name}                               admin
+GET    /v1/pools/{name}                               view
+PUT    /v1/pools/{name}                               admin
+GET    /v1/queues                                     view
+GET    /v1/queues/{queue}                             view
+PUT    /v1/queues/{queue}                             operate
+POST   /v1/queues/{queue}/claims                      work
+POST   /v1/queues/{queue}/pause                       operate
+POST   /v1/queues/{queue}/resume                      operate
+GET    /v1/retention                                  view
+PUT    /v1/retention                                  admin
+POST   /v1/retention/prune                            admin
+GET    /v1/runs                                       view
+POST   /v1/runs/bulk                                  operate
+DELETE /v1/runs/{id}                                  operate
+GET    /v1/runs/{id}                                  view
+POST   /v1/runs/{id}/cancel                           operate
+GET    /v1/runs/{id}/events                           view
+GET    /v1/runs/{id}/logs                             view
+POST   /v1/runs/{id}/pause                            operate
+POST   /v1/runs/{id}/rerun                            operate
+POST   /v1/runs/{id}/restart                          operate
+POST   /v1/runs/{id}/resume                           operate
+PUT    /v1/runs/{id}/state                            operate
+GET    /v1/runs/{id}/tasks/{task}                     view
+GET    /v1/runs/{id}/tasks/{task}/logs                view
+POST   /v1/runs/{id}/tasks/{task}/retry               operate
+PUT    /v1/runs/{id}/tasks/{task}/state               operate
+GET    /v1/scripts                                    view
+DELETE /v1/scripts/{name}                             author
+GET    /v1/scripts/{name}                             view
+PUT    /v1/scripts/{name}                             author
+PUT    /v1/scripts/{name}/active                      author
+POST   /v1/scripts/{name}/fetch                       author
+POST   /v1/scripts/{name}/invoke                      try
+GET    /v1/scripts/{name}/versions                    view
+GET    /v1/scripts/{name}/versions/{version}          view
+GET    /v1/scripts/{name}/versions/{version}/wasm     view
+GET    /v1/secrets                                    admin
+POST   /v1/secrets-key/reseal                         admin
+DELETE /v1/secrets/{name}                             admin
+GET    /v1/secrets/{name}                             admin
+PUT    /v1/secrets/{name}                             admin
+DELETE /v1/session                                    open
+GET    /v1/session                                    any
+POST   /v1/session                                    open
+GET    /v1/stats                                      view
+GET    /v1/templates                                  view
+DELETE /v1/templates/{name}                           operate
+GET    /v1/templates/{name}                           view
+PUT    /v1/templates/{name}                           operate
+GET    /v1/tokens                                     admin
+POST   /v1/tokens                                     admin
+DELETE /v1/tokens/{token}                             admin
+GET    /v1/tokens/{token}                             admin
+";
+
+/// All roles.
+const ROLES: [&str; 5] = ["viewer", "operator", "author", "worker", "admin"];
+
+/// Who may do what a word of the table stands for.
+fn roles(who: &str) -> &'static [&'static str] {
+    match who {
+        "open" | "any" => &ROLES,
+        "view" => &["viewer", "operator", "author", "admin"],
+        "operate" => &["operator", "admin"],
+        "author" => &["author", "admin"],
+        "try" => &["operator", "author", "admin"],
+        "work" => &["worker", "admin"],
+        "admin" => &["admin"],
+        other => panic!("`{other}` is no word of the table"),
+    }
+}
+
+/// A path of something that is not there.
+fn filled(path: &str) -> String {
+    let part = |part: &str| match part {
+        "{id}" => "00000000-0000-7000-8000-000000000000".to_owned(),
+        "{version}" | "{revision}" => "1".to_owned(),
+        _ if part.starts_with('{') => "nothing".to_owned(),
+        _ => part.to_owned(),
+    };
+    path.split('/').map(part).collect::<Vec<_>>().join("/")
+}
+
+#[tokio::test]
+async fn every_route_and_every_role() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let table: BTreeMap<(&str, &str), &str> = TABLE
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            ((words[1], words[0]), words[2])
+        })
+        .collect();
+    let document = node.get("/v1/openapi.json").await.expect_status(200);
+    let mut routes = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            routes.push((path.clone(), method.to_uppercase()));
+        }
+    }
+    for (path, method) in &routes {
+        assert!(
+            table.contains_key(&(path.as_str(), method.as_str())),
+            "{method} {path} is not in the table: say in tests/e2e/access_table.rs who may call it"
+        );
+    }
+    for (path, method) in table.keys() {
+        assert!(
+            routes.iter().any(|route| route.0 == *path && route.1 == *method),
+            "{method} {path} is in the table, and is no route"
+        );
+    }
+    let mut callers = vec![("nobody", node.with_token(None))];
+    for role in ROLES {
+        let made = node
+            .post("/v1/tokens", json!({"name": role, "role": role}))
+            .await
+            .expect_status(201);
+        callers.push((role, node.with_token(made["token"].as_str())));
+    }
+    for ((path, method), who) in &table {
+        for (role, api) in &callers {
+            let request = api
+                .request(method.parse::<Method>().unwrap(), &filled(path))
+                .json(&json!({}));
+            let status = node.send(request).await.status;
+            let told = format!("{method} {path} by {role}: {status}");
+            match *role {
+                // Signing in with nothing is 422, with a wrong token 401.
+                "nobody" if *who == "open" => assert!(status != 401 && status != 403, "{told}"),
+                "nobody" => assert_eq!(status, 401, "{told}"),
+                role if roles(who).contains(&role) => assert!(status != 401 && status != 403, "{told}"),
+                _ => assert_eq!(status, 403, "{told}"),
+            }
+            assert!(status < 500 || status == 503, "{told}");
+        }
+    }
+}
