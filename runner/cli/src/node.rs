@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use heddle_domain::Chance;
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
-use heddle_engine::{Counters, DispatchConfig, Engine, EngineConfig, NodeClock, SystemChance};
+use heddle_engine::{Counters, DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, SystemChance};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
 use heddle_store::Store;
 use heddle_store::secret::{SecretKey, SecretKeys};
@@ -29,6 +29,8 @@ const LEASE_FOR: Duration = Duration::from_secs(8);
 const DRAIN_FOR: Duration = Duration::from_secs(20);
 /// Attempts in hand unless configured.
 const DEFAULT_SLOTS: u32 = 1_000;
+/// How long queued work may wait before people are told that nobody claims it.
+const QUEUE_STALLED_AFTER: Duration = Duration::from_secs(600);
 /// How long to wait for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
 
@@ -100,6 +102,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
             data_dir: data_dir.clone(),
             drain_for: DRAIN_FOR,
             dispatch: dispatch_config(&config.options)?,
+            notify: notify_config(&config, address)?,
         },
         store.clone(),
         sandbox,
@@ -119,6 +122,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         metrics: Arc::new(move || metrics(counters.counters())),
         config: http_config(&config),
     });
+    engine.show_runs_with(heddle_http::shown_runs(&engine));
     engine.on_change({
         let app = app.clone();
         move |kind, _| {
@@ -167,6 +171,35 @@ fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
     }
     dispatch.offers_max = options.max_offers.unwrap_or(dispatch.offers_max);
     Ok(dispatch)
+}
+
+/// How people are told.
+fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfig> {
+    let public_url = match &config.options.public_url {
+        Some(text) => {
+            let good = (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
+            if !good {
+                bail!(usage(format!("--public-url is an http or https URL, not `{text}`")));
+            }
+            text.trim_end_matches('/').to_owned()
+        }
+        None => format!("http://{address}"),
+    };
+    let stalled_after = match &config.options.queue_stalled_after {
+        Some(text) => text
+            .parse::<heddle_domain::Span>()
+            .map_err(|error| usage(format!("--queue-stalled-after: {error}")))?
+            .std(),
+        None => QUEUE_STALLED_AFTER,
+    };
+    if stalled_after.is_zero() {
+        bail!(usage("--queue-stalled-after is longer than zero"));
+    }
+    Ok(NotifyConfig {
+        public_url,
+        mail_dir: config.dev.then(|| config.data_dir.join("mails")),
+        stalled_after,
+    })
 }
 
 fn http_config(config: &NodeConfig) -> HttpConfig {

@@ -12,6 +12,7 @@ pub mod fault;
 pub mod graph;
 pub mod id;
 pub mod name;
+pub mod notify;
 pub mod params;
 pub mod plan;
 pub mod pool;

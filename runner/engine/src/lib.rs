@@ -11,6 +11,7 @@
 //! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
 //! | backfiller | `backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
 //! | admitter | `pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
+//! | notifier | `notify/mod.rs` | a notice, a notification that is due, every second | tells people |
 //! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
 //! | follower | `wake.rs` | notifications, every second | changes made on other nodes |
 //! | settler | `queue/settle.rs` | a worker's outcome | ends claims of queues, hands on what was prepared for them |
@@ -34,6 +35,7 @@ mod http_task;
 mod inbox;
 mod logs;
 mod node;
+mod notify;
 mod overlap;
 mod pools;
 mod prepare;
@@ -72,6 +74,7 @@ pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, ControlError};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
+pub use notify::{NotifyConfig, RunObject};
 pub use queue::{ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use submit::{Submission, SubmitError, Submitted};
 pub use wake::RunWatch;
@@ -122,6 +125,8 @@ pub struct EngineConfig {
     pub drain_for: Duration,
     /// How offers are given out.
     pub dispatch: DispatchConfig,
+    /// How people are told.
+    pub notify: NotifyConfig,
 }
 
 /// A node's engine. Cheap to clone.
@@ -176,6 +181,7 @@ pub(crate) struct Inner {
     pub(crate) warm_up: Notify,
     pub(crate) backfills: Notify,
     pub(crate) pools: Notify,
+    pub(crate) notifier: notify::Notifier,
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     pub(crate) ended: mpsc::UnboundedSender<work::Report>,
@@ -286,6 +292,7 @@ impl Engine {
             warm_up: Notify::new(),
             backfills: Notify::new(),
             pools: Notify::new(),
+            notifier: notify::Notifier::new(&policy)?,
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
             ended,
@@ -319,6 +326,8 @@ impl Engine {
         inner.tracker.spawn(upstream::run(inner.clone()));
         inner.tracker.spawn(backfill::run(inner.clone()));
         inner.tracker.spawn(pools::run(inner.clone()));
+        inner.tracker.spawn(notify::run(inner.clone()));
+        inner.tracker.spawn(notify::keep(inner.clone()));
         inner.tracker.spawn(node::keep(inner.clone()));
         inner.tracker.spawn(wake::follow(inner.clone()));
         inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));

@@ -19,13 +19,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::Time;
 use heddle_domain::schedule::{Kind, Schedule};
-use heddle_domain::spec::Misfire;
+use heddle_domain::spec::{Misfire, NotifyEvent};
 use heddle_domain::state::Trigger;
+use heddle_store::notice::NewNotices;
 use heddle_store::live::{Created, NewRun};
 use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
+use crate::notify::new_notices;
 use crate::catalog::{Resolution, Revision};
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner, RunContext};
@@ -115,6 +118,8 @@ struct Batch {
     moved: Vec<MovedSchedule>,
     /// Of `moved`: which run it awaits.
     awaits: Vec<Option<usize>>,
+    /// Instants that were missed, where somebody wants to hear of it.
+    missed: Vec<NewNotices>,
 }
 
 impl Inner {
@@ -164,7 +169,11 @@ impl Inner {
             moved.awaits = Some(run.0);
         }
         completion.move_schedules(&batch.moved).await?;
+        completion.tell(&batch.missed).await?;
         completion.commit().await?;
+        if !batch.missed.is_empty() {
+            self.notifier.bell.notify_one();
+        }
         self.made(batch.runs, batch.contexts, &created);
         Ok(())
     }
@@ -196,6 +205,13 @@ impl Inner {
                 runs = firing.instants.len(),
                 "instants were missed; the schedule's misfire rule applies"
             );
+            if revision.told.anywhere(NotifyEvent::ScheduleMissed) {
+                let telling = Telling {
+                    notices: vec![Notice::of_run(NotifyEvent::ScheduleMissed)],
+                    troubled: Vec::new(),
+                };
+                batch.missed.push(new_notices(revision, None, telling, Some(due.name.clone())));
+            }
         }
         let mut place = None;
         for instant in firing.instants {

@@ -1,6 +1,7 @@
 //! The schemas of what goes in and comes out (JSON Schema 2020-12, as OpenAPI 3.1 has it).
 
 mod dispatch;
+mod notify;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ pub fn all() -> BTreeMap<&'static str, Value> {
     queues(&mut all);
     admin(&mut all);
     dispatch::dispatch(&mut all);
+    notify::notify(&mut all);
     all
 }
 

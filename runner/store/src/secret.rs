@@ -68,6 +68,11 @@ impl SecretKeys {
         Self { current, previous }
     }
 
+    /// The fingerprint of the key that seals.
+    pub(crate) fn current_id(&self) -> &str {
+        &self.current.id
+    }
+
     pub(crate) fn seal(&self, chance: &dyn Chance, noun: Noun, name: &str, plain: &str) -> Result<Sealed, StoreError> {
         let mut nonce = [0u8; 24];
         nonce[..16].copy_from_slice(&chance.bits().to_be_bytes());
@@ -118,7 +123,11 @@ fn associated(noun: Noun, name: &str) -> String {
 }
 
 fn unreadable(noun: Noun, name: &str, why: &str) -> StoreError {
-    let table = if noun == Noun::Secret { "secrets" } else { "connections" };
+    let table = match noun {
+        Noun::Secret => "secrets",
+        Noun::Channel => "channels",
+        _ => "connections",
+    };
     StoreError::Unreadable {
         table,
         detail: format!("`{name}`: {why}"),

@@ -5,6 +5,7 @@ mod assignments;
 mod audiences;
 mod backfills;
 mod categories;
+mod channels;
 mod compatibility;
 mod connections;
 mod dispatch;
@@ -12,6 +13,7 @@ mod events;
 mod grants;
 mod groups;
 mod health;
+mod notifications;
 mod offers;
 mod pools;
 mod queues;
@@ -47,6 +49,8 @@ pub fn table() -> Table {
         ("dispatch", dispatch::routes()),
         ("dispatch", assignments::routes()),
         ("events", events::routes()),
+        ("notifications", channels::routes()),
+        ("notifications", notifications::routes()),
         ("admin", admin::routes()),
         ("compatibility", compatibility::routes()),
         ("health", health::routes()),

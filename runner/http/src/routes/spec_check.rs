@@ -34,6 +34,7 @@ struct Snapshot {
     connections: BTreeMap<Name, heddle_store::secret::Grant>,
     secrets: BTreeMap<Name, heddle_store::secret::Grant>,
     pools: BTreeMap<Name, u32>,
+    channels: BTreeSet<String>,
 }
 
 fn granted(grant: Option<&heddle_store::secret::Grant>, group: &Name, category: Option<&Name>) -> Grant {
@@ -65,9 +66,8 @@ impl Catalog for Snapshot {
         true
     }
 
-    /// A channel is looked up when somebody is told through it: specs may be put before their channels.
-    fn channel(&self, _name: &Name) -> bool {
-        true
+    fn channel(&self, name: &Name) -> bool {
+        self.channels.contains(name.as_str())
     }
 
     fn connection(&self, name: &Name, group: &Name, category: Option<&Name>) -> Grant {
@@ -92,6 +92,8 @@ async fn snapshot(app: &App, spec: &GroupSpec) -> Result<Snapshot, Problem> {
     let mut connections = BTreeSet::new();
     let mut secrets = BTreeSet::new();
     let mut pools = BTreeSet::new();
+    let rules = spec.notify.iter().chain(spec.tasks.values().filter_map(|task| task.notify.as_ref()));
+    let told: BTreeSet<String> = rules.flat_map(|rules| &rules.channels).map(Name::to_string).collect();
     for task in spec.tasks.values() {
         scripts.extend(task.script.as_deref().and_then(|script| script_reference(script).ok()));
         templates.extend(task.audience.as_ref().and_then(|audience| audience.template.as_ref()));
@@ -124,6 +126,10 @@ async fn snapshot(app: &App, spec: &GroupSpec) -> Result<Snapshot, Problem> {
                 .pools
                 .insert(name.clone(), u32::try_from(row.slots).unwrap_or(0));
         }
+    }
+    if !told.is_empty() {
+        let told: Vec<String> = told.into_iter().collect();
+        snapshot.channels = store.known_channels(&told).await?.into_iter().collect();
     }
     let own = GroupLinks::of(spec);
     let named: Vec<String> = own
