@@ -57,6 +57,10 @@ CREATE TABLE heddle.stalls (
     PRIMARY KEY (group_id, task, queue)
 );
 
+-- The few groups that want to hear of such tasks: nobody looks through the queues of others.
+CREATE INDEX revisions_stalls ON heddle.revisions (id)
+    WHERE jsonb_path_exists(spec, '$.**.notify.on[*] ? (@ == "queue_stalled")');
+
 CREATE TABLE heddle.notifications (
     id         uuid PRIMARY KEY,
     -- The channel's name, or the URL that a run's submitter gave.

@@ -16,6 +16,7 @@ mod input;
 mod logs;
 mod mapped;
 mod nodes;
+mod notifications;
 mod outages;
 mod params;
 mod pools;

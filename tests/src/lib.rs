@@ -15,14 +15,18 @@ mod api;
 mod dev;
 mod node;
 mod process;
+mod receiver;
 mod sink;
+mod smtp;
 mod world;
 
 pub use api::{Api, Reply, Sse, path_part};
 pub use dev::Dev;
 pub use node::{Node, NodeOptions};
 pub use process::{Process, program, run_program};
+pub use receiver::{Answer, Receiver};
 pub use sink::{Request, Sink};
+pub use smtp::{Mail, Manners, Smtp};
 pub use world::{TOKEN, World};
 
 use std::time::Duration;

@@ -130,7 +130,7 @@ impl Store {
         let shown = to_value(&spec.shown());
         let written = sqlx::query!(
             "INSERT INTO heddle.channels (name, kind, options, ciphertext, nonce, key_id, created_at, updated_at)
-             SELECT $1, $2, $3, $4, $5, $6, $7, $7
+             SELECT $1::text, $2::text, $3::jsonb, $4::bytea, $5::bytea, $6::text, $7::timestamptz, $7
               WHERE EXISTS (SELECT FROM heddle.channels WHERE name = $1)
                  OR (SELECT count(*) FROM heddle.channels) < $8
              ON CONFLICT (name) DO UPDATE

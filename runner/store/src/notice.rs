@@ -200,16 +200,23 @@ impl Store {
             .collect())
     }
 
-    /// Finds queued task runs that nobody has claimed since `before`, and notes those that nobody has been told of; forgets
+    /// Of groups that want to hear of it: finds queued task runs that nobody has claimed since `before`, and notes those that nobody has been told of; forgets
     /// those that wait no more. Answers group, task, queue, and a run that waits.
     ///
     /// Two nodes that look at once: the second one's insert finds the first one's rows.
     pub async fn stalled(&self, before: Time, now: Time, limit: i64) -> Result<Vec<Stalled>, StoreError> {
         let rows = sqlx::query!(
-            r#"WITH waiting AS (
+            r#"WITH told AS MATERIALIZED (
+                   SELECT g.id
+                     FROM heddle.revisions v JOIN heddle.groups g ON g.revision_id = v.id
+                    WHERE jsonb_path_exists(v.spec, '$.**.notify.on[*] ? (@ == "queue_stalled")')
+                      AND g.deleted_at IS NULL),
+               waiting AS (
                    SELECT DISTINCT ON (r.group_id, q.task, q.queue)
                           r.group_id, r.revision_id, q.task, q.queue, q.run, q.item, q.ready_at
-                     FROM heddle.queue_ready q JOIN heddle.runs_live r ON r.id = q.run
+                     FROM told t
+                     JOIN heddle.runs_live r ON r.group_id = t.id
+                     JOIN heddle.queue_ready q ON q.run = r.id
                     WHERE q.ready_at < $1
                     ORDER BY r.group_id, q.task, q.queue, q.ready_at
                     LIMIT $3),
@@ -222,7 +229,8 @@ impl Store {
                    SELECT group_id, task::text, queue, $2 FROM waiting
                    ON CONFLICT DO NOTHING
                    RETURNING group_id, task, queue)
-               SELECT w.group_id, w.revision_id, w.task, w.queue, w.run, w.item, w.ready_at
+               SELECT w.group_id AS "group_id!", w.revision_id AS "revision_id!", w.task AS "task!", w.queue AS "queue!",
+                      w.run AS "run!", w.item AS "item!"
                  FROM waiting w JOIN noted n
                    ON n.group_id = w.group_id AND n.task = w.task::text AND n.queue = w.queue"#,
             before,
@@ -279,7 +287,8 @@ impl Store {
             .map(|(notice, _)| notice.notice.item.map(|item| item as i32))
             .collect();
         let rows = sqlx::query!(
-            r#"SELECT n.id AS "id!", a.run, a.task, a.item, a.attempt, a.error_kind, left(a.error_message, 4000) AS message
+            r#"SELECT n.id AS "id!", a.run AS "run!", a.task AS "task!", a.item AS "item!", a.attempt AS "attempt!",
+                      a.error_kind AS "error_kind?", left(a.error_message, 4000) AS message
                  FROM UNNEST($1::bigint[], $2::uuid[], $3::smallint[], $4::integer[]) AS n (id, run, task, item)
                 CROSS JOIN LATERAL (
                       SELECT * FROM heddle.attempts a
@@ -330,7 +339,7 @@ impl Store {
     /// When groups' schedules are due next, of those that are.
     pub async fn next_instants(&self, groups: &[i64]) -> Result<HashMap<i64, Time>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT group_id, min(next_fire_at) AS "next!" FROM heddle.schedules
+            r#"SELECT group_id AS "group_id!", min(next_fire_at) AS "next!" FROM heddle.schedules
                 WHERE group_id = ANY ($1) AND next_fire_at IS NOT NULL GROUP BY group_id"#,
             groups
         )

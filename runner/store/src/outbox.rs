@@ -128,7 +128,7 @@ impl FanOut {
         let channels: Vec<String> = keys.iter().map(|key| key.channel.clone()).collect();
         let recipients: Vec<String> = keys.iter().map(|key| key.recipients.clone()).collect();
         let rows = sqlx::query!(
-            r#"SELECT k.ordinal AS "ordinal!", s.opened_at, s.told, s.digest
+            r#"SELECT k.ordinal AS "ordinal!", s.opened_at AS "opened_at!", s.told AS "told!", s.digest AS "digest?"
                  FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[])
                       WITH ORDINALITY AS k (group_id, event, channel, recipients, ordinal)
                  JOIN heddle.storms s USING (group_id, event, channel, recipients)"#,
@@ -190,7 +190,7 @@ impl FanOut {
             return Ok(BTreeMap::new());
         }
         let rows = sqlx::query!(
-            "SELECT n.id, n.facts FROM heddle.outgoing o JOIN heddle.notifications n ON n.id = o.notification
+            "SELECT n.id AS \"id!\", n.facts AS \"facts!\" FROM heddle.outgoing o JOIN heddle.notifications n ON n.id = o.notification
               WHERE o.notification = ANY ($1) AND o.digest AND o.lease = 0 AND o.due_at > $2
               ORDER BY o.notification FOR UPDATE OF o",
             ids,

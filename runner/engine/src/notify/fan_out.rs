@@ -336,7 +336,7 @@ impl Inner {
                 None => {}
             }
         }
-        let kept = windows
+        let kept: BTreeMap<StormKey, Window<Uuid>> = windows
             .into_iter()
             .filter_map(|(key, window)| Some((key, window?)))
             .collect();
@@ -393,7 +393,7 @@ impl Inner {
 
 /// Whether an event tells of an attempt that failed.
 fn has_failed(event: Event) -> bool {
-    matches!(event, Event::Rule(NotifyEvent::Failed | NotifyEvent::Retrying) | Event::Callback)
+    matches!(event, Event::Rule(NotifyEvent::Failed | NotifyEvent::Retrying))
 }
 
 fn short(text: &str) -> String {

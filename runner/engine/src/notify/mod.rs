@@ -35,7 +35,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use heddle_domain::Time;
+use heddle_domain::{Span, Time};
 use heddle_domain::clock::to_micros;
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::notify::Event;
@@ -231,8 +231,8 @@ impl Inner {
 
     async fn tell_stalls(&self) -> Result<(), EngineError> {
         let now = self.now();
-        let after = chrono::TimeDelta::from_std(self.config.notify.stalled_after).unwrap_or(chrono::TimeDelta::MAX);
-        let stalled = self.store.stalled(now - after, now, STALLS_MAX).await?;
+        let after = Span::from_std(self.config.notify.stalled_after);
+        let stalled = self.store.stalled(now - after.chrono(), now, STALLS_MAX).await?;
         let mut all = Vec::new();
         for Stalled {
             revision_id,
@@ -266,7 +266,7 @@ impl Inner {
     async fn prune_told(&self) -> Result<(), EngineError> {
         let now = self.now();
         // Twice the longest window: a storm that old cannot go on.
-        let over = now - chrono::TimeDelta::from_std(*EVERY.end() * 2).unwrap_or(chrono::TimeDelta::MAX);
+        let over = now - Span::from_std(*EVERY.end() * 2).chrono();
         self.store.prune_storms(over, PRUNE_MAX).await?;
         let kept = self.store.retention().await?.notifications;
         self.store.prune_notifications(now - kept.chrono(), PRUNE_MAX).await?;

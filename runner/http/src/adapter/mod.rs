@@ -85,7 +85,7 @@ impl From<ControlError> for Refusal {
 /// How runs are shown to those who are called back: as the API shows them.
 pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
     let engine = engine.clone();
-    std::sync::Arc::new(move |id: RunId| {
+    std::sync::Arc::new(move |id: RunId| -> BoxFuture<'static, Result<Option<String>, EngineError>> {
         let engine = engine.clone();
         Box::pin(async move {
             match runs::get(&engine, id, Duration::ZERO).await {

@@ -35,6 +35,7 @@ taken AS (
       FROM due WHERE o.notification = due.notification
     RETURNING o.notification, o.lane
 )
-SELECT n.id, n.channel, t.lane, n.event, n.run, n.facts, n.payload, n.attempts,
+SELECT n.id AS "id!", n.channel AS "channel!", t.lane AS "lane!", n.event AS "event!", n.run AS "run?",
+       n.facts AS "facts!", n.payload AS "payload?", n.attempts AS "attempts!",
        ARRAY(SELECT r FROM UNNEST(n.recipients) AS r WHERE r <> ALL (n.delivered)) AS waiting
   FROM taken t JOIN heddle.notifications n ON n.id = t.notification
