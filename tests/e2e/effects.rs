@@ -10,7 +10,10 @@ use crate::{one, with};
 async fn notices(node: &Node, count: usize) -> usize {
     let path = "/v1/notifications?event=script&limit=500";
     if count > 0 {
-        eventually("what scripts say", async || (node.all(path).await.len() >= count).then_some(())).await;
+        eventually("what scripts say", async || {
+            (node.all(path).await.len() >= count).then_some(())
+        })
+        .await;
     }
     node.all(path).await.len()
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod backfills;
+mod channels;
 mod cli;
 mod compatibility;
 mod control;

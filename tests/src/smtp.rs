@@ -53,7 +53,10 @@ fn unquoted(text: &str) -> String {
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
         let code = tail.get(..2).and_then(|code| std::str::from_utf8(code).ok());
-        match code.filter(|_| byte == b'=').and_then(|code| u8::from_str_radix(code, 16).ok()) {
+        match code
+            .filter(|_| byte == b'=')
+            .and_then(|code| u8::from_str_radix(code, 16).ok())
+        {
             Some(code) => {
                 bytes.push(code);
                 rest = &tail[2..];
@@ -174,7 +177,9 @@ impl Smtp {
             let line = line.trim_end();
             let verb = line.split([' ', ':']).next().unwrap_or_default().to_ascii_uppercase();
             let answer = match verb.as_str() {
-                "EHLO" if encrypted => "250-mail.test\r\n250-SMTPUTF8\r\n250-8BITMIME\r\n250 AUTH PLAIN LOGIN".to_owned(),
+                "EHLO" if encrypted => {
+                    "250-mail.test\r\n250-SMTPUTF8\r\n250-8BITMIME\r\n250 AUTH PLAIN LOGIN".to_owned()
+                }
                 "EHLO" => "250-mail.test\r\n250-STARTTLS\r\n250 8BITMIME".to_owned(),
                 "STARTTLS" => {
                     say(&mut stream, "220 go on").await?;
@@ -200,7 +205,9 @@ impl Smtp {
                 }
                 "RCPT" => {
                     let address = address(line);
-                    if self.manners() == Manners::Refuses("") || matches!(self.manners(), Manners::Refuses(whom) if whom == address) {
+                    if self.manners() == Manners::Refuses("")
+                        || matches!(self.manners(), Manners::Refuses(whom) if whom == address)
+                    {
                         "550 5.1.1 nobody of that name here".to_owned()
                     } else {
                         to.push(address);

@@ -177,7 +177,8 @@ fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
 fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfig> {
     let public_url = match &config.options.public_url {
         Some(text) => {
-            let good = (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
+            let good =
+                (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
             if !good {
                 bail!(usage(format!("--public-url is an http or https URL, not `{text}`")));
             }

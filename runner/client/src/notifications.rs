@@ -69,7 +69,10 @@ impl Client {
 
     /// Sends a test message through a channel; the answer says what came of it.
     pub async fn test_channel(&self, name: &str) -> Result<Notification> {
-        self.post(&["v1", "channels", name, "test"]).json(&json!({})).send().await
+        self.post(&["v1", "channels", name, "test"])
+            .json(&json!({}))
+            .send()
+            .await
     }
 
     /// The request for notifications, newest first; see [`crate::Request::send_for_all`].

@@ -13,8 +13,8 @@ use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::{AttemptKey, Event, Progress};
 use heddle_domain::spec::{DeadlineAction, NotifyEvent};
 use heddle_domain::state::{ErrorKind, RunState};
-use heddle_store::notice::NewNotices;
 use heddle_store::live::{Due, EndedAttempt, RunWrite, Settlement};
+use heddle_store::notice::NewNotices;
 use serde_json::json;
 
 use crate::apply::{After, Applied};

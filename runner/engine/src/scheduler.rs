@@ -19,17 +19,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::Time;
+use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::schedule::{Kind, Schedule};
 use heddle_domain::spec::{Misfire, NotifyEvent};
 use heddle_domain::state::Trigger;
-use heddle_store::notice::NewNotices;
 use heddle_store::live::{Created, NewRun};
+use heddle_store::notice::NewNotices;
 use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
-use crate::notify::new_notices;
 use crate::catalog::{Resolution, Revision};
+use crate::notify::new_notices;
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner, RunContext};
 
@@ -210,7 +210,9 @@ impl Inner {
                     notices: vec![Notice::of_run(NotifyEvent::ScheduleMissed)],
                     troubled: Vec::new(),
                 };
-                batch.missed.push(new_notices(revision, None, telling, Some(due.name.clone())));
+                batch
+                    .missed
+                    .push(new_notices(revision, None, telling, Some(due.name.clone())));
             }
         }
         let mut place = None;

@@ -8,13 +8,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use heddle_domain::notify::channel::check_http_url;
-use heddle_domain::spec::NotifyEvent;
 use heddle_domain::fault::pointer_token;
 use heddle_domain::id::RunId;
+use heddle_domain::notify::channel::check_http_url;
 use heddle_domain::params;
 use heddle_domain::plan::Executor;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::NotifyEvent;
 use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Faults, Time};

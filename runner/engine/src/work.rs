@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_domain::spec::NotifyEvent;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::Executor;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::ErrorKind;
 use heddle_sandbox::{
     AttemptRequest, Context, Effect, Grants, HostPattern, Interval, Limits, MapItem, Outcome, Script,

@@ -72,7 +72,12 @@ pub(crate) async fn insert_notices_in(
 ) -> Result<(), StoreError> {
     let mut troubles: Vec<(i64, String)> = all
         .iter()
-        .flat_map(|one| one.telling.troubled.iter().map(|&task| (one.group_id, one.task_name(task))))
+        .flat_map(|one| {
+            one.telling
+                .troubled
+                .iter()
+                .map(|&task| (one.group_id, one.task_name(task)))
+        })
         .collect();
     if !troubles.is_empty() {
         // In one order always, so that two nodes wait for each other in one direction only.

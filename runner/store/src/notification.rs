@@ -162,7 +162,11 @@ impl Store {
         let Some(row) = row else {
             return Ok(Resend::NotFound);
         };
-        let lane = if row.called_back { lane_of_url(&row.channel) } else { row.channel };
+        let lane = if row.called_back {
+            lane_of_url(&row.channel)
+        } else {
+            row.channel
+        };
         if row.state != 0 {
             sqlx::query!(
                 "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}' WHERE id = $1",

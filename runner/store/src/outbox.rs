@@ -267,7 +267,11 @@ pub(crate) fn facts_of(value: Value) -> Result<Facts, StoreError> {
     })
 }
 
-async fn insert_in(tx: &mut Transaction<'static, Postgres>, rows: &[NewNotification], lease: i64) -> Result<(), StoreError> {
+async fn insert_in(
+    tx: &mut Transaction<'static, Postgres>,
+    rows: &[NewNotification],
+    lease: i64,
+) -> Result<(), StoreError> {
     for row in rows {
         sqlx::query!(
             "INSERT INTO heddle.notifications (id, channel, event, group_name, run, task, subject, facts, payload,

@@ -442,7 +442,10 @@ mod tests {
         let file = json!({"kind": "slack", "url": "https://hooks.slack.com/services/T/B/X", "burst": 3});
         let shown = json!({"name": "c", "kind": "slack", "url": "https://hooks.slack.com/…", "burst": 3,
                            "created_at": "2026-11-21T02:00:00.000000Z", "updated_at": "2026-11-21T02:00:00.000000Z"});
-        assert_eq!(normal(Kind::Channel, &file), normal(Kind::Channel, &strip(Kind::Channel, shown)));
+        assert_eq!(
+            normal(Kind::Channel, &file),
+            normal(Kind::Channel, &strip(Kind::Channel, shown))
+        );
     }
 
     #[test]

@@ -289,7 +289,10 @@ impl ChannelSpec {
         if let Some(from) = &self.from
             && !is_mailbox(from)
         {
-            faults.add("/from", "this is no e-mail address: write `a@example.com` or `Name <a@example.com>`");
+            faults.add(
+                "/from",
+                "this is no e-mail address: write `a@example.com` or `Name <a@example.com>`",
+            );
         }
         if self.to.len() > TOLD_MAX {
             faults.add("/to", format!("at most {TOLD_MAX} addresses"));
@@ -302,7 +305,10 @@ impl ChannelSpec {
         }
         let Some(smtp) = &self.smtp else { return };
         if smtp.host.len() > 253 || Host::parse(&smtp.host).is_err() {
-            faults.add("/smtp/host", "this is no host: write a name or an address, without a port");
+            faults.add(
+                "/smtp/host",
+                "this is no host: write a name or an address, without a port",
+            );
         }
         if smtp.port == Some(0) {
             faults.add("/smtp/port", "a port is from 1 to 65535");
@@ -322,8 +328,15 @@ impl ChannelSpec {
                 faults.add(place, format!("at most {VALUE_MAX_BYTES} bytes"));
             }
         }
-        if smtp.ca.as_ref().is_some_and(|ca| !ca.contains("-----BEGIN CERTIFICATE-----")) {
-            faults.add("/smtp/ca", "a certificate in PEM begins with `-----BEGIN CERTIFICATE-----`");
+        if smtp
+            .ca
+            .as_ref()
+            .is_some_and(|ca| !ca.contains("-----BEGIN CERTIFICATE-----"))
+        {
+            faults.add(
+                "/smtp/ca",
+                "a certificate in PEM begins with `-----BEGIN CERTIFICATE-----`",
+            );
         }
     }
 
@@ -350,7 +363,9 @@ impl ChannelSpec {
         } else if kind == ChannelKind::Webhook && !is_webhook_secret(secret) {
             faults.add(
                 "/secret",
-                format!("a webhook's secret is `{SECRET_PREFIX}` and base64, as the Standard Webhooks specification has it"),
+                format!(
+                    "a webhook's secret is `{SECRET_PREFIX}` and base64, as the Standard Webhooks specification has it"
+                ),
             );
         } else if secret.chars().any(char::is_control) {
             faults.add("/secret", "a secret holds no control characters");
@@ -383,7 +398,9 @@ fn is_webhook_secret(secret: &str) -> bool {
         && digits.len() % 4 != 1
         && (padding == 0 || key.len().is_multiple_of(4))
         && padding <= 2
-        && digits.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/')
+        && digits
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/')
 }
 
 fn host_only(url: &str) -> String {
@@ -435,7 +452,10 @@ pub fn is_mailbox(text: &str) -> bool {
 /// The name, if there is one, and the address of `Name <a@example.com>` or `a@example.com`.
 pub fn mailbox_parts(text: &str) -> (Option<&str>, &str) {
     match text.trim().strip_suffix('>').and_then(|text| text.rsplit_once('<')) {
-        Some((name, address)) => (Some(name.trim().trim_matches('"')).filter(|name| !name.is_empty()), address),
+        Some((name, address)) => (
+            Some(name.trim().trim_matches('"')).filter(|name| !name.is_empty()),
+            address,
+        ),
         None => (None, text.trim()),
     }
 }
@@ -469,12 +489,18 @@ mod tests {
         check(json!({"kind": "webhook"}), &["/url"]);
         check(json!({"kind": "webhook", "url": "ftp://x"}), &["/url"]);
         check(json!({"kind": "webhook", "url": "https://u:p@example.com"}), &["/url"]);
-        check(json!({"kind": "webhook", "url": "https://example.com", "secret": "plain"}), &["/secret"]);
+        check(
+            json!({"kind": "webhook", "url": "https://example.com", "secret": "plain"}),
+            &["/secret"],
+        );
         check(
             json!({"kind": "webhook", "url": "https://example.com", "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}),
             &[],
         );
-        check(json!({"kind": "slack", "url": "https://example.com/x", "to": ["a@b.c"]}), &["/to"]);
+        check(
+            json!({"kind": "slack", "url": "https://example.com/x", "to": ["a@b.c"]}),
+            &["/to"],
+        );
         check(
             json!({"kind": "email", "from": "x\r\nBcc: y@example.com", "to": ["ok@example.com", "a@b.c\nBcc: z@b.c"]}),
             &["/from", "/to/1"],
@@ -487,7 +513,10 @@ mod tests {
             json!({"kind": "email", "subject": "{{ nothing_of_that_name }}", "text": "{{ 1 + }}", "digest_every": "0s"}),
             &["/digest_every", "/subject", "/text"],
         );
-        check(json!({"kind": "email", "subject": "{{ group }} {{ event }}: {{ subject }}"}), &[]);
+        check(
+            json!({"kind": "email", "subject": "{{ group }} {{ event }}: {{ subject }}"}),
+            &[],
+        );
     }
 
     #[test]
@@ -500,7 +529,9 @@ mod tests {
         // As it was shown: nothing changes. Another kind: nothing is taken over.
         assert_eq!(spec(shown).complete(Some(&kept)), kept);
         assert_eq!(
-            spec(json!({"kind": "slack", "url": "https://example.com"})).complete(Some(&kept)).secret,
+            spec(json!({"kind": "slack", "url": "https://example.com"}))
+                .complete(Some(&kept))
+                .secret,
             None
         );
         let without = spec(json!({"kind": "dingtalk", "secret": ""})).complete(Some(&kept));
@@ -521,12 +552,34 @@ mod tests {
 
     #[test]
     fn addresses() {
-        for good in ["a@example.com", "a.b+c@x-y.example", "ü@пример.рф", "root@localhost", "a@[127.0.0.1]", "a'b@c.d"] {
+        for good in [
+            "a@example.com",
+            "a.b+c@x-y.example",
+            "ü@пример.рф",
+            "root@localhost",
+            "a@[127.0.0.1]",
+            "a'b@c.d",
+        ] {
             assert!(is_address(good), "{good}");
         }
         for bad in [
-            "", "a", "@b", "a@", "a@b@c", "a b@c", "a@b\n", "a@b\r\nRCPT TO:<x@y>", "<a@b>", "a@b,c@d", "a@-b", "a@b..c",
-            ".a@b", "a..b@c", "\"a\"@b", "a@[::1]", "a\u{2028}@b",
+            "",
+            "a",
+            "@b",
+            "a@",
+            "a@b@c",
+            "a b@c",
+            "a@b\n",
+            "a@b\r\nRCPT TO:<x@y>",
+            "<a@b>",
+            "a@b,c@d",
+            "a@-b",
+            "a@b..c",
+            ".a@b",
+            "a..b@c",
+            "\"a\"@b",
+            "a@[::1]",
+            "a\u{2028}@b",
         ] {
             assert!(!is_address(bad), "{bad:?}");
         }

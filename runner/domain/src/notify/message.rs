@@ -99,7 +99,13 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
     let mut blank = true;
     for (count, c) in text
         .chars()
-        .map(|c| if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') { ' ' } else { c })
+        .map(|c| {
+            if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+                ' '
+            } else {
+                c
+            }
+        })
         .filter(|&c| {
             let keep = !(c == ' ' && blank);
             blank = c == ' ';
@@ -141,7 +147,11 @@ impl Facts {
     /// Heddle's own subject.
     pub fn subject(&self) -> String {
         let what = self.what();
-        let why = self.error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
+        let why = self
+            .error
+            .as_deref()
+            .map(|error| format!(": {error}"))
+            .unwrap_or_default();
         let event = Event::from_word(&self.event);
         let text = if self.count > 1 {
             format!("{what}: {} times {}", self.count, plural(event, &self.event))
@@ -181,7 +191,11 @@ impl Facts {
         } else {
             let _ = writeln!(text, "{}.\n", self.subject());
             if let Some(error) = &self.error {
-                let kind = self.error_kind.as_deref().map(|kind| format!(" ({kind})")).unwrap_or_default();
+                let kind = self
+                    .error_kind
+                    .as_deref()
+                    .map(|kind| format!(" ({kind})"))
+                    .unwrap_or_default();
                 let _ = writeln!(text, "Why{kind}: {error}\n");
             }
             self.facts(&mut text);
@@ -288,8 +302,26 @@ impl Facts {
 
 /// What a template may name of the facts.
 const NAMES: [&str; 20] = [
-    "event", "at", "group", "run", "state", "trigger", "logical_time", "task", "item", "attempt", "error", "error_kind",
-    "logs", "next", "link", "about", "said", "body", "count", "entries",
+    "event",
+    "at",
+    "group",
+    "run",
+    "state",
+    "trigger",
+    "logical_time",
+    "task",
+    "item",
+    "attempt",
+    "error",
+    "error_kind",
+    "logs",
+    "next",
+    "link",
+    "about",
+    "said",
+    "body",
+    "count",
+    "entries",
 ];
 
 fn plural(event: Option<Event>, word: &str) -> &str {
@@ -351,7 +383,13 @@ mod tests {
         let facts = failure();
         assert_eq!(facts.subject(), "nightly failed: no such table");
         let text = facts.text();
-        for part in ["no such", "the-run", "first\n  last", "due at noon", "https://heddle.example/runs/the-run"] {
+        for part in [
+            "no such",
+            "the-run",
+            "first\n  last",
+            "due at noon",
+            "https://heddle.example/runs/the-run",
+        ] {
             assert!(text.contains(part), "{part} is missing in {text}");
         }
     }

@@ -366,7 +366,10 @@ mod tests {
 
     fn channels() -> BTreeMap<String, Reach> {
         BTreeMap::from([
-            ("ops-mail".into(), Reach::Mail(vec!["ops@example.com".into(), "a@example.com".into()])),
+            (
+                "ops-mail".into(),
+                Reach::Mail(vec!["ops@example.com".into(), "a@example.com".into()]),
+            ),
             ("hook".into(), Reach::Place),
         ])
     }
@@ -474,7 +477,10 @@ mod tests {
         assert_eq!(finished, None);
         assert_eq!(telling.notices.len(), 1);
         assert_eq!(telling.notices[0].event, Some(NotifyEvent::Retrying));
-        assert_eq!((telling.notices[0].task, telling.notices[0].attempt), (Some(0), Some(2)));
+        assert_eq!(
+            (telling.notices[0].task, telling.notices[0].attempt),
+            (Some(0), Some(2))
+        );
     }
 
     #[test]

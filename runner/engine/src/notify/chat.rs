@@ -88,7 +88,9 @@ pub(super) fn verdict(kind: ChannelKind, answer: &Value) -> Result<(), Failure> 
             let said = said.and_then(Value::as_str).unwrap_or_default();
             Err(Failure::passing(format!("the robot refused it: {code} {said}")))
         }
-        None => Err(Failure::passing("the answer is not that of a robot: it has no code".to_owned())),
+        None => Err(Failure::passing(
+            "the answer is not that of a robot: it has no code".to_owned(),
+        )),
     }
 }
 
@@ -110,23 +112,32 @@ mod tests {
     #[test]
     fn bodies() {
         let plain = "https://robot.example/send?access_token=a";
-        assert_eq!(made(ChannelKind::Slack, None, "<!channel> & co"), (
-            plain.into(),
-            json!({"text": "s\n\n&lt;!channel&gt; &amp; co"}),
-        ));
-        assert_eq!(made(ChannelKind::Wecom, None, "t"), (
-            plain.into(),
-            json!({"msgtype": "text", "text": {"content": "s\n\nt"}}),
-        ));
-        assert_eq!(made(ChannelKind::Feishu, None, "t").1, json!({"msg_type": "text", "content": {"text": "s\n\nt"}}));
+        assert_eq!(
+            made(ChannelKind::Slack, None, "<!channel> & co"),
+            (plain.into(), json!({"text": "s\n\n&lt;!channel&gt; &amp; co"}),)
+        );
+        assert_eq!(
+            made(ChannelKind::Wecom, None, "t"),
+            (plain.into(), json!({"msgtype": "text", "text": {"content": "s\n\nt"}}),)
+        );
+        assert_eq!(
+            made(ChannelKind::Feishu, None, "t").1,
+            json!({"msg_type": "text", "content": {"text": "s\n\nt"}})
+        );
         let signed = made(ChannelKind::Feishu, Some("demo"), "t").1;
         assert_eq!(signed["timestamp"], "1577262236");
         assert_eq!(signed["sign"], sign::feishu("demo", 1_577_262_236));
         let (url, body) = made(ChannelKind::Dingtalk, Some("this is secret"), "t");
         let sign = sign::dingtalk("this is secret", 1_577_262_236_757);
         let url = Url::parse(&url).unwrap();
-        let query: Vec<_> = url.query_pairs().map(|(k, v)| (k.into_owned(), v.into_owned())).collect();
-        assert_eq!(query[1..], [("timestamp".into(), "1577262236757".into()), ("sign".into(), sign)]);
+        let query: Vec<_> = url
+            .query_pairs()
+            .map(|(k, v)| (k.into_owned(), v.into_owned()))
+            .collect();
+        assert_eq!(
+            query[1..],
+            [("timestamp".into(), "1577262236757".into()), ("sign".into(), sign)]
+        );
         assert_eq!(body, json!({"msgtype": "text", "text": {"content": "s\n\nt"}}));
     }
 
@@ -141,7 +152,10 @@ mod tests {
         assert!(verdict(ChannelKind::Feishu, &json!({"code": 0, "msg": "success"})).is_ok());
         assert!(verdict(ChannelKind::Feishu, &json!({"StatusCode": 0})).is_ok());
         assert!(verdict(ChannelKind::Dingtalk, &json!({"errcode": 0, "errmsg": "ok"})).is_ok());
-        let refused = verdict(ChannelKind::Dingtalk, &json!({"errcode": 310000, "errmsg": "sign not match"}));
+        let refused = verdict(
+            ChannelKind::Dingtalk,
+            &json!({"errcode": 310000, "errmsg": "sign not match"}),
+        );
         assert!(format!("{refused:?}").contains("310000 sign not match"));
         assert!(verdict(ChannelKind::Wecom, &json!("<html>")).is_err());
     }

@@ -92,7 +92,11 @@ impl Inner {
     async fn look_into(&self, notices: &[NoticeRow]) -> Result<Known, EngineError> {
         let channels = self.store.all_channels().await?;
         let mut revisions = HashMap::new();
-        for id in notices.iter().filter_map(|notice| notice.revision_id).collect::<BTreeSet<_>>() {
+        for id in notices
+            .iter()
+            .filter_map(|notice| notice.revision_id)
+            .collect::<BTreeSet<_>>()
+        {
             match self.catalog.revision(id).await {
                 Ok(revision) => {
                     revisions.insert(id, revision);
@@ -279,8 +283,12 @@ impl Inner {
     ) -> Result<usize, EngineError> {
         let keys: BTreeSet<StormKey> = drafts.iter().filter_map(storm_key).collect();
         let keys: Vec<StormKey> = keys.into_iter().collect();
-        let mut windows: BTreeMap<StormKey, Option<Window<Uuid>>> =
-            tx.windows(&keys).await?.into_iter().map(|(key, one)| (key, Some(one))).collect();
+        let mut windows: BTreeMap<StormKey, Option<Window<Uuid>>> = tx
+            .windows(&keys)
+            .await?
+            .into_iter()
+            .map(|(key, one)| (key, Some(one)))
+            .collect();
         let open: Vec<Uuid> = windows.values().flatten().filter_map(|window| window.digest).collect();
         let mut digests: BTreeMap<Uuid, Growing> = tx
             .open_digests(&open, now)
@@ -423,7 +431,9 @@ fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bo
         Some(ChannelSpec { smtp: None, .. })
             if matches!(known.reach.get(channel), Some(Reach::Mail(_))) && !writes_files =>
         {
-            Some(format!("the channel `{channel}` has no `smtp`; only `heddle dev` writes mails into files"))
+            Some(format!(
+                "the channel `{channel}` has no `smtp`; only `heddle dev` writes mails into files"
+            ))
         }
         Some(_) if matches!(known.reach.get(channel), Some(Reach::Mail(_))) && recipients.is_empty() => {
             Some(format!("nobody is named: the channel `{channel}` has no `to`"))
@@ -453,7 +463,10 @@ fn storm_key(draft: &Draft<'_>) -> Option<StormKey> {
     let recipients = if draft.recipients.is_empty() {
         String::new()
     } else {
-        digest.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+        digest.finalize()[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     };
     Some(StormKey {
         group_id: draft.notice.group_id.unwrap_or_default(),

@@ -71,7 +71,9 @@ pub(super) async fn send(
     until: Instant,
 ) -> Result<(), Failure> {
     if addresses.is_empty() {
-        return Err(Failure::Final("there is no address to mail to: the channel has no `to`".into()));
+        return Err(Failure::Final(
+            "there is no address to mail to: the channel has no `to`".into(),
+        ));
     }
     let mut connection = None;
     let mut failure: Option<Failure> = None;
@@ -147,7 +149,11 @@ async fn connect(smtp: &SmtpSpec) -> Result<AsyncSmtpConnection, Failure> {
         SmtpTls::None => None,
         SmtpTls::Starttls | SmtpTls::Implicit => Some(tls(smtp).await?),
     };
-    let (from_the_start, upgrade) = if smtp.tls == SmtpTls::Implicit { (tls, None) } else { (None, tls) };
+    let (from_the_start, upgrade) = if smtp.tls == SmtpTls::Implicit {
+        (tls, None)
+    } else {
+        (None, tls)
+    };
     let place = (smtp.host.as_str(), smtp.port());
     let mut connection = AsyncSmtpConnection::connect_tokio1(place, Some(MAIL_TIMEOUT), &hello, from_the_start, None)
         .await
@@ -196,7 +202,11 @@ fn failure(error: Error) -> Failure {
         cause = source.source();
     }
     let text = heddle_domain::notify::message::one_line(&text, 500);
-    if error.is_permanent() { Failure::Final(text) } else { Failure::passing(text) }
+    if error.is_permanent() {
+        Failure::Final(text)
+    } else {
+        Failure::passing(text)
+    }
 }
 
 /// Writes a mail whole or not at all: whoever looks for `*.eml` never sees half of one.
@@ -239,9 +249,19 @@ mod tests {
 
     #[test]
     fn a_mail_is_ascii_and_names_its_notification() {
-        let mail = made("größer 失敗", "日本語\n.\nend", Some("Öps <ops@example.com>"), "a@example.com").unwrap();
+        let mail = made(
+            "größer 失敗",
+            "日本語\n.\nend",
+            Some("Öps <ops@example.com>"),
+            "a@example.com",
+        )
+        .unwrap();
         assert!(mail.is_ascii(), "{mail}");
-        for line in ["To: a@example.com", "X-Heddle-Notification: 00000000-", "Auto-Submitted: auto-generated"] {
+        for line in [
+            "To: a@example.com",
+            "X-Heddle-Notification: 00000000-",
+            "Auto-Submitted: auto-generated",
+        ] {
             assert!(head(&mail).contains(line), "{line} is missing in {mail}");
         }
         assert!(head(&mail).contains("Subject: =?utf-8?"), "{mail}");
@@ -249,8 +269,18 @@ mod tests {
 
     #[test]
     fn nothing_gets_into_the_head() {
-        for subject in ["x\r\nBcc: b@example.com", "x\nBcc: b@example.com", "x\rBcc: b@example.com"] {
-            let mail = made(subject, "text", Some("a\r\nBcc: b@example.com <a@example.com>"), "a@example.com").unwrap();
+        for subject in [
+            "x\r\nBcc: b@example.com",
+            "x\nBcc: b@example.com",
+            "x\rBcc: b@example.com",
+        ] {
+            let mail = made(
+                subject,
+                "text",
+                Some("a\r\nBcc: b@example.com <a@example.com>"),
+                "a@example.com",
+            )
+            .unwrap();
             let lines: Vec<&str> = head(&mail).split(['\r', '\n']).collect();
             assert!(!lines.iter().any(|line| line.starts_with("Bcc")), "{mail}");
         }

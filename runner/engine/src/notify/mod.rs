@@ -35,7 +35,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use heddle_domain::{Span, Time};
 use heddle_domain::clock::to_micros;
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::notify::Event;
@@ -45,6 +44,7 @@ use heddle_domain::notify::storm::EVERY;
 use heddle_domain::run::{Actions, Progress};
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::RunState;
+use heddle_domain::{Span, Time};
 use heddle_sandbox::OutboundPolicy;
 use heddle_store::notice::{NewNotices, STALLED, Stalled};
 use heddle_store::outbox::NewNotification;

@@ -117,7 +117,9 @@ async fn refused(status: StatusCode, response: reqwest::Response) -> Failure {
         format!("{status}: {excerpt}")
     };
     if status == StatusCode::GONE {
-        return Failure::Final(format!("{said}: the receiver wants to hear no more; it is not tried again"));
+        return Failure::Final(format!(
+            "{said}: the receiver wants to hear no more; it is not tried again"
+        ));
     }
     Failure::Passing(said, again)
 }

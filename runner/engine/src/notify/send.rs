@@ -71,10 +71,7 @@ impl Inner {
             .await?;
         let more = !taken.is_empty();
         for outgoing in taken {
-            self.notifier
-                .in_hand
-                .lock()
-                .insert(outgoing.id, outgoing.lane.clone());
+            self.notifier.in_hand.lock().insert(outgoing.id, outgoing.lane.clone());
             let inner = self.clone();
             self.tracker.spawn(async move {
                 let (id, lane) = (outgoing.id, outgoing.lane.clone());
@@ -148,7 +145,11 @@ impl Inner {
     }
 
     /// Sends a test message: once, with the answer recorded whatever it is.
-    pub(super) async fn send_test(self: &Arc<Self>, row: NewNotification, channel: ChannelSpec) -> Result<(), EngineError> {
+    pub(super) async fn send_test(
+        self: &Arc<Self>,
+        row: NewNotification,
+        channel: ChannelSpec,
+    ) -> Result<(), EngineError> {
         let lease = self.lease();
         let outgoing = Outgoing {
             id: row.id,
@@ -193,7 +194,9 @@ impl Inner {
             })
             .await;
         };
-        let words = outgoing.facts.message(channel.subject.as_deref(), channel.text.as_deref());
+        let words = outgoing
+            .facts
+            .message(channel.subject.as_deref(), channel.text.as_deref());
         match channel.kind {
             None => Err(Failure::Final("the channel has no kind".into())),
             Some(ChannelKind::Email) => {

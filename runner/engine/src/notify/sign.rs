@@ -47,7 +47,14 @@ mod tests {
     /// The vector of the specification's reference libraries.
     #[test]
     fn standard_webhooks() {
-        let sign = |secret| webhook(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, r#"{"test": 2432232314}"#);
+        let sign = |secret| {
+            webhook(
+                secret,
+                "msg_p5jXN8AQM9LWM0D4loKWxJek",
+                1_614_265_330,
+                r#"{"test": 2432232314}"#,
+            )
+        };
         let expect = Some("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=".to_owned());
         assert_eq!(sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), expect);
         assert_eq!(sign("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), None);
@@ -63,7 +70,13 @@ mod tests {
     /// What the Python code in Feishu's and DingTalk's documentation gives for these.
     #[test]
     fn chats() {
-        assert_eq!(feishu("demo", 1_599_360_473), "l1N0gAcBjdwBvGm1xMjOF0XSyaLRpR7tuO5dHfhAYc8=");
-        assert_eq!(dingtalk("this is secret", 1_577_262_236_757), "hmPWwU+7lVdm3ZZz0r9tSfx0L4Q26jWOZr9+Gs6EZQM=");
+        assert_eq!(
+            feishu("demo", 1_599_360_473),
+            "l1N0gAcBjdwBvGm1xMjOF0XSyaLRpR7tuO5dHfhAYc8="
+        );
+        assert_eq!(
+            dingtalk("this is secret", 1_577_262_236_757),
+            "hmPWwU+7lVdm3ZZz0r9tSfx0L4Q26jWOZr9+Gs6EZQM="
+        );
     }
 }

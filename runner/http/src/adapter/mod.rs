@@ -85,19 +85,21 @@ impl From<ControlError> for Refusal {
 /// How runs are shown to those who are called back: as the API shows them.
 pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
     let engine = engine.clone();
-    std::sync::Arc::new(move |id: RunId| -> BoxFuture<'static, Result<Option<String>, EngineError>> {
-        let engine = engine.clone();
-        Box::pin(async move {
-            match runs::get(&engine, id, Duration::ZERO).await {
-                Ok(run) => serde_json::to_string(&run)
-                    .map(Some)
-                    .map_err(|error| EngineError::Unreadable(error.to_string())),
-                Err(Refusal::NotFound { .. }) => Ok(None),
-                Err(Refusal::Store(error)) => Err(error.into()),
-                Err(refused) => Err(EngineError::Unreadable(format!("run {id}: {refused:?}"))),
-            }
-        })
-    })
+    std::sync::Arc::new(
+        move |id: RunId| -> BoxFuture<'static, Result<Option<String>, EngineError>> {
+            let engine = engine.clone();
+            Box::pin(async move {
+                match runs::get(&engine, id, Duration::ZERO).await {
+                    Ok(run) => serde_json::to_string(&run)
+                        .map(Some)
+                        .map_err(|error| EngineError::Unreadable(error.to_string())),
+                    Err(Refusal::NotFound { .. }) => Ok(None),
+                    Err(Refusal::Store(error)) => Err(error.into()),
+                    Err(refused) => Err(EngineError::Unreadable(format!("run {id}: {refused:?}"))),
+                }
+            })
+        },
+    )
 }
 
 impl EngineApi for Engine {

@@ -35,26 +35,56 @@ impl From<ChannelRow> for ChannelView {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/channels", Access::View, "List channels, without what is secret of them", list)
-            .list()
-            .answers(200, "ChannelList"),
-        Route::new(Method::Put, "/v1/channels/{name}", Access::Admin, "Create or change a channel", save)
-            .detail(
-                "Secrets, passwords and the URLs of chat robots are kept encrypted and never shown again; what a change \
+        Route::new(
+            Method::Get,
+            "/v1/channels",
+            Access::View,
+            "List channels, without what is secret of them",
+            list,
+        )
+        .list()
+        .answers(200, "ChannelList"),
+        Route::new(
+            Method::Put,
+            "/v1/channels/{name}",
+            Access::Admin,
+            "Create or change a channel",
+            save,
+        )
+        .detail(
+            "Secrets, passwords and the URLs of chat robots are kept encrypted and never shown again; what a change \
                  leaves out of them, or gives as it was shown, stays as it is. An empty secret stands for none.",
-            )
-            .takes_spec("ChannelSpec")
-            .answers_put("Channel")
-            .problem(409, "there are as many channels as there may be"),
-        Route::new(Method::Get, "/v1/channels/{name}", Access::View, "Get a channel, without what is secret of it", get)
-            .answers(200, "Channel"),
-        Route::new(Method::Delete, "/v1/channels/{name}", Access::Admin, "Delete a channel", delete)
-            .detail("Groups that name it go on; what is to be told there fails and says so.")
-            .answers_empty(204),
-        Route::new(Method::Post, "/v1/channels/{name}/test", Access::Operate, "Send a test message, and see what comes of it", test)
-            .detail("Tried once, at once: the answer is the notification, `sent` or `failed` with the reason.")
-            .answers(200, "Notification")
-            .pace(Pace::Waits),
+        )
+        .takes_spec("ChannelSpec")
+        .answers_put("Channel")
+        .problem(409, "there are as many channels as there may be"),
+        Route::new(
+            Method::Get,
+            "/v1/channels/{name}",
+            Access::View,
+            "Get a channel, without what is secret of it",
+            get,
+        )
+        .answers(200, "Channel"),
+        Route::new(
+            Method::Delete,
+            "/v1/channels/{name}",
+            Access::Admin,
+            "Delete a channel",
+            delete,
+        )
+        .detail("Groups that name it go on; what is to be told there fails and says so.")
+        .answers_empty(204),
+        Route::new(
+            Method::Post,
+            "/v1/channels/{name}/test",
+            Access::Operate,
+            "Send a test message, and see what comes of it",
+            test,
+        )
+        .detail("Tried once, at once: the answer is the notification, `sent` or `failed` with the reason.")
+        .answers(200, "Notification")
+        .pace(Pace::Waits),
     ]
 }
 

@@ -82,22 +82,43 @@ impl NotificationView {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/notifications", Access::View, "List notifications", list)
-            .detail("Newest first.")
-            .list()
-            .query("channel", "Only those of this channel.")
-            .query("event", "Only of these events; several with commas.")
-            .query("state", "Only in these states: `pending`, `sent`, `failed`; several with commas.")
-            .query("group", "Only those about this group.")
-            .query("run", "Only those about this run.")
-            .query("from", "Made at or after.")
-            .query("to", "Made before.")
-            .answers(200, "NotificationList"),
-        Route::new(Method::Get, "/v1/notifications/{id}", Access::View, "Get a notification with its text", get)
-            .answers(200, "Notification"),
-        Route::new(Method::Post, "/v1/notifications/{id}/resend", Access::Operate, "Send a notification again", resend)
-            .detail("To all its recipients, whatever came of it before; one that waits for its next try is sent now.")
-            .answers(200, "Notification"),
+        Route::new(
+            Method::Get,
+            "/v1/notifications",
+            Access::View,
+            "List notifications",
+            list,
+        )
+        .detail("Newest first.")
+        .list()
+        .query("channel", "Only those of this channel.")
+        .query("event", "Only of these events; several with commas.")
+        .query(
+            "state",
+            "Only in these states: `pending`, `sent`, `failed`; several with commas.",
+        )
+        .query("group", "Only those about this group.")
+        .query("run", "Only those about this run.")
+        .query("from", "Made at or after.")
+        .query("to", "Made before.")
+        .answers(200, "NotificationList"),
+        Route::new(
+            Method::Get,
+            "/v1/notifications/{id}",
+            Access::View,
+            "Get a notification with its text",
+            get,
+        )
+        .answers(200, "Notification"),
+        Route::new(
+            Method::Post,
+            "/v1/notifications/{id}/resend",
+            Access::Operate,
+            "Send a notification again",
+            resend,
+        )
+        .detail("To all its recipients, whatever came of it before; one that waits for its next try is sent now.")
+        .answers(200, "Notification"),
     ]
 }
 

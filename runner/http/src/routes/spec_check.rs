@@ -92,7 +92,10 @@ async fn snapshot(app: &App, spec: &GroupSpec) -> Result<Snapshot, Problem> {
     let mut connections = BTreeSet::new();
     let mut secrets = BTreeSet::new();
     let mut pools = BTreeSet::new();
-    let rules = spec.notify.iter().chain(spec.tasks.values().filter_map(|task| task.notify.as_ref()));
+    let rules = spec
+        .notify
+        .iter()
+        .chain(spec.tasks.values().filter_map(|task| task.notify.as_ref()));
     let told: BTreeSet<String> = rules.flat_map(|rules| &rules.channels).map(Name::to_string).collect();
     for task in spec.tasks.values() {
         scripts.extend(task.script.as_deref().and_then(|script| script_reference(script).ok()));
