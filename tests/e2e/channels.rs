@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use heddle_tests::{Answer, Manners, Receiver, Smtp, World};
+use heddle_tests::{Answer, Manners, Receiver, Smtp, World, eventually};
 use serde_json::{Value, json};
 
 use crate::notifications::{SECRET, becomes, mail, requests, settled, verify, webhook};
@@ -145,6 +145,7 @@ async fn bad_channels_and_rules_are_refused() {
         .expect_problem(404, &[]);
 }
 
+/// Real conversations, encrypted each way; recipients of the channel, the group and the task are merged.
 #[tokio::test]
 async fn mails_travel_by_smtp() {
     let world = World::new().await;
@@ -225,6 +226,8 @@ async fn mails_travel_by_smtp() {
     assert_eq!(starttls.mails().len(), mails.len());
 }
 
+/// A server that knows one address does not keep the others from their mails; one that goes away in the middle of a mail
+/// gets it again; one that hangs slows nobody.
 #[tokio::test]
 async fn bad_mail_servers_hurt_nobody_else() {
     let world = World::new().await;
@@ -277,7 +280,10 @@ async fn bad_mail_servers_hurt_nobody_else() {
     }
     requests(&receiver, 9).await;
     assert_eq!(node.all("/v1/notifications?channel=dead&state=sent").await.len(), 0);
-    assert!(dead.connections() >= 1);
+    eventually("a try of the server that hangs", async || {
+        (dead.connections() > 0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -355,6 +361,7 @@ async fn bad_receivers_hurt_nobody_else() {
     assert_eq!(answer["state"], "failed", "{answer:#}");
 }
 
+/// Where private addresses are not allowed, a redirect to one is refused.
 #[tokio::test]
 async fn redirects_to_private_addresses_are_refused() {
     let world = World::new().await;
@@ -384,6 +391,7 @@ async fn redirects_to_private_addresses_are_refused() {
     );
 }
 
+/// Each chat's robot gets its own format, and its word counts, whatever the status.
 #[tokio::test]
 async fn robots_of_chats_are_told() {
     let world = World::new().await;
@@ -433,6 +441,7 @@ async fn robots_of_chats_are_told() {
     }
 }
 
+/// A channel's own words.
 #[tokio::test]
 async fn channels_have_templates() {
     let world = World::new().await;
@@ -452,8 +461,7 @@ async fn channels_have_templates() {
     let data = &requests(&receiver, 1).await[0].body["data"];
     assert_eq!(data["subject"], "[g] failed");
     assert!(
-        data["text"].as_str().unwrap().ends_with("| g failed: ")
-            || data["text"].as_str().unwrap().contains(" | g failed: "),
+        data["text"].as_str().unwrap().contains("as asked | g failed: task t"),
         "{data:#}"
     );
 }

@@ -272,11 +272,6 @@ async fn missed_schedules_are_told() {
     );
 }
 
-/// Real conversations, encrypted each way; recipients of the channel, the group and the task are merged.
-/// A server that knows one address does not keep the others from their mails; one that goes away in the middle of a mail
-/// gets it again; one that hangs slows nobody.
-/// Where private addresses are not allowed, a redirect to one is refused.
-/// Each chat's robot gets its own format, and its word counts, whatever the status.
 /// Whoever submits a run is called back with it as it ended: at a URL, or through a channel, signed.
 #[tokio::test]
 async fn submitters_are_called_back() {
@@ -327,14 +322,18 @@ async fn scripts_tell_people() {
     assert_eq!(node.run("g", says("nowhere", false)).await["state"], "succeeded");
     let told = settled(&node, "event=script", 2).await;
     assert_eq!(told.len(), 2, "{told:#?}");
+    let states: BTreeMap<&str, &str> = told
+        .iter()
+        .filter_map(|item| Some((item["channel"].as_str()?, item["state"].as_str()?)))
+        .collect();
     assert_eq!(
-        (&told[0]["channel"], &told[0]["state"]),
-        (&json!("nowhere"), &json!("failed")),
+        states,
+        BTreeMap::from([("nowhere", "failed"), ("ops", "sent")]),
         "{told:#?}"
     );
-    assert_eq!(
-        (&told[1]["run"], &told[1]["state"]),
-        (&run["id"], &json!("sent")),
+    assert!(
+        told.iter()
+            .any(|item| item["channel"] == "ops" && item["run"] == run["id"]),
         "{told:#?}"
     );
     let mails = server.mails();
@@ -347,7 +346,6 @@ async fn scripts_tell_people() {
     );
 }
 
-/// A channel's own words.
 /// A storm makes a bounded number of mails, which stand for all of it. `HEDDLE_TEST_STORM` makes it larger.
 #[tokio::test]
 async fn a_storm_is_gathered_and_nothing_of_it_lost() {
