@@ -433,6 +433,7 @@ impl Bare {
             gated: false,
             follows: false,
             instant: false,
+            start_told: false,
             queued: Vec::new(),
         }
     }

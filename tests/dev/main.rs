@@ -295,3 +295,29 @@ fn other_addresses_are_refused() {
     }
     assert!(!data_dir.exists(), "nothing was made");
 }
+
+/// A channel without a server writes its mails into the data directory.
+#[tokio::test]
+async fn mails_are_written_into_files() {
+    let (_directory, data_dir) = directory();
+    let dev = Dev::start(&data_dir, &["--no-demo"]).await;
+    dev.put("/v1/channels/ops", json!({"kind": "email", "to": ["ops@example.com"]}))
+        .await
+        .expect_status(201);
+    let answer = dev.post("/v1/channels/ops/test", json!({})).await.expect_status(200);
+    assert_eq!(answer["state"], "sent", "{answer:#}");
+    let mails: Vec<PathBuf> = std::fs::read_dir(data_dir.join("mails"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(mails.len(), 1, "{mails:?}");
+    assert!(
+        mails[0].extension().is_some_and(|extension| extension == "eml"),
+        "{mails:?}"
+    );
+    let mail = std::fs::read_to_string(&mails[0]).unwrap();
+    assert!(
+        mail.contains("To: ops@example.com\r\n") && mail.contains("the channel works"),
+        "{mail}"
+    );
+}

@@ -1,19 +1,21 @@
 //! What scripts do through host calls that write to Heddle: committed with a succeeded outcome, exactly once, or not at
 //! all.
 
-use heddle_tests::{World, task};
+use heddle_tests::{Node, World, eventually, task};
 use serde_json::{Value, json};
 
 use crate::{one, with};
 
-async fn notices(world: &World) -> i64 {
-    world
-        .sql()
-        .await
-        .query_one("SELECT count(*) FROM heddle.notices", &[])
-        .await
-        .unwrap()
-        .get(0)
+/// What scripts have asked to be told, as soon as it is to be told.
+async fn notices(node: &Node, count: usize) -> usize {
+    let path = "/v1/notifications?event=script&limit=500";
+    if count > 0 {
+        eventually("what scripts say", async || {
+            (node.all(path).await.len() >= count).then_some(())
+        })
+        .await;
+    }
+    node.all(path).await.len()
 }
 
 #[tokio::test]
@@ -53,7 +55,7 @@ async fn effects_come_with_success_only() {
     let failed = node.run("g", effects(true)).await;
     assert_eq!(failed["state"], "failed");
     assert_eq!(node.all("/v1/runs?group=target").await, Vec::<Value>::new());
-    assert_eq!(notices(&world).await, 0);
+    assert_eq!(notices(&node, 0).await, 0);
     let succeeded = node.run("g", effects(false)).await;
     assert_eq!(succeeded["state"], "succeeded", "{succeeded:#}");
     assert_eq!(
@@ -68,7 +70,7 @@ async fn effects_come_with_success_only() {
         (&json!("task"), &json!({"from": "g"}))
     );
     assert_eq!(node.ended(&heddle_tests::id(&made[0])).await["state"], "succeeded");
-    assert_eq!(notices(&world).await, 1);
+    assert_eq!(notices(&node, 1).await, 1);
 }
 
 /// Attempts that fail before one that succeeds leave nothing: the effects are those of one attempt.
@@ -98,7 +100,7 @@ async fn retried_attempts_have_their_effects_once() {
         .sum();
     assert!(attempts > 4, "nobody lost a comparison");
     assert_eq!(node.all("/v1/runs?group=target").await.len(), 4);
-    assert_eq!(notices(&world).await, 4);
+    assert_eq!(notices(&node, 4).await, 4);
 }
 
 /// A lost compare-and-set fails that attempt alone, retryably.

@@ -15,7 +15,9 @@ mod api;
 mod dev;
 mod node;
 mod process;
+mod receiver;
 mod sink;
+mod smtp;
 mod wire;
 mod world;
 
@@ -23,7 +25,9 @@ pub use api::{Api, Reply, Sse, path_part};
 pub use dev::Dev;
 pub use node::{Node, NodeOptions};
 pub use process::{Process, allow_open_files, program, run_program};
+pub use receiver::{Answer, Receiver};
 pub use sink::{Request, Sink};
+pub use smtp::{Mail, Manners, Smtp};
 pub use wire::Wire;
 pub use world::{TOKEN, World};
 

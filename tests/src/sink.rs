@@ -17,6 +17,8 @@ pub struct Request {
     pub headers: Vec<(String, String)>,
     /// Its body, if it is JSON.
     pub body: Value,
+    /// Its body, as it came.
+    pub raw: Vec<u8>,
 }
 
 impl Request {
@@ -60,6 +62,18 @@ impl Sink {
 
 /// One request per connection will do.
 async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Request>>>) -> Option<()> {
+    let request = read_request(&mut stream).await?;
+    let status = request.path.strip_prefix("/status/").unwrap_or("200").to_owned();
+    seen.lock().ok()?.push(request);
+    let answer = format!(
+        "HTTP/1.1 {status} As asked\r\ncontent-type: application/json\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{{\"ok\":true}}"
+    );
+    stream.write_all(answer.as_bytes()).await.ok()?;
+    stream.shutdown().await.ok()
+}
+
+/// Reads a request to its end.
+pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<Request> {
     let mut bytes = Vec::new();
     let head_end = loop {
         if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -84,17 +98,12 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Request>>>) -> Option<
             return None;
         }
     }
-    let body = serde_json::from_slice(&bytes[head_end + 4..]).unwrap_or_default();
-    let status = path.strip_prefix("/status/").unwrap_or("200").to_owned();
-    seen.lock().ok()?.push(Request {
+    let raw = bytes[head_end + 4..].to_vec();
+    Some(Request {
         method,
         path,
         headers,
-        body,
-    });
-    let answer = format!(
-        "HTTP/1.1 {status} As asked\r\ncontent-type: application/json\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{{\"ok\":true}}"
-    );
-    stream.write_all(answer.as_bytes()).await.ok()?;
-    stream.shutdown().await.ok()
+        body: serde_json::from_slice(&raw).unwrap_or_default(),
+        raw,
+    })
 }

@@ -50,6 +50,12 @@ options! {
         /// Private hosts and networks that scripts, HTTP tasks and webhooks may reach, divided by commas
         #[arg(long, env = "HEDDLE_ALLOW_PRIVATE", value_name = "HOSTS")]
         allow_private: String,
+        /// What links in messages begin with [default: http:// and the address listened on]
+        #[arg(long, env = "HEDDLE_PUBLIC_URL", value_name = "URL")]
+        public_url: String,
+        /// How long queued work may wait before `queue_stalled` is told [default: 10m]
+        #[arg(long, env = "HEDDLE_QUEUE_STALLED_AFTER", value_name = "DURATION")]
+        queue_stalled_after: String,
         /// How far back a poll for offers looks, less than a day [default: 12h]
         #[arg(long, env = "HEDDLE_DISPATCH_HORIZON", value_name = "DURATION")]
         dispatch_horizon: String,

@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail};
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
-use heddle_engine::{Counters, DispatchConfig, Engine, EngineConfig, MessageCounters, NodeClock, SystemChance};
+use heddle_engine::{
+    Counters, DispatchConfig, Engine, EngineConfig, MessageCounters, NodeClock, NotifyConfig, SystemChance,
+};
 use heddle_http::access::{DEVICE_KEY_BYTES_MIN, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
 use heddle_store::Store;
@@ -32,6 +34,8 @@ const DRAIN_FOR: Duration = Duration::from_secs(20);
 const DEFAULT_SLOTS: u32 = 1_000;
 /// The shortest key that secrets are sealed with.
 const SECRETS_KEY_CHARS_MIN: usize = 16;
+/// How long queued work may wait before people are told that nobody claims it.
+const QUEUE_STALLED_AFTER: Duration = Duration::from_secs(600);
 /// How long to wait for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
 
@@ -108,6 +112,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
             data_dir: data_dir.clone(),
             drain_for: DRAIN_FOR,
             dispatch: dispatch_config(&config.options)?,
+            notify: notify_config(&config, address)?,
         },
         store.clone(),
         sandbox,
@@ -127,6 +132,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         metrics: Arc::new(move || metrics(counters.counters()) + &message_metrics(counters.message_counters())),
         config: http_config(&config, device_keys),
     });
+    engine.show_runs_with(heddle_http::shown_runs(&engine));
     engine.on_change({
         let app = app.clone();
         move |kind, _| {
@@ -243,6 +249,36 @@ async fn require_tokens(config: &NodeConfig, store: &Store, devices: bool, now: 
         "there is no token in this database, and {} is not a loopback address: {advice}, then start again",
         config.listen
     )))
+}
+
+/// How people are told.
+fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfig> {
+    let public_url = match &config.options.public_url {
+        Some(text) => {
+            let good =
+                (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
+            if !good {
+                bail!(usage(format!("--public-url is an http or https URL, not `{text}`")));
+            }
+            text.trim_end_matches('/').to_owned()
+        }
+        None => format!("http://{address}"),
+    };
+    let stalled_after = match &config.options.queue_stalled_after {
+        Some(text) => text
+            .parse::<heddle_domain::Span>()
+            .map_err(|error| usage(format!("--queue-stalled-after: {error}")))?
+            .std(),
+        None => QUEUE_STALLED_AFTER,
+    };
+    if stalled_after.is_zero() {
+        bail!(usage("--queue-stalled-after is longer than zero"));
+    }
+    Ok(NotifyConfig {
+        public_url,
+        mail_dir: config.dev.then(|| config.data_dir.join("mails")),
+        stalled_after,
+    })
 }
 
 fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> HttpConfig {

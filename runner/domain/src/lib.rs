@@ -13,6 +13,7 @@ pub mod graph;
 pub mod id;
 pub mod message;
 pub mod name;
+pub mod notify;
 pub mod params;
 pub mod plan;
 pub mod pool;

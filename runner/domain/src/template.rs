@@ -88,6 +88,14 @@ impl Scope {
         }
     }
 
+    /// A scope of other names altogether, for templates that are no task's.
+    pub fn of_names(names: BTreeMap<&'static str, Value>) -> Self {
+        Self {
+            fixed: Arc::new(names.iter().map(|(name, one)| (*name, value::from_json(one))).collect()),
+            params: value::from_json(&Value::Object(Map::new())),
+        }
+    }
+
     /// The same scope with these as `params`.
     pub fn with_params(&self, params: &Map<String, Value>) -> Self {
         let params =

@@ -56,6 +56,8 @@ pub(crate) struct After {
     pub(crate) accepted: Vec<(RunId, AttemptKey)>,
     /// What workers may claim now.
     pub(crate) rings: Rings,
+    /// There is something that people want to hear of.
+    pub(crate) told: bool,
 }
 
 impl Inner {
@@ -184,6 +186,8 @@ impl Inner {
         let run = context.facts.id;
         let plan = &context.revision.plan;
         let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
+        let notices = self.notices_of(context, &actions, state, progress);
+        after.told |= notices.is_some();
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
@@ -241,6 +245,7 @@ impl Inner {
             },
             gated,
             timed: context.facts.deadline_at.is_some() || plan.tasks.iter().any(|task| task.retry.is_some()),
+            notices,
         }
     }
 
@@ -318,6 +323,9 @@ impl Inner {
         if after.followed {
             self.links.notify_one();
         }
+        if after.told {
+            self.notifier.bell.notify_one();
+        }
     }
 
     /// Applies what a script did if it succeeded; a lost compare-and-set turns its success into a failure.
@@ -342,6 +350,7 @@ impl Inner {
                 }
                 ScriptEffect::StateDelete { key } => writes.push(Effect::Delete { key }),
                 ScriptEffect::Notify { channel, subject, body } => {
+                    after.told = true;
                     writes.push(Effect::Notify { channel, subject, body });
                 }
                 ScriptEffect::Enqueue { group, params, key } => {

@@ -8,6 +8,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use heddle_domain::notify::rules::Told;
 use heddle_domain::params::Layers;
 use heddle_domain::plan::{Executor, Plan};
 use heddle_domain::pool::PoolNeed;
@@ -128,6 +129,8 @@ pub struct Revision {
     pub(crate) pooled: bool,
     /// Per task: whether its params hold templates.
     pub(crate) templated: Vec<bool>,
+    /// What anybody is told of its runs.
+    pub(crate) told: Told,
 }
 
 impl Revision {
@@ -199,6 +202,8 @@ pub struct Catalog {
     current: Cache<i64, Arc<Resolution>>,
     /// Active versions of scripts.
     active: Cache<String, Option<i32>>,
+    /// Whether there is a channel.
+    channels: Cache<String, bool>,
     /// Grows with each change, so that what was read before a change is not cached after it.
     generation: AtomicU64,
 }
@@ -213,6 +218,7 @@ impl Catalog {
             versions: Cache::new(CACHE_ENTRIES_MAX),
             current: Cache::new(CACHE_ENTRIES_MAX),
             active: Cache::new(CACHE_ENTRIES_MAX),
+            channels: Cache::new(CACHE_ENTRIES_MAX),
             generation: AtomicU64::new(0),
         }
     }
@@ -229,6 +235,7 @@ impl Catalog {
                 self.active.clear();
             }
             "template" => self.groups.clear(),
+            "channel" => self.channels.remove(name),
             _ => {}
         }
     }
@@ -265,6 +272,19 @@ impl Catalog {
             self.groups.insert(name.to_owned(), group.clone());
         }
         Ok(Some(group))
+    }
+
+    /// Whether there is a channel of that name.
+    pub(crate) async fn channel(&self, name: &str) -> Result<bool, EngineError> {
+        if let Some(known) = self.channels.get(name) {
+            return Ok(known);
+        }
+        let generation = self.generation.load(Ordering::Acquire);
+        let known = !self.store.known_channels(&[name.to_owned()]).await?.is_empty();
+        if known && self.generation.load(Ordering::Acquire) == generation {
+            self.channels.insert(name.to_owned(), known);
+        }
+        Ok(known)
     }
 
     /// A revision, for ever the same.
@@ -318,6 +338,7 @@ impl Catalog {
             pooled: pools.iter().any(Option::is_some),
             pools,
             templated,
+            told: Told::of(&plan),
             plan,
             schedules,
             calendar,

@@ -504,5 +504,6 @@ pub(crate) fn facts_of(row: &RunRow) -> RunFacts {
         deadline_at: row.deadline_at,
         has_parent: row.parent_run.is_some(),
         source: row.source,
+        callback: row.callback.is_some(),
     }
 }

@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
+use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::{AttemptKey, Event, Progress};
-use heddle_domain::spec::DeadlineAction;
+use heddle_domain::spec::{DeadlineAction, NotifyEvent};
 use heddle_domain::state::{ErrorKind, RunState};
 use heddle_store::live::{Due, EndedAttempt, RunWrite, Settlement};
+use heddle_store::notice::NewNotices;
 use serde_json::json;
 
 use crate::apply::{After, Applied};
 use crate::control::BulkAction;
+use crate::notify::new_notices;
 use crate::work::{Done, End, Ending};
 use crate::{Engine, EngineError, Inner};
 
@@ -121,6 +124,9 @@ impl Inner {
             .collect();
         runs.sort_unstable();
         self.load_contexts(&runs).await?;
+        self.load_contexts(&deadlines).await?;
+        let missed: Vec<NewNotices> = deadlines.iter().filter_map(|&run| self.deadline_missed(run)).collect();
+        completion.tell(&missed).await?;
         let after = self.apply_events(&mut completion, events, now).await?;
         let late = timeouts
             .into_iter()
@@ -135,6 +141,9 @@ impl Inner {
         completion.commit().await?;
         self.acted(after);
         self.acted(late);
+        if !missed.is_empty() {
+            self.notifier.bell.notify_one();
+        }
         // What ran under a timed-out task has lost its parent.
         self.wakes.orphans();
         for run in deadlines {
@@ -142,6 +151,19 @@ impl Inner {
         }
         self.inbox.notify_one();
         Ok(())
+    }
+
+    /// What there is to be told of a run that has missed its deadline.
+    fn deadline_missed(&self, run: RunId) -> Option<NewNotices> {
+        let context = self.contexts.get(&run)?;
+        let revision = &context.revision;
+        revision.told.anywhere(NotifyEvent::DeadlineMissed).then(|| {
+            let telling = Telling {
+                notices: vec![Notice::of_run(NotifyEvent::DeadlineMissed)],
+                troubled: Vec::new(),
+            };
+            new_notices(revision, Some(run), telling, None)
+        })
     }
 
     async fn deadline(self: &Arc<Self>, run: RunId) -> Result<(), EngineError> {

@@ -12,6 +12,7 @@
 //! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
 //! | backfiller | `backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
 //! | admitter | `pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
+//! | notifier | `notify/mod.rs` | a notice, a notification that is due, every second | tells people |
 //! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
 //! | follower | `wake.rs` | notifications, every second | changes made on other nodes |
 //! | settler | `queue/settle.rs` | a worker's outcome | ends claims of queues, hands on what was prepared for them |
@@ -39,6 +40,7 @@ mod inbox;
 mod logs;
 mod messages;
 mod node;
+mod notify;
 mod overlap;
 mod pools;
 mod prepare;
@@ -80,6 +82,7 @@ pub use control::{BulkAction, ControlError};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
+pub use notify::{NotifyConfig, RunObject};
 pub use pruner::Pruned;
 pub use queue::{ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use submit::{Submission, SubmitError, Submitted};
@@ -131,6 +134,8 @@ pub struct EngineConfig {
     pub drain_for: Duration,
     /// How offers are given out.
     pub dispatch: DispatchConfig,
+    /// How people are told.
+    pub notify: NotifyConfig,
 }
 
 /// A node's engine. Cheap to clone.
@@ -188,6 +193,7 @@ pub(crate) struct Inner {
     /// Those of which a run has ended since the backfiller looked last.
     pub(crate) backfills_moved: Mutex<BTreeSet<uuid::Uuid>>,
     pub(crate) pools: Notify,
+    pub(crate) notifier: notify::Notifier,
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     pub(crate) ended: mpsc::UnboundedSender<work::Report>,
@@ -300,6 +306,7 @@ impl Engine {
             backfills: Notify::new(),
             backfills_moved: Mutex::default(),
             pools: Notify::new(),
+            notifier: notify::Notifier::new(&policy)?,
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
             ended,
@@ -336,6 +343,8 @@ impl Engine {
         inner.tracker.spawn(upstream::run(inner.clone()));
         inner.tracker.spawn(backfill::run(inner.clone()));
         inner.tracker.spawn(pools::run(inner.clone()));
+        inner.tracker.spawn(notify::run(inner.clone()));
+        inner.tracker.spawn(notify::keep(inner.clone()));
         inner.tracker.spawn(node::keep(inner.clone()));
         inner.tracker.spawn(wake::follow(inner.clone()));
         inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));

@@ -123,7 +123,7 @@ async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
     for report in &mut reports {
         report.lines = report.hand.log.drain();
     }
-    let (sole, general): (Vec<Report>, Vec<Report>) = reports.into_iter().partition(is_sole);
+    let (sole, general): (Vec<Report>, Vec<Report>) = reports.into_iter().partition(|report| is_sole(inner, report));
     let mut batches = Vec::new();
     if !sole.is_empty() {
         batches.push((true, sole));
@@ -174,7 +174,7 @@ async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
 }
 
 /// Whether a report's outcome is all that there is to know of its run.
-fn is_sole(report: &Report) -> bool {
+fn is_sole(inner: &Inner, report: &Report) -> bool {
     let context = &report.context;
     let plan = &context.revision.plan;
     let End::Done(done) = &report.end else { return false };
@@ -187,7 +187,7 @@ fn is_sole(report: &Report) -> bool {
         && !context
             .revision
             .is_gated(context.facts.trigger, context.facts.source.is_some())
-        && ends_run(plan, report).is_some()
+        && ends_run(plan, report).is_some_and(|(state, _)| !inner.tells_end(context, state))
 }
 
 /// How a fresh run of one task ends with this outcome, if it does.

@@ -24,13 +24,16 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use heddle_domain::Time;
+use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::schedule::{Kind, Schedule};
-use heddle_domain::spec::Misfire;
+use heddle_domain::spec::{Misfire, NotifyEvent};
 use heddle_domain::state::Trigger;
 use heddle_store::live::{Created, NewRun};
+use heddle_store::notice::NewNotices;
 use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
 use crate::catalog::{Resolution, Revision};
+use crate::notify::new_notices;
 use crate::queue::Rings;
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner, RunContext};
@@ -158,6 +161,8 @@ struct Batch {
     /// Of `moved`: which run it awaits.
     awaits: Vec<Option<usize>>,
     missed: Missed,
+    /// Instants that were missed, where somebody wants to hear of it.
+    notices: Vec<NewNotices>,
 }
 
 /// What of a batch was due longer ago than its grace: after an outage that may be all there is, so it is told in one
@@ -240,8 +245,12 @@ impl Inner {
             moved.awaits = Some(run.0);
         }
         completion.move_schedules(&batch.moved).await?;
+        completion.tell(&batch.notices).await?;
         completion.commit().await?;
         batch.missed.tell();
+        if !batch.notices.is_empty() {
+            self.notifier.bell.notify_one();
+        }
         self.made(batch.runs, batch.contexts, &created);
         Ok(())
     }
@@ -267,6 +276,15 @@ impl Inner {
         let firing = firing(schedule, due.cursor, due.due_at, now, limit);
         if firing.missed {
             batch.missed.note(&due, &revision.group_name, firing.instants.len());
+            if revision.told.anywhere(NotifyEvent::ScheduleMissed) {
+                let telling = Telling {
+                    notices: vec![Notice::of_run(NotifyEvent::ScheduleMissed)],
+                    troubled: Vec::new(),
+                };
+                batch
+                    .notices
+                    .push(new_notices(revision, None, telling, Some(due.name.clone())));
+            }
         }
         let mut place = None;
         for instant in firing.instants {

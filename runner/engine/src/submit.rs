@@ -10,9 +10,11 @@ use std::sync::atomic::Ordering;
 
 use heddle_domain::fault::pointer_token;
 use heddle_domain::id::RunId;
+use heddle_domain::notify::channel::check_http_url;
 use heddle_domain::params;
 use heddle_domain::plan::Executor;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::NotifyEvent;
 use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Faults, Time};
@@ -236,6 +238,9 @@ impl Inner {
             return Err(SubmitError::Disabled(name));
         }
         check(&group, &spec)?;
+        if let Some(callback) = &spec.callback {
+            self.check_callback(callback).await?;
+        }
         let now = self.now();
         let logical_time = spec.logical_time.map_or(now, heddle_domain::clock::to_micros);
         let revision = group.revision.clone();
@@ -261,6 +266,19 @@ impl Inner {
             parent,
         };
         Ok(self.lay_out(&revision, &group.resolution, request, now))
+    }
+
+    /// Whether somebody can be called back there, as far as can be told without calling.
+    async fn check_callback(&self, callback: &str) -> Result<(), SubmitError> {
+        let faults = |detail: String| SubmitError::Invalid(heddle_domain::Fault::at("/callback", detail).into());
+        if callback.contains("://") {
+            return check_http_url(callback).map(drop).map_err(faults);
+        }
+        if self.catalog.channel(callback).await? {
+            return Ok(());
+        }
+        let shown: String = callback.chars().filter(|c| !c.is_control()).take(100).collect();
+        Err(faults(format!("`{shown}` is neither a channel nor a URL")))
     }
 
     pub(crate) fn lay_out(
@@ -293,6 +311,7 @@ impl Inner {
                 }),
             }
         }
+        let callback = request.callback.is_some();
         let run = NewRun {
             id,
             group_id: revision.group_id,
@@ -328,6 +347,7 @@ impl Inner {
                 request.trigger,
                 Trigger::Schedule | Trigger::Upstream | Trigger::Backfill
             ),
+            start_told: !gated && revision.told.group(NotifyEvent::Started),
         };
         let facts = RunFacts {
             id,
@@ -345,6 +365,7 @@ impl Inner {
             deadline_at,
             has_parent: request.parent.is_some(),
             source: request.source,
+            callback,
         };
         let context = RunContext {
             facts,

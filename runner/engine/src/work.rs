@@ -7,6 +7,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::Executor;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::ErrorKind;
 use heddle_sandbox::{
     AttemptRequest, Context, Effect, Grants, HostPattern, Interval, Limits, MapItem, Outcome, Script,
@@ -107,6 +108,17 @@ impl End {
     }
 }
 
+/// Whether somebody wants to hear that a task begins: of its first attempt, and not of each item.
+pub(crate) fn tells_start(context: &RunContext, at: AttemptKey) -> bool {
+    at.attempt == 1 && at.key.item.is_none() && context.revision.told.task(at.key.task, NotifyEvent::Started)
+}
+
+/// Whether it begins when a worker claims it.
+fn is_queued(context: &RunContext, at: AttemptKey) -> bool {
+    let task = context.revision.plan.task(at.key.task);
+    task.is_some_and(|task| task.executor == Executor::Queue && !task.mapped)
+}
+
 impl Inner {
     /// Begins to work on attempts that are this node's now.
     pub(crate) fn take(self: &Arc<Self>, taken: Vec<(RunId, AttemptKey)>) {
@@ -198,7 +210,8 @@ impl Inner {
         let simple = task.executor == Executor::Script
             && task.spec.when.is_none()
             && !task.mapped
-            && !context.revision.templated[at.key.task as usize];
+            && !context.revision.templated[at.key.task as usize]
+            && !tells_start(&context, at);
         if simple
             && let Some(facts) = &context.resolution.scripts[at.key.task as usize]
             && let Some(script) = self.sandbox.loaded(&facts.digest)
@@ -214,7 +227,12 @@ impl Inner {
         self.tracker.spawn(async move {
             let stop = hand.stop.clone();
             let prepared = tokio::select! {
-                prepared = inner.prepare(&context, at) => Some(prepared),
+                prepared = async {
+                    if tells_start(&context, at) && !is_queued(&context, at) {
+                        inner.tell_started(&context, at).await?;
+                    }
+                    inner.prepare(&context, at).await
+                } => Some(prepared),
                 () = stop.cancelled() => None,
             };
             inner.hands.unpark();

@@ -338,6 +338,12 @@ pub trait EngineApi: Send + Sync + 'static {
     fn on_claims(&self, words: Vec<ClaimWord>, queues: Vec<String>) -> Answer<'_, Vec<Result<Option<Time>, Refusal>>>;
     /// Counts for the overview: runs by state, attempts under way, depth of what is ready.
     fn stats(&self) -> Answer<'_, Value>;
+    /// Sends a test message through a channel; the answer is the notification's id.
+    fn test_channel(&self, name: String) -> Answer<'_, Uuid> {
+        Box::pin(async move { Err(Refusal::NotFound { what: "channel", name }) })
+    }
+    /// There is something to be sent.
+    fn ring_notifier(&self) {}
     /// What gives out offers; `None`: this engine does not.
     fn dispatcher(&self) -> Option<heddle_engine::Dispatcher> {
         None

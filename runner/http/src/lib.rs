@@ -30,6 +30,7 @@ use axum::extract::State;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+pub use adapter::shown_runs;
 pub use app::{App, AppParts, HttpConfig};
 pub use engine_api::EngineApi;
 pub use serve::{ServeLimits, serve};

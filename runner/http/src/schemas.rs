@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod messages;
+mod notify;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,7 @@ pub fn all() -> BTreeMap<&'static str, Value> {
     admin(&mut all);
     dispatch::dispatch(&mut all);
     messages::messages(&mut all);
+    notify::notify(&mut all);
     all
 }
 

@@ -133,7 +133,11 @@ fn associated(noun: Noun, name: &str) -> String {
 }
 
 fn unreadable(noun: Noun, name: &str, why: &str) -> StoreError {
-    let table = if noun == Noun::Secret { "secrets" } else { "connections" };
+    let table = match noun {
+        Noun::Secret => "secrets",
+        Noun::Channel => "channels",
+        _ => "connections",
+    };
     StoreError::Unreadable {
         table,
         detail: format!("`{name}`: {why}"),

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer, OfferSpec};
+use heddle_domain::notify::channel::ChannelSpec;
 use heddle_domain::spec::{GroupSpec, ScheduleSpec, TaskSpec};
 use heddle_domain::topic::{Topic, TopicSpec};
 use serde_json::{Map, Value, json};
@@ -110,13 +111,17 @@ async fn put(session: &Session, document: &Document) -> heddle_client::Result<&'
     Ok(match (before, after) {
         (None, _) if document.kind == Kind::Secret => "set",
         (None, _) => "created",
-        (Some(before), Some(after)) if same(&before, &after) => "unchanged",
+        (Some(before), Some(after)) if same(document.kind, &before, &after) => "unchanged",
         (Some(_), _) => "changed",
     })
 }
 
-/// Whether nothing but the time of the change differs.
-fn same(before: &Value, after: &Value) -> bool {
+/// Whether nothing but the time of the change differs. Of a channel that alone may tell of a change: what is secret of it
+/// is not shown.
+fn same(kind: Kind, before: &Value, after: &Value) -> bool {
+    if kind == Kind::Channel {
+        return before == after;
+    }
     if let (Some(before), Some(after)) = (before.get("revision"), after.get("revision")) {
         return before == after;
     }
@@ -346,6 +351,13 @@ fn normal(kind: Kind, spec: &Value) -> Value {
     if kind == Kind::Topic {
         return normal_topic(spec);
     }
+    if kind == Kind::Channel {
+        // What is write only can be compared with nothing.
+        return match serde_json::from_value::<ChannelSpec>(spec.clone()) {
+            Ok(known) => serde_json::to_value(known.shown()).unwrap_or_else(|_| spec.clone()),
+            Err(_) => spec.clone(),
+        };
+    }
     if kind != Kind::Group {
         return spec.clone();
     }
@@ -507,6 +519,17 @@ mod tests {
         assert_eq!(
             normal(Kind::Topic, &strip(Kind::Topic, answer)),
             normal(Kind::Topic, &file)
+        );
+    }
+
+    #[test]
+    fn what_is_secret_of_a_channel_is_no_difference() {
+        let file = json!({"kind": "slack", "url": "https://hooks.slack.com/services/T/B/X", "burst": 3});
+        let shown = json!({"name": "c", "kind": "slack", "url": "https://hooks.slack.com/…", "burst": 3,
+                           "created_at": "2026-11-21T02:00:00.000000Z", "updated_at": "2026-11-21T02:00:00.000000Z"});
+        assert_eq!(
+            normal(Kind::Channel, &file),
+            normal(Kind::Channel, &strip(Kind::Channel, shown))
         );
     }
 

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
+use heddle_client::NotificationFilter;
 use serde_json::{Value, json};
 
 use super::done;
 use crate::document;
-use crate::exit::usage;
-use crate::session::Session;
+use crate::exit::{NO, usage};
+use crate::session::{MAX_LISTED, Session};
 
 /// The longest secret that is read.
 const MAX_SECRET_BYTES: u64 = 1 << 20;
@@ -155,7 +156,29 @@ pub enum PoolCommand {
 pub enum NotificationCommand {
     /// List notifications, newest first
     #[command(alias = "ls")]
-    List,
+    List {
+        /// Only those of this channel
+        #[arg(long)]
+        channel: Option<String>,
+        /// Only these events: started, succeeded, failed, retrying, recovered, deadline_missed, schedule_missed,
+        /// queue_stalled, callback, script, test; several with commas
+        #[arg(long)]
+        event: Option<String>,
+        /// Only in these states: pending, sent, failed; several with commas
+        #[arg(long)]
+        state: Option<String>,
+        /// Only those about this group
+        #[arg(long)]
+        group: Option<String>,
+        /// Only those about this run
+        #[arg(long)]
+        run: Option<String>,
+    },
+    /// Show one, with its text
+    Show {
+        /// Its id
+        id: String,
+    },
     /// Send one again
     Resend {
         /// Its id
@@ -190,7 +213,17 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
         }
         ChannelCommand::Show { name } => session.show(&["v1", "channels", &name]).await?,
         ChannelCommand::Set { name, file } => set(session, "channels", &name, &document::read_value(&file)?).await?,
-        ChannelCommand::Test { name } => session.act(&["v1", "channels", &name, "test"], &json!({})).await?,
+        ChannelCommand::Test { name } => {
+            let told = session.client.test_channel(&name).await?;
+            let failed = told.state != "sent";
+            session.output.print(&json!(told), |_| match &told.last_error {
+                Some(error) => format!("the test did not arrive: {error}"),
+                None => "the test has been sent".to_owned(),
+            })?;
+            if failed {
+                return Ok(ExitCode::from(NO));
+            }
+        }
         ChannelCommand::Rm { name } => {
             session
                 .remove("channel", &name, &["v1", "channels", &name], false)
@@ -280,7 +313,20 @@ pub(crate) async fn pool(session: &Session, command: PoolCommand) -> Result<Exit
 
 pub(crate) async fn notification(session: &Session, command: NotificationCommand) -> Result<ExitCode> {
     match command {
-        NotificationCommand::List => {
+        NotificationCommand::List {
+            channel,
+            event,
+            state,
+            group,
+            run,
+        } => {
+            let filter = NotificationFilter {
+                channel,
+                event,
+                state,
+                group,
+                run,
+            };
             let columns = [
                 ("ID", "/id"),
                 ("CHANNEL", "/channel"),
@@ -291,10 +337,16 @@ pub(crate) async fn notification(session: &Session, command: NotificationCommand
                 ("CREATED", "/created_at"),
                 ("ERROR", "/last_error"),
             ];
-            session.list(&["v1", "notifications"], &columns).await?;
+            let request = session.client.list_notifications(&filter);
+            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+            session.output.print_list(&json!({ "items": items }), &columns)?;
         }
+        NotificationCommand::Show { id } => session.show(&["v1", "notifications", &id]).await?,
         NotificationCommand::Resend { id } => {
-            session.act(&["v1", "notifications", &id, "resend"], &json!({})).await?;
+            let again = session.client.resend_notification(&id).await?;
+            session
+                .output
+                .print(&json!(again), |_| format!("notification {id} is sent again"))?;
         }
     }
     done()

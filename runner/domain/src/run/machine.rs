@@ -77,6 +77,7 @@ impl<'a> Machine<'a> {
         match event {
             Event::Start => {
                 self.require(&[RunState::Waiting, RunState::Running])?;
+                self.actions.started = *self.state == RunState::Waiting;
                 *self.state = RunState::Running;
                 self.touched.extend(0..self.plan.tasks.len() as TaskIndex);
                 Ok(())

@@ -213,6 +213,8 @@ pub enum Outcome {
 /// run may stand in both).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actions {
+    /// The run waited before, and has begun.
+    pub started: bool,
     /// Task runs to be worked on now.
     pub ready: Vec<AttemptKey>,
     /// Retries due later.

@@ -323,15 +323,8 @@ fn check_notify(rules: &NotifyRules, place: &str, catalog: &dyn Catalog, faults:
         }
     }
     for (index, address) in rules.to.iter().enumerate() {
-        let sound = address.len() <= 254
-            && !address
-                .chars()
-                .any(|c| c.is_whitespace() || c.is_control() || matches!(c, '<' | '>' | ','))
-            && address
-                .rsplit_once('@')
-                .is_some_and(|(local, host)| !local.is_empty() && !host.is_empty());
-        if !sound {
-            let shown: String = address.chars().take(100).collect();
+        if !crate::notify::channel::is_address(address) {
+            let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
             faults.add(format!("{place}/to/{index}"), format!("`{shown}` is no e-mail address"));
         }
     }

@@ -215,6 +215,9 @@ impl Inner {
             },
             None => None,
         };
+        if crate::work::tells_start(context, at) {
+            self.tell_started(context, at).await?;
+        }
         let mut told = self.context_of(context, at, item);
         told.deadline = claimed.deadline_at;
         let raw =

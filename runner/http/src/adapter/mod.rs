@@ -83,6 +83,26 @@ impl From<ControlError> for Refusal {
     }
 }
 
+/// How runs are shown to those who are called back: as the API shows them.
+pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
+    let engine = engine.clone();
+    std::sync::Arc::new(
+        move |id: RunId| -> BoxFuture<'static, Result<Option<String>, EngineError>> {
+            let engine = engine.clone();
+            Box::pin(async move {
+                match runs::get(&engine, id, Duration::ZERO).await {
+                    Ok(run) => serde_json::to_string(&run)
+                        .map(Some)
+                        .map_err(|error| EngineError::Unreadable(error.to_string())),
+                    Err(Refusal::NotFound { .. }) => Ok(None),
+                    Err(Refusal::Store(error)) => Err(error.into()),
+                    Err(refused) => Err(EngineError::Unreadable(format!("run {id}: {refused:?}"))),
+                }
+            })
+        },
+    )
+}
+
 impl EngineApi for Engine {
     fn compile_script(&self, bytes: Bytes) -> Answer<'_, CompiledScript> {
         Box::pin(scripts::compile(self, bytes))
@@ -94,6 +114,17 @@ impl EngineApi for Engine {
 
     fn invoke(&self, spec: InvokeSpec) -> Answer<'_, Invocation> {
         Box::pin(scripts::invoke(self, spec))
+    }
+
+    fn test_channel(&self, name: String) -> Answer<'_, Uuid> {
+        Box::pin(async move {
+            let id = Engine::test_channel(self, &name).await?;
+            id.ok_or(Refusal::NotFound { what: "channel", name })
+        })
+    }
+
+    fn ring_notifier(&self) {
+        Engine::ring_notifier(self);
     }
 
     fn next(&self, group: GroupRow, count: usize) -> Answer<'_, NextInstants> {

@@ -5,6 +5,7 @@ mod assignments;
 mod audiences;
 mod backfills;
 mod categories;
+mod channels;
 mod compatibility;
 mod connections;
 mod dispatch;
@@ -13,6 +14,7 @@ mod grants;
 mod groups;
 mod health;
 mod messages;
+mod notifications;
 mod offers;
 mod pools;
 mod queues;
@@ -53,6 +55,8 @@ pub fn table() -> Table {
         ("messages", topics::routes()),
         ("messages", messages::routes()),
         ("events", events::routes()),
+        ("notifications", channels::routes()),
+        ("notifications", notifications::routes()),
         ("admin", admin::routes()),
         ("compatibility", compatibility::routes()),
         ("health", health::routes()),

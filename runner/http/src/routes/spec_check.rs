@@ -36,6 +36,7 @@ struct Snapshot {
     pools: BTreeMap<Name, u32>,
     /// The group's own, as they stand.
     schedules: serde_json::Map<String, Value>,
+    channels: BTreeSet<String>,
 }
 
 fn granted(grant: Option<&heddle_store::secret::Grant>, group: &Name, category: Option<&Name>) -> Grant {
@@ -67,9 +68,8 @@ impl Catalog for Snapshot {
         true
     }
 
-    /// A channel is looked up when somebody is told through it: specs may be put before their channels.
-    fn channel(&self, _name: &Name) -> bool {
-        true
+    fn channel(&self, name: &Name) -> bool {
+        self.channels.contains(name.as_str())
     }
 
     fn connection(&self, name: &Name, group: &Name, category: Option<&Name>) -> Grant {
@@ -105,6 +105,11 @@ async fn snapshot(app: &App, group: &Name, spec: &GroupSpec) -> Result<Snapshot,
     let mut connections = BTreeSet::new();
     let mut secrets = BTreeSet::new();
     let mut pools = BTreeSet::new();
+    let rules = spec
+        .notify
+        .iter()
+        .chain(spec.tasks.values().filter_map(|task| task.notify.as_ref()));
+    let told: BTreeSet<String> = rules.flat_map(|rules| &rules.channels).map(Name::to_string).collect();
     for task in spec.tasks.values() {
         scripts.extend(task.script.as_deref().and_then(|script| script_reference(script).ok()));
         templates.extend(task.audience.as_ref().and_then(|audience| audience.template.as_ref()));
@@ -137,6 +142,10 @@ async fn snapshot(app: &App, group: &Name, spec: &GroupSpec) -> Result<Snapshot,
                 .pools
                 .insert(name.clone(), u32::try_from(row.slots).unwrap_or(0));
         }
+    }
+    if !told.is_empty() {
+        let told: Vec<String> = told.into_iter().collect();
+        snapshot.channels = store.known_channels(&told).await?.into_iter().collect();
     }
     let own = GroupLinks::of(spec);
     let named: Vec<String> = own

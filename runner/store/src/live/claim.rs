@@ -53,6 +53,8 @@ pub struct RunFacts {
     pub has_parent: bool,
     /// The backfill or run that it was made by.
     pub source: Option<Uuid>,
+    /// Whether somebody waits to be called back at its end.
+    pub callback: bool,
 }
 
 /// Moves up to `limit` rows from *ready* to *running*; see `sql/claim.sql`.
@@ -98,7 +100,8 @@ impl Store {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let rows = sqlx::query!(
             "SELECT id, group_id, revision_id, resolution_id, trigger, priority, logical_time, interval_start,
-                    interval_end, params, task_params, key, created_at, deadline_at, parent_run, source
+                    interval_end, params, task_params, key, created_at, deadline_at, parent_run, source,
+                    callback IS NOT NULL AS \"callback!\"
                FROM heddle.runs_live WHERE id = ANY ($1)",
             &ids
         )
@@ -122,6 +125,7 @@ impl Store {
                 deadline_at: row.deadline_at,
                 has_parent: row.parent_run.is_some(),
                 source: row.source,
+                callback: row.callback,
             })
             .collect())
     }

@@ -14,6 +14,7 @@ use super::create::create_in;
 use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
 use super::queue::{QueueRow, put_in};
 use super::{Claimed, Created, Interrupted, NewRun, ReadyRow};
+use crate::notice::NewNotices;
 use crate::{Store, StoreError};
 
 /// An attempt that ended, as its holder knows it.
@@ -114,6 +115,8 @@ pub struct RunWrite {
     pub gated: bool,
     /// Whether it may have timers.
     pub timed: bool,
+    /// What somebody wants to hear of it.
+    pub notices: Option<Box<NewNotices>>,
 }
 
 /// What came of writing.
@@ -391,12 +394,13 @@ impl Completion {
             }
             Effect::Notify { channel, subject, body } => {
                 sqlx::query!(
-                    "INSERT INTO heddle.notices (run, task, channel, subject, body) VALUES ($1, $2, $3, $4, $5)",
+                    "INSERT INTO heddle.notices (run, task, channel, subject, body, group_id) VALUES ($1, $2, $3, $4, $5, $6)",
                     run.0,
                     task as i16,
                     channel,
                     subject,
-                    body
+                    body,
+                    group
                 )
                 .execute(&mut *self.tx)
                 .await?
@@ -535,6 +539,11 @@ impl Completion {
             .await?;
         }
         (written.parents_told, written.followed) = self.finish(writes).await?;
+        let notices: Vec<NewNotices> = writes
+            .iter()
+            .filter_map(|write| write.notices.as_deref().cloned())
+            .collect();
+        self.tell(&notices).await?;
         Ok(written)
     }
 
@@ -719,6 +728,11 @@ impl Completion {
     /// Claims what comes next: always the last thing before the commit.
     pub async fn claim(&mut self, limit: usize) -> Result<Vec<Claimed>, StoreError> {
         claim_in(&mut self.tx, self.lease, limit, self.now).await
+    }
+
+    /// The instant of the transaction.
+    pub(crate) fn now(&self) -> Time {
+        self.now
     }
 
     /// The connection, for statements of other files of this crate.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
+use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::pool::PoolNeed;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::{RunState, Trigger};
 use serde_json::Value;
 use sqlx::{Postgres, Transaction};
@@ -14,6 +16,7 @@ use uuid::Uuid;
 
 use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
+use crate::notice::{NewNotices, insert_notices_in};
 use crate::{Store, StoreError};
 
 /// A row for *ready*, or for *running* if it is handed to this node.
@@ -96,6 +99,8 @@ pub struct NewRun {
     pub follows: bool,
     /// It is the one run of its group for its logical time.
     pub instant: bool,
+    /// Somebody wants to hear that it has started.
+    pub start_told: bool,
 }
 
 impl NewRun {
@@ -127,6 +132,7 @@ impl Store {
                 && run.parent.is_none()
                 && !run.gated
                 && !run.instant
+                && !run.start_told
                 && run.deadline_at.is_none()
                 && run.queued.is_empty()
                 && run.ready.iter().all(|row| row.pools.is_none())
@@ -546,6 +552,24 @@ async fn insert_runs(
         .iter()
         .flat_map(|run| run.queued.iter().map(|row| (run.id, run.priority, row)))
         .collect();
-    put_in(connection, &queued).await?;
+    put_in(&mut *connection, &queued).await?;
+    let told: Vec<NewNotices> = runs
+        .iter()
+        .filter(|run| run.start_told && run.state == RunState::Running)
+        .map(|run| NewNotices {
+            group_id: run.group_id,
+            revision_id: run.revision_id,
+            run: Some(run.id),
+            telling: Telling {
+                notices: vec![Notice::of_run(NotifyEvent::Started)],
+                troubled: Vec::new(),
+            },
+            names: Vec::new(),
+            about: None,
+        })
+        .collect();
+    if !told.is_empty() {
+        insert_notices_in(connection, &told, now).await?;
+    }
     Ok(fit)
 }

@@ -22,6 +22,9 @@
 //! *settlements*, *starts*, *turnstiles* and *timers* that are due are taken with SKIP LOCKED before 2; nobody waits
 //! for these.
 //!
+//! Last come *notices*, which are only inserted, and *troubles*, in the order of group and task; whoever turns notices into
+//! notifications (`outbox.rs`) locks *troubles* in that order too, and no run.
+//!
 //! # Invariants
 //!
 //! * A task run has at most one row in *ready*, *ready_pooled* and *running* together.

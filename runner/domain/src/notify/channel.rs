@@ -1,0 +1,589 @@
+//! A channel as people write it: where messages go, what is secret of it, and what is wrong with it.
+//!
+//! What is secret never comes back: [`ChannelSpec::shown`] is what the API answers, and [`ChannelSpec::complete`] takes
+//! what was left out, or given as it was shown, from what is kept.
+
+use serde::{Deserialize, Serialize};
+use url::{Host, Url};
+
+use super::message;
+use super::rules::Reach;
+use super::storm::{BURST_DEFAULT, BURST_MAX, EVERY, EVERY_DEFAULT, Pace, SCRIPT_BURST_DEFAULT};
+use crate::spec::validate::TOLD_MAX;
+use crate::{Faults, Span};
+
+/// How many bytes a secret, a password, a URL or a certificate of a channel may have.
+pub const VALUE_MAX_BYTES: usize = 16 * 1024;
+/// How many bytes a template of a channel may have.
+pub const TEMPLATE_MAX_BYTES: usize = 16 * 1024;
+/// What stands for the secret part of a chat robot's address.
+const HIDDEN: &str = "/…";
+/// What a Standard Webhooks secret begins with.
+pub const SECRET_PREFIX: &str = "whsec_";
+
+/// How messages of a channel travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChannelKind {
+    /// Mail by SMTP.
+    Email,
+    /// A POST of JSON, signed as the Standard Webhooks specification has it.
+    Webhook,
+    /// A Slack incoming webhook.
+    Slack,
+    /// A Feishu (Lark) custom bot.
+    Feishu,
+    /// A DingTalk custom robot.
+    Dingtalk,
+    /// A WeCom group robot.
+    Wecom,
+}
+
+impl ChannelKind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Email,
+        Self::Webhook,
+        Self::Slack,
+        Self::Feishu,
+        Self::Dingtalk,
+        Self::Wecom,
+    ];
+
+    /// The word in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Email => "email",
+            Self::Webhook => "webhook",
+            Self::Slack => "slack",
+            Self::Feishu => "feishu",
+            Self::Dingtalk => "dingtalk",
+            Self::Wecom => "wecom",
+        }
+    }
+
+    /// Whether it is a chat's robot: whoever knows its URL may speak through it.
+    pub fn is_chat(self) -> bool {
+        !matches!(self, Self::Email | Self::Webhook)
+    }
+}
+
+/// How a connection to a mail server is protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SmtpTls {
+    /// Not at all.
+    None,
+    /// By STARTTLS, or there is no mail.
+    #[default]
+    Starttls,
+    /// From the first byte.
+    Implicit,
+}
+
+/// A mail server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SmtpSpec {
+    /// Name or address.
+    pub host: String,
+    /// Default 25, 587 or 465, as `tls` has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Default `starttls`.
+    pub tls: SmtpTls,
+    /// Who logs in; without one nobody does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// Write only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// A certificate (PEM) that is trusted beside those of the system: that of a private relay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+}
+
+impl SmtpSpec {
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(match self.tls {
+            SmtpTls::None => 25,
+            SmtpTls::Starttls => 587,
+            SmtpTls::Implicit => 465,
+        })
+    }
+}
+
+/// A channel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChannelSpec {
+    /// How its messages travel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ChannelKind>,
+    /// `email`: the server; without one, mails are written into files (in `heddle dev`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smtp: Option<SmtpSpec>,
+    /// `email`: `name@example.com` or `Name <name@example.com>`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// `email`: who gets what is told to the channel itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<String>,
+    /// All others: where to. Of chat robots it is write only but for its host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// What messages are signed with. Write only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// Whether `url` may lead to a private address.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_private: bool,
+    /// A template for subjects, instead of Heddle's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// A template for texts, instead of Heddle's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Events of a group told one by one before a digest is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    /// How often a digest is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest_every: Option<Span>,
+}
+
+/// What of a channel is secret; kept encrypted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChannelSecrets {
+    /// Of chat robots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// What messages are signed with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// Of the mail server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+}
+
+impl ChannelSpec {
+    /// How much it takes of what is told by an event's rules, or by scripts themselves.
+    pub fn pace(&self, by_script: bool) -> Pace {
+        let default = if by_script { SCRIPT_BURST_DEFAULT } else { BURST_DEFAULT };
+        Pace {
+            burst: self.burst.unwrap_or(default),
+            every: self.digest_every.map_or(EVERY_DEFAULT, |span| span.std()),
+        }
+    }
+
+    /// Whom it reaches.
+    pub fn reach(&self) -> Reach {
+        match self.kind {
+            Some(ChannelKind::Email) => Reach::Mail(self.to.clone()),
+            _ => Reach::Place,
+        }
+    }
+
+    /// What may be shown of it: nothing of it is secret.
+    pub fn shown(&self) -> Self {
+        let mut shown = self.clone();
+        shown.secret = None;
+        if let Some(smtp) = &mut shown.smtp {
+            smtp.password = None;
+        }
+        if self.kind.is_some_and(ChannelKind::is_chat) {
+            shown.url = self.url.as_deref().map(host_only);
+        }
+        shown
+    }
+
+    /// What of it is secret.
+    pub fn secrets(&self) -> ChannelSecrets {
+        ChannelSecrets {
+            url: self.url.clone().filter(|_| self.kind.is_some_and(ChannelKind::is_chat)),
+            secret: self.secret.clone(),
+            password: self.smtp.as_ref().and_then(|smtp| smtp.password.clone()),
+        }
+    }
+
+    /// What was shown, with what is secret put back.
+    pub fn with_secrets(mut self, secrets: ChannelSecrets) -> Self {
+        if secrets.url.is_some() {
+            self.url = secrets.url;
+        }
+        self.secret = secrets.secret;
+        if let Some(smtp) = &mut self.smtp {
+            smtp.password = secrets.password;
+        }
+        self
+    }
+
+    /// Takes from what is kept what was left out, or given as it is shown. A password goes to no other server than the
+    /// one that it was given for; an empty secret stands for none.
+    pub fn complete(mut self, kept: Option<&Self>) -> Self {
+        if let Some(kept) = kept.filter(|kept| kept.kind == self.kind) {
+            if self.url.is_none() || self.url == kept.shown().url {
+                self.url.clone_from(&kept.url);
+            }
+            if self.secret.is_none() {
+                self.secret.clone_from(&kept.secret);
+            }
+            if let (Some(smtp), Some(kept)) = (&mut self.smtp, &kept.smtp)
+                && smtp.password.is_none()
+                && (&smtp.host, smtp.port(), smtp.tls, &smtp.username)
+                    == (&kept.host, kept.port(), kept.tls, &kept.username)
+            {
+                smtp.password.clone_from(&kept.password);
+            }
+        }
+        self.secret = self.secret.filter(|secret| !secret.is_empty());
+        if let Some(smtp) = &mut self.smtp {
+            smtp.password = smtp.password.take().filter(|password| !password.is_empty());
+        }
+        self
+    }
+
+    /// What is wrong with it, when it is complete.
+    pub fn check(&self) -> Result<(), Faults> {
+        let mut faults = Faults::default();
+        let Some(kind) = self.kind else {
+            faults.add(
+                "/kind",
+                "a channel has a kind: `email`, `webhook`, `slack`, `feishu`, `dingtalk` or `wecom`",
+            );
+            return Err(faults);
+        };
+        if kind == ChannelKind::Email {
+            self.check_email(&mut faults);
+        } else {
+            self.check_url(kind, &mut faults);
+        }
+        if self.burst.is_some_and(|burst| burst > BURST_MAX) {
+            faults.add("/burst", format!("at most {BURST_MAX}"));
+        }
+        if self.digest_every.is_some_and(|every| !EVERY.contains(&every.std())) {
+            faults.add("/digest_every", "from 1s to 1d");
+        }
+        for (place, template) in [("/subject", &self.subject), ("/text", &self.text)] {
+            let Some(template) = template else { continue };
+            if template.len() > TEMPLATE_MAX_BYTES {
+                faults.add(place, format!("a template has at most {TEMPLATE_MAX_BYTES} bytes"));
+            } else if let Err(error) = message::check_template(template) {
+                faults.add(place, format!("bad template: {error}"));
+            }
+        }
+        faults.or(())
+    }
+
+    fn check_email(&self, faults: &mut Faults) {
+        let refused = [
+            ("/url", self.url.is_some()),
+            ("/secret", self.secret.is_some()),
+            ("/allow_private", self.allow_private),
+        ];
+        for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
+            faults.add(place, "an email channel has none; it has `smtp`, `from` and `to`");
+        }
+        if let Some(from) = &self.from
+            && !is_mailbox(from)
+        {
+            faults.add(
+                "/from",
+                "this is no e-mail address: write `a@example.com` or `Name <a@example.com>`",
+            );
+        }
+        if self.to.len() > TOLD_MAX {
+            faults.add("/to", format!("at most {TOLD_MAX} addresses"));
+        }
+        for (index, address) in self.to.iter().enumerate() {
+            if !is_address(address) {
+                let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
+                faults.add(format!("/to/{index}"), format!("`{shown}` is no e-mail address"));
+            }
+        }
+        let Some(smtp) = &self.smtp else { return };
+        if smtp.host.len() > 253 || Host::parse(&smtp.host).is_err() {
+            faults.add(
+                "/smtp/host",
+                "this is no host: write a name or an address, without a port",
+            );
+        }
+        if smtp.port == Some(0) {
+            faults.add("/smtp/port", "a port is from 1 to 65535");
+        }
+        if smtp.username.is_some() != smtp.password.is_some() {
+            faults.add(
+                "/smtp/password",
+                "user name and password come together, and anew for another server",
+            );
+        }
+        for (place, value) in [
+            ("/smtp/username", &smtp.username),
+            ("/smtp/password", &smtp.password),
+            ("/smtp/ca", &smtp.ca),
+        ] {
+            if value.as_ref().is_some_and(|value| value.len() > VALUE_MAX_BYTES) {
+                faults.add(place, format!("at most {VALUE_MAX_BYTES} bytes"));
+            }
+        }
+        if smtp
+            .ca
+            .as_ref()
+            .is_some_and(|ca| !ca.contains("-----BEGIN CERTIFICATE-----"))
+        {
+            faults.add(
+                "/smtp/ca",
+                "a certificate in PEM begins with `-----BEGIN CERTIFICATE-----`",
+            );
+        }
+    }
+
+    fn check_url(&self, kind: ChannelKind, faults: &mut Faults) {
+        let refused = [
+            ("/smtp", self.smtp.is_some()),
+            ("/from", self.from.is_some()),
+            ("/to", !self.to.is_empty()),
+        ];
+        for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
+            faults.add(place, format!("a {} channel has none; it has a `url`", kind.as_str()));
+        }
+        match self.url.as_deref() {
+            None => faults.add("/url", format!("a {} channel has a URL", kind.as_str())),
+            Some(url) => {
+                if let Err(detail) = check_http_url(url) {
+                    faults.add("/url", detail);
+                }
+            }
+        }
+        let Some(secret) = &self.secret else { return };
+        if secret.len() > VALUE_MAX_BYTES {
+            faults.add("/secret", format!("at most {VALUE_MAX_BYTES} bytes"));
+        } else if kind == ChannelKind::Webhook && !is_webhook_secret(secret) {
+            faults.add(
+                "/secret",
+                format!(
+                    "a webhook's secret is `{SECRET_PREFIX}` and base64, as the Standard Webhooks specification has it"
+                ),
+            );
+        } else if secret.chars().any(char::is_control) {
+            faults.add("/secret", "a secret holds no control characters");
+        }
+    }
+}
+
+/// Whether messages may be posted there, as far as its text tells.
+pub fn check_http_url(text: &str) -> Result<Url, String> {
+    if text.len() > VALUE_MAX_BYTES {
+        return Err(format!("a URL has at most {VALUE_MAX_BYTES} bytes"));
+    }
+    let url = Url::parse(text).map_err(|error| format!("this is no URL: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
+        return Err("a URL begins with http:// or https:// and names a host".into());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("a URL holds no user name or password: it is shown, and written into logs".into());
+    }
+    Ok(url)
+}
+
+fn is_webhook_secret(secret: &str) -> bool {
+    let Some(key) = secret.strip_prefix(SECRET_PREFIX) else {
+        return false;
+    };
+    let digits = key.trim_end_matches('=');
+    let padding = key.len() - digits.len();
+    !digits.is_empty()
+        && digits.len() % 4 != 1
+        && (padding == 0 || key.len().is_multiple_of(4))
+        && padding <= 2
+        && digits
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/')
+}
+
+fn host_only(url: &str) -> String {
+    match Url::parse(url) {
+        Ok(url) => format!("{}{HIDDEN}", url.origin().ascii_serialization()),
+        Err(_) => HIDDEN.to_owned(),
+    }
+}
+
+/// Whether this is a plain e-mail address: nothing that could mean something in a header, no quoting, no comments.
+pub fn is_address(address: &str) -> bool {
+    let Some((local, host)) = address.rsplit_once('@') else {
+        return false;
+    };
+    let plain = |text: &str| {
+        !text.is_empty()
+            && !text
+                .chars()
+                .any(|c| c.is_whitespace() || c.is_control() || "<>()[]\\,;:\"@".contains(c))
+    };
+    let literal = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .is_some_and(|host| host.parse::<std::net::Ipv4Addr>().is_ok());
+    address.len() <= 254
+        && local.len() <= 64
+        && plain(local)
+        && !local.starts_with('.')
+        && !local.ends_with('.')
+        && !local.contains("..")
+        && (literal
+            || plain(host)
+                && host.split('.').all(|label| {
+                    !label.is_empty()
+                        && !label.starts_with('-')
+                        && !label.ends_with('-')
+                        && label.chars().all(|c| c.is_alphanumeric() || c == '-')
+                }))
+}
+
+/// Whether this is an address, with or without a name before it.
+pub fn is_mailbox(text: &str) -> bool {
+    if text.chars().any(char::is_control) || text.len() > 1_000 {
+        return false;
+    }
+    is_address(mailbox_parts(text).1)
+}
+
+/// The name, if there is one, and the address of `Name <a@example.com>` or `a@example.com`.
+pub fn mailbox_parts(text: &str) -> (Option<&str>, &str) {
+    match text.trim().strip_suffix('>').and_then(|text| text.rsplit_once('<')) {
+        Some((name, address)) => (
+            Some(name.trim().trim_matches('"')).filter(|name| !name.is_empty()),
+            address,
+        ),
+        None => (None, text.trim()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(value: Value) -> ChannelSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn check(value: Value, pointers: &[&str]) {
+        let found = match spec(value.clone()).complete(None).check() {
+            Ok(()) => Vec::new(),
+            Err(faults) => faults.0.into_iter().map(|fault| fault.pointer).collect(),
+        };
+        assert_eq!(found, pointers, "{value}");
+    }
+
+    #[test]
+    fn channels_are_checked() {
+        check(json!({"kind": "email", "to": ["a@example.com"]}), &[]);
+        check(
+            json!({"kind": "email", "from": "Ops <ops@example.com>", "smtp": {"host": "mail.example.com"}}),
+            &[],
+        );
+        check(json!({}), &["/kind"]);
+        check(json!({"kind": "webhook"}), &["/url"]);
+        check(json!({"kind": "webhook", "url": "ftp://x"}), &["/url"]);
+        check(json!({"kind": "webhook", "url": "https://u:p@example.com"}), &["/url"]);
+        check(
+            json!({"kind": "webhook", "url": "https://example.com", "secret": "plain"}),
+            &["/secret"],
+        );
+        check(
+            json!({"kind": "webhook", "url": "https://example.com", "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}),
+            &[],
+        );
+        check(
+            json!({"kind": "slack", "url": "https://example.com/x", "to": ["a@b.c"]}),
+            &["/to"],
+        );
+        check(
+            json!({"kind": "email", "from": "x\r\nBcc: y@example.com", "to": ["ok@example.com", "a@b.c\nBcc: z@b.c"]}),
+            &["/from", "/to/1"],
+        );
+        check(
+            json!({"kind": "email", "smtp": {"host": "a b", "port": 0, "username": "u"}}),
+            &["/smtp/host", "/smtp/port", "/smtp/password"],
+        );
+        check(
+            json!({"kind": "email", "subject": "{{ nothing_of_that_name }}", "text": "{{ 1 + }}", "digest_every": "0s"}),
+            &["/digest_every", "/subject", "/text"],
+        );
+        check(
+            json!({"kind": "email", "subject": "{{ group }} {{ event }}: {{ subject }}"}),
+            &[],
+        );
+    }
+
+    #[test]
+    fn what_is_secret_is_not_shown_and_not_forgotten() {
+        let kept = spec(json!({"kind": "dingtalk", "secret": "SEC1",
+            "url": "https://oapi.dingtalk.com/robot/send?access_token=abc"}));
+        let shown = serde_json::to_value(kept.shown()).unwrap();
+        assert_eq!(shown, json!({"kind": "dingtalk", "url": "https://oapi.dingtalk.com/…"}));
+        assert_eq!(kept.shown().with_secrets(kept.secrets()), kept);
+        // As it was shown: nothing changes. Another kind: nothing is taken over.
+        assert_eq!(spec(shown).complete(Some(&kept)), kept);
+        assert_eq!(
+            spec(json!({"kind": "slack", "url": "https://example.com"}))
+                .complete(Some(&kept))
+                .secret,
+            None
+        );
+        let without = spec(json!({"kind": "dingtalk", "secret": ""})).complete(Some(&kept));
+        assert_eq!((without.secret, without.url), (None, kept.url.clone()));
+    }
+
+    #[test]
+    fn a_password_goes_to_no_other_server() {
+        let mail = |host: &str, password: Option<&str>| {
+            spec(json!({"kind": "email", "smtp": {"host": host, "username": "u", "password": password}}))
+        };
+        let kept = mail("a.example.com", Some("secret"));
+        assert_eq!(mail("a.example.com", None).complete(Some(&kept)), kept);
+        let moved = mail("b.example.com", None).complete(Some(&kept));
+        assert_eq!(moved.smtp.as_ref().unwrap().password, None);
+        assert!(moved.check().is_err());
+    }
+
+    #[test]
+    fn addresses() {
+        for good in [
+            "a@example.com",
+            "a.b+c@x-y.example",
+            "ü@пример.рф",
+            "root@localhost",
+            "a@[127.0.0.1]",
+            "a'b@c.d",
+        ] {
+            assert!(is_address(good), "{good}");
+        }
+        for bad in [
+            "",
+            "a",
+            "@b",
+            "a@",
+            "a@b@c",
+            "a b@c",
+            "a@b\n",
+            "a@b\r\nRCPT TO:<x@y>",
+            "<a@b>",
+            "a@b,c@d",
+            "a@-b",
+            "a@b..c",
+            ".a@b",
+            "a..b@c",
+            "\"a\"@b",
+            "a@[::1]",
+            "a\u{2028}@b",
+        ] {
+            assert!(!is_address(bad), "{bad:?}");
+        }
+        assert_eq!(mailbox_parts("Ops <o@x.y>"), (Some("Ops"), "o@x.y"));
+        assert_eq!(mailbox_parts("o@x.y"), (None, "o@x.y"));
+    }
+}

@@ -1,0 +1,492 @@
+//! Which moves of a run somebody wants to hear of, and who that is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Time;
+use crate::plan::{Plan, TaskIndex};
+use crate::run::{AttemptKey, Progress};
+use crate::spec::{GroupSpec, NotifyEvent, NotifyRules};
+use crate::state::{RunState, TaskState};
+
+/// How many failed tasks a notice of a run's failure names as told before.
+const COVERS_MAX: usize = 1_000;
+
+/// What anybody is told of a revision's runs: computed once, looked at for each outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    group: u16,
+    /// By task number; empty if no task has a rule.
+    tasks: Vec<u16>,
+    anywhere: u16,
+}
+
+fn bit(event: NotifyEvent) -> u16 {
+    1 << event as u16
+}
+
+fn bits(rules: Option<&NotifyRules>) -> u16 {
+    rules.map_or(0, |rules| rules.on.iter().fold(0, |bits, &event| bits | bit(event)))
+}
+
+impl Told {
+    /// Of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        let group = bits(plan.spec.notify.as_ref());
+        let mut tasks: Vec<u16> = plan.tasks.iter().map(|task| bits(task.spec.notify.as_ref())).collect();
+        let anywhere = tasks.iter().fold(group, |all, bits| all | bits);
+        if tasks.iter().all(|&bits| bits == 0) {
+            tasks.clear();
+        }
+        Self { group, tasks, anywhere }
+    }
+
+    /// Whether anybody is told of anything.
+    pub fn any(&self) -> bool {
+        self.anywhere != 0
+    }
+
+    /// Whether some rule names an event.
+    pub fn anywhere(&self, event: NotifyEvent) -> bool {
+        self.anywhere & bit(event) != 0
+    }
+
+    /// Whether the group's rule names an event.
+    pub fn group(&self, event: NotifyEvent) -> bool {
+        self.group & bit(event) != 0
+    }
+
+    /// Whether a task's rule names an event.
+    pub fn task(&self, task: TaskIndex, event: NotifyEvent) -> bool {
+        self.tasks.get(task as usize).is_some_and(|bits| bits & bit(event) != 0)
+    }
+}
+
+/// Something happened that somebody wants to hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What; `None`: whoever submitted the run is called back.
+    pub event: Option<NotifyEvent>,
+    /// The task that it is about; `None`: the run.
+    pub task: Option<TaskIndex>,
+    /// The item of a mapped task.
+    pub item: Option<u32>,
+    /// The attempt that comes next, of [`NotifyEvent::Retrying`].
+    pub attempt: Option<u16>,
+    /// When that begins.
+    pub due: Option<Time>,
+    /// The run has come to the same end at the same moment: who is told that is not told this as well.
+    pub with_run: bool,
+    /// Of a failed run: tasks whose failure, told before, was its failure.
+    pub covers: Vec<TaskIndex>,
+}
+
+impl Notice {
+    /// About a run.
+    pub fn of_run(event: NotifyEvent) -> Self {
+        Self {
+            event: Some(event),
+            task: None,
+            item: None,
+            attempt: None,
+            due: None,
+            with_run: false,
+            covers: Vec::new(),
+        }
+    }
+
+    /// About a task.
+    pub fn of_task(event: NotifyEvent, task: TaskIndex) -> Self {
+        Self {
+            task: Some(task),
+            ..Self::of_run(event)
+        }
+    }
+}
+
+/// How a run has moved in one decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Moves<'a> {
+    /// It waited, and runs now.
+    pub started: bool,
+    /// Task runs (not items) that were settled.
+    pub settled: &'a [(TaskIndex, TaskState)],
+    /// Retries that are due later.
+    pub retries: &'a [(Time, AttemptKey)],
+    /// It has ended.
+    pub finished: Option<RunState>,
+    /// How it stands now.
+    pub progress: &'a Progress,
+    /// Whoever submitted it waits to be called back.
+    pub callback: bool,
+}
+
+/// What there is to be told of a run's moves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Telling {
+    /// In the order in which they happened.
+    pub notices: Vec<Notice>,
+    /// What has failed now (a task, or `None`: the run) and whose recovery somebody wants to hear of.
+    pub troubled: Vec<Option<TaskIndex>>,
+}
+
+impl Telling {
+    /// Whether there is nothing to be told, now or later.
+    pub fn is_empty(&self) -> bool {
+        self.notices.is_empty() && self.troubled.is_empty()
+    }
+}
+
+/// What there is to be told of a run's moves.
+///
+/// A recovery is only possible here: whether there was a failure before is known where notices are written.
+pub fn notices(plan: &Plan, told: &Told, moves: &Moves<'_>) -> Telling {
+    let mut telling = Telling::default();
+    if told.any() {
+        tell_tasks(plan, told, moves, &mut telling);
+        tell_run(plan, told, moves, &mut telling);
+    }
+    if moves.callback && moves.finished.is_some() {
+        telling.notices.push(Notice {
+            event: None,
+            ..Notice::of_run(NotifyEvent::Succeeded)
+        });
+    }
+    telling
+}
+
+fn tell_tasks(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling) {
+    use NotifyEvent::{Failed, Recovered, Retrying, Succeeded};
+    for &(due, at) in moves.retries {
+        if told.group(Retrying) || told.task(at.key.task, Retrying) {
+            telling.notices.push(Notice {
+                item: at.key.item,
+                attempt: Some(at.attempt),
+                due: Some(due),
+                ..Notice::of_task(Retrying, at.key.task)
+            });
+        }
+    }
+    for &(task, state) in moves.settled {
+        let (event, end) = match state {
+            TaskState::Succeeded => (Succeeded, RunState::Succeeded),
+            TaskState::Failed => (Failed, RunState::Failed),
+            _ => continue,
+        };
+        if told.task(task, event) {
+            let tolerated = plan.task(task).is_some_and(|task| task.allow_failure);
+            telling.notices.push(Notice {
+                with_run: moves.finished == Some(end) && told.group(event) && !(event == Failed && tolerated),
+                ..Notice::of_task(event, task)
+            });
+        }
+        if told.task(task, Recovered) {
+            match event {
+                Failed => telling.troubled.push(Some(task)),
+                _ => telling.notices.push(Notice {
+                    with_run: moves.finished == Some(end) && told.group(Recovered),
+                    ..Notice::of_task(Recovered, task)
+                }),
+            }
+        }
+    }
+}
+
+fn tell_run(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling) {
+    use NotifyEvent::{Failed, Recovered, Started, Succeeded};
+    if moves.started && told.group(Started) {
+        telling.notices.push(Notice::of_run(Started));
+    }
+    match moves.finished {
+        Some(RunState::Succeeded) => {
+            for event in [Succeeded, Recovered] {
+                if told.group(event) {
+                    telling.notices.push(Notice::of_run(event));
+                }
+            }
+        }
+        Some(RunState::Failed) => {
+            if told.group(Failed) {
+                telling.notices.push(Notice {
+                    covers: told_before(plan, told, moves),
+                    ..Notice::of_run(Failed)
+                });
+            }
+            if told.group(Recovered) {
+                telling.troubled.push(None);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Tasks that had failed, and been told of, before the run failed of it.
+fn told_before(plan: &Plan, told: &Told, moves: &Moves<'_>) -> Vec<TaskIndex> {
+    let now = |task| moves.settled.iter().any(|&(settled, _)| settled == task);
+    plan.tasks
+        .iter()
+        .enumerate()
+        .map(|(index, task)| (index as TaskIndex, task))
+        .filter(|&(index, task)| {
+            !task.allow_failure
+                && told.task(index, NotifyEvent::Failed)
+                && moves.progress.task(index) == TaskState::Failed
+                && !now(index)
+        })
+        .map(|(index, _)| index)
+        .take(COVERS_MAX)
+        .collect()
+}
+
+/// A channel, as far as recipients depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Mail to these addresses, unless a rule names others.
+    Mail(Vec<String>),
+    /// Whoever reads there.
+    Place,
+}
+
+/// Who is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// Channels that are places, or that are not there.
+    pub places: BTreeSet<String>,
+    /// Addresses in lower case, with the channel that reaches them and the address as it was written.
+    pub mails: BTreeMap<String, (String, String)>,
+}
+
+impl Targets {
+    fn add(&mut self, rules: &NotifyRules, channels: &BTreeMap<String, Reach>, fallback: &str) {
+        let mut relay = None;
+        for name in &rules.channels {
+            match channels.get(name.as_str()) {
+                Some(Reach::Mail(addresses)) => {
+                    relay.get_or_insert(name.as_str());
+                    for address in addresses {
+                        self.mail(name.as_str(), address);
+                    }
+                }
+                Some(Reach::Place) | None => {
+                    self.places.insert(name.as_str().to_owned());
+                }
+            }
+        }
+        for address in &rules.to {
+            self.mail(relay.unwrap_or(fallback), address);
+        }
+    }
+
+    fn mail(&mut self, channel: &str, address: &str) {
+        self.mails
+            .entry(address.to_lowercase())
+            .or_insert_with(|| (channel.to_owned(), address.to_owned()));
+    }
+
+    fn remove(&mut self, others: &Self) {
+        self.places.retain(|place| !others.places.contains(place));
+        self.mails.retain(|address, _| !others.mails.contains_key(address));
+    }
+
+    /// The channels, each with the addresses that it reaches (none for places).
+    pub fn by_channel(self) -> BTreeMap<String, Vec<String>> {
+        let mut channels: BTreeMap<String, Vec<String>> =
+            self.places.into_iter().map(|place| (place, Vec::new())).collect();
+        for (channel, address) in self.mails.into_values() {
+            channels.entry(channel).or_default().push(address);
+        }
+        channels
+    }
+}
+
+/// The channel that addresses in a rule's `to` are told through: one that the rule names itself, else the one named
+/// `email`, else the first by name. Without any the answer is `email`, which then is not there.
+pub fn default_mail(channels: &BTreeMap<String, Reach>) -> &str {
+    const PREFERRED: &str = "email";
+    let is_mail = |name: &str| matches!(channels.get(name), Some(Reach::Mail(_)));
+    if is_mail(PREFERRED) {
+        return PREFERRED;
+    }
+    channels
+        .keys()
+        .map(String::as_str)
+        .find(|name| is_mail(name))
+        .unwrap_or(PREFERRED)
+}
+
+/// Who is told of a notice: the group's rule and the task's merged, each address once; less those who are told of the
+/// same thing by another notice.
+pub fn targets(spec: &GroupSpec, notice: &Notice, channels: &BTreeMap<String, Reach>) -> Targets {
+    use NotifyEvent::{DeadlineMissed, Failed, QueueStalled, Recovered, Retrying, ScheduleMissed, Started, Succeeded};
+    let Some(event) = notice.event else {
+        return Targets::default();
+    };
+    let fallback = default_mail(channels);
+    let named = |task: TaskIndex| {
+        let task = spec.tasks.values().nth(task as usize)?;
+        task.notify.as_ref().filter(|rules| rules.on.contains(&event))
+    };
+    let of_group = || spec.notify.as_ref().filter(|rules| rules.on.contains(&event));
+    let merged = |rules: &mut dyn Iterator<Item = &NotifyRules>| {
+        let mut targets = Targets::default();
+        rules.for_each(|rules| targets.add(rules, channels, fallback));
+        targets
+    };
+    match (event, notice.task) {
+        (Started | Succeeded | Failed | Recovered, Some(task)) => {
+            let mut targets = merged(&mut named(task).into_iter());
+            if notice.with_run {
+                targets.remove(&merged(&mut of_group().into_iter()));
+            }
+            targets
+        }
+        (Retrying | QueueStalled, Some(task)) => merged(&mut of_group().into_iter().chain(named(task))),
+        (DeadlineMissed | ScheduleMissed, _) => {
+            let tasks = (0..spec.tasks.len() as TaskIndex).filter_map(named);
+            merged(&mut of_group().into_iter().chain(tasks))
+        }
+        (Started | Succeeded | Failed | Recovered | Retrying | QueueStalled, None) => {
+            let mut targets = merged(&mut of_group().into_iter());
+            targets.remove(&merged(&mut notice.covers.iter().filter_map(|&task| named(task))));
+            targets
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::run::{Event, Outcome, TaskKey, decide};
+    use crate::state::ErrorKind;
+
+    fn spec(value: Value) -> GroupSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn channels() -> BTreeMap<String, Reach> {
+        BTreeMap::from([
+            (
+                "ops-mail".into(),
+                Reach::Mail(vec!["ops@example.com".into(), "a@example.com".into()]),
+            ),
+            ("hook".into(), Reach::Place),
+        ])
+    }
+
+    fn told(spec: &GroupSpec, notice: &Notice) -> Vec<String> {
+        targets(spec, notice, &channels())
+            .by_channel()
+            .into_iter()
+            .map(|(channel, to)| format!("{channel} {}", to.join(" ")).trim().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn addresses_of_group_and_task_are_merged() {
+        let spec = spec(json!({
+            "notify": {"on": ["retrying"], "channels": ["ops-mail", "hook"]},
+            "tasks": {"t": {"queue": "q", "notify": {"on": ["retrying"], "channels": ["hook"],
+                "to": ["A@Example.com", "etl@example.com"]}}},
+        }));
+        let notice = Notice::of_task(NotifyEvent::Retrying, 0);
+        assert_eq!(
+            told(&spec, &notice),
+            ["hook", "ops-mail a@example.com etl@example.com ops@example.com"]
+        );
+    }
+
+    #[test]
+    fn who_is_told_of_the_run_is_not_told_of_its_task() {
+        let spec = spec(json!({
+            "notify": {"on": ["failed"], "channels": ["ops-mail"]},
+            "tasks": {"t": {"queue": "q", "notify": {"on": ["failed"], "channels": ["hook"], "to": ["a@example.com"]}}},
+        }));
+        let at_once = Notice {
+            with_run: true,
+            ..Notice::of_task(NotifyEvent::Failed, 0)
+        };
+        assert_eq!(told(&spec, &at_once), ["hook"]);
+        let earlier = Notice::of_task(NotifyEvent::Failed, 0);
+        assert_eq!(told(&spec, &earlier), ["hook", "ops-mail a@example.com"]);
+        let later = Notice {
+            covers: vec![0],
+            ..Notice::of_run(NotifyEvent::Failed)
+        };
+        assert_eq!(told(&spec, &later), ["ops-mail ops@example.com"]);
+    }
+
+    #[test]
+    fn addresses_go_through_the_default_channel() {
+        let spec = spec(json!({"tasks": {"t": {"queue": "q", "notify": {"on": ["failed"], "to": ["x@example.com"]}}}}));
+        let notice = Notice::of_task(NotifyEvent::Failed, 0);
+        assert_eq!(told(&spec, &notice), ["ops-mail x@example.com"]);
+        let none = targets(&spec, &notice, &BTreeMap::new()).by_channel();
+        assert_eq!(none.keys().collect::<Vec<_>>(), ["email"]);
+    }
+
+    fn moves(spec: GroupSpec, events: &[Event]) -> (Telling, Option<RunState>) {
+        let plan = Plan::compile(spec).unwrap();
+        let told = Told::of(&plan);
+        let mut state = RunState::Waiting;
+        let mut progress = Progress::new(&plan);
+        let now = Time::UNIX_EPOCH;
+        decide(&plan, &mut state, &mut progress, &[Event::Start], now, &mut || 0).unwrap();
+        let actions = decide(&plan, &mut state, &mut progress, events, now, &mut || 0).unwrap();
+        let moves = Moves {
+            started: false,
+            settled: &actions.settled,
+            retries: &actions.timers,
+            finished: actions.finished,
+            progress: &progress,
+            callback: true,
+        };
+        (notices(&plan, &told, &moves), actions.finished)
+    }
+
+    fn ended(task: u16, outcome: Outcome) -> Event {
+        let key = TaskKey { task, item: None };
+        Event::Ended {
+            at: AttemptKey { key, attempt: 1 },
+            outcome,
+        }
+    }
+
+    fn failed() -> Outcome {
+        Outcome::Failed {
+            kind: ErrorKind::Failed,
+            message: "no".into(),
+            retry_after: None,
+            fatal: false,
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_after_its_retries() {
+        let rules = json!({"on": ["failed", "retrying", "recovered"], "channels": ["hook"]});
+        let once = json!({"notify": rules, "tasks": {"t": {"queue": "q"}}});
+        let (telling, finished) = moves(spec(once.clone()), &[ended(0, failed())]);
+        assert_eq!(finished, Some(RunState::Failed));
+        let events: Vec<_> = telling.notices.iter().map(|notice| notice.event).collect();
+        assert_eq!(events, [Some(NotifyEvent::Failed), None], "and the callback");
+        assert_eq!(telling.troubled, [None]);
+
+        let mut retried = once;
+        retried["tasks"]["t"]["retry"] = json!({"strategy": "fixed", "retries": 1, "interval": "10s"});
+        let (telling, finished) = moves(spec(retried), &[ended(0, failed())]);
+        assert_eq!(finished, None);
+        assert_eq!(telling.notices.len(), 1);
+        assert_eq!(telling.notices[0].event, Some(NotifyEvent::Retrying));
+        assert_eq!(
+            (telling.notices[0].task, telling.notices[0].attempt),
+            (Some(0), Some(2))
+        );
+    }
+
+    #[test]
+    fn nothing_is_told_of_groups_without_rules() {
+        let plan = Plan::compile(spec(json!({"tasks": {"t": {"queue": "q"}}}))).unwrap();
+        assert_eq!(Told::of(&plan), Told::default());
+        assert!(!Told::of(&plan).any());
+    }
+}

@@ -1,0 +1,541 @@
+//! From notices to notifications: who is told, what, and whether by itself or in a digest.
+//!
+//! What notices are about is read first, outside of any transaction. Then one transaction, held by one node at a time,
+//! takes the notices and writes what follows from them. Somebody else may have taken some in between: only those that
+//! this transaction deleted count.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use heddle_domain::Time;
+use heddle_domain::id::{RunId, uuid_v7};
+use heddle_domain::notify::channel::ChannelSpec;
+use heddle_domain::notify::message::{
+    ERROR_MAX_CHARS, Entry, Facts, LINE_MAX_CHARS, LOG_LINES_MAX, SUBJECT_MAX_CHARS, bounded, one_line,
+};
+use heddle_domain::notify::rules::{Reach, targets};
+use heddle_domain::notify::storm::{Pace, Verdict, Window, judge};
+use heddle_domain::notify::{Event, message};
+use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::{DeadlineAction, Misfire, NotifyEvent, OnFailure};
+use heddle_domain::state::{RunState, Trigger};
+use heddle_store::StoreError;
+use heddle_store::notice::{FailedAttempt, NoticeRow};
+use heddle_store::notification::lane_of_url;
+use heddle_store::outbox::{FanOut, NewNotification, StormKey, gather};
+use heddle_store::run::{RunFilter, RunRow};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::{instant, send::is_url};
+use crate::catalog::Revision;
+use crate::{EngineError, Inner};
+
+/// How many notices one transaction takes.
+const BATCH_MAX: usize = 200;
+/// How many bytes of a run somebody is called back with; of a larger one the outputs are left out.
+const PAYLOAD_MAX_BYTES: usize = 4 * 1024 * 1024;
+
+/// What notices are about.
+struct Known {
+    revisions: HashMap<i64, Arc<Revision>>,
+    runs: HashMap<Uuid, RunRow>,
+    failures: HashMap<i64, FailedAttempt>,
+    payloads: HashMap<i64, String>,
+    next: HashMap<i64, Time>,
+    channels: BTreeMap<String, ChannelSpec>,
+    reach: BTreeMap<String, Reach>,
+}
+
+/// One notice on its way to one channel.
+struct Draft<'a> {
+    notice: &'a NoticeRow,
+    channel: String,
+    recipients: Vec<String>,
+    facts: Facts,
+    /// It cannot be told; why.
+    failed: Option<String>,
+}
+
+/// A digest that grows.
+struct Growing {
+    facts: Facts,
+    new: Option<NewNotification>,
+}
+
+impl Inner {
+    /// Turns a batch of notices into notifications; whether there may be more.
+    pub(super) async fn fan_out(self: &Arc<Self>) -> Result<bool, EngineError> {
+        let notices = self.store.notices(BATCH_MAX as i64).await?;
+        if notices.is_empty() {
+            return Ok(false);
+        }
+        let known = self.look_into(&notices).await?;
+        let Some(mut tx) = self.store.fan_out().await? else {
+            // Another node is at it, and goes on until there are none.
+            return Ok(false);
+        };
+        let ids: Vec<i64> = notices.iter().map(|notice| notice.id).collect();
+        let taken: HashSet<i64> = tx.take(&ids).await?.into_iter().collect();
+        let mut mine: Vec<&NoticeRow> = notices.iter().filter(|notice| taken.contains(&notice.id)).collect();
+        let vain = self.recovered(&mut tx, &known, &mine).await?;
+        mine.retain(|notice| !vain.contains(&notice.id));
+        let now = self.now();
+        let drafts: Vec<Draft<'_>> = mine.iter().flat_map(|notice| self.drafts(&known, notice)).collect();
+        let written = self.write_drafts(&mut tx, &known, drafts, now).await?;
+        tx.commit().await?;
+        tracing::debug!(notices = mine.len(), notifications = written, "people are to be told");
+        Ok(notices.len() == BATCH_MAX)
+    }
+
+    /// Reads what notices are about.
+    async fn look_into(&self, notices: &[NoticeRow]) -> Result<Known, EngineError> {
+        let channels = self.store.all_channels().await?;
+        let mut revisions = HashMap::new();
+        for id in notices
+            .iter()
+            .filter_map(|notice| notice.revision_id)
+            .collect::<BTreeSet<_>>()
+        {
+            match self.catalog.revision(id).await {
+                Ok(revision) => {
+                    revisions.insert(id, revision);
+                }
+                // What this node cannot read, nobody can be told of; the others must not wait for it.
+                Err(EngineError::Unreadable(error)) => tracing::error!(revision = id, error, "nobody can be told"),
+                Err(error) => return Err(error),
+            }
+        }
+        let ids: BTreeSet<Uuid> = notices.iter().filter_map(|notice| Some(notice.run?.0)).collect();
+        let mut runs = HashMap::new();
+        if !ids.is_empty() {
+            let filter = RunFilter {
+                ids: ids.into_iter().collect(),
+                ..RunFilter::default()
+            };
+            let rows = self.store.runs(&filter, notices.len() as i64).await?;
+            runs = rows.into_iter().map(|row| (row.id, row)).collect();
+        }
+        let asked: Vec<&NoticeRow> = notices.iter().filter(|notice| has_failed(notice.event)).collect();
+        let failures = self.store.last_failures(&asked).await?;
+        let groups: Vec<i64> = notices.iter().filter_map(|notice| notice.group_id).collect();
+        let mut payloads = HashMap::new();
+        for notice in notices.iter().filter(|notice| notice.event == Event::Callback) {
+            if let Some(run) = notice.run
+                && let Some(payload) = self.payload(run).await?
+            {
+                payloads.insert(notice.id, payload);
+            }
+        }
+        Ok(Known {
+            revisions,
+            runs,
+            failures,
+            payloads,
+            next: self.store.next_instants(&groups).await?,
+            reach: channels
+                .iter()
+                .map(|(name, channel)| (name.clone(), channel.reach()))
+                .collect(),
+            channels,
+        })
+    }
+
+    /// A run as its submitter is told of it.
+    async fn payload(&self, run: RunId) -> Result<Option<String>, EngineError> {
+        let Some(runs) = self.notifier.runs.get() else {
+            return Ok(None);
+        };
+        let Some(text) = runs(run).await? else { return Ok(None) };
+        if text.len() <= PAYLOAD_MAX_BYTES {
+            return Ok(Some(text));
+        }
+        let mut whole: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        for task in whole["tasks"].as_array_mut().into_iter().flatten() {
+            task["output"] = serde_json::Value::Null;
+        }
+        whole["outputs_omitted"] = true.into();
+        Ok(Some(whole.to_string()))
+    }
+
+    /// Which of the recoveries are none: nothing had failed, or another success came first.
+    async fn recovered(
+        &self,
+        tx: &mut FanOut,
+        known: &Known,
+        notices: &[&NoticeRow],
+    ) -> Result<HashSet<i64>, StoreError> {
+        let mut all: Vec<(i64, String, Time, i64)> = notices
+            .iter()
+            .filter(|notice| notice.event == Event::Rule(NotifyEvent::Recovered))
+            .map(|notice| {
+                let task = task_name(known, notice).unwrap_or_default();
+                (notice.group_id.unwrap_or_default(), task, notice.at, notice.id)
+            })
+            .collect();
+        // Rows are locked in the order in which runs' transactions lock them.
+        all.sort_unstable();
+        let mut vain = HashSet::new();
+        for (group_id, task, at, id) in all {
+            if !tx.recover(group_id, &task, at).await? {
+                vain.insert(id);
+            }
+        }
+        Ok(vain)
+    }
+
+    /// Who is told of a notice, and what.
+    fn drafts<'a>(&self, known: &Known, notice: &'a NoticeRow) -> Vec<Draft<'a>> {
+        let facts = self.facts(known, notice);
+        let draft = |channel: String, recipients: Vec<String>| Draft {
+            failed: missing(known, &channel, &recipients, self.config.notify.mail_dir.is_some()),
+            notice,
+            channel,
+            recipients,
+            facts: facts.clone(),
+        };
+        let of_channel = |channel: &str| match known.reach.get(channel) {
+            Some(Reach::Mail(addresses)) => draft(channel.to_owned(), addresses.clone()),
+            _ => draft(channel.to_owned(), Vec::new()),
+        };
+        match notice.event {
+            Event::Script => match &notice.said {
+                Some((channel, ..)) => vec![of_channel(channel)],
+                None => Vec::new(),
+            },
+            Event::Callback => {
+                let run = notice.run.and_then(|run| known.runs.get(&run.0));
+                match run.and_then(|run| run.callback.as_deref()) {
+                    Some(target) => vec![of_channel(target)],
+                    None => Vec::new(),
+                }
+            }
+            Event::Test => Vec::new(),
+            Event::Rule(_) => {
+                let Some(revision) = notice.revision_id.and_then(|id| known.revisions.get(&id)) else {
+                    return Vec::new();
+                };
+                targets(&revision.plan.spec, &notice.notice, &known.reach)
+                    .by_channel()
+                    .into_iter()
+                    .map(|(channel, recipients)| draft(channel, recipients))
+                    .collect()
+            }
+        }
+    }
+
+    /// What is known of what happened.
+    fn facts(&self, known: &Known, notice: &NoticeRow) -> Facts {
+        let revision = notice.revision_id.and_then(|id| known.revisions.get(&id));
+        let run = notice.run.and_then(|run| known.runs.get(&run.0));
+        let group = match (revision, run) {
+            (Some(revision), _) => Some(revision.group_name.clone()),
+            (None, Some(run)) => Some(run.group_name.clone()),
+            (None, None) => None,
+        };
+        let mut facts = Facts {
+            event: notice.event.as_str().to_owned(),
+            at: instant(notice.at),
+            group,
+            run: notice.run.map(|run| run.to_string()),
+            task: task_name(known, notice),
+            item: notice.notice.item,
+            about: notice.about.clone(),
+            count: 1,
+            ..Facts::default()
+        };
+        if let Some(run) = run {
+            facts.state = RunState::from_number(run.state).map(|state| state.to_string());
+            facts.trigger = Trigger::from_number(run.trigger).map(|trigger| trigger.to_string());
+            facts.logical_time = Some(instant(run.logical_time));
+            if notice.event == Event::Callback || notice.event == Event::Rule(NotifyEvent::Failed) {
+                facts.error = run.error.as_deref().map(short);
+            }
+            facts.link = Some(format!("{}/runs/{}", self.config.notify.public_url, run.id));
+        } else if let Some(group) = &facts.group {
+            facts.link = Some(format!("{}/groups/{group}", self.config.notify.public_url));
+        }
+        if let Some(failed) = known.failures.get(&notice.id) {
+            if notice.notice.task.is_some() || facts.error.is_none() {
+                facts.error = Some(short(&failed.message));
+            }
+            facts.error_kind = failed.kind.map(|kind| kind.to_string());
+            facts.attempt = Some(failed.at.attempt);
+        }
+        if let Some((_, subject, body)) = &notice.said {
+            facts.said = Some(one_line(subject, SUBJECT_MAX_CHARS));
+            facts.body = Some(bounded(body, message::TEXT_MAX_BYTES).to_owned());
+        }
+        if let (Event::Rule(event), Some(revision)) = (notice.event, revision) {
+            facts.next = next(event, notice, revision, run, known.next.get(&revision.group_id));
+        }
+        facts
+    }
+
+    /// Decides what is told by itself and what is gathered, and writes it.
+    async fn write_drafts(
+        &self,
+        tx: &mut FanOut,
+        known: &Known,
+        drafts: Vec<Draft<'_>>,
+        now: Time,
+    ) -> Result<usize, EngineError> {
+        let keys: BTreeSet<StormKey> = drafts.iter().filter_map(storm_key).collect();
+        let keys: Vec<StormKey> = keys.into_iter().collect();
+        let mut windows: BTreeMap<StormKey, Option<Window<Uuid>>> = tx
+            .windows(&keys)
+            .await?
+            .into_iter()
+            .map(|(key, one)| (key, Some(one)))
+            .collect();
+        let open: Vec<Uuid> = windows.values().flatten().filter_map(|window| window.digest).collect();
+        let mut digests: BTreeMap<Uuid, Growing> = tx
+            .open_digests(&open, now)
+            .await?
+            .into_iter()
+            .map(|(id, facts)| (id, Growing { facts, new: None }))
+            .collect();
+        let mut grown = BTreeSet::new();
+        let mut rows: Vec<(NewNotification, Option<(RunId, AttemptKey)>)> = Vec::new();
+        for draft in drafts {
+            let key = storm_key(&draft).filter(|_| draft.failed.is_none());
+            let Some(key) = key else {
+                rows.push(self.row(known, draft, now));
+                continue;
+            };
+            let pace = pace_of(known, &draft);
+            let window = windows.entry(key).or_default();
+            match judge(window, pace, now) {
+                Verdict::Tell => rows.push(self.row(known, draft, now)),
+                Verdict::Gather(digest, due_at) => {
+                    let entry = entry_of(&draft.facts);
+                    let open = digest.filter(|id| digests.contains_key(id));
+                    let id = match open {
+                        Some(id) => id,
+                        None => {
+                            let (mut row, _) = self.row(known, draft, now);
+                            (row.digest, row.due_at) = (true, due_at);
+                            row.facts.count = 0;
+                            let id = row.id;
+                            if let Some(window) = window {
+                                window.digest = Some(id);
+                            }
+                            let facts = row.facts.clone();
+                            digests.insert(id, Growing { facts, new: Some(row) });
+                            id
+                        }
+                    };
+                    if let Some(growing) = digests.get_mut(&id) {
+                        gather(&mut growing.facts, entry);
+                        grown.insert(id);
+                    }
+                }
+            }
+        }
+        let mut rows = self.with_logs(rows).await?;
+        for (id, growing) in digests {
+            match growing.new {
+                Some(row) => rows.push(NewNotification {
+                    facts: growing.facts,
+                    ..row
+                }),
+                None if grown.contains(&id) => tx.grow(id, &growing.facts).await?,
+                None => {}
+            }
+        }
+        let kept: BTreeMap<StormKey, Window<Uuid>> = windows
+            .into_iter()
+            .filter_map(|(key, window)| Some((key, window?)))
+            .collect();
+        tx.keep_windows(&kept).await?;
+        tx.insert(&rows).await?;
+        Ok(rows.len())
+    }
+
+    /// A notification, and the attempt whose log belongs to it.
+    fn row(&self, known: &Known, draft: Draft<'_>, now: Time) -> (NewNotification, Option<(RunId, AttemptKey)>) {
+        let failed = known.failures.get(&draft.notice.id);
+        let lane = if is_url(&draft.channel) {
+            lane_of_url(&draft.channel)
+        } else {
+            draft.channel.clone()
+        };
+        let row = NewNotification {
+            id: uuid_v7(now, self.chance.bits()),
+            payload: known.payloads.get(&draft.notice.id).cloned(),
+            lane,
+            channel: draft.channel,
+            event: draft.notice.event,
+            facts: draft.facts,
+            recipients: draft.recipients,
+            created_at: now,
+            due_at: now,
+            digest: false,
+            failed: draft.failed,
+        };
+        (row, failed.map(|failed| (failed.run, failed.at)))
+    }
+
+    /// Adds the last lines of their logs to failures that are told one by one.
+    async fn with_logs(
+        &self,
+        rows: Vec<(NewNotification, Option<(RunId, AttemptKey)>)>,
+    ) -> Result<Vec<NewNotification>, EngineError> {
+        let mut read: HashMap<(RunId, AttemptKey), Vec<String>> = HashMap::new();
+        let mut whole = Vec::with_capacity(rows.len());
+        for (mut row, place) in rows {
+            if let Some(place) = place {
+                if !read.contains_key(&place) {
+                    let lines = self.store.last_lines(place.0, place.1, LOG_LINES_MAX as i64).await?;
+                    let lines = lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect();
+                    read.insert(place, lines);
+                }
+                row.facts.logs.clone_from(&read[&place]);
+            }
+            whole.push(row);
+        }
+        Ok(whole)
+    }
+}
+
+/// Whether an event tells of an attempt that failed.
+fn has_failed(event: Event) -> bool {
+    matches!(event, Event::Rule(NotifyEvent::Failed | NotifyEvent::Retrying))
+}
+
+fn short(text: &str) -> String {
+    match text.char_indices().nth(ERROR_MAX_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn task_name(known: &Known, notice: &NoticeRow) -> Option<String> {
+    let revision_id = match notice.revision_id {
+        Some(id) => id,
+        None => known.runs.get(&notice.run?.0)?.revision_id,
+    };
+    let task = known.revisions.get(&revision_id)?.plan.task(notice.notice.task?)?;
+    Some(task.name.as_str().to_owned())
+}
+
+/// Why a channel cannot be told anything.
+fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bool) -> Option<String> {
+    if is_url(channel) {
+        return None;
+    }
+    match known.channels.get(channel) {
+        None if recipients.is_empty() => Some(format!("there is no channel `{channel}`")),
+        None => Some("there is no email channel to reach these addresses through".to_owned()),
+        Some(ChannelSpec { smtp: None, .. })
+            if matches!(known.reach.get(channel), Some(Reach::Mail(_))) && !writes_files =>
+        {
+            Some(format!(
+                "the channel `{channel}` has no `smtp`; only `heddle dev` writes mails into files"
+            ))
+        }
+        Some(_) if matches!(known.reach.get(channel), Some(Reach::Mail(_))) && recipients.is_empty() => {
+            Some(format!("nobody is named: the channel `{channel}` has no `to`"))
+        }
+        Some(_) => None,
+    }
+}
+
+fn pace_of(known: &Known, draft: &Draft<'_>) -> Pace {
+    let by_script = draft.notice.event == Event::Script;
+    match known.channels.get(&draft.channel) {
+        Some(channel) => channel.pace(by_script),
+        None => ChannelSpec::default().pace(by_script),
+    }
+}
+
+/// What a draft's storm would be; what is called back is told each time.
+fn storm_key(draft: &Draft<'_>) -> Option<StormKey> {
+    if draft.notice.event == Event::Callback || draft.failed.is_some() {
+        return None;
+    }
+    let mut digest = Sha256::new();
+    for address in &draft.recipients {
+        digest.update(address.as_bytes());
+        digest.update([0]);
+    }
+    let recipients = if draft.recipients.is_empty() {
+        String::new()
+    } else {
+        digest.finalize()[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    };
+    Some(StormKey {
+        group_id: draft.notice.group_id.unwrap_or_default(),
+        event: draft.notice.event.as_str(),
+        channel: draft.channel.clone(),
+        recipients,
+    })
+}
+
+fn entry_of(facts: &Facts) -> Entry {
+    Entry {
+        at: facts.at.clone(),
+        run: facts.run.clone(),
+        task: facts.task.clone(),
+        error: facts
+            .said
+            .as_deref()
+            .or(facts.error.as_deref())
+            .or(facts.about.as_deref())
+            .map(|error| one_line(error, LINE_MAX_CHARS / 2)),
+    }
+}
+
+/// What will happen next, in a sentence.
+fn next(
+    event: NotifyEvent,
+    notice: &NoticeRow,
+    revision: &Revision,
+    run: Option<&RunRow>,
+    due: Option<&Time>,
+) -> Option<String> {
+    let plan = &revision.plan;
+    let next_run = match due {
+        Some(due) => format!("The group's next run is due at {}.", instant(*due)),
+        None => "No run of the group is due by a schedule.".to_owned(),
+    };
+    Some(match event {
+        NotifyEvent::Failed if notice.notice.task.is_none() => {
+            format!("This run stays failed until somebody restarts or overrides it. {next_run}")
+        }
+        NotifyEvent::Failed => {
+            let going = run.is_some_and(|run| RunState::from_number(run.state).is_some_and(|state| !state.is_final()));
+            match (going, plan.on_failure) {
+                (true, OnFailure::Stop) => "What has not started in this run is cancelled.".to_owned(),
+                (true, OnFailure::Continue) => "The run goes on with what does not need this task.".to_owned(),
+                (false, _) => {
+                    format!("It is not tried again until somebody retries or overrides it. {next_run}")
+                }
+            }
+        }
+        NotifyEvent::Retrying => {
+            let attempt = notice.notice.attempt.unwrap_or_default();
+            let due = notice.notice.due.map(instant).unwrap_or_default();
+            format!("Attempt {attempt} begins at {due}.")
+        }
+        NotifyEvent::DeadlineMissed => match plan.deadline_action {
+            DeadlineAction::Cancel => "The run is cancelled.".to_owned(),
+            DeadlineAction::Alert => "The run goes on.".to_owned(),
+        },
+        NotifyEvent::ScheduleMissed => {
+            let schedule = notice.about.as_ref().and_then(|name| revision.schedules.get(name));
+            let made = match schedule.map(|schedule| schedule.misfire()) {
+                Some(Misfire::All) => "A run is made for each instant that was missed.",
+                Some(Misfire::Skip) => "What was missed is not made up for.",
+                _ => "One run is made for what was missed, of the latest instant.",
+            };
+            format!("{made} {next_run}")
+        }
+        NotifyEvent::QueueStalled => "It waits until a worker claims it, or its `queue_timeout` is over.".to_owned(),
+        NotifyEvent::Started | NotifyEvent::Succeeded | NotifyEvent::Recovered => return None,
+    })
+}

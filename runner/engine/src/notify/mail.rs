@@ -1,0 +1,298 @@
+//! Mails: by SMTP, or into files.
+//!
+//! Each address gets a mail of its own: one that a server refuses keeps nobody else from theirs, and nobody learns who
+//! else was told. One connection carries them all, for as long as it lasts.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use heddle_domain::Time;
+use heddle_domain::notify::channel::{ChannelSpec, SmtpSpec, SmtpTls, mailbox_parts};
+use heddle_domain::notify::message::Message as Words;
+use lettre::address::Envelope;
+use lettre::message::header::{HeaderName, HeaderValue};
+use lettre::message::{Mailbox, Message, SinglePart};
+use lettre::transport::smtp::authentication::{Credentials, Mechanism};
+use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
+use lettre::transport::smtp::extension::ClientId;
+use lettre::{Address, transport::smtp::Error};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::send::Failure;
+
+/// How long a server may take for one mail, with connecting where that is needed.
+const MAIL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Who mails come from unless the channel says so.
+const FROM_DEFAULT: &str = "Heddle <heddle@localhost>";
+
+/// What is to be mailed.
+pub(super) struct Mail<'a> {
+    pub(super) id: Uuid,
+    pub(super) words: &'a Words,
+    pub(super) now: Time,
+}
+
+impl Mail<'_> {
+    /// The mail for one address.
+    fn for_address(&self, channel: &ChannelSpec, index: usize, address: &str) -> Result<(Envelope, Vec<u8>), Failure> {
+        let refused = |what: &str, error: &dyn std::fmt::Display| Failure::Final(format!("{what}: {error}"));
+        let (name, from) = mailbox_parts(channel.from.as_deref().unwrap_or(FROM_DEFAULT));
+        let from: Address = from.parse().map_err(|error| refused("the sender's address", &error))?;
+        let to: Address = address.parse().map_err(|error| refused(address, &error))?;
+        let message = Message::builder()
+            .from(Mailbox::new(name.map(str::to_owned), from))
+            .to(Mailbox::new(None, to))
+            .subject(self.words.subject.clone())
+            .date(SystemTime::from(self.now))
+            .message_id(Some(format!("<{}.{index}@heddle>", self.id)))
+            .raw_header(HeaderValue::new(
+                HeaderName::new_from_ascii_str("X-Heddle-Notification"),
+                self.id.to_string(),
+            ))
+            // RFC 3834: no holiday notes, please.
+            .raw_header(HeaderValue::new(
+                HeaderName::new_from_ascii_str("Auto-Submitted"),
+                "auto-generated".to_owned(),
+            ))
+            .singlepart(SinglePart::plain(self.words.text.clone()))
+            .map_err(|error| refused("the mail", &error))?;
+        Ok((message.envelope().clone(), message.formatted()))
+    }
+}
+
+/// Mails to all `addresses`, and notes in `delivered` who has theirs. `until` is the end of it.
+pub(super) async fn send(
+    channel: &ChannelSpec,
+    mail: &Mail<'_>,
+    addresses: &[String],
+    delivered: &mut Vec<String>,
+    mail_dir: Option<&Path>,
+    until: Instant,
+) -> Result<(), Failure> {
+    if addresses.is_empty() {
+        return Err(Failure::Final(
+            "there is no address to mail to: the channel has no `to`".into(),
+        ));
+    }
+    let mut connection = None;
+    let mut failure: Option<Failure> = None;
+    for (index, address) in addresses.iter().enumerate() {
+        let sent = match mail.for_address(channel, index, address) {
+            Err(failure) => Err(failure),
+            Ok((envelope, bytes)) => match (&channel.smtp, mail_dir) {
+                (Some(smtp), _) => {
+                    let limit = until.min(Instant::now() + MAIL_TIMEOUT);
+                    match tokio::time::timeout_at(limit, deliver(&mut connection, smtp, &envelope, &bytes)).await {
+                        Ok(sent) => sent,
+                        Err(_) => {
+                            // Where a conversation was cut nobody knows what comes next.
+                            connection = None;
+                            Err(Failure::passing(format!(
+                                "the mail server did not answer within {} s",
+                                MAIL_TIMEOUT.as_secs()
+                            )))
+                        }
+                    }
+                }
+                (None, Some(directory)) => write(directory, mail, index, &bytes).await,
+                (None, None) => Err(Failure::Final(
+                    "the channel has no `smtp`; only `heddle dev` writes mails into files".into(),
+                )),
+            },
+        };
+        match sent {
+            Ok(()) => delivered.push(address.clone()),
+            Err(error) => {
+                let hopeless = matches!(error, Failure::Passing(..)) && Instant::now() >= until;
+                failure = Some(worse(failure, error.about(address)));
+                if hopeless {
+                    break;
+                }
+            }
+        }
+    }
+    if let Some(mut connection) = connection {
+        let _ = tokio::time::timeout(Duration::from_secs(1), connection.quit()).await;
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+/// What is worth another try counts for all.
+fn worse(one: Option<Failure>, other: Failure) -> Failure {
+    match one {
+        Some(one @ Failure::Passing(..)) => one,
+        Some(one) if matches!(other, Failure::Final(_)) => one,
+        _ => other,
+    }
+}
+
+async fn deliver(
+    connection: &mut Option<AsyncSmtpConnection>,
+    smtp: &SmtpSpec,
+    envelope: &Envelope,
+    bytes: &[u8],
+) -> Result<(), Failure> {
+    // A connection that an error has closed is made anew.
+    let mut current = match connection.take().filter(|connection| !connection.has_broken()) {
+        Some(current) => current,
+        None => connect(smtp).await?,
+    };
+    current.send(envelope, bytes).await.map_err(failure)?;
+    *connection = Some(current);
+    Ok(())
+}
+
+async fn connect(smtp: &SmtpSpec) -> Result<AsyncSmtpConnection, Failure> {
+    let hello = ClientId::Domain("heddle.local".to_owned());
+    let tls = match smtp.tls {
+        SmtpTls::None => None,
+        SmtpTls::Starttls | SmtpTls::Implicit => Some(tls(smtp).await?),
+    };
+    let (from_the_start, upgrade) = if smtp.tls == SmtpTls::Implicit {
+        (tls, None)
+    } else {
+        (None, tls)
+    };
+    let place = (smtp.host.as_str(), smtp.port());
+    let mut connection = AsyncSmtpConnection::connect_tokio1(place, Some(MAIL_TIMEOUT), &hello, from_the_start, None)
+        .await
+        .map_err(failure)?;
+    if let Some(tls) = upgrade {
+        connection.starttls(tls, &hello).await.map_err(failure)?;
+    }
+    if let (Some(username), Some(password)) = (&smtp.username, &smtp.password) {
+        let credentials = Credentials::new(username.clone(), password.clone());
+        connection
+            .auth(&[Mechanism::Plain, Mechanism::Login], &credentials)
+            .await
+            .map_err(failure)?;
+    }
+    Ok(connection)
+}
+
+/// The system's certificates are read from files: not on a thread that serves.
+async fn tls(smtp: &SmtpSpec) -> Result<TlsParameters, Failure> {
+    let (host, ca) = (smtp.host.clone(), smtp.ca.clone());
+    let made = tokio::task::spawn_blocking(move || {
+        let mut builder = TlsParameters::builder(host);
+        if let Some(ca) = ca {
+            builder = builder.add_root_certificate(Certificate::from_pem(ca.as_bytes())?);
+        }
+        builder.build()
+    });
+    match made.await {
+        Ok(Ok(tls)) => Ok(tls),
+        Ok(Err(error)) => Err(failure(error)),
+        Err(error) => Err(Failure::passing(error.to_string())),
+    }
+}
+
+/// 5yz is an answer that another try does not change (RFC 5321, 4.2.1); a server that does not offer what the channel
+/// asks for may be mended.
+fn failure(error: Error) -> Failure {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(source) = cause {
+        let said = source.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = source.source();
+    }
+    let text = heddle_domain::notify::message::one_line(&text, 500);
+    if error.is_permanent() {
+        Failure::Final(text)
+    } else {
+        Failure::passing(text)
+    }
+}
+
+/// Writes a mail whole or not at all: whoever looks for `*.eml` never sees half of one.
+async fn write(directory: &Path, mail: &Mail<'_>, index: usize, bytes: &[u8]) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::passing(format!("the mail cannot be written: {error}"));
+    tokio::fs::create_dir_all(directory).await.map_err(failed)?;
+    let name = format!("{}-{}-{index}", mail.now.format("%Y%m%dT%H%M%S%3f"), mail.id);
+    let temporary = directory.join(format!("{name}.new"));
+    tokio::fs::write(&temporary, bytes).await.map_err(failed)?;
+    tokio::fs::rename(&temporary, directory.join(format!("{name}.eml")))
+        .await
+        .map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(subject: &str, text: &str, from: Option<&str>, to: &str) -> Result<String, Failure> {
+        let words = Words {
+            subject: subject.into(),
+            text: text.into(),
+        };
+        let mail = Mail {
+            id: Uuid::nil(),
+            words: &words,
+            now: Time::UNIX_EPOCH,
+        };
+        let channel = ChannelSpec {
+            from: from.map(str::to_owned),
+            ..ChannelSpec::default()
+        };
+        mail.for_address(&channel, 0, to)
+            .map(|(_, bytes)| String::from_utf8(bytes).unwrap())
+    }
+
+    fn head(mail: &str) -> &str {
+        mail.split_once("\r\n\r\n").unwrap().0
+    }
+
+    #[test]
+    fn a_mail_is_ascii_and_names_its_notification() {
+        let mail = made(
+            "größer 失敗",
+            "日本語\n.\nend",
+            Some("Öps <ops@example.com>"),
+            "a@example.com",
+        )
+        .unwrap();
+        assert!(mail.is_ascii(), "{mail}");
+        for line in [
+            "To: a@example.com",
+            "X-Heddle-Notification: 00000000-",
+            "Auto-Submitted: auto-generated",
+        ] {
+            assert!(head(&mail).contains(line), "{line} is missing in {mail}");
+        }
+        assert!(head(&mail).contains("Subject: =?utf-8?"), "{mail}");
+    }
+
+    #[test]
+    fn nothing_gets_into_the_head() {
+        for subject in [
+            "x\r\nBcc: b@example.com",
+            "x\nBcc: b@example.com",
+            "x\rBcc: b@example.com",
+        ] {
+            let mail = made(
+                subject,
+                "text",
+                Some("a\r\nBcc: b@example.com <a@example.com>"),
+                "a@example.com",
+            )
+            .unwrap();
+            let lines: Vec<&str> = head(&mail).split(['\r', '\n']).collect();
+            assert!(!lines.iter().any(|line| line.starts_with("Bcc")), "{mail}");
+        }
+        assert!(made("s", "t", None, "a@example.com\r\nRCPT TO:<b@example.com>").is_err());
+    }
+
+    #[test]
+    fn what_may_yet_arrive_is_tried_again() {
+        let passing = || Failure::passing("later");
+        let last = || Failure::Final("never".into());
+        assert!(matches!(worse(None, last()), Failure::Final(_)));
+        assert!(matches!(worse(Some(last()), passing()), Failure::Passing(..)));
+        assert!(matches!(worse(Some(passing()), last()), Failure::Passing(..)));
+    }
+}

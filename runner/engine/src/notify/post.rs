@@ -1,0 +1,137 @@
+//! A POST of JSON under the outbound policy: bounded in time by the caller, in size here, redirects checked.
+
+use std::time::Duration;
+
+use heddle_sandbox::{OutboundPolicy, outbound};
+use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use reqwest::{Client, StatusCode, Url};
+
+use super::send::Failure;
+
+/// How much of an answer is read where it says what came of it.
+pub(super) const ANSWER_MAX_BYTES: usize = 64 * 1024;
+/// How much of an answer that is an error is read and told.
+const EXCERPT_MAX_BYTES: usize = 2 * 1024;
+const EXCERPT_MAX_CHARS: usize = 300;
+/// How many redirects are followed.
+const REDIRECTS_MAX: usize = 5;
+/// The longest that a receiver may ask us to wait.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+
+/// An answer that is a success.
+pub(super) struct Answer {
+    response: reqwest::Response,
+}
+
+impl Answer {
+    /// Its body as JSON.
+    pub(super) async fn json(self) -> Result<serde_json::Value, Failure> {
+        match outbound::read_bounded(self.response, ANSWER_MAX_BYTES).await {
+            Ok(Some(bytes)) => serde_json::from_slice(&bytes)
+                .map_err(|error| Failure::passing(format!("the answer is not JSON: {error}"))),
+            Ok(None) => Err(Failure::passing(format!(
+                "the answer has more than {ANSWER_MAX_BYTES} bytes"
+            ))),
+            Err(error) => Err(Failure::passing(chain(&error))),
+        }
+    }
+}
+
+/// Posts a body; 2xx is a success whose body is not read.
+///
+/// 410 says that nobody wants to hear more. 307 and 308 are followed, to addresses that the policy allows; other
+/// redirects would turn the POST into a GET, and are errors.
+pub(super) async fn post(
+    (policy, client): &(OutboundPolicy, Client),
+    url: &Url,
+    headers: &HeaderMap,
+    body: &str,
+) -> Result<Answer, Failure> {
+    let mut url = url.clone();
+    for _ in 0..=REDIRECTS_MAX {
+        policy
+            .check_url(&url)
+            .map_err(|refused| Failure::Final(refused.to_string()))?;
+        let request = client.post(url.clone()).headers(headers.clone()).body(body.to_owned());
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) => {
+                return Err(match outbound::refusal(&error) {
+                    // A name that cannot be resolved now may be later.
+                    Some(refused @ outbound::Refused::Unresolved { .. }) => Failure::passing(refused.to_string()),
+                    Some(refused) => Failure::Final(refused.to_string()),
+                    None => Failure::passing(chain(&error)),
+                });
+            }
+        };
+        let status = response.status();
+        if status.is_success() {
+            return Ok(Answer { response });
+        }
+        if status.is_redirection() {
+            url = redirected(policy, &url, &response)?;
+            continue;
+        }
+        return Err(refused(status, response).await);
+    }
+    Err(Failure::passing(format!("more than {REDIRECTS_MAX} redirects")))
+}
+
+fn redirected(policy: &OutboundPolicy, url: &Url, response: &reqwest::Response) -> Result<Url, Failure> {
+    let status = response.status();
+    let location = response
+        .headers()
+        .get(LOCATION)
+        .and_then(|value| value.to_str().ok())
+        .ok_or_else(|| Failure::passing(format!("{status} without a place to go to")))?;
+    let next = url
+        .join(location)
+        .map_err(|error| Failure::passing(format!("{status} to what is no URL: {error}")))?;
+    if let Err(refused) = policy.check_url(&next) {
+        return Err(Failure::Final(format!("redirected, which is refused: {refused}")));
+    }
+    if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
+        return Err(Failure::passing(format!(
+            "{status}: only 307 and 308 are followed; the channel needs the new address"
+        )));
+    }
+    Ok(next)
+}
+
+async fn refused(status: StatusCode, response: reqwest::Response) -> Failure {
+    let again = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok())
+        .map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+    let excerpt = match outbound::read_bounded(response, EXCERPT_MAX_BYTES).await {
+        Ok(Some(bytes)) => {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            heddle_domain::notify::message::one_line(&text, EXCERPT_MAX_CHARS)
+        }
+        _ => String::new(),
+    };
+    let said = if excerpt.is_empty() {
+        status.to_string()
+    } else {
+        format!("{status}: {excerpt}")
+    };
+    if status == StatusCode::GONE {
+        return Failure::Final(format!(
+            "{said}: the receiver wants to hear no more; it is not tried again"
+        ));
+    }
+    Failure::Passing(said, again)
+}
+
+/// An error with its causes, without the URL: it may hold a secret.
+fn chain(error: &reqwest::Error) -> String {
+    let mut text = String::from("the request failed");
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,316 @@
+//! Sending what is due: each notification in a task of its own, with an end to every try.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
+use heddle_domain::notify::message::Message;
+use heddle_domain::notify::{Event, retry_after};
+use heddle_sandbox::OutboundPolicy;
+use heddle_store::outbox::{NewNotification, Outgoing, Sent};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Url};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{LANE_MAX, SENDS_MAX, chat, mail, post, sign};
+use crate::{EngineError, Inner};
+
+/// How long a try may take: a POST, and a mail to many.
+const POST_TIMEOUT: Duration = Duration::from_secs(20);
+const MAILS_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often recording what came of a try is tried; after that the row is found under this node's lease and sent again.
+const RECORD_TRIES_MAX: u32 = 10;
+const RECORD_AGAIN_AFTER: Duration = Duration::from_millis(300);
+
+/// Why a message did not arrive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Another try would not change it.
+    Final(String),
+    /// Another try may; not before the receiver says.
+    Passing(String, Option<Duration>),
+}
+
+impl Failure {
+    pub(super) fn passing(why: impl Into<String>) -> Self {
+        Self::Passing(why.into(), None)
+    }
+
+    /// The same, naming whom it is about.
+    pub(super) fn about(self, whom: &str) -> Self {
+        match self {
+            Self::Final(why) => Self::Final(format!("{whom}: {why}")),
+            Self::Passing(why, after) => Self::Passing(format!("{whom}: {why}"), after),
+        }
+    }
+}
+
+impl Inner {
+    /// Takes what is due, as far as there is room; whether there may be more.
+    pub(super) async fn send_due(self: &Arc<Self>) -> Result<bool, EngineError> {
+        let (busy, in_hand) = {
+            let in_hand = self.notifier.in_hand.lock();
+            let mut busy: BTreeMap<String, i64> = BTreeMap::new();
+            for lane in in_hand.values() {
+                *busy.entry(lane.clone()).or_default() += 1;
+            }
+            (busy, in_hand.keys().copied().collect::<Vec<Uuid>>())
+        };
+        let room = SENDS_MAX.saturating_sub(in_hand.len());
+        if room == 0 {
+            // Whoever ends rings.
+            return Ok(false);
+        }
+        let lease = self.lease();
+        let taken = self
+            .store
+            .take_outgoing(lease, LANE_MAX as i64, room as i64, &busy, &in_hand)
+            .await?;
+        let more = !taken.is_empty();
+        for outgoing in taken {
+            self.notifier.in_hand.lock().insert(outgoing.id, outgoing.lane.clone());
+            let inner = self.clone();
+            self.tracker.spawn(async move {
+                let (id, lane) = (outgoing.id, outgoing.lane.clone());
+                inner.send_one(outgoing, lease).await;
+                tracing::debug!(%id, lane, "a notification has been tried");
+                inner.notifier.in_hand.lock().remove(&id);
+                inner.notifier.bell.notify_one();
+            });
+        }
+        Ok(more)
+    }
+
+    async fn send_one(&self, outgoing: Outgoing, lease: i64) {
+        let channel = if is_url(&outgoing.channel) {
+            Ok(None)
+        } else {
+            match self.store.open_channel(&self.keys, &outgoing.channel).await {
+                Ok(Some(channel)) => Ok(Some(channel)),
+                Ok(None) => Err(Failure::Final(format!("there is no channel `{}`", outgoing.channel))),
+                Err(error) => Err(Failure::passing(format!("the channel cannot be read: {error}"))),
+            }
+        };
+        let mut delivered = Vec::new();
+        let result = match channel {
+            Ok(channel) => self.deliver(&outgoing, channel.as_ref(), &mut delivered).await,
+            Err(failure) => Err(failure),
+        };
+        let now = self.now();
+        let sent = match result {
+            Ok(()) => Sent::Done,
+            Err(Failure::Final(why)) => Sent::Failed(why),
+            Err(Failure::Passing(why, asked)) => match retry_after(outgoing.attempts + 1, self.chance.bits()) {
+                Some(wait) => {
+                    let wait = wait.max(asked.unwrap_or_default());
+                    Sent::Later(why, now + chrono::TimeDelta::from_std(wait).unwrap_or_default())
+                }
+                None => Sent::Failed(format!("{why}; it has been tried {} times", outgoing.attempts + 1)),
+            },
+        };
+        self.record_sent(&outgoing, lease, &sent, &delivered).await;
+    }
+
+    async fn record_sent(&self, outgoing: &Outgoing, lease: i64, sent: &Sent, delivered: &[String]) {
+        match sent {
+            Sent::Done => {}
+            Sent::Failed(why) => {
+                tracing::warn!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, "people were not told");
+            }
+            Sent::Later(why, at) => {
+                tracing::info!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, again = %at, "people were not told yet");
+            }
+        }
+        for attempt in 1..=RECORD_TRIES_MAX {
+            let now = self.now();
+            match self
+                .store
+                .finish_outgoing(outgoing.id, lease, sent, delivered, now)
+                .await
+            {
+                Ok(true) => return,
+                Ok(false) => {
+                    tracing::info!(notification = %outgoing.id, "another node has taken it; it may arrive twice");
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, attempt, notification = %outgoing.id, "what came of a message cannot be recorded");
+                    tokio::time::sleep(RECORD_AGAIN_AFTER).await;
+                }
+            }
+        }
+    }
+
+    /// Sends a test message: once, with the answer recorded whatever it is.
+    pub(super) async fn send_test(
+        self: &Arc<Self>,
+        row: NewNotification,
+        channel: ChannelSpec,
+    ) -> Result<(), EngineError> {
+        let lease = self.lease();
+        let outgoing = Outgoing {
+            id: row.id,
+            channel: row.channel.clone(),
+            lane: row.lane.clone(),
+            event: row.event,
+            run: None,
+            facts: row.facts.clone(),
+            payload: None,
+            recipients: row.recipients.clone(),
+            attempts: 0,
+        };
+        // In hand before it can be seen, so that this node's own loop leaves it alone.
+        self.notifier.in_hand.lock().insert(row.id, row.lane.clone());
+        let sent = async {
+            self.store.begin_outgoing(row, lease).await?;
+            let mut delivered = Vec::new();
+            let sent = match self.deliver(&outgoing, Some(&channel), &mut delivered).await {
+                Ok(()) => Sent::Done,
+                Err(Failure::Final(why) | Failure::Passing(why, _)) => Sent::Failed(why),
+            };
+            self.record_sent(&outgoing, lease, &sent, &delivered).await;
+            Ok(())
+        }
+        .await;
+        self.notifier.in_hand.lock().remove(&outgoing.id);
+        sent
+    }
+
+    async fn deliver(
+        &self,
+        outgoing: &Outgoing,
+        channel: Option<&ChannelSpec>,
+        delivered: &mut Vec<String>,
+    ) -> Result<(), Failure> {
+        let Some(channel) = channel else {
+            let body = outgoing.payload.clone().unwrap_or_else(|| "null".to_owned());
+            return within(POST_TIMEOUT, async {
+                let url = parse(&outgoing.channel)?;
+                let headers = headers(outgoing.id, self.now().timestamp(), None, &body)?;
+                post::post(&self.notifier.public, &url, &headers, &body).await.map(drop)
+            })
+            .await;
+        };
+        let words = outgoing
+            .facts
+            .message(channel.subject.as_deref(), channel.text.as_deref());
+        match channel.kind {
+            None => Err(Failure::Final("the channel has no kind".into())),
+            Some(ChannelKind::Email) => {
+                let mail = mail::Mail {
+                    id: outgoing.id,
+                    words: &words,
+                    now: self.now(),
+                };
+                let mail_dir = self.config.notify.mail_dir.as_deref();
+                let until = Instant::now() + MAILS_TIMEOUT;
+                mail::send(channel, &mail, &outgoing.recipients, delivered, mail_dir, until).await
+            }
+            Some(kind) => within(POST_TIMEOUT, self.deliver_by_post(kind, outgoing, channel, &words)).await,
+        }
+    }
+
+    async fn deliver_by_post(
+        &self,
+        kind: ChannelKind,
+        outgoing: &Outgoing,
+        channel: &ChannelSpec,
+        words: &Message,
+    ) -> Result<(), Failure> {
+        let way: &(OutboundPolicy, Client) = if channel.allow_private {
+            &self.notifier.private
+        } else {
+            &self.notifier.public
+        };
+        let url = parse(channel.url.as_deref().unwrap_or_default())?;
+        let now = self.now();
+        if kind == ChannelKind::Webhook {
+            let body = match (&outgoing.payload, outgoing.event) {
+                (Some(run), Event::Callback) => run.clone(),
+                _ => webhook_body(outgoing, words).to_string(),
+            };
+            let headers = headers(outgoing.id, now.timestamp(), channel.secret.as_deref(), &body)?;
+            return post::post(way, &url, &headers, &body).await.map(drop);
+        }
+        let (url, body) = chat::request(kind, &url, channel.secret.as_deref(), words, now);
+        let body = body.to_string();
+        let headers = headers(outgoing.id, now.timestamp(), None, &body)?;
+        let answer = post::post(way, &url, &headers, &body).await?;
+        if kind == ChannelKind::Slack {
+            return Ok(());
+        }
+        chat::verdict(kind, &answer.json().await?)
+    }
+}
+
+/// What a webhook is sent: type, timestamp and data, as the Standard Webhooks specification recommends.
+fn webhook_body(outgoing: &Outgoing, words: &Message) -> Value {
+    let mut data = serde_json::to_value(&outgoing.facts).unwrap_or_default();
+    data["id"] = json!(outgoing.id);
+    data["subject"] = json!(words.subject);
+    data["text"] = json!(words.text);
+    let about = if outgoing.facts.task.is_some() {
+        "task"
+    } else if outgoing.facts.run.is_some() {
+        "run"
+    } else if outgoing.facts.group.is_some() {
+        "group"
+    } else {
+        "channel"
+    };
+    json!({
+        "type": format!("{about}.{}", outgoing.event.as_str()),
+        "timestamp": outgoing.facts.at,
+        "data": data,
+    })
+}
+
+/// The headers of a POST: the id by which a receiver knows a repeat, and the signature.
+fn headers(id: Uuid, timestamp_seconds: i64, secret: Option<&str>, body: &str) -> Result<HeaderMap, Failure> {
+    let id = id.to_string();
+    let mut pairs = vec![
+        ("webhook-id", id.clone()),
+        ("webhook-timestamp", timestamp_seconds.to_string()),
+        ("idempotency-key", id.clone()),
+        ("user-agent", concat!("heddle/", env!("CARGO_PKG_VERSION")).to_owned()),
+    ];
+    if let Some(secret) = secret {
+        let signature = sign::webhook(secret, &id, timestamp_seconds, body)
+            .ok_or_else(|| Failure::Final("the channel's secret is none".into()))?;
+        pairs.push(("webhook-signature", signature));
+    }
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    for (name, value) in pairs {
+        let value = HeaderValue::from_str(&value).map_err(|error| Failure::Final(error.to_string()))?;
+        headers.insert(HeaderName::from_static(name), value);
+    }
+    Ok(headers)
+}
+
+async fn within(limit: Duration, sending: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    tokio::time::timeout(limit, sending)
+        .await
+        .unwrap_or_else(|_| Err(Failure::passing(format!("no answer within {} s", limit.as_secs()))))
+}
+
+fn parse(url: &str) -> Result<Url, Failure> {
+    Url::parse(url).map_err(|error| Failure::Final(format!("this is no URL: {error}")))
+}
+
+/// Whether a callback goes to a URL, not to a channel.
+pub(super) fn is_url(target: &str) -> bool {
+    target.contains("://")
+}
+
+/// A target as it may be logged: of a URL no more than its host.
+fn shown(target: &str) -> String {
+    if is_url(target) {
+        heddle_store::notification::lane_of_url(target)
+    } else {
+        target.to_owned()
+    }
+}

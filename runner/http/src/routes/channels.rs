@@ -1,0 +1,137 @@
+//! Channels: where people are told.
+
+use heddle_domain::notify::channel::ChannelSpec;
+use heddle_store::channel::{CHANNELS_MAX, ChannelPut, ChannelRow};
+use serde::Serialize;
+
+use super::notifications::NotificationView;
+use crate::access::Access;
+use crate::moment::Moment;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request, no_content, ok, put};
+use crate::shapes::List;
+use crate::table::{Method, Pace, Route};
+
+/// A channel as the API shows it: nothing of it is secret.
+#[derive(Serialize)]
+struct ChannelView {
+    name: String,
+    #[serde(flatten)]
+    shown: ChannelSpec,
+    created_at: Moment,
+    updated_at: Moment,
+}
+
+impl From<ChannelRow> for ChannelView {
+    fn from(row: ChannelRow) -> Self {
+        Self {
+            name: row.name,
+            shown: row.shown,
+            created_at: row.created_at.into(),
+            updated_at: row.updated_at.into(),
+        }
+    }
+}
+
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(
+            Method::Get,
+            "/v1/channels",
+            Access::View,
+            "List channels, without what is secret of them",
+            list,
+        )
+        .list()
+        .answers(200, "ChannelList"),
+        Route::new(
+            Method::Put,
+            "/v1/channels/{name}",
+            Access::Admin,
+            "Create or change a channel",
+            save,
+        )
+        .detail(
+            "Secrets, passwords and the URLs of chat robots are kept encrypted and never shown again; what a change \
+                 leaves out of them, or gives as it was shown, stays as it is. An empty secret stands for none.",
+        )
+        .takes_spec("ChannelSpec")
+        .answers_put("Channel")
+        .problem(409, "there are as many channels as there may be"),
+        Route::new(
+            Method::Get,
+            "/v1/channels/{name}",
+            Access::View,
+            "Get a channel, without what is secret of it",
+            get,
+        )
+        .answers(200, "Channel"),
+        Route::new(
+            Method::Delete,
+            "/v1/channels/{name}",
+            Access::Admin,
+            "Delete a channel",
+            delete,
+        )
+        .detail("Groups that name it go on; what is to be told there fails and says so.")
+        .answers_empty(204),
+        Route::new(
+            Method::Post,
+            "/v1/channels/{name}/test",
+            Access::Operate,
+            "Send a test message, and see what comes of it",
+            test,
+        )
+        .detail("Tried once, at once: the answer is the notification, `sent` or `failed` with the reason.")
+        .answers(200, "Notification")
+        .pace(Pace::Waits),
+    ]
+}
+
+async fn list(request: Request) -> Outcome {
+    let page = request.app.store.channels(request.cursor(), request.limit()?).await?;
+    ok(&List::<ChannelView> {
+        items: page.items.into_iter().map(Into::into).collect(),
+        next_cursor: page.next,
+    })
+}
+
+async fn save(mut request: Request) -> Outcome {
+    let name = request.new_name("name")?;
+    let spec: ChannelSpec = request.body(true).await?;
+    let app = &request.app;
+    let done = app
+        .store
+        .put_channel(request.by(), &app.secret_keys, &*app.chance, &name, spec)
+        .await?;
+    match done {
+        ChannelPut::Invalid(faults) => Err(Problem::invalid(faults)),
+        ChannelPut::TooMany => Err(Problem::conflict(format!("there are {CHANNELS_MAX} channels already"))),
+        ChannelPut::Done(done) => put(done.created, &ChannelView::from(done.row)),
+    }
+}
+
+async fn get(request: Request) -> Outcome {
+    let name = request.name("name", "channel")?;
+    let row = request.app.store.channel(&name).await?;
+    ok(&ChannelView::from(
+        row.ok_or_else(|| Problem::not_found("channel", &name))?,
+    ))
+}
+
+async fn delete(request: Request) -> Outcome {
+    let name = request.name("name", "channel")?;
+    if request.app.store.delete_channel(request.by(), &name).await? {
+        no_content()
+    } else {
+        Err(Problem::not_found("channel", &name))
+    }
+}
+
+async fn test(request: Request) -> Outcome {
+    let name = request.name("name", "channel")?;
+    let id = request.app.engine.test_channel(name.to_string()).await?;
+    let row = request.app.store.notification(id).await?;
+    let row = row.ok_or_else(|| Problem::not_found("notification", &id.to_string()))?;
+    ok(&NotificationView::whole(row))
+}

@@ -1,0 +1,41 @@
+-- take_outgoing: takes notifications that are due, a few of each lane, under a node's lease.
+--
+-- Lanes are found by skipping from one to the next in the index, so that one lane with a hundred thousand rows costs as
+-- little as one with a single row, and none can fill the batch.
+--
+-- Locking: rows of *outgoing* that are due, skipping locked ones: two nodes take different rows, and nobody waits. A row
+-- belongs to a node while its lease is good by the database's clock, as in *running*; what a dead node held is due again
+-- at once. A row under the node's own lease that it does not have in hand ($6) is one whose taking it never heard of. A
+-- digest that has been taken does not grow any more: whoever adds to it locks the row first and looks.
+WITH RECURSIVE lanes AS (
+    (SELECT lane FROM heddle.outgoing ORDER BY lane LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.lane FROM heddle.outgoing o WHERE o.lane > l.lane ORDER BY o.lane LIMIT 1)
+      FROM lanes l WHERE l.lane IS NOT NULL
+),
+due AS MATERIALIZED (
+    SELECT d.notification
+      FROM lanes l
+      LEFT JOIN UNNEST($4::text[], $5::bigint[]) AS b (lane, busy) ON b.lane = l.lane
+     CROSS JOIN LATERAL (
+           SELECT o.notification
+             FROM heddle.outgoing o
+            WHERE o.lane = l.lane AND o.due_at <= clock_timestamp() AND o.notification <> ALL ($6)
+              AND (o.lease IN (0, $1)
+                   OR NOT EXISTS (SELECT FROM heddle.nodes n
+                                   WHERE n.lease = o.lease AND n.expires_at > clock_timestamp()))
+            ORDER BY o.due_at
+            LIMIT greatest($2::bigint - coalesce(b.busy, 0), 0)
+              FOR UPDATE SKIP LOCKED) d
+     WHERE l.lane IS NOT NULL
+     LIMIT $3
+),
+taken AS (
+    UPDATE heddle.outgoing o SET lease = $1, digest = false
+      FROM due WHERE o.notification = due.notification
+    RETURNING o.notification, o.lane
+)
+SELECT n.id AS "id!", n.channel AS "channel!", t.lane AS "lane!", n.event AS "event!", n.run AS "run?",
+       n.facts AS "facts!", n.payload AS "payload?", n.attempts AS "attempts!",
+       ARRAY(SELECT r FROM UNNEST(n.recipients) AS r WHERE r <> ALL (n.delivered)) AS waiting
+  FROM taken t JOIN heddle.notifications n ON n.id = t.notification

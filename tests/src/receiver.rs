@@ -1,0 +1,95 @@
+//! A receiver of webhooks that answers as it is told.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::sink::{Request, read_request};
+
+/// How a request is answered.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// With a status.
+    Status(u16),
+    /// With a status and an address to go to.
+    Redirect(u16, String),
+    /// With a status and JSON.
+    Json(u16, String),
+    /// With a status and a body that does not end before a gigabyte.
+    Endless(u16),
+    /// Not at all.
+    Silence,
+}
+
+/// The receiver.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    /// Where it is, `http://127.0.0.1:1234`.
+    pub url: String,
+    answer: watch::Sender<Answer>,
+    requests: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Receiver {
+    /// Starts it; it ends with the test's runtime.
+    pub async fn start(answer: Answer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let (answer, answers) = watch::channel(answer);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = requests.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, seen.clone(), answers.clone()));
+            }
+        });
+        Self { url, answer, requests }
+    }
+
+    /// From now on, answers so.
+    pub fn answers(&self, answer: Answer) {
+        self.answer.send_replace(answer);
+    }
+
+    /// What has come in so far.
+    pub fn requests(&self) -> Vec<Request> {
+        self.requests.lock().expect("nobody panics with it").clone()
+    }
+}
+
+async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Request>>>, answers: watch::Receiver<Answer>) -> Option<()> {
+    let request = read_request(&mut stream).await?;
+    seen.lock().ok()?.push(request);
+    let answer = answers.borrow().clone();
+    let (status, headers, body) = match answer {
+        Answer::Status(status) => (status, String::new(), String::new()),
+        Answer::Redirect(status, to) => (status, format!("location: {to}\r\n"), String::new()),
+        Answer::Json(status, body) => (status, String::new(), body),
+        Answer::Endless(status) => return endless(stream, status).await,
+        Answer::Silence => {
+            // Until the other side has had enough.
+            let mut rest = Vec::new();
+            let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest).await;
+            return None;
+        }
+    };
+    let head = format!(
+        "HTTP/1.1 {status} As told\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.ok()?;
+    stream.shutdown().await.ok()
+}
+
+async fn endless(mut stream: TcpStream, status: u16) -> Option<()> {
+    const GIGABYTE: u64 = 1 << 30;
+    let head = format!("HTTP/1.1 {status} As told\r\ncontent-length: {GIGABYTE}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.ok()?;
+    let piece = vec![b'x'; 64 * 1024];
+    for _ in 0..GIGABYTE / piece.len() as u64 {
+        stream.write_all(&piece).await.ok()?;
+    }
+    Some(())
+}
