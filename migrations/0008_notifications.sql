@@ -28,7 +28,7 @@ ALTER TABLE heddle.notices
     ADD COLUMN group_id    bigint,
     ADD COLUMN revision_id bigint,
     ADD COLUMN item        integer,
-    ADD COLUMN attempt     smallint,
+    ADD COLUMN attempt     integer,
     -- When a retry begins.
     ADD COLUMN due_at      timestamptz,
     -- The schedule, or the queue, that it is about.

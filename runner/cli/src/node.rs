@@ -81,7 +81,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         .await
         .context("the schema cannot be brought up to date")?;
     require_keys(&store, &keys).await?;
-    require_tokens(&config, &store, !device_keys.is_empty(), NodeClock::own()).await?;
+    require_tokens(&config, &store, !device_keys.is_empty(), clock.own()).await?;
     let private_hosts = config.options.allow_private.as_deref().unwrap_or_default();
     let program = std::env::current_exe().context("cannot find the program itself")?;
     let compiler = CompilerCommand {

@@ -114,7 +114,7 @@ pub(crate) async fn insert_notices_in(
              covers, at)
          SELECT n.event, n.group_id, n.revision_id, n.run, n.task, n.item, n.attempt, n.due_at, n.about, n.with_run,
                 coalesce(string_to_array(n.covers, ',')::smallint[], '{}'), $13
-           FROM UNNEST($1::text[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::integer[], $7::smallint[],
+           FROM UNNEST($1::text[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::integer[], $7::integer[],
                        $8::timestamptz[], $9::text[], $10::boolean[], $11::text[], $12::text[])
              AS n (event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers, task_name)
           WHERE n.event <> 'recovered'
@@ -125,7 +125,7 @@ pub(crate) async fn insert_notices_in(
         &column!(one, _notice => one.run.map(|run| run.0)) as &[Option<Uuid>],
         &column!(_one, notice => notice.task.map(|task| task as i16)) as &[Option<i16>],
         &column!(_one, notice => notice.item.map(|item| item as i32)) as &[Option<i32>],
-        &column!(_one, notice => notice.attempt.map(|attempt| attempt as i16)) as &[Option<i16>],
+        &column!(_one, notice => notice.attempt.map(|attempt| attempt as i32)) as &[Option<i32>],
         &column!(_one, notice => notice.due) as &[Option<Time>],
         &column!(one, _notice => one.about.clone()) as &[Option<String>],
         &column!(_one, notice => notice.with_run),
@@ -191,7 +191,7 @@ impl Store {
                         event: named,
                         task: row.task.map(|task| task as u16),
                         item: row.item.and_then(|item| u32::try_from(item).ok()),
-                        attempt: row.attempt.map(|attempt| attempt as u16),
+                        attempt: row.attempt.map(|attempt| attempt as u32),
                         due: row.due_at,
                         with_run: row.with_run,
                         covers: row.covers.into_iter().map(|task| task as u16).collect(),
@@ -314,7 +314,7 @@ impl Store {
                     run: RunId(row.run),
                     at: AttemptKey {
                         key: TaskKey::from_numbers(row.task, row.item),
-                        attempt: row.attempt as u16,
+                        attempt: row.attempt as u32,
                     },
                     kind: row.error_kind.and_then(ErrorKind::from_number),
                     message: row.message.unwrap_or_default(),
@@ -332,7 +332,7 @@ impl Store {
             run.0,
             at.key.task as i16,
             at.key.item_number(),
-            at.attempt as i16,
+            at.attempt as i32,
             limit
         )
         .fetch_all(&self.pool)

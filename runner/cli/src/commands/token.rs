@@ -83,7 +83,7 @@ pub(crate) fn sign(sign: &Sign, output: Format) -> Result<ExitCode> {
             Span::from_secs(DEVICE_TOKEN_MAX.as_secs())
         )));
     }
-    let now = heddle_engine::NodeClock::own();
+    let now = heddle_engine::NodeClock::default().own();
     let expires_at = now + span.chrono();
     let token = signer.sign(&sign.uid, expires_at);
     // What nodes would not take is no token.

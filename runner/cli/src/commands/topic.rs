@@ -294,7 +294,7 @@ fn pieces(path: &Path) -> Result<impl Stream<Item = std::io::Result<Bytes>> + Se
 async fn fill_topic(session: &Session, fill: Fill) -> Result<ExitCode> {
     let due = match (&fill.day, fill.due.as_deref()) {
         (Some(day), _) => day.clone(),
-        (None, Some("now") | None) => NodeClock::own().to_rfc3339(),
+        (None, Some("now") | None) => NodeClock::default().own().to_rfc3339(),
         (None, Some(due)) => due.to_owned(),
     };
     let made = Arc::new(AtomicU64::new(0));

@@ -61,7 +61,7 @@ pub struct Facts {
     /// Which item of a mapped task, from 0.
     pub item: Option<u32>,
     /// Which attempt, from 1.
-    pub attempt: Option<u16>,
+    pub attempt: Option<u32>,
     /// What went wrong.
     pub error: Option<String>,
     /// `failed`, `timeout`, `trap`, ...

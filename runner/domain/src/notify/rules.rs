@@ -71,7 +71,7 @@ pub struct Notice {
     /// The item of a mapped task.
     pub item: Option<u32>,
     /// The attempt that comes next, of [`NotifyEvent::Retrying`].
-    pub attempt: Option<u16>,
+    pub attempt: Option<u32>,
     /// When that begins.
     pub due: Option<Time>,
     /// The run has come to the same end at the same moment: who is told that is not told this as well.
