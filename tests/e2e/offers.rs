@@ -249,13 +249,13 @@ async fn views() {
     }
     for (path, pointer) in [
         ("/v1/assignments?state=lost", "/state"),
-        ("/v1/assignments?from=soon", "/from"),
-        ("/v1/offers/occurrences?from=2026-02-01&to=2026-01-01", "/to"),
-        ("/v1/offers/occurrences?from=2020-01-01&to=2026-01-01", "/from"),
+        ("/v1/offers/occurrences?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "/to"),
+        ("/v1/offers/occurrences?from=2020-01-01T00:00:00Z&to=2026-01-01T00:00:00Z", "/from"),
         ("/v1/offers/occurrences?audience=team", "/audience"),
     ] {
         node.get(path).await.expect_problem(422, &[pointer]);
     }
+    node.get("/v1/assignments?from=soon").await.expect_status(400);
     // An offer that changed its audience is found by whom it was given to.
     let spec = json!({"audience": "gid_other", "anchor": "2020-01-01T00:00:00Z", "every": "1h"});
     node.put("/v1/offers/hourly", spec).await.expect_status(200);

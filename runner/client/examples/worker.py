@@ -84,7 +84,8 @@ def do(heddle, claim):
         try:
             output = work(claim["params"], claim["context"], stopped)
         except Exception as error:
-            report = lambda: heddle.on_claim(claim, "fail", error=str(error))
+            reason = str(error)  # `error` is gone when this block ends
+            report = lambda: heddle.on_claim(claim, "fail", error=reason)
         else:
             if stopped.is_set():
                 return
