@@ -249,8 +249,14 @@ async fn views() {
     }
     for (path, pointer) in [
         ("/v1/assignments?state=lost", "/state"),
-        ("/v1/offers/occurrences?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "/to"),
-        ("/v1/offers/occurrences?from=2020-01-01T00:00:00Z&to=2026-01-01T00:00:00Z", "/from"),
+        (
+            "/v1/offers/occurrences?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z",
+            "/to",
+        ),
+        (
+            "/v1/offers/occurrences?from=2020-01-01T00:00:00Z&to=2026-01-01T00:00:00Z",
+            "/from",
+        ),
         ("/v1/offers/occurrences?audience=team", "/audience"),
     ] {
         node.get(path).await.expect_problem(422, &[pointer]);

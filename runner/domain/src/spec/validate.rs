@@ -244,7 +244,8 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
             Err(fault) => faults.push(fault.below(&place)),
             // A history may be filled by a schedule that is over, and one that has done its duty may be put again.
             Ok(compiled) if compiled.enabled() && !compiled.fires() => {
-                if !(spec.history && compiled.has_grid()) && !catalog.has_schedule(name, schedule) {
+                let made_up_later = spec.history && compiled.has_grid();
+                if !made_up_later && !catalog.has_schedule(name, schedule) {
                     let place = format!("{place}{}", never_fires_by(schedule));
                     faults.add(place, "the schedule never fires: its last instant is past");
                 }
