@@ -340,7 +340,7 @@ impl<'a> Machine<'a> {
                 detail.used = at.attempt;
                 detail.lost = detail.lost.saturating_add(1);
                 let lost = detail.lost;
-                if u32::from(lost) > lost_max {
+                if lost > lost_max {
                     let times = if lost == 1 {
                         "once".to_owned()
                     } else {
