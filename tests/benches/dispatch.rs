@@ -444,7 +444,6 @@ const STATEMENTS: [(&str, &str, &str); 4] = [
 
 /// What each statement of a poll reads, with few and with ten times as many users and past occurrences.
 async fn growth(bench: &Bench) {
-    let mut connection = bench.connection().await;
     let sql = bench.sql().await;
     let offer =
         json!({"audience": "gid_grown", "anchor": "2020-01-01T00:00:00Z", "every": "1m", "dispatch_times": "each"});
@@ -452,7 +451,7 @@ async fn growth(bench: &Bench) {
     let mut rates = Vec::new();
     let sizes = [(1_000_usize, 20_i32), (10_000, 60)];
     for (users, occurrences) in sizes {
-        connection = bench.connection().await;
+        let mut connection = bench.connection().await;
         bench.members("gid_grown", "g", users).await;
         connection.made("PUT", "/v1/offers/grown", &offer).await;
         // What these users did at earlier instants of the offer, a minute each, newest within the horizon.

@@ -314,7 +314,7 @@ impl Inner {
             run: context.facts.id.0,
             group: context.revision.group_name.clone(),
             task: task.name.as_str().to_owned(),
-            attempt: u32::from(at.attempt),
+            attempt: at.attempt,
             trigger: context.facts.trigger,
             logical_time: context.facts.logical_time,
             data_interval: Interval {

@@ -54,13 +54,16 @@ const SEEN_EVERY: Duration = Duration::from_secs(15);
 /// before workers are told that the node is overloaded.
 pub(crate) const ASKS_MAX: usize = 5_000;
 
+/// When a worker was noted last, and with which tags.
+type Seen = (Instant, Vec<String>);
+
 /// What a node knows of queues.
 pub(crate) struct Queues {
     bells: Mutex<HashMap<String, Arc<Bell>>>,
     /// The turn that was claimed last, by queue.
     turns: Mutex<HashMap<String, i64>>,
     /// When a worker's poll was noted last, and with which tags, by queue and worker.
-    seen: Mutex<HashMap<(String, String), (Instant, Vec<String>)>>,
+    seen: Mutex<HashMap<(String, String), Seen>>,
     pub(crate) asks: mpsc::Sender<Ask>,
     /// A lease was given that runs out soon.
     pub(crate) soon: Notify,

@@ -69,7 +69,7 @@ pub(super) async fn claim(engine: &Engine, spec: ClaimSpec) -> Result<Vec<Claim>
             group: claim.group,
             task: claim.task,
             item: claim.claim.at.key.item,
-            attempt: u32::from(claim.claim.at.attempt),
+            attempt: claim.claim.at.attempt,
             params: claim.params,
             context: claim.context,
             lease_expires_at: claim.lease_expires_at.into(),

@@ -156,7 +156,7 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
             run: id,
             group: spec.script.clone(),
             task: spec.script.clone(),
-            attempt: u32::from(at.attempt),
+            attempt: at.attempt,
             trigger: heddle_domain::state::Trigger::Manual,
             logical_time: now,
             data_interval: Interval { start: now, end: now },

@@ -113,7 +113,7 @@ impl LogReader {
             at: row.time.into(),
             task: self.names.get(key.task as usize).cloned().unwrap_or_default(),
             item: key.item,
-            attempt: u32::from(row.at.attempt),
+            attempt: row.at.attempt,
             level: LEVELS.get(row.level as usize).copied().unwrap_or("info").to_owned(),
             message: row.message,
             fields: row.fields.and_then(|fields| serde_json::from_str(&fields).ok()),

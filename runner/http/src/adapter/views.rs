@@ -201,7 +201,7 @@ fn task_run(
         task: plan.tasks[key.task as usize].name.to_string(),
         item: key.item,
         state,
-        attempt: last.map_or(0, |attempt| u32::from(attempt.attempt)),
+        attempt: last.map_or(0, |attempt| attempt.attempt),
         started_at: attempts.first().map(|attempt| attempt.started_at.into()),
         finished_at: finished.map(Into::into),
         output: output_of(state, last, by_hand).map(json_of),
@@ -309,7 +309,7 @@ pub(crate) fn task_detail(
         .iter()
         .filter(|attempt| attempt.key == TaskKey { task: index, item })
         .map(|attempt| Attempt {
-            attempt: u32::from(attempt.attempt),
+            attempt: attempt.attempt,
             state: AttemptState::from_number(attempt.state).unwrap_or(AttemptState::Running),
             node: attempt.node.map(|node| node.to_string()),
             started_at: attempt.started_at.into(),
