@@ -250,7 +250,14 @@ async fn bad_mail_servers_hurt_nobody_else() {
     )
     .await;
     mail(&node, "moody", &moody, "none", json!({})).await;
-    mail(&node, "dead", &dead, "none", json!({"burst": 100})).await;
+    mail(
+        &node,
+        "dead",
+        &dead,
+        "none",
+        json!({"to": ["dead@example.com"], "burst": 100}),
+    )
+    .await;
     webhook(&node, "hook", &receiver.url, json!({"burst": 100})).await;
     let rules = json!({"on": ["failed"], "channels": ["picky", "moody", "dead", "hook"]});
     node.put_group("g", with(one(fails()), json!({"notify": rules}))).await;

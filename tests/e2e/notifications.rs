@@ -248,13 +248,13 @@ async fn missed_schedules_are_told() {
     webhook(&node, "hook", &receiver.url, json!({})).await;
     let spec = with(
         one(json!({"script": "hello"})),
-        json!({"schedules": {"often": {"every": "1h", "grace": "100ms", "misfire": "skip"}},
+        json!({"schedules": {"often": {"after": "1h", "grace": "100ms", "misfire": "skip"}},
                "notify": {"on": ["schedule_missed"], "channels": ["hook"]}}),
     );
     node.put_group("g", spec).await;
     node.kill();
     node.end().await;
-    // An hour and more passes.
+    // Hours pass.
     let moved = world
         .sql()
         .await
