@@ -4,6 +4,7 @@
 //! takes the notices and writes what follows from them. Somebody else may have taken some in between: only those that
 //! this transaction deleted count.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -386,12 +387,14 @@ impl Inner {
         let mut whole = Vec::with_capacity(rows.len());
         for (mut row, place) in rows {
             if let Some(place) = place {
-                if !read.contains_key(&place) {
-                    let lines = self.store.last_lines(place.0, place.1, LOG_LINES_MAX as i64).await?;
-                    let lines = lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect();
-                    read.insert(place, lines);
-                }
-                row.facts.logs.clone_from(&read[&place]);
+                let lines = match read.entry(place) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(unknown) => {
+                        let lines = self.store.last_lines(place.0, place.1, LOG_LINES_MAX as i64).await?;
+                        unknown.insert(lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect())
+                    }
+                };
+                row.facts.logs.clone_from(lines);
             }
             whole.push(row);
         }

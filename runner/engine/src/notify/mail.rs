@@ -41,9 +41,9 @@ impl Mail<'_> {
         let from: Address = from.parse().map_err(|error| refused("the sender's address", &error))?;
         let to: Address = address.parse().map_err(|error| refused(address, &error))?;
         let message = Message::builder()
-            .from(Mailbox::new(name.map(str::to_owned), from))
+            .from(Mailbox::new(name.map(one_line), from))
             .to(Mailbox::new(None, to))
-            .subject(self.words.subject.clone())
+            .subject(one_line(&self.words.subject))
             .date(SystemTime::from(self.now))
             .message_id(Some(format!("<{}.{index}@heddle>", self.id)))
             .raw_header(HeaderValue::new(
@@ -59,6 +59,11 @@ impl Mail<'_> {
             .map_err(|error| refused("the mail", &error))?;
         Ok((message.envelope().clone(), message.formatted()))
     }
+}
+
+/// Without what ends a line: the library refuses to write a name that has it, by a panic.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 /// Mails to all `addresses`, and notes in `delivered` who has theirs. `until` is the end of it.
