@@ -36,6 +36,15 @@ GET    /v1/categories                                 view
 DELETE /v1/categories/{name}                          operate
 GET    /v1/categories/{name}                          view
 PUT    /v1/categories/{name}                          operate
+GET    /v1/channels                                   view
+DELETE /v1/channels/{name}                            admin
+GET    /v1/channels/{name}                            view
+PUT    /v1/channels/{name}                            admin
+POST   /v1/channels/{name}/test                       operate
+POST   /v1/claims/complete                            work
+POST   /v1/claims/fail                                work
+POST   /v1/claims/heartbeat                           work
+POST   /v1/claims/release                             work
 POST   /v1/claims/{id}/complete                       work
 POST   /v1/claims/{id}/fail                           work
 POST   /v1/claims/{id}/heartbeat                      work
@@ -62,6 +71,9 @@ POST   /v1/groups/{name}/runs                         operate
 POST   /v1/groups/{name}/runs/batch                   operate
 POST   /v1/groups/{name}/validate                     try
 GET    /v1/nodes                                      view
+GET    /v1/notifications                              view
+GET    /v1/notifications/{id}                         view
+POST   /v1/notifications/{id}/resend                  operate
 GET    /v1/offers                                     view
 POST   /v1/offers                                     operate
 GET    /v1/offers/occurrences                         view
@@ -125,6 +137,17 @@ GET    /v1/tokens                                     admin
 POST   /v1/tokens                                     admin
 DELETE /v1/tokens/{token}                             admin
 GET    /v1/tokens/{token}                             admin
+GET    /v1/topics                                     view
+DELETE /v1/topics/{topic}                             operate
+GET    /v1/topics/{topic}                             view
+PUT    /v1/topics/{topic}                             operate
+POST   /v1/topics/{topic}/cancel                      operate
+GET    /v1/topics/{topic}/days                        view
+GET    /v1/topics/{topic}/days/{day}                  view
+GET    /v1/topics/{topic}/messages                    view
+POST   /v1/topics/{topic}/messages                    operate
+DELETE /v1/topics/{topic}/messages/{id}               operate
+GET    /v1/topics/{topic}/messages/{id}               view
 ";
 
 /// All roles.

@@ -4,7 +4,7 @@
 //! takes the notices and writes what follows from them. Somebody else may have taken some in between: only those that
 //! this transaction deleted count.
 
-use std::collections::hash_map::Entry;
+use std::collections::hash_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -388,8 +388,8 @@ impl Inner {
         for (mut row, place) in rows {
             if let Some(place) = place {
                 let lines = match read.entry(place) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(unknown) => {
+                    hash_map::Entry::Occupied(known) => known.into_mut(),
+                    hash_map::Entry::Vacant(unknown) => {
                         let lines = self.store.last_lines(place.0, place.1, LOG_LINES_MAX as i64).await?;
                         unknown.insert(lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect())
                     }
