@@ -116,7 +116,7 @@ async fn the_hot_view() {
         runs.iter().map(heddle_tests::id).collect()
     };
     for query in ["", "?group=g", "?limit=1", "?history=false"] {
-        assert_eq!(found(query).await, [new.clone()], "{query}");
+        assert_eq!(found(query).await, std::slice::from_ref(&new), "{query}");
     }
     let today = day(&sql, 0).await;
     for query in [

@@ -56,6 +56,9 @@ options! {
         /// How long queued work may wait before `queue_stalled` is told [default: 10m]
         #[arg(long, env = "HEDDLE_QUEUE_STALLED_AFTER", value_name = "DURATION")]
         queue_stalled_after: String,
+        /// How long an uploaded script may take to compile, at most an hour [default: 60s]
+        #[arg(long, env = "HEDDLE_COMPILE_TIMEOUT", value_name = "DURATION")]
+        compile_timeout: String,
         /// How far back a poll for offers looks, less than a day [default: 12h]
         #[arg(long, env = "HEDDLE_DISPATCH_HORIZON", value_name = "DURATION")]
         dispatch_horizon: String,

@@ -36,6 +36,8 @@ const DEFAULT_SLOTS: u32 = 1_000;
 const SECRETS_KEY_CHARS_MIN: usize = 16;
 /// How long queued work may wait before people are told that nobody claims it.
 const QUEUE_STALLED_AFTER: Duration = Duration::from_secs(600);
+/// The longest that an uploaded script may take to compile.
+const COMPILE_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// How long to wait for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
 
@@ -98,6 +100,9 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         .filter(|host| !host.is_empty())
         .map(str::to_owned)
         .collect();
+    if let Some(text) = &config.options.compile_timeout {
+        sandbox_config.compile_timeout = compile_timeout(text)?;
+    }
     let threads = sandbox_config.threads;
     let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("the sandbox does not start")?;
     let engine = Engine::start(
@@ -249,6 +254,20 @@ async fn require_tokens(config: &NodeConfig, store: &Store, devices: bool, now: 
         "there is no token in this database, and {} is not a loopback address: {advice}, then start again",
         config.listen
     )))
+}
+
+/// Long enough for a large script on a slow machine.
+fn compile_timeout(text: &str) -> Result<Duration> {
+    let timeout = text
+        .parse::<heddle_domain::Span>()
+        .map_err(|error| usage(format!("--compile-timeout: {error}")))?
+        .std();
+    if timeout.is_zero() || timeout > COMPILE_TIMEOUT_MAX {
+        bail!(usage(format!(
+            "--compile-timeout is longer than zero and at most an hour, not {text}"
+        )));
+    }
+    Ok(timeout)
 }
 
 /// How people are told.

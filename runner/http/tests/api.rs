@@ -693,6 +693,10 @@ async fn secrets_and_connections_are_write_only() {
     let spec = json!({"tasks": {"a": {"script": "s", "sql": ["w"], "secrets": ["pw"]}}});
     fixture.json("PUT", "/v1/groups/g", spec.clone()).await.is(201);
     fixture.json("PUT", "/v1/groups/h", spec).await.is(422);
+    // What a group names stays for as long as it does.
+    fixture.send("DELETE", "/v1/secrets/pw", &[], "").await.is(409);
+    let without = json!({"tasks": {"a": {"script": "s"}}});
+    fixture.json("PUT", "/v1/groups/g", without).await.is(200);
     fixture.send("DELETE", "/v1/secrets/pw", &[], "").await.is(204);
     fixture.send("DELETE", "/v1/secrets/pw", &[], "").await.is(404);
     fixture.end().await;
