@@ -34,7 +34,7 @@ pub enum ChannelPut {
     /// There are [`CHANNELS_MAX`].
     TooMany,
     /// Here it is.
-    Done(Put<ChannelRow>),
+    Done(Box<Put<ChannelRow>>),
 }
 
 /// A row as it is kept.
@@ -119,11 +119,11 @@ impl Store {
         if let Some((_, kept, (created_at, updated_at), true)) = &before
             && *kept == spec
         {
-            return Ok(ChannelPut::Done(Put {
+            return Ok(ChannelPut::Done(Box::new(Put {
                 row: row(*created_at, *updated_at),
                 created: false,
                 changed: false,
-            }));
+            })));
         }
         let secrets = serde_json::to_string(&spec.secrets()).map_err(|error| unreadable(name, &error))?;
         let sealed = keys.seal(chance, Noun::Channel, name, &secrets)?;
@@ -156,11 +156,11 @@ impl Store {
         change::record(&mut tx, by, action, Noun::Channel, name, was.as_ref(), Some(&shown)).await?;
         tx.commit().await?;
         let created_at = before.map_or(by.at, |(_, _, (created_at, _), _)| created_at);
-        Ok(ChannelPut::Done(Put {
+        Ok(ChannelPut::Done(Box::new(Put {
             row: row(created_at, by.at),
             created,
             changed: true,
-        }))
+        })))
     }
 
     /// A channel without what is secret of it.
