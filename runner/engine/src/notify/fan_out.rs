@@ -4,7 +4,7 @@
 //! takes the notices and writes what follows from them. Somebody else may have taken some in between: only those that
 //! this transaction deleted count.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
 use std::sync::Arc;
 
 use heddle_domain::Time;
@@ -386,12 +386,14 @@ impl Inner {
         let mut whole = Vec::with_capacity(rows.len());
         for (mut row, place) in rows {
             if let Some(place) = place {
-                if !read.contains_key(&place) {
-                    let lines = self.store.last_lines(place.0, place.1, LOG_LINES_MAX as i64).await?;
-                    let lines = lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect();
-                    read.insert(place, lines);
-                }
-                row.facts.logs.clone_from(&read[&place]);
+                let lines = match read.entry(place) {
+                    hash_map::Entry::Occupied(known) => known.into_mut(),
+                    hash_map::Entry::Vacant(vacant) => {
+                        let lines = self.store.last_lines(place.0, place.1, LOG_LINES_MAX as i64).await?;
+                        vacant.insert(lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect())
+                    }
+                };
+                row.facts.logs.clone_from(lines);
             }
             whole.push(row);
         }
