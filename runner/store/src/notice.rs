@@ -29,7 +29,7 @@ pub struct NewNotices {
     pub run: Option<RunId>,
     /// What there is to be told.
     pub telling: Telling,
-    /// Names of the tasks in `telling`'s troubles and recoveries; see [`NewNotices::task_name`].
+    /// Names of the tasks in `telling`'s troubles and recoveries; see `NewNotices::task_name`.
     pub names: Vec<(u16, String)>,
     /// The schedule that it is about.
     pub about: Option<String>,

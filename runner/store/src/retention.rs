@@ -13,7 +13,7 @@
 //!
 //! # Locks
 //!
-//! Dropping needs its tables alone for a moment. It waits for them [`LOCK_WAIT`] at most, less than what Postgres takes to
+//! Dropping needs its tables alone for a moment. It waits for them `LOCK_WAIT` at most, less than what Postgres takes to
 //! look for deadlocks: if a long transaction (a dump) is in the way, nothing queues up behind us, and a later round tries
 //! again. Looking once more happens under these locks, so a run that is restarted meanwhile is either seen among the
 //! living, or finds nothing to restart.

@@ -43,7 +43,7 @@ pub struct IngestReport {
     pub accepted: u64,
     /// Of these, repeats of a key: they were in already.
     pub repeated: u64,
-    /// Lines that were not taken, and why: the first [`REJECTED_MAX`].
+    /// Lines that were not taken, and why: the first `REJECTED_MAX`.
     pub rejected: Vec<(u64, String)>,
     /// How many there were.
     pub rejected_total: u64,

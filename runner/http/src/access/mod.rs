@@ -1,17 +1,17 @@
 //! Who may do what.
 //!
 //! `heddle dev` binds loopback only and asks for no token; what protects it is that Host and Origin must name this
-//! machine, so that neither a page of another site nor a name rebound to 127.0.0.1 reaches it ([`local`]).
+//! machine, so that neither a page of another site nor a name rebound to 127.0.0.1 reaches it (`local`).
 //!
 //! `heddle serve` wants to know who asks. There are three ways to say it:
 //!
-//! * a bearer token of the table, found by the SHA-256 of its text ([`tokens`]);
-//! * a short-lived token signed for a single uid, which device fleets can be given without a row each ([`device`]);
-//! * the cookie of a session that was begun with a token ([`session`]): for the UI. What a cookie vouches for, a page of
+//! * a bearer token of the table, found by the SHA-256 of its text (`tokens`);
+//! * a short-lived token signed for a single uid, which device fleets can be given without a row each (`device`);
+//! * the cookie of a session that was begun with a token (`session`): for the UI. What a cookie vouches for, a page of
 //!   another site must not be able to ask for, so requests that write have to come from our own origin.
 //!
 //! Wrong tokens cost the database next to nothing: how many unknown ones are looked up is bounded per address and per
-//! node ([`rate`]); a token that was right a moment ago never stands in that queue.
+//! node (`rate`); a token that was right a moment ago never stands in that queue.
 
 mod device;
 mod local;
