@@ -197,6 +197,7 @@ async fn measure(directory: &Path) {
     }
     let bare = Bare::new(&postgres.url("bare")).await;
     latencies(&client, &bare).await;
+    beside_spinners(&client).await;
     throughput(&client, &bare).await;
     wasm_limit();
     node.stop();
@@ -281,6 +282,53 @@ async fn latencies(client: &Client, bare: &Bare) {
             percentile(&mut samples, 0.99)
         );
         row(&format!("{what} (p50 / p99 of {times})"), figure, wanted, limit);
+    }
+}
+
+/// Light runs alone, then beside endless loops: nothing that a script does may slow another's start by more than 2x.
+async fn beside_spinners(client: &Client) {
+    let spin = b"(module (memory (export \"memory\") 1) (func (export \"_start\") (loop $l (br $l))))";
+    client.put_script("spin", spin.to_vec(), true).await.expect("upload");
+    put(client, "spin", json!({"t": {"script": "spin", "timeout": "300s"}})).await;
+    let mut alone = None;
+    for spinners in [0, 16, 64] {
+        if spinners > 0 {
+            for _ in 0..spinners {
+                let _: Value = client
+                    .post(&["v1", "groups", "spin", "runs"])
+                    .json(&json!({}))
+                    .send()
+                    .await
+                    .expect("accepted");
+            }
+            while client.get::<Value>(&["v1", "stats"]).send().await.expect("stats")["node"]["in_hand"] != spinners {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        let mut samples = Vec::new();
+        for _ in 0..300 {
+            samples.push(once(client, "one").await);
+        }
+        let p50 = percentile(&mut samples, 0.5);
+        let limit = alone.map_or(String::new(), |alone: f64| {
+            format!("{:.2} x as long as alone", p50 / alone)
+        });
+        row(
+            &format!("the same beside {spinners} endless loops (p50 / p99 of 300)"),
+            format!("{p50:.1} / {:.1} ms", percentile(&mut samples, 0.99)),
+            "<= 2 x alone",
+            limit,
+        );
+        alone.get_or_insert(p50);
+        let _: Value = client
+            .post(&["v1", "runs", "bulk"])
+            .json(&json!({"filter": {"group": "spin"}, "action": "cancel"}))
+            .send()
+            .await
+            .expect("cancelled");
+        while client.get::<Value>(&["v1", "stats"]).send().await.expect("stats")["node"]["in_hand"] != 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Duration;
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails,
@@ -103,6 +103,7 @@ struct TickerState {
     running: AtomicU32,
     asleep: AtomicBool,
     stopped: AtomicBool,
+    ticks: AtomicU64,
     gate: Mutex<()>,
     wake: Condvar,
 }
@@ -116,6 +117,7 @@ impl Ticker {
             while !ticking.stopped.load(SeqCst) {
                 std::thread::sleep(TICK);
                 engine.increment_epoch();
+                ticking.ticks.fetch_add(1, SeqCst);
                 idle = if ticking.running.load(SeqCst) == 0 { idle + 1 } else { 0 };
                 if idle > IDLE_TICKS {
                     ticking.sleep();
@@ -124,6 +126,11 @@ impl Ticker {
             }
         })?;
         Ok(Self { state })
+    }
+
+    /// Ticks so far. They do not pass while no guest runs.
+    pub fn ticks(&self) -> u64 {
+        self.state.ticks.load(SeqCst)
     }
 
     /// A guest begins to run on this thread.

@@ -162,6 +162,29 @@ pub async fn spinners_do_not_hold_up_others(mut bench: Bench) {
     );
 }
 
+/// The long lane's spare thread rests after each light attempt, and may be the one that a heavy attempt wakes. Were the
+/// task not handed on then, nothing would run, no tick would pass and the rest would never end.
+pub async fn heavy_ones_go_on_beside_light_ones(_: Bench) {
+    let mut bench = Bench::with(|config| config.long_threads = 2);
+    bench.limits.timeout = None;
+    let light = bench.script(command("")).await;
+    let spin = "(loop (global.set $n (i32.sub (global.get $n) (i32.const 1))) (br_if 0 (global.get $n)))";
+    let heavy = bench
+        .script(command_with("(global $n (mut i32) (i32.const 100000000))", spin))
+        .await;
+    let all = async {
+        for _ in 0..20 {
+            bench.run(&light).await;
+            let result = bench.run(&heavy).await;
+            assert_eq!(result.outcome, Outcome::Succeeded("null".into()));
+            assert!(result.cpu > Duration::from_millis(8), "{:?}", result.cpu);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all)
+        .await
+        .expect("every attempt ends");
+}
+
 pub async fn more_than_there_are_slots(_: Bench) {
     let mut bench = Bench::with(|config| config.max_instances = 4);
     bench.limits.timeout = Some(Duration::from_millis(50));

@@ -50,6 +50,7 @@ const TESTS: &[Test] = tests![
     hostile::log_flood,
     hostile::nothing_leaks_into_the_next,
     hostile::spinners_do_not_hold_up_others,
+    hostile::heavy_ones_go_on_beside_light_ones,
     hostile::more_than_there_are_slots,
     hostile::sleeping_is_not_running,
     queries::typed_rows,
