@@ -265,11 +265,11 @@ async fn make_groups(sql: &Client, from: i64, to: i64, spread: bool) {
     sql.batch_execute(&text).await.expect("groups");
 }
 
-/// Their schedules, first due in the period that begins at `start`.
+/// Their schedules, first due in the period that begins at `start`: what they have looked at ends before it.
 async fn make_schedules(sql: &Client, start: DateTime<Utc>) {
     let text = format!(
         "INSERT INTO heddle.schedules (group_id, name, revision_id, anchor, zone, live, cursor, next_fire_at)
-         SELECT m.id, 's', m.id, p.anchor, 'UTC', true, timestamptz '{start}',
+         SELECT m.id, 's', m.id, p.anchor, 'UTC', true, timestamptz '{start}' - interval '1 s',
                 m.at + ceil(extract(epoch FROM timestamptz '{start}' - m.at) / {PERIOD}) * interval '{PERIOD} s'
            FROM made m, heddle.schedules p JOIN heddle.groups g ON g.id = p.group_id WHERE g.name = 'probe'",
         start = start.to_rfc3339_opts(SecondsFormat::Millis, true),
@@ -394,6 +394,22 @@ async fn schedules(spread: bool) {
     let of = format!("{BATCH} of {SCHEDULES} due each second, {how}");
     let made = format!("SELECT 1000 * extract(epoch FROM l.created_at - l.logical_time) FROM {all} l WHERE {within}");
     let (figure, count) = spread_of(&sql, &made).await;
+    if !spread {
+        let odd: Option<String> = sql
+            .query_one(
+                &format!(
+                    "SELECT string_agg(format('%s: %s', at, runs), ', ' ORDER BY at) FROM (
+                         SELECT at, (SELECT count(*) FROM {all} l WHERE l.trigger = 1 AND l.logical_time = at) AS runs
+                           FROM generate_series(timestamptz '{begin}', timestamptz '{until}' - interval '1 s', '1 s') at
+                     ) each WHERE runs <> {BATCH}"
+                ),
+                &[],
+            )
+            .await
+            .expect("counts")
+            .get(0);
+        assert_eq!(odd, None, "each instant has its runs");
+    }
     assert_eq!(count, WATCHED * BATCH, "each instant has its run");
     row(
         &format!("{of}: instant to run (p50/p99/max of {count})"),

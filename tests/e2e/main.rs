@@ -30,6 +30,7 @@ mod offers;
 mod outages;
 mod outbound;
 mod params;
+mod plans;
 mod pools;
 mod queues;
 mod retention;

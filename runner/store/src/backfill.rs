@@ -306,6 +306,7 @@ impl Store {
                  FROM (SELECT l.source, l.state FROM heddle.runs_live l
                          JOIN UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id)
                            ON l.source = b.id AND l.group_id = b.group_id
+                        WHERE l.source = ANY ($1) AND l.source IS NOT NULL AND l.group_id = ANY ($2)
                        UNION ALL
                        SELECT d.source, d.state FROM heddle.runs_done d
                          JOIN UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id)

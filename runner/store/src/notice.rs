@@ -211,11 +211,14 @@ impl Store {
     /// Two nodes that look at once: the second one's insert finds the first one's rows.
     pub async fn stalled(&self, before: Time, now: Time, limit: i64) -> Result<Vec<Stalled>, StoreError> {
         let rows = sqlx::query!(
-            r#"WITH told AS MATERIALIZED (
-                   SELECT g.id
-                     FROM heddle.revisions v JOIN heddle.groups g ON g.revision_id = v.id
-                    WHERE jsonb_path_exists(v.spec, '$.**.notify.on[*] ? (@ == "queue_stalled")')
-                      AND g.deleted_at IS NULL),
+            r#"WITH telling AS MATERIALIZED (
+                   SELECT v.id, v.group_id FROM heddle.revisions v
+                    WHERE jsonb_path_exists(v.spec, '$.**.notify.on[*] ? (@ == "queue_stalled")')),
+               told AS MATERIALIZED (
+                   SELECT g.id FROM telling t
+                    CROSS JOIN LATERAL (SELECT id FROM heddle.groups
+                                         WHERE id = t.group_id AND revision_id = t.id AND deleted_at IS NULL
+                                        OFFSET 0) AS g),
                waiting AS (
                    SELECT DISTINCT ON (r.group_id, q.task, q.queue)
                           r.group_id, r.revision_id, q.task, q.queue, q.run, q.item, q.ready_at

@@ -239,9 +239,12 @@ impl Store {
     /// The rules by which runs are kept now.
     pub async fn run_rules(&self, cluster: &Retention) -> Result<RunRules, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT g.id, r.spec -> 'retention' AS "retention!: Value"
-                 FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
-                WHERE jsonb_typeof(r.spec -> 'retention') = 'object'"#
+            r#"WITH ruled AS MATERIALIZED (
+                   SELECT r.id, r.group_id, r.spec -> 'retention' AS retention FROM heddle.revisions r
+                    WHERE jsonb_typeof(r.spec -> 'retention') = 'object')
+               SELECT r.group_id AS id, r.retention AS "retention!: Value" FROM ruled r
+                CROSS JOIN LATERAL (SELECT FROM heddle.groups g
+                                     WHERE g.id = r.group_id AND g.revision_id = r.id OFFSET 0) AS current"#
         )
         .fetch_all(&self.pool)
         .await?;

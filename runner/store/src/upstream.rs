@@ -197,7 +197,8 @@ impl Completion {
         let rows = sqlx::query!(
             r#"WITH taken AS (
                    DELETE FROM heddle.link_events e
-                    WHERE e.id IN (SELECT id FROM heddle.link_events ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+                    WHERE e.ctid = ANY (ARRAY(
+                          SELECT ctid FROM heddle.link_events ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
                    RETURNING e.*)
                SELECT t.kind, t.group_id, t.run, t.logical_time, t.source, t.backfilled,
                       EXISTS (SELECT FROM heddle.cascades c WHERE c.source = t.source) AS "cascades!"
@@ -327,7 +328,8 @@ impl Completion {
         Ok(sqlx::query_scalar!(
             "SELECT DISTINCT n.run
                FROM UNNEST($1::bigint[], $2::timestamptz[]) AS i (group_id, logical_time)
-               JOIN heddle.needs n ON n.upstream_id = i.group_id AND n.logical_time = i.logical_time",
+              CROSS JOIN LATERAL (SELECT run FROM heddle.needs
+                                   WHERE upstream_id = i.group_id AND logical_time = i.logical_time OFFSET 0) AS n",
             &groups,
             &times
         )
@@ -484,7 +486,7 @@ impl Completion {
         sqlx::query!(
             "UPDATE heddle.runs_live l SET waiting_for = w.waiting_for
                FROM UNNEST($1::uuid[], $2::jsonb[]) AS w (run, waiting_for)
-              WHERE l.id = w.run AND l.waiting_for IS DISTINCT FROM w.waiting_for",
+              WHERE l.id = w.run AND l.id = ANY ($1) AND l.waiting_for IS DISTINCT FROM w.waiting_for",
             &ids,
             &waiting_for
         )

@@ -521,7 +521,7 @@ impl Completion {
                             started_at = CASE WHEN w.state = 0 THEN NULL ELSE coalesce(l.started_at, $4) END,
                             waiting_for = CASE WHEN w.state = 0 THEN l.waiting_for END
                        FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[]) AS w (id, state, progress)
-                      WHERE l.id = w.id
+                      WHERE l.id = w.id AND l.id = ANY ($1)
                      RETURNING l.id, l.group_id, l.trigger, l.logical_time, l.started_at)
                  INSERT INTO heddle.events (kind, at, data)
                  SELECT 'run.started', $4,

@@ -175,7 +175,7 @@ impl Store {
               WHERE c.parent_run IS NOT NULL
                 AND NOT EXISTS (SELECT FROM heddle.running r
                                  WHERE r.run = c.parent_run AND r.task = c.parent_task AND r.item = c.parent_item
-                                   AND r.attempt = c.parent_attempt)
+                                   AND r.attempt = c.parent_attempt OFFSET 0)
               LIMIT $1",
             limit
         )

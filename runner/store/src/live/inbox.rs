@@ -77,9 +77,9 @@ impl Completion {
     pub async fn take_due(&mut self) -> Result<Vec<Due>, StoreError> {
         let rows = sqlx::query!(
             "DELETE FROM heddle.timers t
-              WHERE (t.run, t.task, t.item, t.kind) IN (
-                    SELECT run, task, item, kind FROM heddle.timers
-                     WHERE due_at <= (SELECT clock_timestamp()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+              WHERE t.ctid = ANY (ARRAY(
+                    SELECT ctid FROM heddle.timers
+                     WHERE due_at <= (SELECT clock_timestamp()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
              RETURNING t.run, t.task, t.item, t.kind, t.attempt",
             BATCH_MAX as i64
         )
@@ -105,7 +105,8 @@ impl Completion {
     pub async fn take_settlements(&mut self) -> Result<Vec<Settlement>, StoreError> {
         let rows = sqlx::query!(
             "DELETE FROM heddle.settlements s
-              WHERE s.id IN (SELECT id FROM heddle.settlements ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+              WHERE s.ctid = ANY (ARRAY(
+                    SELECT ctid FROM heddle.settlements ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
              RETURNING s.run, s.task, s.item, s.attempt, s.child, s.state, s.error",
             BATCH_MAX as i64
         )
@@ -133,7 +134,8 @@ impl Completion {
     pub async fn take_starts(&mut self) -> Result<Vec<RunId>, StoreError> {
         let rows = sqlx::query_scalar!(
             "DELETE FROM heddle.starts s
-              WHERE s.run IN (SELECT run FROM heddle.starts ORDER BY run LIMIT $1 FOR UPDATE SKIP LOCKED)
+              WHERE s.ctid = ANY (ARRAY(
+                    SELECT ctid FROM heddle.starts ORDER BY run LIMIT $1 FOR UPDATE SKIP LOCKED))
              RETURNING s.run",
             BATCH_MAX as i64
         )
@@ -148,7 +150,8 @@ impl Completion {
         let groups = sqlx::query_scalar!(
             r#"WITH taken AS (
                    DELETE FROM heddle.turnstiles t
-                    WHERE t.id IN (SELECT id FROM heddle.turnstiles ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+                    WHERE t.ctid = ANY (ARRAY(
+                          SELECT ctid FROM heddle.turnstiles ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
                    RETURNING t.group_id)
                SELECT DISTINCT group_id AS "group_id!" FROM taken ORDER BY 1"#,
             GATES_MAX
@@ -194,7 +197,9 @@ impl Completion {
                  FROM UNNEST($1::bigint[]) AS g (id)
                 CROSS JOIN LATERAL (
                      SELECT l.id AS run, l.priority, l.logical_time
-                       FROM heddle.waits w JOIN heddle.runs_live l ON l.id = w.run
+                       FROM heddle.waits w
+                      CROSS JOIN LATERAL (SELECT id, priority, logical_time FROM heddle.runs_live
+                                           WHERE id = w.run OFFSET 0) AS l
                       WHERE w.group_id = g.id AND NOT w.upstreams
                       ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2) AS w
                 ORDER BY g.id, w.priority DESC, w.logical_time, w.run"#,
@@ -213,8 +218,7 @@ impl Completion {
         let asked: Vec<i64> = gates.keys().copied().collect();
         let active = sqlx::query!(
             r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.trigger AS "trigger!", l.source IS NOT NULL AS "sourced!"
-                 FROM UNNEST($1::bigint[]) AS g (id)
-                 JOIN heddle.runs_live l ON l.group_id = g.id AND l.state <> 0
+                 FROM heddle.runs_live l WHERE l.group_id = ANY ($1) AND l.state <> 0
                 ORDER BY l.group_id, l.id"#,
             &asked
         )

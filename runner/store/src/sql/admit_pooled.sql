@@ -6,7 +6,8 @@ WITH picked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS p (run, task, item)
 ),
 taken AS (
-    DELETE FROM heddle.ready_pooled r USING picked p WHERE r.run = p.run AND r.task = p.task AND r.item = p.item
+    DELETE FROM heddle.ready_pooled r USING picked p
+     WHERE r.run = p.run AND r.task = p.task AND r.item = p.item AND r.run = ANY ($1)
     RETURNING r.*
 ),
 held AS (

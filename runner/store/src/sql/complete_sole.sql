@@ -10,7 +10,7 @@ WITH ended AS (
               error_message, error_trace, memory_bytes, cpu_micros)
 ),
 locked AS MATERIALIZED (
-    SELECT l.id FROM heddle.runs_live l WHERE l.id IN (SELECT run FROM ended) ORDER BY l.id FOR UPDATE
+    SELECT l.id FROM heddle.runs_live l WHERE l.id = ANY ($1) ORDER BY l.id FOR UPDATE
 ),
 logged AS (
     -- What a zombie logged is kept as well: it happened.
@@ -35,7 +35,7 @@ recorded AS (
       FROM fenced
 ),
 gone AS (
-    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = f.run
+    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = f.run AND l.id = ANY ($1)
     RETURNING l.*, f.run_state AS end_state, f.progress AS end_progress, f.run_error, f.finished_at
 ),
 done AS (
@@ -57,6 +57,7 @@ counted AS (
            END
       FROM gone g
      WHERE g.trigger IN (1, 2, 3) AND s.group_id = g.group_id AND s.awaits = g.id
+       AND s.group_id = ANY (ARRAY(SELECT group_id FROM gone))
 ),
 followed AS (
     INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)

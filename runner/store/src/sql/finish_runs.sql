@@ -39,6 +39,7 @@ counted AS (
            END
       FROM gone g
      WHERE g.trigger IN (1, 2, 3) AND s.group_id = g.group_id AND s.awaits = g.id
+       AND s.group_id = ANY (ARRAY(SELECT group_id FROM gone))
 ),
 followed AS (
     INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)

@@ -6,14 +6,17 @@ WITH hit AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)
 ),
 unclaimed AS (
-    DELETE FROM heddle.ready r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item
+    DELETE FROM heddle.ready r USING hit h
+     WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.run = ANY ($1)
 ),
 stopped AS (
-    DELETE FROM heddle.running r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item
+    DELETE FROM heddle.running r USING hit h
+     WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.run = ANY ($1)
     RETURNING r.run, r.task, r.item, r.attempt, r.lease, r.started_at
 ),
 revoked AS (
-    DELETE FROM heddle.queue_claims c USING hit h WHERE c.run = h.run AND c.task = h.task AND c.item = h.item
+    DELETE FROM heddle.queue_claims c USING hit h
+     WHERE c.run = h.run AND c.task = h.task AND c.item = h.item AND c.run = ANY ($1)
 ),
 recorded AS (
     INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, node)

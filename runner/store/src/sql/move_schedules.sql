@@ -9,7 +9,7 @@ WITH moved AS (
         AS m (group_id, name, cursor, next, awaits, fired_at)
 ),
 awaited AS MATERIALIZED (
-    SELECT l.id FROM heddle.runs_live l WHERE l.id IN (SELECT awaits FROM moved WHERE awaits IS NOT NULL)
+    SELECT l.id FROM heddle.runs_live l WHERE l.id = ANY ($5)
      ORDER BY l.id FOR KEY SHARE
 )
 UPDATE heddle.schedules s
@@ -23,4 +23,4 @@ UPDATE heddle.schedules s
                THEN greatest(m.cursor + s.delay, s.starts_at)
        END
   FROM moved m
- WHERE s.group_id = m.group_id AND s.name = m.name
+ WHERE s.group_id = m.group_id AND s.name = m.name AND s.group_id = ANY ($1)
