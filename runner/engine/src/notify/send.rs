@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
 use heddle_domain::notify::message::Message;
 use heddle_domain::notify::{Event, retry_after};
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::count::Way;
 use super::{LANE_MAX, SENDS_MAX, chat, mail, post, sign};
 use crate::{EngineError, Inner};
 
@@ -94,9 +96,13 @@ impl Inner {
                 Err(error) => Err(Failure::passing(format!("the channel cannot be read: {error}"))),
             }
         };
+        let way = match &channel {
+            Ok(channel) => way_of(channel.as_ref()),
+            Err(_) => Way::Nowhere,
+        };
         let mut delivered = Vec::new();
         let result = match channel {
-            Ok(channel) => self.deliver(&outgoing, channel.as_ref(), &mut delivered).await,
+            Ok(channel) => whole(self.deliver(&outgoing, channel.as_ref(), &mut delivered)).await,
             Err(failure) => Err(failure),
         };
         let now = self.now();
@@ -111,16 +117,20 @@ impl Inner {
                 None => Sent::Failed(format!("{why}; it has been tried {} times", outgoing.attempts + 1)),
             },
         };
-        self.record_sent(&outgoing, lease, &sent, &delivered).await;
+        self.record_sent(&outgoing, lease, &sent, &delivered, way).await;
     }
 
-    async fn record_sent(&self, outgoing: &Outgoing, lease: i64, sent: &Sent, delivered: &[String]) {
+    async fn record_sent(&self, outgoing: &Outgoing, lease: i64, sent: &Sent, delivered: &[String], way: Way) {
+        let counts = &self.notifier.counts;
         match sent {
-            Sent::Done => {}
+            Sent::Done => counts.sent(way),
             Sent::Failed(why) => {
+                counts.try_failed(way);
+                counts.failed(way);
                 tracing::warn!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, "people were not told");
             }
             Sent::Later(why, at) => {
+                counts.try_failed(way);
                 tracing::info!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, again = %at, "people were not told yet");
             }
         }
@@ -167,11 +177,12 @@ impl Inner {
         let sent = async {
             self.store.begin_outgoing(row, lease).await?;
             let mut delivered = Vec::new();
-            let sent = match self.deliver(&outgoing, Some(&channel), &mut delivered).await {
+            let sent = match whole(self.deliver(&outgoing, Some(&channel), &mut delivered)).await {
                 Ok(()) => Sent::Done,
                 Err(Failure::Final(why) | Failure::Passing(why, _)) => Sent::Failed(why),
             };
-            self.record_sent(&outgoing, lease, &sent, &delivered).await;
+            self.record_sent(&outgoing, lease, &sent, &delivered, way_of(Some(&channel)))
+                .await;
             Ok(())
         }
         .await;
@@ -246,6 +257,14 @@ impl Inner {
     }
 }
 
+/// How a notification is counted that goes to this channel, or to a URL.
+fn way_of(channel: Option<&ChannelSpec>) -> Way {
+    match channel {
+        None => Way::Callback,
+        Some(channel) => channel.kind.map_or(Way::Nowhere, Way::Channel),
+    }
+}
+
 /// What a webhook is sent: type, timestamp and data, as the Standard Webhooks specification recommends.
 fn webhook_body(outgoing: &Outgoing, words: &Message) -> Value {
     let mut data = serde_json::to_value(&outgoing.facts).unwrap_or_default();
@@ -297,6 +316,15 @@ async fn within(limit: Duration, sending: impl Future<Output = Result<(), Failur
         .unwrap_or_else(|_| Err(Failure::passing(format!("no answer within {} s", limit.as_secs()))))
 }
 
+/// What a library could not cope with is a failed try like others: without this its row would stay in hand for ever, and
+/// with it a place in its lane.
+async fn whole(sending: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    std::panic::AssertUnwindSafe(sending)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err(Failure::passing("Heddle could not send it; see the node's log")))
+}
+
 fn parse(url: &str) -> Result<Url, Failure> {
     Url::parse(url).map_err(|error| Failure::Final(format!("this is no URL: {error}")))
 }
@@ -312,5 +340,21 @@ fn shown(target: &str) -> String {
         heddle_store::notification::lane_of_url(target)
     } else {
         target.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_a_failed_try() {
+        let panics = async {
+            let nobody: Option<()> = None;
+            nobody.ok_or("nothing").expect("a panic on purpose");
+            Ok(())
+        };
+        assert!(matches!(whole(panics).await, Err(Failure::Passing(..))));
+        assert_eq!(whole(async { Ok(()) }).await, Ok(()));
     }
 }
