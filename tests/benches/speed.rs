@@ -435,6 +435,7 @@ impl Bare {
             instant: false,
             start_told: false,
             queued: Vec::new(),
+            audited: None,
         }
     }
 

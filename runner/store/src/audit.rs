@@ -85,20 +85,6 @@ impl Completion {
 }
 
 impl Store {
-    /// Records what somebody did to a thing that has no place in the log of changes (a run, a notification).
-    pub async fn audit(
-        &self,
-        by: By<'_>,
-        action: &str,
-        noun: Noun,
-        name: &str,
-        before: Option<&Value>,
-        after: Option<&Value>,
-    ) -> Result<(), StoreError> {
-        let mut connection = self.pool.acquire().await?;
-        write(&mut connection, by, action, noun, name, before, after).await
-    }
-
     /// The audit, newest first. `cursor` is the id behind which the page begins.
     pub async fn audit_list(
         &self,
