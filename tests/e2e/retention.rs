@@ -401,6 +401,8 @@ async fn other_rows() {
     );
     assert_eq!(node.all("/v1/audit?name=old").await.len(), 0);
     assert_eq!(count(&sql, "events WHERE at < '2021-01-01'").await, 0);
+    let asked = node.all("/v1/audit?action=prune").await;
+    assert_eq!(asked.len(), 1, "who had it done stands in the audit: {asked:#?}");
     node.run_now(&run).await;
 }
 

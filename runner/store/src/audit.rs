@@ -85,6 +85,12 @@ impl Completion {
 }
 
 impl Store {
+    /// Records that somebody has what is due removed now; before it is, so that nothing is removed without a record.
+    pub async fn audit_prune(&self, by: By<'_>) -> Result<(), StoreError> {
+        let mut connection = self.pool.acquire().await?;
+        write(&mut connection, by, "prune", Noun::Setting, "retention", None, None).await
+    }
+
     /// The audit, newest first. `cursor` is the id behind which the page begins.
     pub async fn audit_list(
         &self,

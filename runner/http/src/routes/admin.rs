@@ -211,6 +211,9 @@ impl From<Pruned> for PrunedView {
 
 async fn prune(mut request: Request) -> Outcome {
     let body: PruneBody = request.body(true).await?;
+    if !body.dry_run {
+        request.app.store.audit_prune(request.by()).await?;
+    }
     let pruned = request.app.engine.prune(None, body.dry_run).await?;
     ok(&PrunedView::from(pruned))
 }
