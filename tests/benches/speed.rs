@@ -483,6 +483,7 @@ impl Bare {
             instant: false,
             start_told: false,
             queued: Vec::new(),
+            audited: None,
         }
     }
 

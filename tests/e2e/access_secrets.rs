@@ -1,8 +1,9 @@
 //! Secrets stay secret, keys can be changed, and what is named is not deleted; all of it is in the audit.
 
-use heddle_tests::{NodeOptions, World, run_program, task};
+use heddle_tests::{Answer, NodeOptions, Receiver, World, run_program, task};
 use serde_json::{Value, json};
 
+use crate::notifications::{verify, webhook};
 use crate::{one, with};
 
 const KEY: &str = "the first key of this test";
@@ -85,10 +86,11 @@ async fn keys_are_changed() {
         .put("/v1/connections/shop", json!({"url": world.url(), "groups": ["g"]}))
         .await
         .expect_status(201);
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&first, "hook", &receiver.url, json!({})).await;
     let query = json!({"script": "query", "sql": ["shop"],
         "params": {"connection": "shop", "statement": "select 1 as one"}});
-    let spec = with(signs_in(json!({"secret": "door"})), json!({}));
-    let mut spec = spec;
+    let mut spec = signs_in(json!({"secret": "door"}));
     spec["tasks"]["query"] = query;
     first.put_group("g", spec).await;
     assert_eq!(first.run("g", json!({})).await["state"], "succeeded");
@@ -111,6 +113,7 @@ async fn keys_are_changed() {
         "HEDDLE_SECRETS_KEY_PREVIOUS",
         "secret `door`",
         "connection `shop`",
+        "channel `hook`",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
@@ -130,15 +133,20 @@ async fn keys_are_changed() {
     );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("1 secrets and 1 connections"), "{said}");
+    assert!(said.contains("1 secrets, 1 connections and 1 channels"), "{said}");
     let again = between
         .post("/v1/secrets-key/reseal", json!({}))
         .await
         .expect_status(200);
-    assert_eq!((&again["secrets"], &again["connections"]), (&json!(0), &json!(0)));
+    for kind in ["secrets", "connections", "channels"] {
+        assert_eq!(again[kind], 0, "{again:#}");
+    }
     drop(between);
     let last = keyed(&world, NEXT_KEY, None).start().await;
     assert_eq!(last.run("g", json!({})).await["state"], "succeeded");
+    let test = last.post("/v1/channels/hook/test", json!({})).await.expect_status(200);
+    assert_eq!(test["state"], "sent", "{test:#}");
+    verify(receiver.requests().last().expect("the test message"));
     let audit = last.all("/v1/audit?action=reseal").await;
     assert_eq!(audit[1]["after"]["secrets"], 1, "{audit:#?}");
 }

@@ -21,6 +21,7 @@ mod grants;
 mod groups;
 mod holds;
 mod input;
+mod kills;
 mod logs;
 mod mapped;
 mod messages;
@@ -39,6 +40,7 @@ mod sandbox;
 mod schedules;
 mod scripts;
 mod submissions;
+mod traces;
 mod workers;
 
 use serde_json::{Value, json};

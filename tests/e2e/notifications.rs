@@ -515,3 +515,78 @@ async fn groups_without_rules_have_no_notices() {
     assert_eq!(drawn, 0);
     assert_eq!(node.all("/v1/notifications").await.len(), 0);
 }
+
+/// The value of a metric, with its labels as they stand.
+fn metric(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(&format!("{name} ")))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// What is sent, given up, tried in vain and still waiting stands in the metrics, by kind of channel.
+#[tokio::test]
+async fn what_is_told_is_counted() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let good = Receiver::start(Answer::Status(200)).await;
+    let gone = Receiver::start(Answer::Status(410)).await;
+    let busy = Receiver::start(Answer::Status(503)).await;
+    webhook(&node, "good", &good.url, json!({})).await;
+    webhook(&node, "gone", &gone.url, json!({})).await;
+    let chat = json!({"kind": "slack", "url": busy.url, "allow_private": true});
+    node.put("/v1/channels/busy", chat).await.expect_status(201);
+    let rules = json!({"on": ["failed"], "channels": ["good", "gone", "busy"]});
+    node.put_group("g", with(one(fails()), json!({"notify": rules}))).await;
+    node.run("g", json!({})).await;
+    let text = eventually("all that there is to be counted", async || {
+        let text = node.get("/metrics").await.body;
+        let text = text.as_str()?.to_owned();
+        let tried = metric(&text, "heddle_notification_tries_failed_total{kind=\"slack\"}")?;
+        let all = metric(&text, "heddle_notifications_sent_total{kind=\"webhook\"}")? == 1
+            && metric(&text, "heddle_notifications_failed_total{kind=\"webhook\"}")? == 1;
+        (all && tried > 0).then_some(text)
+    })
+    .await;
+    let value = |name: &str| metric(&text, name);
+    assert_eq!(
+        value("heddle_notification_tries_failed_total{kind=\"webhook\"}"),
+        Some(1)
+    );
+    assert_eq!(value("heddle_notifications_sent_total{kind=\"slack\"}"), Some(0));
+    assert_eq!(value("heddle_notifications_failed_total{kind=\"slack\"}"), Some(0));
+    assert_eq!(value("heddle_notifications_failed_total{kind=\"email\"}"), Some(0));
+    assert_eq!(value("heddle_notifications_waiting{kind=\"slack\"}"), Some(1), "{text}");
+    assert_eq!(value("heddle_notices_waiting"), Some(0));
+    let stats = node.get("/v1/stats").await.expect_status(200);
+    assert_eq!(stats["notifications"]["waiting"]["slack"], 1, "{stats:#}");
+}
+
+/// A notice that cannot be turned into anything keeps no other from being told, and does not stay for ever.
+#[tokio::test]
+async fn one_bad_notice_holds_nobody_up() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    let rules = json!({"on": ["failed"], "channels": ["hook"]});
+    node.put_group("g", with(one(fails()), json!({"notify": rules}))).await;
+    // No name is so long, and no index takes it.
+    let sql = world.sql().await;
+    sql.batch_execute(
+        "INSERT INTO heddle.notices (event, channel, subject, body)
+         SELECT 'script', string_agg(md5(n::text), ''), 's', 'b' FROM generate_series(1, 1000) AS n",
+    )
+    .await
+    .unwrap();
+    node.run("g", json!({})).await;
+    requests(&receiver, 1).await;
+    eventually("an end of all notices", async || {
+        let left: i64 = sql
+            .query_one("SELECT count(*) FROM heddle.notices", &[])
+            .await
+            .unwrap()
+            .get(0);
+        (left == 0).then_some(())
+    })
+    .await;
+    assert_eq!(node.all("/v1/notifications").await.len(), 1);
+}

@@ -1,8 +1,9 @@
 //! What is kept how long: the hot view, days that are dropped, runs that are removed one by one, and what stays.
 
-use heddle_tests::{Node, World, task};
+use heddle_tests::{Answer, Node, Receiver, World, eventually, task};
 use serde_json::{Value, json};
 
+use crate::notifications::{becomes, webhook};
 use crate::{fails, one, with};
 
 /// Copies an ended run with all that belongs to it to another day and time of its end; answers the copy's id.
@@ -400,7 +401,99 @@ async fn other_rows() {
     );
     assert_eq!(node.all("/v1/audit?name=old").await.len(), 0);
     assert_eq!(count(&sql, "events WHERE at < '2021-01-01'").await, 0);
+    let asked = node.all("/v1/audit?action=prune").await;
+    assert_eq!(asked.len(), 1, "who had it done stands in the audit: {asked:#?}");
     node.run_now(&run).await;
+}
+
+/// What people made and what is over: notifications, occurrences, deleted offers, ended backfills, tokens.
+#[tokio::test]
+async fn what_is_spent() {
+    let world = World::new().await;
+    let sql = hold_still(&world).await;
+    let node = world.node().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    for _ in 0..2 {
+        node.post("/v1/channels/hook/test", json!({})).await.expect_status(200);
+    }
+    for name in ["gone", "kept"] {
+        node.put(
+            &format!("/v1/offers/{name}"),
+            json!({"kind": "once", "audience": format!("uid_{name}"), "starts_at": "2026-01-01T00:00:00Z"}),
+        )
+        .await
+        .expect_status(201);
+    }
+    node.post("/v1/tokens", json!({"name": "gone", "role": "viewer"}))
+        .await
+        .expect_status(201);
+    node.delete("/v1/tokens/gone").await.expect_status(204);
+    node.post("/v1/tokens", json!({"name": "kept", "role": "viewer"}))
+        .await
+        .expect_status(201);
+    node.put_group("past", with(hello(), json!({"history": true}))).await;
+    let asked = json!({"from": "2024-01-01", "to": "2024-01-01", "step": "1d"});
+    let backfill = node.post("/v1/groups/past/backfills", asked).await.expect_status(202);
+    let backfill = format!("/v1/backfills/{}", backfill["id"].as_str().unwrap());
+    eventually("the backfill's end", async || {
+        (node.get(&backfill).await.body["state"] == "succeeded").then_some(())
+    })
+    .await;
+    node.delete("/v1/offers/gone").await.expect_status(204);
+    let nothing = prune(&node, false).await;
+    let spent = |pruned: &Value| {
+        ["notifications", "occurrences", "offers", "backfills", "tokens"].map(|what| pruned[what].as_u64().unwrap())
+    };
+    assert_eq!(spent(&nothing), [0; 5], "{nothing:#}");
+    // As if it had been long ago. One offer's assignment is of a day that is kept, and keeps the offer.
+    let run = heddle_tests::id(&node.all("/v1/runs?group=past&history=true").await[0]);
+    sql.batch_execute(
+        "UPDATE heddle.notifications SET created_at = '2020-01-01' WHERE id = (SELECT min(id::text)::uuid FROM heddle.notifications);
+         UPDATE heddle.offers SET deleted_at = '2020-01-01' WHERE name = 'gone';
+         INSERT INTO heddle.occurrences (offer_id, occurrence, taken, granted)
+         SELECT o.id, at, 1, 1 FROM heddle.offers o, UNNEST(ARRAY['2020-01-01'::timestamptz, now()]) AS at;
+         INSERT INTO heddle.assignments (id, offer_id, version, uid, audience, occurrence, state, assigned_at, finished_at)
+         SELECT heddle.uuid_floor(now()), id, 1, 'x', audience, starts_at, 1, now(), now()
+           FROM heddle.offers WHERE name = 'gone';
+         UPDATE heddle.tokens SET revoked_at = '2020-01-01' WHERE name = 'gone';
+         UPDATE heddle.backfills SET finished_at = '2020-01-01', created_at = '2020-01-01'",
+    )
+    .await
+    .unwrap();
+    assert_eq!(spent(&prune(&node, true).await), [1, 2, 0, 0, 1]);
+    assert_eq!(
+        node.all("/v1/notifications").await.len(),
+        2,
+        "a dry run removes nothing"
+    );
+    assert_eq!(spent(&prune(&node, false).await), [1, 2, 0, 0, 1]);
+    assert_eq!(node.all("/v1/notifications").await.len(), 1);
+    assert_eq!(count(&sql, "occurrences").await, 2);
+    assert_eq!(count(&sql, "tokens WHERE name = 'gone'").await, 0);
+    // With the last of what they are kept for, they go.
+    sql.execute("DELETE FROM heddle.assignments", &[]).await.unwrap();
+    node.delete(&format!("/v1/runs/{run}")).await.expect_status(204);
+    assert_eq!(spent(&prune(&node, true).await), [0, 0, 1, 1, 0]);
+    assert_eq!(spent(&prune(&node, false).await), [0, 0, 1, 1, 0]);
+    node.get(&backfill).await.expect_problem(404, &[]);
+    assert_eq!(count(&sql, "offers").await, 1);
+    assert_eq!(count(&sql, "offer_versions").await, 1);
+    assert_eq!(spent(&prune(&node, false).await), [0; 5]);
+    // What waits to be sent stays, however old it is.
+    receiver.answers(Answer::Silence);
+    let run = node.run("past", json!({"callback": "hook"})).await;
+    let pending = becomes(&node, &format!("run={}", heddle_tests::id(&run)), |item| {
+        item["state"] == "pending"
+    })
+    .await;
+    sql.batch_execute("UPDATE heddle.notifications SET created_at = '2020-01-01'")
+        .await
+        .unwrap();
+    assert_eq!(spent(&prune(&node, false).await), [1, 0, 0, 0, 0]);
+    let left = node.all("/v1/notifications").await;
+    assert_eq!(left.len(), 1, "{left:#?}");
+    assert_eq!(left[0]["id"], pending["id"]);
 }
 
 /// What cannot be meant is refused; a dry run changes nothing.

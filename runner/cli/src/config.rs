@@ -86,9 +86,12 @@ options! {
         /// By how much this node's clock pretends to be wrong: for rehearsals, and no option for people
         #[arg(long, env = "HEDDLE_CLOCK_SKEW_MS", hide = true, allow_hyphen_values = true, value_name = "MS")]
         clock_skew_ms: i64,
-        /// Where OTLP traces go
+        /// The collector that traces go to by OTLP over HTTP, such as http://127.0.0.1:4318 [default: none]
         #[arg(long, env = "HEDDLE_OTLP_ENDPOINT", value_name = "URL")]
         otlp_endpoint: String,
+        /// The part of all runs that are traced, from 0 to 1 [default: 1]
+        #[arg(long, env = "HEDDLE_OTLP_SAMPLE", value_name = "PART")]
+        otlp_sample: f64,
     }
 }
 

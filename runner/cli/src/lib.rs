@@ -7,11 +7,13 @@ mod demo;
 mod document;
 mod exit;
 mod logging;
+mod metrics;
 pub mod node;
 mod output;
 pub mod postgres;
 mod session;
 mod terminal;
+mod traces;
 
 pub use arguments::Cli;
 pub use config::NodeOptions;

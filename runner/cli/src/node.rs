@@ -9,9 +9,7 @@ use anyhow::{Context, Result, bail};
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
-use heddle_engine::{
-    Counters, DispatchConfig, Engine, EngineConfig, MessageCounters, NodeClock, NotifyConfig, SystemChance,
-};
+use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, SystemChance};
 use heddle_http::access::{DEVICE_KEY_BYTES_MIN, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
 use heddle_store::Store;
@@ -25,6 +23,8 @@ use uuid::Uuid;
 use crate::config::NodeOptions;
 use crate::demo;
 use crate::exit::usage;
+use crate::metrics;
+use crate::traces::{self, Traces};
 
 /// How long a node's lease holds without a heartbeat; a dead node's work is taken over after it.
 const LEASE_FOR: Duration = Duration::from_secs(8);
@@ -76,6 +76,8 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let device_keys = device_keys(&config.options)?;
     let _lock = lock_identity(data_dir, config.node_id.as_deref())?;
     let node = identity(data_dir, config.node_id.as_deref(), chance.as_ref())?;
+    let name = config.node_id.clone().unwrap_or_else(host_name);
+    let traces = traces::start(&config.options, node, &name, chance.clone())?;
     let keys = secret_keys(&config, chance.as_ref())?;
     let store = connect(&config.database_url).await?;
     store
@@ -108,7 +110,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let engine = Engine::start(
         EngineConfig {
             node,
-            name: config.node_id.clone().unwrap_or_else(host_name),
+            name,
             address: address.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             lease_for: LEASE_FOR,
@@ -127,14 +129,19 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     )
     .await
     .context("the node cannot be registered")?;
-    let counters = engine.clone();
+    let (traces, trace_sender) = traces.unzip();
+    if let Some(traces) = &traces {
+        engine.trace_with(traces.clone());
+    }
+    let request_tracer = traces.as_ref().map(Traces::of_requests);
     let app = App::new(AppParts {
         store: store.clone(),
         engine: Arc::new(engine.clone()),
         clock,
         chance,
         secret_keys: keys,
-        metrics: Arc::new(move || metrics(counters.counters()) + &message_metrics(counters.message_counters())),
+        metrics: metrics::text_of(engine.clone(), traces),
+        tracer: request_tracer,
         config: http_config(&config, device_keys),
     });
     engine.show_runs_with(heddle_http::shown_runs(&engine));
@@ -169,6 +176,9 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     closing.cancel();
     let _ = server.await;
     let _ = uses.await;
+    if let Some(sender) = trace_sender {
+        sender.end().await;
+    }
     store.close().await;
     Ok(())
 }
@@ -322,44 +332,6 @@ async fn connect(url: &str) -> Result<Store> {
             Err(error) => return Err(error).context("cannot connect to the database"),
         }
     }
-}
-
-/// Prometheus text.
-fn metrics(counters: Counters) -> String {
-    format!(
-        "# HELP heddle_runs_ended_total Runs that this node has ended.\n\
-         # TYPE heddle_runs_ended_total counter\n\
-         heddle_runs_ended_total {}\n\
-         # HELP heddle_attempts_ended_total Attempts whose outcome this node has recorded.\n\
-         # TYPE heddle_attempts_ended_total counter\n\
-         heddle_attempts_ended_total {}\n\
-         # HELP heddle_attempts_in_hand Attempts that this node is working on.\n\
-         # TYPE heddle_attempts_in_hand gauge\n\
-         heddle_attempts_in_hand {}\n",
-        counters.runs_ended, counters.attempts_ended, counters.in_hand
-    )
-}
-
-/// Prometheus text about scheduled messages.
-fn message_metrics(counters: MessageCounters) -> String {
-    format!(
-        "# HELP heddle_messages_ingested_total Messages that this node has taken in.\n\
-         # TYPE heddle_messages_ingested_total counter\n\
-         heddle_messages_ingested_total {}\n\
-         # HELP heddle_messages_sent_total Messages that this node has handed over.\n\
-         # TYPE heddle_messages_sent_total counter\n\
-         heddle_messages_sent_total {}\n\
-         # HELP heddle_messages_failed_total Attempts of messages that failed here.\n\
-         # TYPE heddle_messages_failed_total counter\n\
-         heddle_messages_failed_total {}\n\
-         # HELP heddle_message_batches_total Batches that this node has ended.\n\
-         # TYPE heddle_message_batches_total counter\n\
-         heddle_message_batches_total {}\n\
-         # HELP heddle_message_batches_in_hand Batches that this node is working on.\n\
-         # TYPE heddle_message_batches_in_hand gauge\n\
-         heddle_message_batches_in_hand {}\n",
-        counters.ingested, counters.sent, counters.failed, counters.batches, counters.in_hand
-    )
 }
 
 fn host_name() -> String {

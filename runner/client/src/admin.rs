@@ -67,7 +67,7 @@ impl Client {
         self.put_named("secrets", name, &body).await.map(drop)
     }
 
-    /// Seals secrets and connections with the current key: the last step of changing it.
+    /// Seals secrets, connections and channels with the current key: the last step of changing it.
     pub async fn reseal_secrets(&self) -> Result<Value> {
         self.post(&["v1", "secrets-key", "reseal"])
             .json(&json!({}))

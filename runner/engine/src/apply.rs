@@ -15,6 +15,7 @@ use heddle_store::live::{
 };
 
 use crate::queue::{Rings, place};
+use crate::trace::Span;
 use crate::work::{Done, End, Ending};
 use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -58,6 +59,8 @@ pub(crate) struct After {
     pub(crate) rings: Rings,
     /// There is something that people want to hear of.
     pub(crate) told: bool,
+    /// What a tracer wants to hear of.
+    pub(crate) spans: Vec<Span>,
 }
 
 impl Inner {
@@ -114,20 +117,17 @@ impl Inner {
                     continue;
                 }
                 after.accepted.push((run, outcome.ended.at));
-                match outcome.end {
-                    End::Done(done) => {
-                        rows.push(attempt_row(
-                            outcome.ended,
-                            done,
-                            started_at,
-                            outcome.finished_at,
-                            outcome.node,
-                        ));
+                let row = match outcome.end {
+                    End::Done(done) => attempt_row(outcome.ended, done, started_at, outcome.finished_at, outcome.node),
+                    End::Expanded { items, .. } => {
+                        maps.push((outcome.ended.at.key.task as i16, items));
+                        continue;
                     }
-                    End::Expanded { items, .. } => maps.push((outcome.ended.at.key.task as i16, items)),
                     // Given back: its successor has the next number, so this one is recorded as stopped.
-                    End::Dropped => rows.push(released_row(outcome.ended, started_at, now, self.config.node)),
-                }
+                    End::Dropped => released_row(outcome.ended, started_at, now, self.config.node),
+                };
+                after.spans.extend(self.attempt_span(&context, &row, started_at));
+                rows.push(row);
             }
             let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
             writes.push(RunWrite { maps, ..write });
@@ -215,8 +215,14 @@ impl Inner {
             after.due = Some(after.due.map_or(*due, |earliest| earliest.min(*due)));
         }
         let finished = state.is_final();
+        let error = (state == RunState::Failed)
+            .then(|| progress.error().map(str::to_owned))
+            .flatten();
         if finished {
             after.finished.push(run);
+            after
+                .spans
+                .extend(self.run_span(context, state, error.as_deref(), self.now()));
         }
         after.moved.push(run);
         after.pooled |= context.revision.pooled;
@@ -238,11 +244,7 @@ impl Inner {
             drop_timers: actions.drop_timers,
             interrupt: actions.interrupt,
             maps: Vec::new(),
-            error: if state == RunState::Failed {
-                progress.error().map(str::to_owned)
-            } else {
-                None
-            },
+            error,
             gated,
             timed: context.facts.deadline_at.is_some() || plan.tasks.iter().any(|task| task.retry.is_some()),
             notices,
@@ -325,6 +327,9 @@ impl Inner {
         }
         if after.told {
             self.notifier.bell.notify_one();
+        }
+        if let Some(tracer) = self.tracer.get() {
+            after.spans.into_iter().for_each(|span| tracer.ended(span));
         }
     }
 

@@ -9,7 +9,7 @@ use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
 use heddle_store::change::By;
-use heddle_store::live::{Completion, LiveRun, RunFacts, RunWrite};
+use heddle_store::live::{Audited, Completion, LiveRun, RunFacts, RunWrite};
 use heddle_store::run::RunRow;
 use serde_json::{Value, json};
 
@@ -155,8 +155,8 @@ impl Engine {
             .await
     }
 
-    /// Makes a new run like an ended or live one.
-    pub async fn rerun(&self, row: &RunRow, active_scripts: bool) -> Result<RunId, SubmitError> {
+    /// Makes a new run like an ended or live one; the audit says so from the same commit on.
+    pub async fn rerun(&self, row: &RunRow, active_scripts: bool, actor: &str) -> Result<RunId, SubmitError> {
         let revision = self.inner.catalog.revision(row.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) if !active_scripts => self.inner.catalog.resolution(id, &revision).await?,
@@ -177,8 +177,13 @@ impl Engine {
             parent: None,
         };
         let now = self.inner.now();
-        let (run, context) = self.inner.lay_out(&revision, &resolution, layout, now);
+        let (mut run, context) = self.inner.lay_out(&revision, &resolution, layout, now);
         let id = run.id;
+        run.audited = Some(Audited {
+            actor: actor.to_owned(),
+            action: "rerun",
+            after: json!({"rerun_of": row.id}),
+        });
         let (answer, answered) = tokio::sync::oneshot::channel();
         let request = crate::submit::Request { run, context, answer };
         self.inner

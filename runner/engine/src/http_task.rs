@@ -39,6 +39,7 @@ impl HttpRequest {
         scope: &Scope,
         templates: &Templates,
         idempotency_key: &str,
+        traceparent: Option<String>,
     ) -> Result<Self, String> {
         let text = |place: &str, template: &str| match templates.render(template, scope) {
             Ok(Value::String(text)) => Ok(text),
@@ -55,6 +56,9 @@ impl HttpRequest {
         let key = HeaderValue::from_str(idempotency_key).map_err(|error| format!("idempotency key: {error}"));
         if let Ok(key) = key {
             headers.insert("idempotency-key", key);
+        }
+        if let Some(Ok(parent)) = traceparent.map(HeaderValue::try_from) {
+            headers.insert("traceparent", parent);
         }
         for (name, value) in &spec.headers {
             let place = format!("http/headers/{name}");

@@ -107,12 +107,16 @@ impl Inner {
         let now = self.now();
         let mut completion = self.store.completion(self.lease(), now).await?;
         let due = completion.take_due().await?;
-        let mut events: HashMap<RunId, Vec<Event>> = HashMap::new();
+        let mut events: HashMap<RunId, Cause> = HashMap::new();
         let mut deadlines = Vec::new();
         let mut timeouts = Vec::new();
         for due in due {
             match due {
-                Due::Retry(run, at) => events.entry(run).or_default().push(Event::Due(at)),
+                Due::Retry(run, at) => {
+                    if let Cause::Due(retries) = events.entry(run).or_insert_with(|| Cause::Due(Vec::new())) {
+                        retries.push(at);
+                    }
+                }
                 Due::Deadline(run) => deadlines.push(run),
                 Due::Timeout(run, at) => timeouts.push(EndedAttempt { run, at, lease: 0 }),
             }
@@ -127,6 +131,12 @@ impl Inner {
         self.load_contexts(&deadlines).await?;
         let missed: Vec<NewNotices> = deadlines.iter().filter_map(|&run| self.deadline_missed(run)).collect();
         completion.tell(&missed).await?;
+        // In the transaction that takes the timer: a node that dies here leaves the timer, not a run without an end.
+        for &run in &deadlines {
+            if let Some(why) = self.late(run) {
+                events.insert(run, Cause::Deadline(why));
+            }
+        }
         let after = self.apply_events(&mut completion, events, now).await?;
         let late = timeouts
             .into_iter()
@@ -146,9 +156,6 @@ impl Inner {
         }
         // What ran under a timed-out task has lost its parent.
         self.wakes.orphans();
-        for run in deadlines {
-            self.deadline(run).await?;
-        }
         self.inbox.notify_one();
         Ok(())
     }
@@ -166,49 +173,48 @@ impl Inner {
         })
     }
 
-    async fn deadline(self: &Arc<Self>, run: RunId) -> Result<(), EngineError> {
-        self.load_contexts(&[run]).await?;
-        let Some(context) = self.contexts.get(&run) else {
-            return Ok(());
-        };
+    /// Why a run that has missed its deadline is cancelled, if it is.
+    fn late(&self, run: RunId) -> Option<String> {
+        let context = self.contexts.get(&run)?;
         tracing::warn!(%run, group = context.revision.group_name, "the run has missed its deadline");
-        if context.revision.plan.deadline_action == DeadlineAction::Cancel {
-            let engine = Engine { inner: self.clone() };
-            let deadline = context
-                .revision
-                .plan
-                .deadline
-                .map(|span| span.to_string())
-                .unwrap_or_default();
-            let action = BulkAction::CancelFor(format!("the run's deadline of {deadline} has passed"));
-            match engine.control(run, &action, "deadline").await {
-                Ok(()) => {}
-                Err(crate::ControlError::Engine(error)) => return Err(error),
-                Err(refused) => tracing::info!(%run, %refused, "it had ended by itself"),
-            }
-        }
-        Ok(())
+        let plan = &context.revision.plan;
+        (plan.deadline_action == DeadlineAction::Cancel).then(|| {
+            let deadline = plan.deadline.map(|span| span.to_string()).unwrap_or_default();
+            format!("the run's deadline of {deadline} has passed")
+        })
     }
 
-    /// Applies events to runs that are live; those that are not are passed over.
+    /// Applies what is due to runs that are live; those that are not are passed over.
     async fn apply_events(
         &self,
         completion: &mut heddle_store::live::Completion,
-        events: HashMap<RunId, Vec<Event>>,
+        mut causes: HashMap<RunId, Cause>,
         now: Time,
     ) -> Result<After, EngineError> {
-        let mut runs: Vec<RunId> = events.keys().copied().collect();
+        let mut runs: Vec<RunId> = causes.keys().copied().collect();
         runs.sort_unstable();
         let locked = completion.lock_runs(&runs).await?;
         let mut after = After::default();
         let mut writes = Vec::new();
         let mut room = self.room();
         for run in runs {
-            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else {
+            let (Some(found), Some(context), Some(cause)) =
+                (locked.get(&run), self.contexts.get(&run), causes.remove(&run))
+            else {
                 continue;
             };
-            let (actions, state, progress) = self.decide(&context, found, &events[&run], completion, now).await?;
-            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
+            let (events, why) = match cause {
+                Cause::Due(retries) => (retries.into_iter().map(Event::Due).collect(), None),
+                Cause::Deadline(why) => {
+                    let withdrawn = completion.withdraw(&[run]).await?;
+                    let withdrawn = withdrawn.into_iter().map(|(_, key)| key).collect();
+                    (vec![Event::Cancel { withdrawn }], Some(why))
+                }
+            };
+            let (actions, state, progress) = self.decide(&context, found, &events, completion, now).await?;
+            let mut write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+            write.error = why.or(write.error);
+            writes.push(write);
         }
         self.write(completion, &writes, &mut after).await?;
         Ok(after)
@@ -359,6 +365,14 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// What the timers of a run ask for.
+enum Cause {
+    /// These retries begin.
+    Due(Vec<AttemptKey>),
+    /// The run is cancelled, for this reason: nothing else of it matters any more.
+    Deadline(String),
 }
 
 fn timed_out() -> End {

@@ -50,6 +50,7 @@ mod queue;
 mod redact;
 mod scheduler;
 mod submit;
+pub mod trace;
 mod upstream;
 mod wake;
 mod work;
@@ -82,7 +83,7 @@ pub use control::{BulkAction, ControlError};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
-pub use notify::{NotifyConfig, RunObject};
+pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use pruner::Pruned;
 pub use queue::{ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use submit::{Submission, SubmitError, Submitted};
@@ -194,6 +195,8 @@ pub(crate) struct Inner {
     pub(crate) backfills_moved: Mutex<BTreeSet<uuid::Uuid>>,
     pub(crate) pools: Notify,
     pub(crate) notifier: notify::Notifier,
+    /// Who hears of what has ended; nobody unless configured.
+    pub(crate) tracer: std::sync::OnceLock<Arc<dyn trace::Tracer>>,
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     pub(crate) ended: mpsc::UnboundedSender<work::Report>,
@@ -307,6 +310,7 @@ impl Engine {
             backfills_moved: Mutex::default(),
             pools: Notify::new(),
             notifier: notify::Notifier::new(&policy)?,
+            tracer: std::sync::OnceLock::new(),
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
             ended,

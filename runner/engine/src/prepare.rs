@@ -203,11 +203,11 @@ impl Inner {
                 let told = self.context_of(context, at, map_item);
                 let mut body = serde_json::to_value(&told).unwrap_or_default();
                 body["params"] = Value::Object(effective);
-                let request = task
-                    .spec
-                    .http
-                    .as_ref()
-                    .map(|spec| HttpRequest::render(spec, task, &scope, &self.templates, &told.idempotency_key));
+                let request = task.spec.http.as_ref().map(|spec| {
+                    let run = context.facts.id;
+                    let parent = self.tracer_of(run).map(|_| crate::trace::traceparent(run, at));
+                    HttpRequest::render(spec, task, &scope, &self.templates, &told.idempotency_key, parent)
+                });
                 match request {
                     Some(Ok(request)) => Ok(Ok(Prepared::Http { request, context: body })),
                     Some(Err(message)) => Ok(Err(invalid(message))),

@@ -15,6 +15,7 @@ use heddle_domain::retention::Retention;
 use heddle_domain::state::RunState;
 use heddle_store::StoreError;
 use heddle_store::retention::{Day, Dropped, INSTANTS_KEPT, Partitioned, RunRules};
+use heddle_store::spent::SpentBefore;
 
 use crate::{Engine, EngineError, Inner};
 
@@ -34,6 +35,9 @@ const INSTANTS_EVERY: TimeDelta = TimeDelta::days(1);
 const RUNS_MAX: i64 = 1_000;
 const ROWS_MAX: i64 = 10_000;
 
+/// How many offers or backfills: each is looked up in every partition of what may hold it.
+const SPENT_MAX: i64 = 1_000;
+
 /// How many statements that removed as much as they could a round has.
 const STATEMENTS_MAX: usize = 300;
 
@@ -43,6 +47,9 @@ const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
 
 /// How long the log of changes is kept: a node that has not followed it for so long has lost its lease long ago.
 const CHANGES_KEPT: TimeDelta = TimeDelta::days(7);
+
+/// How long windows of storms are remembered: twice the longest, so that one that old cannot go on.
+const STORMS_KEPT: TimeDelta = TimeDelta::days(2);
 
 /// How long nodes that are gone are remembered.
 const NODES_KEPT: TimeDelta = TimeDelta::days(30);
@@ -68,6 +75,16 @@ pub struct Pruned {
     pub events: u64,
     /// Ended assignments, likewise.
     pub assignments: u64,
+    /// Notifications that were sent or given up.
+    pub notifications: u64,
+    /// Occurrences of offers.
+    pub occurrences: u64,
+    /// Deleted offers of which nothing is left.
+    pub offers: u64,
+    /// Ended backfills none of whose runs is kept.
+    pub backfills: u64,
+    /// Tokens that were revoked or expired.
+    pub tokens: u64,
     /// There is more to do; the next round goes on.
     pub more: bool,
 }
@@ -141,6 +158,11 @@ impl Inner {
                     audit = pruned.audit,
                     events = pruned.events,
                     assignments = pruned.assignments,
+                    notifications = pruned.notifications,
+                    occurrences = pruned.occurrences,
+                    offers = pruned.offers,
+                    backfills = pruned.backfills,
+                    tokens = pruned.tokens,
                     more = pruned.more,
                     "pruned"
                 );
@@ -272,7 +294,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What has no runs: audit, events, assignments, and what only Heddle itself looks at.
+    /// What has no runs: audit, events, assignments, notifications, what is spent, and what only Heddle itself looks at.
     async fn prune_rows(
         &self,
         retention: &Retention,
@@ -295,10 +317,13 @@ impl Inner {
         }
         macro_rules! prune {
             ($removed:expr, $count:expr) => {
+                prune!($removed, $count, ROWS_MAX)
+            };
+            ($removed:expr, $count:expr, $limit:expr) => {
                 loop {
                     let gone = $removed.await?;
                     $count += gone;
-                    if !budget.goes_on(gone, ROWS_MAX, pruned) {
+                    if !budget.goes_on(gone, $limit, pruned) {
                         break;
                     }
                 }
@@ -311,10 +336,24 @@ impl Inner {
             store.prune_audit(now - retention.audit.chrono(), ROWS_MAX),
             pruned.audit
         );
+        let spent = SpentBefore::of(retention, now);
+        prune!(
+            store.prune_notifications(spent.notifications, ROWS_MAX),
+            pruned.notifications
+        );
+        prune!(store.prune_occurrences(spent.occurrences, ROWS_MAX), pruned.occurrences);
+        prune!(store.prune_offers(spent.offers, SPENT_MAX), pruned.offers, SPENT_MAX);
+        prune!(
+            store.prune_backfills(spent.backfills, SPENT_MAX),
+            pruned.backfills,
+            SPENT_MAX
+        );
+        prune!(store.prune_tokens(spent.tokens, ROWS_MAX), pruned.tokens);
+        prune!(store.prune_storms(now - STORMS_KEPT, ROWS_MAX), unnamed);
         prune!(store.prune_changes(now - CHANGES_KEPT, ROWS_MAX), unnamed);
         prune!(store.prune_sessions(now, ROWS_MAX), unnamed);
         prune!(store.prune_nodes(now - NODES_KEPT, ROWS_MAX), unnamed);
-        tracing::debug!(rows = unnamed, "pruned changes, sessions and nodes");
+        tracing::debug!(rows = unnamed, "pruned storms, changes, sessions and nodes");
         Ok(())
     }
 
@@ -355,6 +394,12 @@ impl Inner {
         pruned.audit = rows.audit as u64;
         pruned.events = rows.events as u64;
         pruned.assignments = rows.assignments as u64;
+        let spent = self.store.count_spent(&SpentBefore::of(retention, now)).await?;
+        pruned.notifications = spent.notifications as u64;
+        pruned.occurrences = spent.occurrences as u64;
+        pruned.offers = spent.offers as u64;
+        pruned.backfills = spent.backfills as u64;
+        pruned.tokens = spent.tokens as u64;
         Ok(pruned)
     }
 }

@@ -11,10 +11,12 @@
 //! * One poisonous outcome (which Postgres refuses) does not keep others from being recorded: batches are halved until
 //!   it stands alone, then it is recorded as a failure.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::id::RunId;
 use heddle_domain::plan::Plan;
 use heddle_domain::run::{Progress, decide};
 use heddle_domain::state::{ErrorKind, RunState, Trigger};
@@ -22,6 +24,7 @@ use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
 use tokio::sync::mpsc;
 
 use crate::apply::{After, Applied, attempt_row, event_of, is_passing};
+use crate::trace::Span;
 use crate::work::{End, Ending, Report};
 use crate::{EngineError, Inner};
 
@@ -249,6 +252,7 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
     let after = After {
         moved: owned.clone(),
         recorded: owned.len() as u64,
+        spans: spans_of(inner, reports, &rows, &owned),
         finished: owned,
         followed,
         backfilled,
@@ -257,6 +261,28 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
     };
     inner.acted(after);
     Ok(())
+}
+
+/// What a tracer hears of runs of one task that have ended.
+fn spans_of(inner: &Inner, reports: &[Report], rows: &[SoleRow], owned: &[RunId]) -> Vec<Span> {
+    if inner.tracer.get().is_none() {
+        return Vec::new();
+    }
+    let owned: HashSet<RunId> = owned.iter().copied().collect();
+    let reports: HashMap<RunId, &Report> = reports.iter().map(|report| (report.run, report)).collect();
+    let mut spans = Vec::with_capacity(rows.len() * 2);
+    for row in rows.iter().filter(|row| owned.contains(&row.attempt.run)) {
+        let Some(report) = reports.get(&row.attempt.run) else {
+            continue;
+        };
+        // When it was taken the database knows; here it is near enough by this node's own watch.
+        let took = chrono::TimeDelta::from_std(report.hand.since.elapsed()).unwrap_or_default();
+        let started_at = inner.now() - took;
+        let context = &report.context;
+        spans.extend(inner.attempt_span(context, &row.attempt, started_at));
+        spans.extend(inner.run_span(context, row.state, row.error.as_deref(), report.finished_at));
+    }
+    spans
 }
 
 async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), EngineError> {

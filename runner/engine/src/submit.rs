@@ -348,6 +348,7 @@ impl Inner {
                 Trigger::Schedule | Trigger::Upstream | Trigger::Backfill
             ),
             start_told: !gated && revision.told.group(NotifyEvent::Started),
+            audited: None,
         };
         let facts = RunFacts {
             id,

@@ -108,9 +108,10 @@ impl End {
     }
 }
 
-/// Whether somebody wants to hear that a task begins: of its first attempt, and not of each item.
+/// Whether somebody wants to hear that a task begins; not that each of its items does. Whether it has been told already
+/// [`Inner::tell_started`] finds out.
 pub(crate) fn tells_start(context: &RunContext, at: AttemptKey) -> bool {
-    at.attempt == 1 && at.key.item.is_none() && context.revision.told.task(at.key.task, NotifyEvent::Started)
+    at.key.item.is_none() && context.revision.told.task(at.key.task, NotifyEvent::Started)
 }
 
 /// Whether it begins when a worker claims it.

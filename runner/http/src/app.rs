@@ -111,6 +111,26 @@ impl Counts {
 /// Makes the text of `/metrics`.
 pub type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
 
+/// A request that has been answered (of a stream: its answer has begun), for a tracer.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    /// The method.
+    pub method: String,
+    /// The path as the table of routes has it: with the names of its parameters, not with what callers put there.
+    pub route: String,
+    /// The answer's status.
+    pub status: u16,
+    /// When it was answered.
+    pub at: heddle_domain::Time,
+    /// How long that took.
+    pub took: Duration,
+    /// The caller's `traceparent`, as it came.
+    pub traceparent: Option<String>,
+}
+
+/// Hears of requests that have been answered. Called on threads that serve: it must neither wait nor fail.
+pub type RequestTracer = Arc<dyn Fn(Answered) + Send + Sync>;
+
 /// What a node gives its API.
 pub struct AppParts {
     /// The database.
@@ -125,6 +145,8 @@ pub struct AppParts {
     pub secret_keys: SecretKeys,
     /// Prometheus text.
     pub metrics: MetricsText,
+    /// Who hears of answers; nobody unless configured.
+    pub tracer: Option<RequestTracer>,
     /// Bounds and modes.
     pub config: HttpConfig,
 }
@@ -149,6 +171,7 @@ pub struct Shared {
     pub metrics: MetricsText,
     /// Bounds and modes.
     pub config: HttpConfig,
+    pub(crate) tracer: Option<RequestTracer>,
     pub(crate) tokens: TokenCache,
     pub(crate) rates: Rates,
     pub(crate) signer: Option<Signer>,
@@ -172,6 +195,7 @@ impl App {
             chance: parts.chance,
             secret_keys: parts.secret_keys,
             metrics: parts.metrics,
+            tracer: parts.tracer,
             tokens: TokenCache::default(),
             rates: Rates::new(config.rate_max),
             signer: Signer::new(&config.device_keys),

@@ -31,7 +31,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 pub use adapter::shown_runs;
-pub use app::{App, AppParts, HttpConfig};
+pub use app::{Answered, App, AppParts, HttpConfig, RequestTracer};
 pub use engine_api::EngineApi;
 pub use serve::{ServeLimits, serve};
 
@@ -67,8 +67,12 @@ async fn guard(State(app): State<App>, request: axum::extract::Request, next: Ne
     let is_change = is_change(&request);
     app.counts.began();
     let under_way = UnderWay(&app);
+    let traced = app.tracer.as_ref().and_then(|tracer| Traced::of(tracer, &request));
     let mut response = next.run(request).await;
     under_way.answered(response.status().as_u16());
+    if let Some(traced) = traced {
+        traced.answered(response.status().as_u16(), app.clock.now());
+    }
     if is_change && response.status().is_success() {
         app.engine.follow().await;
     }
@@ -77,6 +81,47 @@ async fn guard(State(app): State<App>, request: axum::extract::Request, next: Ne
     headers.insert(axum::http::header::X_CONTENT_TYPE_OPTIONS, fixed("nosniff"));
     headers.insert(axum::http::header::X_FRAME_OPTIONS, fixed("DENY"));
     response
+}
+
+/// A request that a tracer will hear of.
+struct Traced {
+    tracer: app::RequestTracer,
+    method: axum::http::Method,
+    route: String,
+    traceparent: Option<String>,
+    since: tokio::time::Instant,
+}
+
+impl Traced {
+    /// All but what machines ask every few seconds, and what is at no path.
+    fn of(tracer: &app::RequestTracer, request: &axum::extract::Request) -> Option<Self> {
+        let route = request.extensions().get::<axum::extract::MatchedPath>()?.as_str();
+        if matches!(route, "/healthz" | "/readyz" | "/metrics" | "/checkstatus") {
+            return None;
+        }
+        let parent = request
+            .headers()
+            .get("traceparent")
+            .and_then(|value| value.to_str().ok());
+        Some(Self {
+            tracer: tracer.clone(),
+            method: request.method().clone(),
+            route: route.to_owned(),
+            traceparent: parent.map(str::to_owned),
+            since: tokio::time::Instant::now(),
+        })
+    }
+
+    fn answered(self, status: u16, at: heddle_domain::Time) {
+        (self.tracer)(app::Answered {
+            method: self.method.to_string(),
+            route: self.route,
+            status,
+            at,
+            took: self.since.elapsed(),
+            traceparent: self.traceparent,
+        });
+    }
 }
 
 /// A request that is counted, also when its client goes away before the answer.

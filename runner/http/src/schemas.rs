@@ -744,7 +744,12 @@ fn control(all: &mut Schemas) {
     all.insert("TokenList", list_of(to("Token")));
     all.insert(
         "Resealed",
-        object(&[("key_id", text()), ("secrets", integer()), ("connections", integer())]),
+        object(&[
+            ("key_id", text()),
+            ("secrets", integer()),
+            ("connections", integer()),
+            ("channels", integer()),
+        ]),
     );
     all.insert("SignIn", object(&[("token", text())]));
     all.insert(
@@ -906,6 +911,11 @@ fn admin(all: &mut Schemas) {
             ("audit", integer()),
             ("events", integer()),
             ("assignments", integer()),
+            ("notifications", integer()),
+            ("occurrences", integer()),
+            ("offers", integer()),
+            ("backfills", integer()),
+            ("tokens", integer()),
             ("more", json!({"type": "boolean"})),
         ]),
     );

@@ -248,6 +248,7 @@ impl Fixture {
             chance: Arc::new(Counting(AtomicU64::new(0))),
             secret_keys: SecretKeys::new(SecretKey::new([7; 32]), Vec::new()),
             metrics: Arc::new(String::new),
+            tracer: None,
             config: HttpConfig {
                 dev,
                 script_bytes_max: 1_000,

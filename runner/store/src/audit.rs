@@ -85,18 +85,10 @@ impl Completion {
 }
 
 impl Store {
-    /// Records what somebody did to a thing that has no place in the log of changes (a run, a notification).
-    pub async fn audit(
-        &self,
-        by: By<'_>,
-        action: &str,
-        noun: Noun,
-        name: &str,
-        before: Option<&Value>,
-        after: Option<&Value>,
-    ) -> Result<(), StoreError> {
+    /// Records that somebody has what is due removed now; before it is, so that nothing is removed without a record.
+    pub async fn audit_prune(&self, by: By<'_>) -> Result<(), StoreError> {
         let mut connection = self.pool.acquire().await?;
-        write(&mut connection, by, action, noun, name, before, after).await
+        write(&mut connection, by, "prune", Noun::Setting, "retention", None, None).await
     }
 
     /// The audit, newest first. `cursor` is the id behind which the page begins.

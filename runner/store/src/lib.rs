@@ -34,6 +34,7 @@ pub mod script;
 pub mod secret;
 pub mod session;
 pub mod setting;
+pub mod spent;
 pub mod template;
 pub mod timer_task;
 pub mod token;

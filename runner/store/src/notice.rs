@@ -162,6 +162,26 @@ impl Store {
         Ok(())
     }
 
+    /// Writes the notice that a task begins, once for each task of a run: whoever inserts the row writes it, in the same
+    /// transaction. Answers whether it was us.
+    pub async fn tell_start(&self, run: RunId, task: u16, notices: NewNotices, now: Time) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let first = sqlx::query!(
+            "INSERT INTO heddle.told_starts (run, task) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            run.0,
+            task as i16
+        )
+        .execute(&mut *tx)
+        .await?
+        .rows_affected()
+            > 0;
+        if first {
+            insert_notices_in(&mut tx, &[notices], now).await?;
+        }
+        tx.commit().await?;
+        Ok(first)
+    }
+
     /// The oldest notices.
     pub async fn notices(&self, limit: i64) -> Result<Vec<NoticeRow>, StoreError> {
         let rows = sqlx::query!(

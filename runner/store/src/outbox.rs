@@ -27,6 +27,9 @@ use crate::{Store, StoreError};
 /// One node at a time turns notices into notifications.
 const FAN_OUT_LOCK: i64 = 0x6865_6464_6c65_0006;
 
+/// Up to how many of what waits is counted: who asks every few seconds must not read a backlog each time.
+pub const WAITING_COUNTED_MAX: i64 = 100_000;
+
 /// A notification to be sent.
 #[derive(Clone, Debug)]
 pub struct NewNotification {
@@ -365,6 +368,27 @@ impl Store {
             notices: row.notices,
             next_due: row.next_due,
         })
+    }
+
+    /// How many notifications wait to be sent, by the kind of channel (`callback`: a URL; `none`: there is no such channel
+    /// any more), and how many notices wait to be turned into some. Of each the first [`WAITING_COUNTED_MAX`] are counted.
+    pub async fn waiting_to_be_told(&self) -> Result<(Vec<(String, i64)>, i64), StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT coalesce(c.kind, CASE WHEN o.lane LIKE '://%' THEN 'callback' ELSE 'none' END) AS "kind!",
+                      count(*) AS "count!"
+                 FROM (SELECT lane FROM heddle.outgoing LIMIT $1) o LEFT JOIN heddle.channels c ON c.name = o.lane
+                GROUP BY 1"#,
+            WAITING_COUNTED_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let notices = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM (SELECT FROM heddle.notices LIMIT $1) n"#,
+            WAITING_COUNTED_MAX
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((rows.into_iter().map(|row| (row.kind, row.count)).collect(), notices))
     }
 
     /// Takes notifications that are due, at most `lane_max` of a lane and `limit` altogether; `busy` tells how many of

@@ -7,6 +7,7 @@
 
 use heddle_domain::Chance;
 use serde_json::json;
+use sqlx::PgConnection;
 
 use crate::change::{self, By, Noun};
 use crate::secret::{Sealed, SecretKeys};
@@ -21,7 +22,7 @@ const NAMED_MAX: i64 = 5;
 /// Something that none of the keys opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignSeal {
-    /// `secret` or `connection`.
+    /// `secret`, `connection` or `channel`.
     pub kind: String,
     /// Its name.
     pub name: String,
@@ -34,6 +35,17 @@ pub struct ForeignSeal {
 pub struct Resealed {
     pub secrets: u64,
     pub connections: u64,
+    pub channels: u64,
+}
+
+impl Resealed {
+    fn of(&mut self, table: SealedTable) -> &mut u64 {
+        match table {
+            SealedTable::Secrets => &mut self.secrets,
+            SealedTable::Connections => &mut self.connections,
+            SealedTable::Channels => &mut self.channels,
+        }
+    }
 }
 
 impl Store {
@@ -46,6 +58,8 @@ impl Store {
                 WHERE key_id <> ALL ($1)
                UNION ALL
                SELECT 'connection', name, key_id FROM heddle.connections WHERE key_id <> ALL ($1)
+               UNION ALL
+               SELECT 'channel', name, key_id FROM heddle.channels WHERE key_id <> ALL ($1)
                LIMIT $2"#,
             &ids,
             NAMED_MAX,
@@ -58,87 +72,117 @@ impl Store {
     /// fingerprint.
     pub async fn reseal(&self, by: By<'_>, keys: &SecretKeys, chance: &dyn Chance) -> Result<Resealed, StoreError> {
         let mut done = Resealed::default();
-        loop {
-            let secrets = self.reseal_secrets(keys, chance).await?;
-            let connections = self.reseal_connections(keys, chance).await?;
-            done.secrets += secrets;
-            done.connections += connections;
-            if secrets == 0 && connections == 0 {
-                break;
+        for table in SealedTable::ALL {
+            loop {
+                let count = self.reseal_rows(table, keys, chance).await?;
+                *done.of(table) += count;
+                if count == 0 {
+                    break;
+                }
             }
         }
         let mut tx = self.pool.begin().await?;
         let after = json!({
             "key_id": keys.current_id(), "secrets": done.secrets, "connections": done.connections,
+            "channels": done.channels,
         });
         change::record(&mut tx, by, "reseal", Noun::Setting, "secrets_key", None, Some(&after)).await?;
         tx.commit().await?;
         Ok(done)
     }
 
-    async fn reseal_secrets(&self, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
+    /// Seals up to [`ROWS_MAX`] rows of a table anew; answers how many.
+    async fn reseal_rows(&self, table: SealedTable, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let rows = sqlx::query!(
-            "SELECT name, ciphertext, nonce, key_id FROM heddle.secrets
-              WHERE key_id <> $1 ORDER BY name LIMIT $2 FOR UPDATE",
-            keys.current_id(),
-            ROWS_MAX,
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let count = rows.len() as u64;
-        for row in rows {
-            let sealed = Sealed {
-                ciphertext: row.ciphertext,
-                nonce: row.nonce,
-                key_id: row.key_id,
-            };
-            let plain = keys.open(Noun::Secret, &row.name, &sealed)?;
-            let sealed = keys.seal(chance, Noun::Secret, &row.name, &plain)?;
-            sqlx::query!(
-                "UPDATE heddle.secrets SET ciphertext = $2, nonce = $3, key_id = $4 WHERE name = $1",
-                row.name,
-                sealed.ciphertext,
-                sealed.nonce,
-                sealed.key_id,
-            )
-            .execute(&mut *tx)
-            .await?;
+        let rows = table.sealed_before(&mut tx, keys.current_id()).await?;
+        for (name, sealed) in &rows {
+            let plain = keys.open(table.noun(), name, sealed)?;
+            let sealed = keys.seal(chance, table.noun(), name, &plain)?;
+            table.write(&mut tx, name, &sealed).await?;
         }
         tx.commit().await?;
-        Ok(count)
+        Ok(rows.len() as u64)
+    }
+}
+
+/// A table with a sealed column.
+#[derive(Clone, Copy)]
+enum SealedTable {
+    Secrets,
+    Connections,
+    Channels,
+}
+
+impl SealedTable {
+    const ALL: [Self; 3] = [Self::Secrets, Self::Connections, Self::Channels];
+
+    /// What is bound into the seal.
+    fn noun(self) -> Noun {
+        match self {
+            Self::Secrets => Noun::Secret,
+            Self::Connections => Noun::Connection,
+            Self::Channels => Noun::Channel,
+        }
     }
 
-    async fn reseal_connections(&self, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let rows = sqlx::query!(
-            "SELECT name, ciphertext, nonce, key_id FROM heddle.connections
-              WHERE key_id <> $1 ORDER BY name LIMIT $2 FOR UPDATE",
-            keys.current_id(),
-            ROWS_MAX,
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let count = rows.len() as u64;
-        for row in rows {
-            let sealed = Sealed {
-                ciphertext: row.ciphertext,
-                nonce: row.nonce,
-                key_id: row.key_id,
+    /// Rows that another key has sealed, locked.
+    async fn sealed_before(
+        self,
+        connection: &mut PgConnection,
+        key_id: &str,
+    ) -> Result<Vec<(String, Sealed)>, StoreError> {
+        macro_rules! read {
+            ($statement:tt) => {
+                sqlx::query!($statement, key_id, ROWS_MAX)
+                    .fetch_all(connection)
+                    .await?
+                    .into_iter()
+                    .map(|row| {
+                        let sealed = Sealed {
+                            ciphertext: row.ciphertext,
+                            nonce: row.nonce,
+                            key_id: row.key_id,
+                        };
+                        (row.name, sealed)
+                    })
+                    .collect()
             };
-            let plain = keys.open(Noun::Connection, &row.name, &sealed)?;
-            let sealed = keys.seal(chance, Noun::Connection, &row.name, &plain)?;
-            sqlx::query!(
-                "UPDATE heddle.connections SET ciphertext = $2, nonce = $3, key_id = $4 WHERE name = $1",
-                row.name,
-                sealed.ciphertext,
-                sealed.nonce,
-                sealed.key_id,
-            )
-            .execute(&mut *tx)
-            .await?;
         }
-        tx.commit().await?;
-        Ok(count)
+        Ok(match self {
+            Self::Secrets => read!(
+                "SELECT name, ciphertext, nonce, key_id FROM heddle.secrets
+                  WHERE key_id <> $1 ORDER BY name LIMIT $2 FOR UPDATE"
+            ),
+            Self::Connections => read!(
+                "SELECT name, ciphertext, nonce, key_id FROM heddle.connections
+                  WHERE key_id <> $1 ORDER BY name LIMIT $2 FOR UPDATE"
+            ),
+            Self::Channels => read!(
+                "SELECT name, ciphertext, nonce, key_id FROM heddle.channels
+                  WHERE key_id <> $1 ORDER BY name LIMIT $2 FOR UPDATE"
+            ),
+        })
+    }
+
+    async fn write(self, connection: &mut PgConnection, name: &str, sealed: &Sealed) -> Result<(), StoreError> {
+        macro_rules! write {
+            ($statement:tt) => {
+                sqlx::query!($statement, name, sealed.ciphertext, sealed.nonce, sealed.key_id)
+                    .execute(connection)
+                    .await?
+            };
+        }
+        match self {
+            Self::Secrets => {
+                write!("UPDATE heddle.secrets SET ciphertext = $2, nonce = $3, key_id = $4 WHERE name = $1")
+            }
+            Self::Connections => {
+                write!("UPDATE heddle.connections SET ciphertext = $2, nonce = $3, key_id = $4 WHERE name = $1")
+            }
+            Self::Channels => {
+                write!("UPDATE heddle.channels SET ciphertext = $2, nonce = $3, key_id = $4 WHERE name = $1")
+            }
+        };
+        Ok(())
     }
 }

@@ -541,6 +541,10 @@ impl Store {
                  SELECT ctid FROM heddle.run_dedupes WHERE run >= $1 AND run < $2 LIMIT $3))"
         );
         clear!(
+            "DELETE FROM heddle.told_starts WHERE ctid = ANY (ARRAY(
+                 SELECT ctid FROM heddle.told_starts WHERE run >= $1 AND run < $2 LIMIT $3))"
+        );
+        clear!(
             "DELETE FROM heddle.overrides WHERE ctid = ANY (ARRAY(
                  SELECT ctid FROM heddle.overrides WHERE run >= $1 AND run < $2 LIMIT $3))"
         );
@@ -711,6 +715,7 @@ async fn remove_runs(tx: &mut PgConnection, ids: &[Uuid]) -> Result<(), StoreErr
         "DELETE FROM heddle.logs WHERE run = ANY ($1)",
         "DELETE FROM heddle.maps WHERE run = ANY ($1)",
         "DELETE FROM heddle.overrides WHERE run = ANY ($1)",
+        "DELETE FROM heddle.told_starts WHERE run = ANY ($1)",
         "DELETE FROM heddle.run_keys WHERE run = ANY ($1)",
         "DELETE FROM heddle.run_dedupes WHERE run = ANY ($1)",
         "DELETE FROM heddle.run_instants i WHERE i.run = ANY ($1) AND NOT i.skipped

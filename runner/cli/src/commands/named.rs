@@ -91,7 +91,7 @@ pub enum SecretCommand {
         #[arg(long = "category", value_name = "CATEGORY")]
         categories: Vec<String>,
     },
-    /// Seal all secrets and connections with the current key: the last step of changing it
+    /// Seal all secrets, connections and channels with the current key: the last step of changing it
     Reseal,
     /// Delete a secret
     Rm {
@@ -248,9 +248,10 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
             let done = session.client.reseal_secrets().await?;
             session.output.print(&done, |done| {
                 format!(
-                    "{} secrets and {} connections sealed with key {}",
+                    "{} secrets, {} connections and {} channels sealed with key {}",
                     done["secrets"],
                     done["connections"],
+                    done["channels"],
                     done["key_id"].as_str().unwrap_or("?")
                 )
             })?;

@@ -6,6 +6,7 @@
 
 use std::collections::hash_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::error::Error as _;
 use std::sync::Arc;
 
 use heddle_domain::Time;
@@ -28,7 +29,9 @@ use heddle_store::run::{RunFilter, RunRow};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::count::Way;
 use super::{instant, send::is_url};
+use crate::apply::is_passing;
 use crate::catalog::Revision;
 use crate::{EngineError, Inner};
 
@@ -71,9 +74,41 @@ impl Inner {
         if notices.is_empty() {
             return Ok(false);
         }
-        let known = self.look_into(&notices).await?;
+        let ours = match self.fan_out_of(&notices).await {
+            Err(error) if !is_passing(&error) => {
+                tracing::error!(%error, source = ?error.source(), notices = notices.len(), "not all of these can be told; one by one");
+                self.fan_out_singly(&notices).await?
+            }
+            done => done?,
+        };
+        Ok(ours && notices.len() == BATCH_MAX)
+    }
+
+    /// The same one by one, without those of which nobody can be told: they must not keep all others from being told.
+    async fn fan_out_singly(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
+        for notice in notices {
+            match self.fan_out_of(std::slice::from_ref(notice)).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) if !is_passing(&error) => {
+                    tracing::error!(%error, source = ?error.source(), event = notice.event.as_str(), run = ?notice.run, "nobody can be told of this");
+                    let Some(mut tx) = self.store.fan_out().await? else {
+                        return Ok(false);
+                    };
+                    tx.take(&[notice.id]).await?;
+                    tx.commit().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Turns these notices into notifications, in one transaction; `false`: another node is at it, and goes on until there
+    /// are none.
+    async fn fan_out_of(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
+        let known = self.look_into(notices).await?;
         let Some(mut tx) = self.store.fan_out().await? else {
-            // Another node is at it, and goes on until there are none.
             return Ok(false);
         };
         let ids: Vec<i64> = notices.iter().map(|notice| notice.id).collect();
@@ -83,10 +118,16 @@ impl Inner {
         mine.retain(|notice| !vain.contains(&notice.id));
         let now = self.now();
         let drafts: Vec<Draft<'_>> = mine.iter().flat_map(|notice| self.drafts(&known, notice)).collect();
+        let hopeless: Vec<Way> = drafts
+            .iter()
+            .filter(|draft| draft.failed.is_some())
+            .map(|draft| way_of(known.channels.get(&draft.channel)))
+            .collect();
         let written = self.write_drafts(&mut tx, &known, drafts, now).await?;
         tx.commit().await?;
+        hopeless.into_iter().for_each(|way| self.notifier.counts.failed(way));
         tracing::debug!(notices = mine.len(), notifications = written, "people are to be told");
-        Ok(notices.len() == BATCH_MAX)
+        Ok(true)
     }
 
     /// Reads what notices are about.
@@ -443,6 +484,13 @@ fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bo
         }
         Some(_) => None,
     }
+}
+
+/// How what cannot be told at all is counted.
+fn way_of(channel: Option<&ChannelSpec>) -> Way {
+    channel
+        .and_then(|channel| channel.kind)
+        .map_or(Way::Nowhere, Way::Channel)
 }
 
 fn pace_of(known: &Known, draft: &Draft<'_>) -> Pace {

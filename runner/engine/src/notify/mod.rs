@@ -22,6 +22,7 @@
 //! * No transaction is open while something is sent.
 
 mod chat;
+mod count;
 mod fan_out;
 mod mail;
 mod post;
@@ -40,7 +41,6 @@ use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::notify::Event;
 use heddle_domain::notify::message::Facts;
 use heddle_domain::notify::rules::{Moves, Notice, Telling, notices};
-use heddle_domain::notify::storm::EVERY;
 use heddle_domain::run::{Actions, Progress};
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::RunState;
@@ -51,6 +51,8 @@ use heddle_store::outbox::NewNotification;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use uuid::Uuid;
+
+pub use count::NotificationCount;
 
 use crate::catalog::Revision;
 use crate::{Engine, EngineError, Inner, RunContext};
@@ -67,9 +69,6 @@ const SENDS_MAX: usize = 64;
 const STALLS_EVERY: Duration = Duration::from_secs(10);
 /// How many queued tasks one such look finds.
 const STALLS_MAX: i64 = 1_000;
-/// How often what is old is forgotten, and how much at once.
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
-const PRUNE_MAX: i64 = 5_000;
 
 /// How a node tells people.
 #[derive(Clone, Debug)]
@@ -91,6 +90,7 @@ pub(crate) struct Notifier {
     /// What is being sent, and in which lane.
     in_hand: Mutex<BTreeMap<Uuid, String>>,
     runs: OnceLock<RunObject>,
+    counts: count::Counts,
     /// For public addresses and those that are configured; for channels that allow private ones.
     public: (OutboundPolicy, reqwest::Client),
     private: (OutboundPolicy, reqwest::Client),
@@ -108,6 +108,7 @@ impl Notifier {
             bell: Notify::new(),
             in_hand: Mutex::default(),
             runs: OnceLock::new(),
+            counts: count::Counts::default(),
             public: client(policy.clone())?,
             private: client(policy.allowing_private())?,
         })
@@ -136,9 +137,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Looks for queues that nobody claims from, and forgets what is old.
+/// Looks for queues that nobody claims from.
 pub(crate) async fn keep(inner: Arc<Inner>) {
-    let mut pruned_at = tokio::time::Instant::now();
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
@@ -149,12 +149,6 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
         }
         if let Err(error) = inner.tell_stalls().await {
             tracing::warn!(%error, "cannot look for queues that nobody claims from");
-        }
-        if pruned_at.elapsed() >= PRUNE_EVERY {
-            pruned_at = tokio::time::Instant::now();
-            if let Err(error) = inner.prune_told().await {
-                tracing::warn!(%error, "old notifications cannot be forgotten");
-            }
         }
     }
 }
@@ -211,8 +205,9 @@ impl Inner {
         context.facts.callback || told.anywhere(end) || told.anywhere(NotifyEvent::Recovered)
     }
 
-    /// An attempt of a task begins: whoever wants to hear of it is told before it does anything. Only of the first: what
-    /// is tried again was told of as such.
+    /// An attempt of a task begins: whoever wants to hear of it is told before it does anything, unless an earlier attempt
+    /// told: of what is tried again people hear as such. An attempt that was lost before it could tell leaves it to this
+    /// one.
     pub(crate) async fn tell_started(
         &self,
         context: &RunContext,
@@ -223,9 +218,11 @@ impl Inner {
             notices: vec![notice],
             troubled: Vec::new(),
         };
-        let notices = new_notices(&context.revision, Some(context.facts.id), telling, None);
-        self.store.tell(&[notices], self.now()).await?;
-        self.notifier.bell.notify_one();
+        let run = context.facts.id;
+        let notices = new_notices(&context.revision, Some(run), telling, None);
+        if self.store.tell_start(run, at.key.task, notices, self.now()).await? {
+            self.notifier.bell.notify_one();
+        }
         Ok(())
     }
 
@@ -260,16 +257,6 @@ impl Inner {
             self.store.tell(&all, now).await?;
             self.notifier.bell.notify_one();
         }
-        Ok(())
-    }
-
-    async fn prune_told(&self) -> Result<(), EngineError> {
-        let now = self.now();
-        // Twice the longest window: a storm that old cannot go on.
-        let over = now - Span::from_std(*EVERY.end() * 2).chrono();
-        self.store.prune_storms(over, PRUNE_MAX).await?;
-        let kept = self.store.retention().await?.notifications;
-        self.store.prune_notifications(now - kept.chrono(), PRUNE_MAX).await?;
         Ok(())
     }
 }

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures::FutureExt;
 use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
 use heddle_domain::notify::message::Message;
 use heddle_domain::notify::{Event, retry_after};
@@ -15,7 +18,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::count::Way;
 use super::{LANE_MAX, SENDS_MAX, chat, mail, post, sign};
+use crate::redact::Redactor;
 use crate::{EngineError, Inner};
 
 /// How long a try may take: a POST, and a mail to many.
@@ -24,6 +29,9 @@ const MAILS_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often recording what came of a try is tried; after that the row is found under this node's lease and sent again.
 const RECORD_TRIES_MAX: u32 = 10;
 const RECORD_AGAIN_AFTER: Duration = Duration::from_millis(300);
+
+/// The shortest part of a robot's URL that may be what makes it secret; `services` and the like are none.
+const URL_SECRET_BYTES_MIN: usize = 9;
 
 /// Why a message did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +45,14 @@ pub(super) enum Failure {
 impl Failure {
     pub(super) fn passing(why: impl Into<String>) -> Self {
         Self::Passing(why.into(), None)
+    }
+
+    /// The same, without what is secret: receivers may repeat what they were sent.
+    fn without(self, secrets: &Redactor) -> Self {
+        match self {
+            Self::Final(why) => Self::Final(secrets.hide(why)),
+            Self::Passing(why, after) => Self::Passing(secrets.hide(why), after),
+        }
     }
 
     /// The same, naming whom it is about.
@@ -94,13 +110,21 @@ impl Inner {
                 Err(error) => Err(Failure::passing(format!("the channel cannot be read: {error}"))),
             }
         };
+        let way = match &channel {
+            Ok(channel) => way_of(channel.as_ref()),
+            Err(_) => Way::Nowhere,
+        };
+        let secrets = match &channel {
+            Ok(Some(channel)) => secrets_of(channel),
+            _ => Redactor::default(),
+        };
         let mut delivered = Vec::new();
         let result = match channel {
-            Ok(channel) => self.deliver(&outgoing, channel.as_ref(), &mut delivered).await,
+            Ok(channel) => whole(self.deliver(&outgoing, channel.as_ref(), &mut delivered)).await,
             Err(failure) => Err(failure),
         };
         let now = self.now();
-        let sent = match result {
+        let sent = match result.map_err(|failure| failure.without(&secrets)) {
             Ok(()) => Sent::Done,
             Err(Failure::Final(why)) => Sent::Failed(why),
             Err(Failure::Passing(why, asked)) => match retry_after(outgoing.attempts + 1, self.chance.bits()) {
@@ -111,16 +135,20 @@ impl Inner {
                 None => Sent::Failed(format!("{why}; it has been tried {} times", outgoing.attempts + 1)),
             },
         };
-        self.record_sent(&outgoing, lease, &sent, &delivered).await;
+        self.record_sent(&outgoing, lease, &sent, &delivered, way).await;
     }
 
-    async fn record_sent(&self, outgoing: &Outgoing, lease: i64, sent: &Sent, delivered: &[String]) {
+    async fn record_sent(&self, outgoing: &Outgoing, lease: i64, sent: &Sent, delivered: &[String], way: Way) {
+        let counts = &self.notifier.counts;
         match sent {
-            Sent::Done => {}
+            Sent::Done => counts.sent(way),
             Sent::Failed(why) => {
+                counts.try_failed(way);
+                counts.failed(way);
                 tracing::warn!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, "people were not told");
             }
             Sent::Later(why, at) => {
+                counts.try_failed(way);
                 tracing::info!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, again = %at, "people were not told yet");
             }
         }
@@ -167,11 +195,13 @@ impl Inner {
         let sent = async {
             self.store.begin_outgoing(row, lease).await?;
             let mut delivered = Vec::new();
-            let sent = match self.deliver(&outgoing, Some(&channel), &mut delivered).await {
+            let result = whole(self.deliver(&outgoing, Some(&channel), &mut delivered)).await;
+            let sent = match result.map_err(|failure| failure.without(&secrets_of(&channel))) {
                 Ok(()) => Sent::Done,
                 Err(Failure::Final(why) | Failure::Passing(why, _)) => Sent::Failed(why),
             };
-            self.record_sent(&outgoing, lease, &sent, &delivered).await;
+            self.record_sent(&outgoing, lease, &sent, &delivered, way_of(Some(&channel)))
+                .await;
             Ok(())
         }
         .await;
@@ -246,6 +276,42 @@ impl Inner {
     }
 }
 
+/// What receivers are sent of a channel's secrets, in the forms in which they may repeat it.
+fn secrets_of(channel: &ChannelSpec) -> Redactor {
+    let redactor = Redactor::default();
+    let secrets = channel.secrets();
+    if let Some(url) = secrets.url {
+        redactor.learn(&url);
+        if let Ok(url) = Url::parse(&url) {
+            let segments = url.path_segments().into_iter().flatten();
+            let values = url.query_pairs();
+            segments
+                .map(str::to_owned)
+                .chain(values.map(|(_, value)| value.into_owned()))
+                .filter(|part| part.len() >= URL_SECRET_BYTES_MIN)
+                .for_each(|part| redactor.learn(&part));
+        }
+    }
+    if let Some(secret) = secrets.secret {
+        redactor.learn(&secret);
+    }
+    if let Some(password) = secrets.password {
+        redactor.learn(&password);
+        redactor.learn(&STANDARD.encode(&password));
+        let username = channel.smtp.as_ref().and_then(|smtp| smtp.username.as_deref());
+        redactor.learn(&STANDARD.encode(format!("\0{}\0{password}", username.unwrap_or_default())));
+    }
+    redactor
+}
+
+/// How a notification is counted that goes to this channel, or to a URL.
+fn way_of(channel: Option<&ChannelSpec>) -> Way {
+    match channel {
+        None => Way::Callback,
+        Some(channel) => channel.kind.map_or(Way::Nowhere, Way::Channel),
+    }
+}
+
 /// What a webhook is sent: type, timestamp and data, as the Standard Webhooks specification recommends.
 fn webhook_body(outgoing: &Outgoing, words: &Message) -> Value {
     let mut data = serde_json::to_value(&outgoing.facts).unwrap_or_default();
@@ -297,6 +363,15 @@ async fn within(limit: Duration, sending: impl Future<Output = Result<(), Failur
         .unwrap_or_else(|_| Err(Failure::passing(format!("no answer within {} s", limit.as_secs()))))
 }
 
+/// What a library could not cope with is a failed try like others: without this its row would stay in hand for ever, and
+/// with it a place in its lane.
+async fn whole(sending: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    std::panic::AssertUnwindSafe(sending)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err(Failure::passing("Heddle could not send it; see the node's log")))
+}
+
 fn parse(url: &str) -> Result<Url, Failure> {
     Url::parse(url).map_err(|error| Failure::Final(format!("this is no URL: {error}")))
 }
@@ -312,5 +387,42 @@ fn shown(target: &str) -> String {
         heddle_store::notification::lane_of_url(target)
     } else {
         target.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_receivers_repeat_is_masked() {
+        let channel: ChannelSpec = serde_json::from_value(json!({
+            "kind": "slack", "url": "https://hooks.slack.com/services/T000/B000/XXXXXXXXXXXXXXXX"
+        }))
+        .unwrap();
+        let hidden = Failure::Final("404: no such hook: /services/T000/B000/XXXXXXXXXXXXXXXX".into());
+        let Failure::Final(said) = hidden.without(&secrets_of(&channel)) else {
+            panic!("it stays final")
+        };
+        assert_eq!(said, "404: no such hook: /services/T000/B000/***");
+        let channel: ChannelSpec = serde_json::from_value(json!({
+            "kind": "email", "to": ["a@example.com"],
+            "smtp": {"host": "mail", "username": "me", "password": "open sesame"}
+        }))
+        .unwrap();
+        let said = format!("535 bad: open sesame, {}", STANDARD.encode("\0me\0open sesame"));
+        let hidden = Failure::passing(said).without(&secrets_of(&channel));
+        assert_eq!(hidden, Failure::passing("535 bad: ***, ***"));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_failed_try() {
+        let panics = async {
+            let nobody: Option<()> = None;
+            nobody.ok_or("nothing").expect("a panic on purpose");
+            Ok(())
+        };
+        assert!(matches!(whole(panics).await, Err(Failure::Passing(..))));
+        assert_eq!(whole(async { Ok(()) }).await, Ok(()));
     }
 }

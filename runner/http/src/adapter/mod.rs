@@ -307,6 +307,9 @@ async fn stats(engine: &Engine) -> Result<Value, Refusal> {
         }
     }
     let depths = engine.store().depths().await?;
+    let (waiting, notices) = engine.store().waiting_to_be_told().await?;
+    let waiting: serde_json::Map<String, Value> =
+        waiting.into_iter().map(|(kind, count)| (kind, json!(count))).collect();
     let counters = engine.counters();
     Ok(json!({
         "runs": runs,
@@ -315,6 +318,7 @@ async fn stats(engine: &Engine) -> Result<Value, Refusal> {
         "claimed": depths.claimed,
         "running": depths.running,
         "retrying": depths.timers,
+        "notifications": {"waiting": waiting, "notices": notices},
         "node": {
             "id": engine.node(),
             "in_hand": counters.in_hand,

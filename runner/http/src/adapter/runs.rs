@@ -7,9 +7,9 @@ use heddle_domain::run::TaskKey;
 use heddle_domain::state::TaskState;
 use heddle_domain::{Clock, Name};
 use heddle_engine::{BulkAction, Engine, Submission as EngineSubmission};
-use heddle_store::change::{By, Noun};
+use heddle_store::change::By;
 use heddle_store::run::{RunDetail, RunFilter as StoreFilter};
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::{not_found, views};
@@ -133,12 +133,7 @@ pub(super) async fn control(engine: &Engine, id: RunId, control: Control, actor:
     let by = By { actor: &actor, at };
     let before = detail(engine, id).await?;
     if let Control::Rerun(scripts) = control {
-        let new = engine.rerun(&before.run, scripts == Scripts::Active).await?;
-        let (of, name) = (json!({"rerun_of": id.to_string()}), new.to_string());
-        engine
-            .store()
-            .audit(by, "rerun", Noun::Run, &name, None, Some(&of))
-            .await?;
+        let new = engine.rerun(&before.run, scripts == Scripts::Active, &actor).await?;
         return get(engine, new, Duration::ZERO).await;
     }
     let run = views::full(engine, before).await?;

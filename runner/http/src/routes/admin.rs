@@ -175,6 +175,11 @@ struct PrunedView {
     audit: u64,
     events: u64,
     assignments: u64,
+    notifications: u64,
+    occurrences: u64,
+    offers: u64,
+    backfills: u64,
+    tokens: u64,
     more: bool,
 }
 
@@ -194,6 +199,11 @@ impl From<Pruned> for PrunedView {
             audit: pruned.audit,
             events: pruned.events,
             assignments: pruned.assignments,
+            notifications: pruned.notifications,
+            occurrences: pruned.occurrences,
+            offers: pruned.offers,
+            backfills: pruned.backfills,
+            tokens: pruned.tokens,
             more: pruned.more,
         }
     }
@@ -201,6 +211,9 @@ impl From<Pruned> for PrunedView {
 
 async fn prune(mut request: Request) -> Outcome {
     let body: PruneBody = request.body(true).await?;
+    if !body.dry_run {
+        request.app.store.audit_prune(request.by()).await?;
+    }
     let pruned = request.app.engine.prune(None, body.dry_run).await?;
     ok(&PrunedView::from(pruned))
 }

@@ -119,6 +119,22 @@ fn cluster_text(stats: &serde_json::Value) -> String {
             count(&stats[key])
         ));
     }
+    text.push_str(
+        "# HELP heddle_notifications_waiting Notifications of the cluster that wait to be sent, by kind of channel.\n\
+         # TYPE heddle_notifications_waiting gauge\n",
+    );
+    let waiting = stats["notifications"]["waiting"].as_object();
+    for (kind, waits) in waiting.into_iter().flatten() {
+        text.push_str(&format!(
+            "heddle_notifications_waiting{{kind=\"{kind}\"}} {}\n",
+            count(waits)
+        ));
+    }
+    text.push_str(&format!(
+        "# HELP heddle_notices_waiting Events of the cluster that are not turned into notifications yet.\n\
+         # TYPE heddle_notices_waiting gauge\nheddle_notices_waiting {}\n",
+        count(&stats["notifications"]["notices"])
+    ));
     text
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Post,
             "/v1/secrets-key/reseal",
             Access::Admin,
-            "Seal secrets and connections with the current key",
+            "Seal secrets, connections and channels with the current key",
             reseal,
         )
         .detail("The last step of changing the key, once every node seals with the new one.")
@@ -66,6 +66,7 @@ async fn reseal(request: Request) -> Outcome {
         "key_id": app.secret_keys.current_id(),
         "secrets": done.secrets,
         "connections": done.connections,
+        "channels": done.channels,
     }))
 }
 

@@ -16,8 +16,9 @@ use uuid::Uuid;
 
 use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
+use crate::change::{By, Noun};
 use crate::notice::{NewNotices, insert_notices_in};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, audit};
 
 /// A row for *ready*, or for *running* if it is handed to this node.
 #[derive(Clone, Debug)]
@@ -101,6 +102,19 @@ pub struct NewRun {
     pub instant: bool,
     /// Somebody wants to hear that it has started.
     pub start_told: bool,
+    /// What the audit says of it, if people made it otherwise than by a submission.
+    pub audited: Option<Audited>,
+}
+
+/// What the audit says of a run that people made.
+#[derive(Clone, Debug)]
+pub struct Audited {
+    /// Who.
+    pub actor: String,
+    /// Did what.
+    pub action: &'static str,
+    /// How it stands after that.
+    pub after: Value,
 }
 
 impl NewRun {
@@ -133,6 +147,7 @@ impl Store {
                 && !run.gated
                 && !run.instant
                 && !run.start_told
+                && run.audited.is_none()
                 && run.deadline_at.is_none()
                 && run.queued.is_empty()
                 && run.ready.iter().all(|row| row.pools.is_none())
@@ -176,6 +191,15 @@ pub(crate) async fn create_in(
         .collect();
     let handed = insert_runs(tx, &accepted, lease, now).await?;
     insert_pooled_of_runs(tx, &accepted).await?;
+    for run in &accepted {
+        let Some(audited) = &run.audited else { continue };
+        let by = By {
+            actor: &audited.actor,
+            at: now,
+        };
+        let (name, after) = (run.id.to_string(), Some(&audited.after));
+        audit::write(tx, by, audited.action, Noun::Run, &name, None, after).await?;
+    }
     let gated: Vec<&&NewRun> = accepted.iter().filter(|run| run.gated).collect();
     if !gated.is_empty() {
         let ids: Vec<Uuid> = gated.iter().map(|run| run.id.0).collect();

@@ -49,7 +49,7 @@ pub use complete::{
 };
 pub use control::{Interrupted, LiveRun};
 pub(crate) use create::create_in;
-pub use create::{Created, NewRun, ReadyRow};
+pub use create::{Audited, Created, NewRun, ReadyRow};
 pub use inbox::{ActiveRun, Due, Gate, Inbox, LostAttempt, Settlement};
 pub use queue::{
     ClaimFate, ClaimKey, ClaimWish, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,

@@ -1,0 +1,87 @@
+//! What a node counts, as Prometheus reads it. What the API counts, and what the whole cluster has, `heddle_http` adds.
+
+use std::sync::Arc;
+
+use heddle_engine::{Counters, Engine, MessageCounters, NotificationCount};
+use heddle_http::app::MetricsText;
+
+use crate::traces::Traces;
+
+/// What `/metrics` says of this node.
+pub(crate) fn text_of(engine: Engine, traces: Option<Arc<Traces>>) -> MetricsText {
+    Arc::new(move || {
+        let mut text = run_metrics(engine.counters());
+        text.push_str(&message_metrics(engine.message_counters()));
+        text.push_str(&notification_metrics(&engine.notification_counts()));
+        text.push_str(&traces.as_ref().map(|traces| traces.metrics()).unwrap_or_default());
+        text
+    })
+}
+
+/// Prometheus text about runs.
+fn run_metrics(counters: Counters) -> String {
+    format!(
+        "# HELP heddle_runs_ended_total Runs that this node has ended.\n\
+         # TYPE heddle_runs_ended_total counter\n\
+         heddle_runs_ended_total {}\n\
+         # HELP heddle_attempts_ended_total Attempts whose outcome this node has recorded.\n\
+         # TYPE heddle_attempts_ended_total counter\n\
+         heddle_attempts_ended_total {}\n\
+         # HELP heddle_attempts_in_hand Attempts that this node is working on.\n\
+         # TYPE heddle_attempts_in_hand gauge\n\
+         heddle_attempts_in_hand {}\n",
+        counters.runs_ended, counters.attempts_ended, counters.in_hand
+    )
+}
+
+/// Prometheus text about scheduled messages.
+fn message_metrics(counters: MessageCounters) -> String {
+    format!(
+        "# HELP heddle_messages_ingested_total Messages that this node has taken in.\n\
+         # TYPE heddle_messages_ingested_total counter\n\
+         heddle_messages_ingested_total {}\n\
+         # HELP heddle_messages_sent_total Messages that this node has handed over.\n\
+         # TYPE heddle_messages_sent_total counter\n\
+         heddle_messages_sent_total {}\n\
+         # HELP heddle_messages_failed_total Attempts of messages that failed here.\n\
+         # TYPE heddle_messages_failed_total counter\n\
+         heddle_messages_failed_total {}\n\
+         # HELP heddle_message_batches_total Batches that this node has ended.\n\
+         # TYPE heddle_message_batches_total counter\n\
+         heddle_message_batches_total {}\n\
+         # HELP heddle_message_batches_in_hand Batches that this node is working on.\n\
+         # TYPE heddle_message_batches_in_hand gauge\n\
+         heddle_message_batches_in_hand {}\n",
+        counters.ingested, counters.sent, counters.failed, counters.batches, counters.in_hand
+    )
+}
+
+/// Prometheus text about people told.
+fn notification_metrics(counts: &[NotificationCount]) -> String {
+    let mut text = String::new();
+    type Read = fn(&NotificationCount) -> u64;
+    let metrics: [(&str, &str, Read); 3] = [
+        (
+            "heddle_notifications_sent_total",
+            "Notifications that this node has sent, by kind of channel.",
+            |count| count.sent,
+        ),
+        (
+            "heddle_notifications_failed_total",
+            "Notifications that this node has given up.",
+            |count| count.failed,
+        ),
+        (
+            "heddle_notification_tries_failed_total",
+            "Tries of this node to send a notification that failed.",
+            |count| count.tries_failed,
+        ),
+    ];
+    for (name, help, read) in metrics {
+        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n"));
+        for count in counts {
+            text.push_str(&format!("{name}{{kind=\"{}\"}} {}\n", count.kind, read(count)));
+        }
+    }
+    text
+}

@@ -1,0 +1,510 @@
+//! Traces by OTLP (HTTP, protobuf): what has ended, in the words of OpenTelemetry, to a collector.
+//!
+//! # The story
+//!
+//! Whoever ends something puts a span into a queue of [`QUEUE_MAX`] and goes on; when the queue is full the span is
+//! dropped, and counted. One task takes spans out in batches, each when it is full or [`LINGER`] old, and posts it. A
+//! collector that does not take a batch is asked [`TRIES_MAX`] times, with pauses that double; what gathers meanwhile
+//! waits in the queue. When the node ends, what is left has [`FLUSH_MAX`] to be sent.
+//!
+//! So a collector that is down, slow or silent costs a bounded piece of memory and nothing else. The batches of the SDK's
+//! own processor live on a thread without our runtime, and tell nobody what they dropped; what is taken from the
+//! libraries is the encoding, the protocol and its settings (`OTEL_EXPORTER_OTLP_HEADERS`), over the client that
+//! everything else here uses.
+//!
+//! The collector is named by the operator, like the database: the outbound policy is not about it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::state::{AttemptState, RunState};
+use heddle_engine::trace::{self, AttemptSpan, RunSpan, Span, Tracer};
+use heddle_http::{Answered, RequestTracer};
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_otlp::{Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::config::NodeOptions;
+use crate::exit::usage;
+
+/// Spans that wait to be sent.
+const QUEUE_MAX: usize = 8_192;
+/// Spans of one request.
+const BATCH_MAX: usize = 512;
+/// How long a batch waits to be full.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long a collector may take for a batch.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a batch is tried, and how long after the first failure again.
+const TRIES_MAX: u32 = 4;
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long the end of a node waits for what is left.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
+/// How often a collector that takes nothing is complained of.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// Where spans go in.
+pub(crate) struct Traces {
+    sender: mpsc::Sender<SpanData>,
+    scope: InstrumentationScope,
+    /// Traces whose lower half, as a number, is below this are kept.
+    below: u64,
+    chance: Arc<dyn heddle_domain::Chance>,
+    counts: Counts,
+}
+
+/// What came of spans.
+#[derive(Debug, Default)]
+struct Counts {
+    sent: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// The task that sends.
+pub(crate) struct Sender {
+    task: tokio::task::JoinHandle<()>,
+    closing: CancellationToken,
+}
+
+impl Sender {
+    /// Sends what is left, within bounds.
+    pub(crate) async fn end(self) {
+        self.closing.cancel();
+        let _ = self.task.await;
+    }
+}
+
+/// Begins to send traces, if the options name a collector.
+pub(crate) fn start(
+    options: &NodeOptions,
+    node: Uuid,
+    name: &str,
+    chance: Arc<dyn heddle_domain::Chance>,
+) -> Result<Option<(Arc<Traces>, Sender)>> {
+    let Some(endpoint) = options.otlp_endpoint.as_deref().filter(|text| !text.trim().is_empty()) else {
+        return Ok(None);
+    };
+    let endpoint = traces_url(endpoint)?;
+    let below = below(options.otlp_sample)?;
+    let client = reqwest::Client::builder()
+        .timeout(EXPORT_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .context("there is no HTTP client for traces")?;
+    let mut exporter = SpanExporter::builder()
+        .with_http()
+        .with_http_client(client)
+        .with_endpoint(endpoint.as_str())
+        .with_protocol(Protocol::HttpBinary)
+        .with_timeout(EXPORT_TIMEOUT)
+        .with_retry_policy(RetryPolicy::disabled())
+        .build()
+        .map_err(|error| usage(format!("--otlp-endpoint: {error}")))?;
+    let version = env!("CARGO_PKG_VERSION");
+    exporter.set_resource(
+        &Resource::builder_empty()
+            .with_service_name("heddle")
+            .with_attributes([
+                KeyValue::new("service.version", version),
+                KeyValue::new("service.instance.id", node.to_string()),
+                KeyValue::new("host.name", name.to_owned()),
+            ])
+            .build(),
+    );
+    let (sender, receiver) = mpsc::channel(QUEUE_MAX);
+    let traces = Arc::new(Traces {
+        sender,
+        scope: InstrumentationScope::builder("heddle").with_version(version).build(),
+        below,
+        chance,
+        counts: Counts::default(),
+    });
+    let closing = CancellationToken::new();
+    let task = tokio::spawn(send(traces.clone(), exporter, receiver, closing.clone()));
+    tracing::info!(endpoint = %endpoint, "traces are sent");
+    Ok(Some((traces, Sender { task, closing })))
+}
+
+/// Where traces are posted: as with other programs the endpoint is what stands before `/v1/traces`.
+fn traces_url(text: &str) -> Result<reqwest::Url> {
+    let wrong = |why: &str| {
+        usage(format!(
+            "--otlp-endpoint is the address of a collector, such as http://127.0.0.1:4318: {why}"
+        ))
+    };
+    let mut url = reqwest::Url::parse(text.trim()).map_err(|error| wrong(&error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(wrong("it begins with http or https"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong(
+            "it holds no user name or password; what authorises goes into OTEL_EXPORTER_OTLP_HEADERS",
+        ));
+    }
+    let path = url.path().trim_end_matches('/').to_owned();
+    if !path.ends_with("/v1/traces") {
+        url.set_path(&format!("{path}/v1/traces"));
+    }
+    Ok(url)
+}
+
+/// The part of all traces that is kept, as a bound on the lower half of their ids.
+fn below(sample: Option<f64>) -> Result<u64> {
+    let part = sample.unwrap_or(1.0);
+    if !(0.0..=1.0).contains(&part) {
+        return Err(usage(format!(
+            "--otlp-sample is the part of runs that are traced, from 0 to 1, not {part}"
+        )));
+    }
+    // Saturates at either end.
+    Ok((part * u64::MAX as f64) as u64)
+}
+
+/// Sends batch after batch.
+async fn send(
+    traces: Arc<Traces>,
+    exporter: SpanExporter,
+    mut receiver: mpsc::Receiver<SpanData>,
+    closing: CancellationToken,
+) {
+    let mut warned: Option<tokio::time::Instant> = None;
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    while !closing.is_cancelled() {
+        tokio::select! {
+            () = closing.cancelled() => break,
+            count = receiver.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
+        }
+        let full = tokio::time::Instant::now() + LINGER;
+        while batch.len() < BATCH_MAX {
+            let room = BATCH_MAX - batch.len();
+            tokio::select! {
+                () = closing.cancelled() => break,
+                () = tokio::time::sleep_until(full) => break,
+                count = receiver.recv_many(&mut batch, room) => if count == 0 { break },
+            }
+        }
+        let mut wait = AGAIN_AFTER;
+        for attempt in 1..=TRIES_MAX {
+            // The node may end in the middle of it: then what is left below has its own end.
+            let result = tokio::select! {
+                () = closing.cancelled() => break,
+                result = exporter.export(batch.clone()) => result,
+            };
+            let Err(error) = result else {
+                traces.counts.sent.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                batch.clear();
+                break;
+            };
+            if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+                warned = Some(tokio::time::Instant::now());
+                tracing::warn!(%error, spans = batch.len(), "the collector does not take traces");
+            }
+            if attempt == TRIES_MAX {
+                traces.counts.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                batch.clear();
+                break;
+            }
+            tokio::select! {
+                () = closing.cancelled() => break,
+                () = tokio::time::sleep(wait) => wait *= 2,
+            }
+        }
+    }
+    receiver.close();
+    let flush = async {
+        loop {
+            while batch.len() < BATCH_MAX
+                && let Ok(span) = receiver.try_recv()
+            {
+                batch.push(span);
+            }
+            if batch.is_empty() || exporter.export(batch.clone()).await.is_err() {
+                return;
+            }
+            traces.counts.sent.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            batch.clear();
+        }
+    };
+    let _ = tokio::time::timeout(FLUSH_MAX, flush).await;
+}
+
+impl Traces {
+    fn put(&self, span: SpanData) {
+        if self.sender.try_send(span).is_err() {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn keeps(&self, trace: u128) -> bool {
+        self.below == u64::MAX || (trace as u64) < self.below
+    }
+
+    /// Who hears of the API's answers.
+    pub(crate) fn of_requests(self: &Arc<Self>) -> RequestTracer {
+        let traces = self.clone();
+        Arc::new(move |answered| traces.answered(answered))
+    }
+
+    fn answered(&self, answered: Answered) {
+        let bits = self.chance.bits();
+        let parent = answered.traceparent.as_deref().and_then(parse_parent);
+        let (trace, parent_span) = match parent {
+            Some(parent) if !parent.sampled => return,
+            Some(parent) => (parent.trace, Some(parent.span)),
+            None if !self.keeps(bits) => return,
+            None => (bits.max(1), None),
+        };
+        let mut span = [0; 8];
+        span.copy_from_slice(&self.chance.bits().to_be_bytes()[..8]);
+        let status = if answered.status >= 500 {
+            Status::error(format!("status {}", answered.status))
+        } else {
+            Status::Unset
+        };
+        let took = chrono::TimeDelta::from_std(answered.took).unwrap_or_default();
+        self.put(SpanData {
+            parent_span_is_remote: parent_span.is_some(),
+            span_kind: SpanKind::Server,
+            status,
+            attributes: vec![
+                KeyValue::new("http.request.method", answered.method.clone()),
+                KeyValue::new("http.route", answered.route.clone()),
+                KeyValue::new("http.response.status_code", i64::from(answered.status)),
+            ],
+            ..self.span(
+                trace,
+                span,
+                parent_span,
+                format!("{} {}", answered.method, answered.route),
+                (answered.at - took, answered.at),
+            )
+        });
+    }
+
+    fn span(
+        &self,
+        trace: u128,
+        id: trace::SpanBytes,
+        parent: Option<trace::SpanBytes>,
+        name: String,
+        (start, end): (Time, Time),
+    ) -> SpanData {
+        let context = SpanContext::new(
+            TraceId::from_bytes(trace.to_be_bytes()),
+            SpanId::from_bytes(id),
+            TraceFlags::SAMPLED,
+            false,
+            TraceState::default(),
+        );
+        SpanData {
+            span_context: context,
+            parent_span_id: parent.map_or(SpanId::INVALID, SpanId::from_bytes),
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Internal,
+            name: name.into(),
+            start_time: SystemTime::from(start),
+            end_time: SystemTime::from(end),
+            attributes: Vec::new(),
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: Status::Unset,
+            instrumentation_scope: self.scope.clone(),
+        }
+    }
+
+    fn run(&self, run: RunSpan) -> SpanData {
+        let mut attributes = vec![
+            KeyValue::new("heddle.run", run.run.to_string()),
+            KeyValue::new("heddle.group", run.group.clone()),
+            KeyValue::new("heddle.trigger", run.trigger.to_string()),
+            KeyValue::new("heddle.logical_time", run.logical_time.to_rfc3339()),
+            KeyValue::new("heddle.state", run.state.to_string()),
+        ];
+        if run.state == RunState::Failed {
+            attributes.push(KeyValue::new("error.type", "failed"));
+        }
+        SpanData {
+            status: match run.state {
+                RunState::Failed => Status::error(run.error.unwrap_or_default()),
+                _ => Status::Unset,
+            },
+            attributes,
+            ..self.span(
+                run.run.0.as_u128(),
+                trace::run_span_id(run.run),
+                None,
+                run.group,
+                (run.created_at, run.finished_at),
+            )
+        }
+    }
+
+    fn attempt(&self, attempt: AttemptSpan) -> SpanData {
+        let mut attributes = vec![
+            KeyValue::new("heddle.run", attempt.run.to_string()),
+            KeyValue::new("heddle.group", attempt.group),
+            KeyValue::new("heddle.task", attempt.task.clone()),
+            KeyValue::new("heddle.attempt", i64::from(attempt.at.attempt)),
+            KeyValue::new("heddle.state", attempt.state.to_string()),
+        ];
+        let more = [
+            attempt
+                .at
+                .key
+                .item
+                .map(|item| KeyValue::new("heddle.item", i64::from(item))),
+            attempt.node.map(|node| KeyValue::new("heddle.node", node.to_string())),
+            attempt
+                .memory_bytes
+                .map(|bytes| KeyValue::new("heddle.memory_bytes", bytes)),
+            attempt
+                .cpu_micros
+                .map(|micros| KeyValue::new("heddle.cpu_ms", micros as f64 / 1_000.0)),
+            attempt
+                .error
+                .as_ref()
+                .map(|(kind, _)| KeyValue::new("error.type", kind.to_string())),
+        ];
+        attributes.extend(more.into_iter().flatten());
+        let status = match attempt.error {
+            Some((_, message)) if attempt.state != AttemptState::Cancelled => Status::error(message),
+            _ => Status::Unset,
+        };
+        SpanData {
+            status,
+            attributes,
+            ..self.span(
+                attempt.run.0.as_u128(),
+                trace::attempt_span_id(attempt.run, attempt.at),
+                Some(trace::run_span_id(attempt.run)),
+                attempt.task,
+                (attempt.started_at, attempt.finished_at),
+            )
+        }
+    }
+
+    /// Prometheus text.
+    pub(crate) fn metrics(&self) -> String {
+        format!(
+            "# HELP heddle_trace_spans_sent_total Spans that the collector has taken.\n\
+             # TYPE heddle_trace_spans_sent_total counter\n\
+             heddle_trace_spans_sent_total {}\n\
+             # HELP heddle_trace_spans_dropped_total Spans that were dropped: too many, or the collector did not take them.\n\
+             # TYPE heddle_trace_spans_dropped_total counter\n\
+             heddle_trace_spans_dropped_total {}\n",
+            self.counts.sent.load(Ordering::Relaxed),
+            self.counts.dropped.load(Ordering::Relaxed),
+        )
+    }
+}
+
+impl Tracer for Traces {
+    fn wants(&self, run: RunId) -> bool {
+        self.keeps(run.0.as_u128())
+    }
+
+    fn ended(&self, span: Span) {
+        self.put(match span {
+            Span::Run(run) => self.run(run),
+            Span::Attempt(attempt) => self.attempt(attempt),
+        });
+    }
+}
+
+/// What a caller's `traceparent` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parent {
+    trace: u128,
+    span: trace::SpanBytes,
+    sampled: bool,
+}
+
+/// Reads version 00 of W3C Trace Context; later versions begin alike. What is not right is as if it were not there.
+fn parse_parent(text: &str) -> Option<Parent> {
+    let lower_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let mut parts = text.split('-');
+    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let lengths = [version, trace, span, flags].map(str::len);
+    if lengths != [2, 32, 16, 2] || ![version, trace, span, flags].iter().all(|part| lower_hex(part)) {
+        return None;
+    }
+    if version == "ff" || (version == "00" && parts.next().is_some()) {
+        return None;
+    }
+    let trace = u128::from_str_radix(trace, 16).ok().filter(|trace| *trace != 0)?;
+    let span = u64::from_str_radix(span, 16).ok().filter(|span| *span != 0)?;
+    Some(Parent {
+        trace,
+        span: span.to_be_bytes(),
+        sampled: u8::from_str_radix(flags, 16).ok()? & 1 == 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints() {
+        for (given, posted) in [
+            ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
+            ("http://127.0.0.1:4318/", "http://127.0.0.1:4318/v1/traces"),
+            (
+                "https://otel.example.com/here/",
+                "https://otel.example.com/here/v1/traces",
+            ),
+            ("http://c/v1/traces", "http://c/v1/traces"),
+        ] {
+            assert_eq!(traces_url(given).unwrap().as_str(), posted);
+        }
+        for bad in ["127.0.0.1:4318", "grpc://c:4317", "http://", "http://me:secret@c", "\n"] {
+            let said = traces_url(bad).unwrap_err().to_string();
+            assert!(said.contains("--otlp-endpoint") && !said.contains("secret"), "{said}");
+        }
+    }
+
+    #[test]
+    fn samples() {
+        assert_eq!(below(None).unwrap(), u64::MAX);
+        assert_eq!(below(Some(1.0)).unwrap(), u64::MAX);
+        assert_eq!(below(Some(0.0)).unwrap(), 0);
+        assert_eq!(below(Some(0.5)).unwrap(), 1 << 63);
+        for bad in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(below(Some(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn parents() {
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let parent = parse_parent(good).unwrap();
+        assert_eq!(parent.trace, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c);
+        assert!(parent.sampled);
+        assert!(!parse_parent(&good.replace("-01", "-00")).unwrap().sampled);
+        assert!(parse_parent(&format!("{}-more", good.replace("00-0a", "01-0a"))).is_some());
+        for bad in [
+            "",
+            "00",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0af7651916cd43dd8448eb211c80319é-b7ad6b716920333-01",
+        ] {
+            assert_eq!(parse_parent(bad), None, "{bad}");
+        }
+    }
+}

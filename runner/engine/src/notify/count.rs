@@ -1,0 +1,118 @@
+//! What a node counts of notifications, by the kind of where they go.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use heddle_domain::notify::channel::ChannelKind;
+
+use crate::Engine;
+
+/// Where a notification goes, as it is counted: a kind of channel, a URL that is called back, or a channel that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Channel(ChannelKind),
+    Callback,
+    Nowhere,
+}
+
+impl Way {
+    /// In the order of their places.
+    const ALL: [Self; ChannelKind::ALL.len() + 2] = {
+        let mut all = [Self::Nowhere; ChannelKind::ALL.len() + 2];
+        let mut place = 0;
+        while place < ChannelKind::ALL.len() {
+            all[place] = Self::Channel(ChannelKind::ALL[place]);
+            place += 1;
+        }
+        all[place] = Self::Callback;
+        all
+    };
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Channel(kind) => kind.as_str(),
+            Self::Callback => "callback",
+            Self::Nowhere => "none",
+        }
+    }
+
+    fn place(self) -> usize {
+        Self::ALL
+            .iter()
+            .position(|way| *way == self)
+            .unwrap_or(Self::ALL.len() - 1)
+    }
+}
+
+/// The counters of a node.
+#[derive(Debug, Default)]
+pub(super) struct Counts([Count; Way::ALL.len()]);
+
+#[derive(Debug, Default)]
+struct Count {
+    sent: AtomicU64,
+    failed: AtomicU64,
+    tries_failed: AtomicU64,
+}
+
+impl Counts {
+    /// One has arrived.
+    pub(super) fn sent(&self, way: Way) {
+        self.0[way.place()].sent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One is given up.
+    pub(super) fn failed(&self, way: Way) {
+        self.0[way.place()].failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A try has failed, whether there will be another or not.
+    pub(super) fn try_failed(&self, way: Way) {
+        self.0[way.place()].tries_failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What a node has counted of one kind of channel since its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotificationCount {
+    /// A kind of channel, `callback` for URLs, `none` for channels that are not there.
+    pub kind: &'static str,
+    /// Notifications that arrived.
+    pub sent: u64,
+    /// Notifications that were given up.
+    pub failed: u64,
+    /// Tries that failed.
+    pub tries_failed: u64,
+}
+
+impl Engine {
+    /// Notifications that this node has tried to send.
+    pub fn notification_counts(&self) -> Vec<NotificationCount> {
+        let counts = &self.inner.notifier.counts.0;
+        Way::ALL
+            .iter()
+            .zip(counts)
+            .map(|(way, count)| NotificationCount {
+                kind: way.as_str(),
+                sent: count.sent.load(Ordering::Relaxed),
+                failed: count.failed.load(Ordering::Relaxed),
+                tries_failed: count.tries_failed.load(Ordering::Relaxed),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_has_a_place_of_its_own() {
+        let mut words: Vec<&str> = Way::ALL.iter().map(|way| way.as_str()).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), Way::ALL.len());
+        for (place, way) in Way::ALL.iter().enumerate() {
+            assert_eq!(way.place(), place);
+        }
+    }
+}
