@@ -26,8 +26,6 @@ mod timer_task;
 mod unread;
 
 use axum::Router;
-use axum::extract::State;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 pub use adapter::shown_runs;
@@ -39,15 +37,10 @@ use problem::Problem;
 
 /// The API of a node.
 pub fn router(app: App) -> Router {
-    routes::table()
-        .router(app.clone())
-        .fallback(|uri: axum::http::Uri| async move {
-            Problem::new(
-                axum::http::StatusCode::NOT_FOUND,
-                format!("there is nothing at {}", uri.path()),
-            )
-        })
-        .layer(axum::middleware::from_fn_with_state(app, guard))
+    routes::table().router(app, |request| async move {
+        let detail = format!("there is nothing at {}", request.uri().path());
+        Problem::new(axum::http::StatusCode::NOT_FOUND, detail).into_response()
+    })
 }
 
 /// The OpenAPI 3.1 description of the API.
@@ -55,8 +48,16 @@ pub fn openapi() -> serde_json::Value {
     openapi::document(&routes::table())
 }
 
-/// What holds for every path: dev mode answers this machine only, and nothing is sniffed or framed.
-async fn guard(State(app): State<App>, request: axum::extract::Request, next: Next) -> Response {
+/// What holds for every path: dev mode answers this machine only, and nothing is sniffed or framed. A function around
+/// each handler and no layer of the router's, which would cost every request some boxes.
+async fn guard<F>(
+    app: &App,
+    request: axum::extract::Request,
+    next: impl FnOnce(axum::extract::Request) -> F,
+) -> Response
+where
+    F: Future<Output = Response>,
+{
     let request = request.map(unread::Discarding::wrap);
     if app.config.dev {
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
@@ -66,8 +67,8 @@ async fn guard(State(app): State<App>, request: axum::extract::Request, next: Ne
     }
     let is_change = is_change(&request);
     app.counts.began();
-    let under_way = UnderWay(&app);
-    let mut response = next.run(request).await;
+    let under_way = UnderWay(app);
+    let mut response = next(request).await;
     under_way.answered(response.status().as_u16());
     if is_change && response.status().is_success() {
         app.engine.follow().await;

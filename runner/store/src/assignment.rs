@@ -13,7 +13,8 @@
 //! 1. rows of *holds*, in the order of users;
 //! 2. rows of *occurrences*, in the order of (offer, occurrence);
 //! 3. offers of task runs, for their settlement;
-//! 4. the log of changes, where stock came back by an operator or by the clock.
+//! 4. the log of changes, where stock came back by an operator or by the clock. Stock that comes back with a failed
+//!    assignment is only noted, in *stock_returns*: writers of the log take turns, and ends should not.
 //!
 //! # Invariants
 //!
@@ -33,6 +34,9 @@ use crate::{Store, StoreError, audit};
 
 /// How many users one take, look or end is for at most.
 pub const BATCH_MAX: usize = 512;
+
+/// How many returns of stock are announced at a time.
+const RETURNS_MAX: i64 = 10_000;
 
 /// An assignment with all that the API says of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -318,11 +322,21 @@ impl Store {
         Ok(Some(one))
     }
 
-    /// Tells other nodes that stock of audiences came back.
-    pub async fn announce_stock(&self, audiences: &[String], at: Time) -> Result<(), StoreError> {
+    /// Tells all nodes, by the log of changes, of audiences whose stock came back with failed assignments.
+    pub async fn announce_returns(&self, at: Time) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
+        let mut audiences = sqlx::query_scalar!(
+            "DELETE FROM heddle.stock_returns
+              WHERE id IN (SELECT id FROM heddle.stock_returns ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+             RETURNING audience",
+            RETURNS_MAX
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        audiences.sort_unstable();
+        audiences.dedup();
         for audience in audiences {
-            change::announce(&mut tx, at, Noun::Audience, audience).await?;
+            change::announce(&mut tx, at, Noun::Audience, &audience).await?;
         }
         tx.commit().await?;
         Ok(())
