@@ -1,4 +1,4 @@
--- Pull dispatch, two things that were not safe.
+-- Pull dispatch: two things that were not safe, and one that was slow.
 
 -- The order of the feed. A row was numbered by its transaction, and that number is given out when a transaction begins
 -- to write: one that began early may have waited for another's commit and then tell of what follows from it (takes of
@@ -15,3 +15,6 @@ CREATE TABLE heddle.stock_returns (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     audience text COLLATE "C" NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+-- Whom a user group's assignments went to, newest first: without it, a list of a small group's reads everybody's.
+CREATE INDEX assignments_audience ON heddle.assignments (audience, id);

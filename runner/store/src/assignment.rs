@@ -414,29 +414,39 @@ impl Store {
                     .await?,
             ),
         };
-        let ids = sqlx::query_scalar!(
-            r#"(SELECT id AS "id!" FROM heddle.holds
-                WHERE $7 AND id >= $1 AND id < $2 AND ($3::text IS NULL OR uid = $3)
-                  AND ($4::bigint[] IS NULL OR offer_id = ANY ($4)) AND ($8::text IS NULL OR audience = $8)
-                ORDER BY id DESC LIMIT $6)
-               UNION ALL
-               (SELECT id FROM heddle.assignments
-                WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR uid = $3)
-                  AND ($4::bigint[] IS NULL OR offer_id = ANY ($4)) AND ($5::smallint IS NULL OR state = $5)
-                  AND ($8::text IS NULL OR audience = $8)
-                ORDER BY id DESC LIMIT $6)
-               ORDER BY 1 DESC LIMIT $6"#,
-            floor,
-            below,
-            uid,
-            offers.as_deref(),
-            state,
-            limit + 1,
-            held,
-            filter.audience.as_deref()
-        )
-        .fetch_all(&self.pool)
-        .await?;
+        // A statement for each index by which what ended is found: one for all would be planned for none of them.
+        macro_rules! ids {
+            ($by:tt) => {
+                sqlx::query_scalar!(
+                    r#"(SELECT id AS "id!" FROM heddle.holds
+                        WHERE $7 AND id >= $1 AND id < $2 AND ($3::text IS NULL OR uid = $3)
+                          AND ($4::bigint[] IS NULL OR offer_id = ANY ($4)) AND ($8::text IS NULL OR audience = $8)
+                        ORDER BY id DESC LIMIT $6)
+                       UNION ALL
+                       (SELECT id FROM heddle.assignments
+                        WHERE id >= $1 AND id < $2 AND ($4::bigint[] IS NULL OR offer_id = ANY ($4))
+                          AND ($5::smallint IS NULL OR state = $5) AND "#
+                        + $by
+                        + " ORDER BY id DESC LIMIT $6)
+                       ORDER BY 1 DESC LIMIT $6",
+                    floor,
+                    below,
+                    uid,
+                    offers.as_deref(),
+                    state,
+                    limit + 1,
+                    held,
+                    filter.audience.as_deref()
+                )
+                .fetch_all(&self.pool)
+                .await?
+            };
+        }
+        let ids = match (uid, &filter.audience) {
+            (Some(_), _) => ids!("uid = $3 AND ($8::text IS NULL OR audience = $8)"),
+            (None, Some(_)) => ids!("audience = $8"),
+            (None, None) => ids!("true"),
+        };
         let mut rows = self.assignments_by_id(&ids).await?;
         rows.sort_by_key(|row| std::cmp::Reverse(row.id));
         // What ended between the two looks stands in both tables' answers or in neither; it is the same row.
