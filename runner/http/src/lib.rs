@@ -12,6 +12,7 @@ mod adapter;
 pub mod app;
 mod docs;
 pub mod engine_api;
+mod idle;
 mod json;
 pub mod moment;
 mod openapi;
