@@ -343,6 +343,76 @@ async fn stock_comes_back() {
     assert_eq!(reply.status, 200, "a change is seen on the other node");
 }
 
+/// Stock that comes back with a failed assignment reaches users of other nodes, also when the node that was told of the
+/// failure dies at that moment.
+#[tokio::test]
+async fn stock_comes_back_from_the_dead() {
+    let world = World::new().await;
+    let mut nodes = world.nodes(2).await;
+    members(&nodes[0], "gid_g", &users(2)).await;
+    let spec = json!({"audience": "gid_g", "return_failed": true});
+    offer(&nodes[0], "o", spec).await;
+    let held = given(&nodes[0], "u0").await.expect("an assignment");
+    // The other node knows the offer, and that there is nothing left of it.
+    eventually("offer on the other node", async || {
+        let known = nodes[1].get("/v1/offers/o").await;
+        let quiet = poll(&nodes[1], "u1").await;
+        (known.status == 200 && quiet.status == 204).then_some(())
+    })
+    .await;
+    finish(&nodes[0], &held, "failed", json!("no")).await.expect_status(200);
+    nodes[0].kill();
+    let again = eventually("what came back", async || given(&nodes[1], "u1").await).await;
+    assert_eq!(again["offer"], "o");
+}
+
+/// What a take reads of a user does not grow with what others were given of the same occurrence.
+#[tokio::test]
+async fn takes_read_their_own() {
+    const OTHERS: i64 = 5_000;
+    let world = World::new().await;
+    let node = world.node().await;
+    members(&node, "gid_g", &users(1)).await;
+    offer(&node, "o", json!({"audience": "gid_g", "dispatch_times": 10_000})).await;
+    let mut sql = world.sql().await;
+    sql.execute(
+        "INSERT INTO heddle.assignments (id, offer_id, version, uid, audience, occurrence, state, assigned_at, finished_at)
+         SELECT (left(heddle.uuid_floor(now())::text, 19) || substr(gen_random_uuid()::text, 20))::uuid, o.id, o.version,
+                'other' || n, o.audience, o.starts_at, 1, now(), now()
+           FROM heddle.offers o, generate_series(1, $1::bigint) n",
+        &[&OTHERS],
+    )
+    .await
+    .expect("what others had");
+    let id = "01999999-0000-7000-8000-000000000001";
+    let sql = sql.transaction().await.expect("a transaction");
+    // As the nodes' connections have it.
+    sql.batch_execute(&format!(
+        "SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off;
+         SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;
+         INSERT INTO heddle.holds (uid, id, offer_id, version, audience, occurrence, assigned_at)
+         SELECT 'u0', '{id}', id, version, audience, starts_at, now() FROM heddle.offers;
+         PREPARE give AS {}",
+        include_str!("../../runner/store/src/sql/give.sql")
+    ))
+    .await
+    .expect("a statement");
+    let explain = format!(
+        "EXPLAIN (ANALYZE, BUFFERS) EXECUTE give (ARRAY['{id}'::uuid], 43200000000,
+             heddle.uuid_floor(now() - interval '12 hours'), heddle.uuid_floor(now() + interval '1 hour'))"
+    );
+    let plan = sql.query(&explain, &[]).await.expect("a plan");
+    let plan: Vec<&str> = plan.iter().map(|line| line.get(0)).collect();
+    let buffers = plan.iter().find_map(|line| line.trim().strip_prefix("Buffers: shared"));
+    let read: i64 = buffers
+        .expect("buffers of the whole")
+        .split([' ', ','])
+        .filter_map(|part| part.strip_prefix("hit=").or_else(|| part.strip_prefix("read=")))
+        .map(|count| count.parse::<i64>().expect("a count"))
+        .sum();
+    assert!(read < OTHERS / 10, "{read} blocks for one user: {}", plan.join("\n"));
+}
+
 /// What is wrong with an offer is named; an audience has its cap.
 #[tokio::test]
 async fn refusals() {
@@ -442,6 +512,13 @@ async fn audience_tasks() {
     assert_eq!(states(&ended), "ask=succeeded then=succeeded", "{ended:#}");
     assert_eq!(task(&ended, "ask")["output"], json!(["yes", "fine"]));
     assert_eq!(node.attempts(&run, "ask").await.len(), 2);
+    // The audience alone stands for an offer with all defaults; shown is the whole of it.
+    let short = json!({"tasks": {"ask": {"audience": "uid_u0"}}});
+    let group = node.put_group("short", short).await;
+    assert_eq!(group["tasks"]["ask"]["audience"]["audience"], "uid_u0", "{group:#}");
+    let run = node.start("short", json!({})).await;
+    complete(&node, &next("u0").await).await;
+    assert_eq!(task(&node.ended(&run).await, "ask")["output"], json!([1]));
     // A cancelled run's offer is withdrawn, and with it what is held of it.
     let run = node.start("ask", json!({})).await;
     let held = next("u2").await;

@@ -178,6 +178,35 @@ async fn late_commits_are_read() {
     assert_eq!(read[1]["assignment_id"], given["assignment_id"]);
 }
 
+/// A transaction that began to write early, and then tells of what follows from another's commit, tells it later: so a
+/// batch of takes that meets a user's completion.
+#[tokio::test]
+async fn what_follows_comes_later() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let mut early = world.sql().await;
+    let other = world.sql().await;
+    let event = |what: &str| {
+        format!("INSERT INTO heddle.events (kind, at, data) VALUES ('assignment.{what}', now(), '{{\"uid\": \"a\"}}')")
+    };
+    let early = early.transaction().await.expect("a transaction");
+    early
+        .execute("SELECT pg_current_xact_id()", &[])
+        .await
+        .expect("a number");
+    other.execute(&event("completed"), &[]).await.expect("an event");
+    early.execute(&event("dispatched"), &[]).await.expect("an event");
+    early.commit().await.expect("committed");
+    let (mut after, mut read) = (None, Vec::new());
+    eventually("both events", async || {
+        read_on(&node, "assignment.*", &mut after, &mut read).await;
+        (read.len() >= 2).then_some(())
+    })
+    .await;
+    let kinds: Vec<&str> = read.iter().filter_map(|line| line["kind"].as_str()).collect();
+    assert_eq!(kinds, ["assignment.completed", "assignment.dispatched"]);
+}
+
 /// Filters, bounds, following; a reader that follows is let go when the node stops.
 #[tokio::test]
 async fn kinds_limits_and_following() {

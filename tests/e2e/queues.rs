@@ -162,6 +162,48 @@ async fn a_zombie_is_refused() {
     assert_eq!(states, ["\"lost\"", "\"succeeded\""]);
 }
 
+/// Of many that end one claim at once, on two nodes, one is accepted; a run of one task and one of two alike.
+#[tokio::test]
+async fn a_claim_ends_once() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    nodes[0]
+        .put_group("alone", json!({"tasks": {"t": {"queue": "q"}}}))
+        .await;
+    let two = json!({"tasks": {"t": {"queue": "q"}, "u": {"script": "sum", "depends_on": ["t"],
+                                                          "params": {"numbers": [1]}}}});
+    nodes[0].put_group("two", two).await;
+    for group in ["alone", "two"] {
+        let run = nodes[0].start(group, json!({})).await;
+        let held = claim(&nodes[0], "q").await;
+        let ends = (0..12).map(|place| {
+            let (api, held) = (nodes[place % 2].api().clone(), held.clone());
+            async move {
+                match place % 3 {
+                    0 => say(&api, &held, "complete", json!({"output": place})).await,
+                    1 => say(&api, &held, "fail", json!({"error": "no", "fatal": true})).await,
+                    _ => {
+                        let items = json!([{"id": held["id"], "token": held["token"], "output": place},
+                                           {"id": held["id"], "token": held["token"], "output": -1}]);
+                        api.post("/v1/claims/complete", json!({"items": items})).await
+                    }
+                }
+            }
+        });
+        let mut accepted = 0;
+        for reply in futures::future::join_all(ends).await {
+            match reply.body["items"].as_array() {
+                Some(items) => accepted += items.iter().filter(|item| item["status"] == 200).count(),
+                None => accepted += usize::from(reply.status == 200),
+            }
+            assert!(matches!(reply.status, 200 | 409), "{:#}", reply.body);
+        }
+        assert_eq!(accepted, 1, "{group}");
+        nodes[1].ended(&run).await;
+        assert_eq!(nodes[1].attempts(&run, "t").await.len(), 1);
+    }
+}
+
 /// A failure follows the task's retry policy; a fatal one does not, and a release uses up nothing.
 #[tokio::test]
 async fn failures_and_releases() {

@@ -301,8 +301,8 @@ pub struct TaskSpec {
     /// An HTTP request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpSpec>,
-    /// An offer to a user or a user group.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// An offer to a user or a user group; the audience alone stands for one with all defaults.
+    #[serde(deserialize_with = "read::audience", skip_serializing_if = "Option::is_none")]
     pub audience: Option<AudienceSpec>,
     /// A sub-run of another group.
     #[serde(skip_serializing_if = "Option::is_none")]

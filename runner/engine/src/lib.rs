@@ -15,8 +15,8 @@
 //! | notifier | `notify/mod.rs` | a notice, a notification that is due, every second | tells people |
 //! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
 //! | follower | `wake.rs` | notifications, every second | changes made on other nodes |
-//! | settler | `queue/settle.rs` | a worker's outcome | ends claims of queues, hands on what was prepared for them |
-//! | claim reaper | `queue/settle.rs` | every second, a lease that runs out | takes back what workers did not finish |
+//! | settlers | `queue/settle.rs` | a worker's outcome | ends claims of queues, hands on what was prepared for them |
+//! | claim reaper | `queue/reaper.rs` | every second, a lease that runs out | takes back what workers did not finish |
 //! | queue look-out | `queue/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
 //! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks |
@@ -49,6 +49,7 @@ mod pump;
 mod queue;
 mod redact;
 mod scheduler;
+mod sole;
 mod submit;
 pub mod trace;
 mod upstream;
@@ -352,7 +353,7 @@ impl Engine {
         inner.tracker.spawn(node::keep(inner.clone()));
         inner.tracker.spawn(wake::follow(inner.clone()));
         inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));
-        inner.tracker.spawn(queue::run(inner.clone(), ask_receiver));
+        queue::start(&inner, ask_receiver);
         inner.tracker.spawn(queue::reap(inner.clone()));
         inner.tracker.spawn(queue::look(inner.clone()));
         inner.tracker.spawn(logs::write(inner.clone()));

@@ -17,16 +17,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use heddle_domain::id::RunId;
-use heddle_domain::plan::Plan;
-use heddle_domain::run::{Progress, decide};
-use heddle_domain::state::{ErrorKind, RunState, Trigger};
+use heddle_domain::state::ErrorKind;
 use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
 use tokio::sync::mpsc;
 
-use crate::apply::{After, Applied, attempt_row, event_of, is_passing};
+use crate::apply::{After, Applied, is_passing};
 use crate::trace::Span;
 use crate::work::{End, Ending, Report};
-use crate::{EngineError, Inner};
+use crate::{EngineError, Inner, sole};
 
 /// How many outcomes one transaction records.
 const BATCH_MAX: usize = 1_000;
@@ -178,59 +176,27 @@ async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
 
 /// Whether a report's outcome is all that there is to know of its run.
 fn is_sole(inner: &Inner, report: &Report) -> bool {
-    let context = &report.context;
-    let plan = &context.revision.plan;
-    let End::Done(done) = &report.end else { return false };
-    plan.tasks.len() == 1
-        && !plan.tasks[0].mapped
-        && report.at.attempt == 1
-        && done.effects.is_empty()
-        && !context.facts.has_parent
-        && context.facts.deadline_at.is_none()
-        && !context
-            .revision
-            .is_gated(context.facts.trigger, context.facts.source.is_some())
-        && ends_run(plan, report).is_some_and(|(state, _)| !inner.tells_end(context, state))
-}
-
-/// How a fresh run of one task ends with this outcome, if it does.
-fn ends_run(plan: &Plan, report: &Report) -> Option<(RunState, Progress)> {
-    let mut progress = report.context.revision.start.1.clone();
-    let mut state = RunState::Running;
-    let events = [event_of(report.at, &report.end)];
-    let actions = decide(plan, &mut state, &mut progress, &events, report.finished_at, &mut || 0).ok()?;
-    actions.finished.map(|finished| (finished, progress))
+    sole::end_of(inner, &report.context, report.at, &report.end, report.finished_at).is_some()
 }
 
 async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), EngineError> {
     let lease = inner.lease();
+    let node = Some(inner.config.node);
     let mut rows = Vec::with_capacity(reports.len());
     for report in reports {
-        let End::Done(done) = &report.end else { continue };
-        let Some((state, progress)) = ends_run(&report.context.revision.plan, report) else {
-            continue;
-        };
         let ended = EndedAttempt {
             run: report.run,
             at: report.at,
             lease,
         };
-        let attempt = attempt_row(
+        rows.extend(sole::row(
+            inner,
+            &report.context,
             ended,
-            done.clone(),
+            &report.end,
             report.finished_at,
-            report.finished_at,
-            Some(inner.config.node),
-        );
-        let error = (state == RunState::Failed)
-            .then(|| progress.error().map(str::to_owned))
-            .flatten();
-        rows.push(SoleRow {
-            attempt,
-            state,
-            progress: progress.to_bytes(),
-            error,
-        });
+            node,
+        ));
     }
     let lines = lines_of(reports);
     let (owned, followed) = inner
@@ -243,23 +209,9 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
             "outcomes were refused: the attempts had been taken away"
         );
     }
-    let backfilled = reports
-        .iter()
-        .map(|report| &report.context.facts)
-        .filter(|facts| facts.trigger == Trigger::Backfill)
-        .filter_map(|facts| facts.source)
-        .collect();
-    let after = After {
-        moved: owned.clone(),
-        recorded: owned.len() as u64,
-        spans: spans_of(inner, reports, &rows, &owned),
-        finished: owned,
-        followed,
-        backfilled,
-        pooled: reports.iter().any(|report| report.context.revision.pooled),
-        ..After::default()
-    };
-    inner.acted(after);
+    let spans = spans_of(inner, reports, &rows, &owned);
+    let after = sole::after(owned, followed, reports.iter().map(|report| &*report.context));
+    inner.acted(After { spans, ..after });
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod adapter;
 pub mod app;
 mod docs;
 pub mod engine_api;
+mod idle;
 mod json;
 pub mod moment;
 mod openapi;
@@ -26,8 +27,6 @@ mod timer_task;
 mod unread;
 
 use axum::Router;
-use axum::extract::State;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 pub use adapter::shown_runs;
@@ -39,15 +38,10 @@ use problem::Problem;
 
 /// The API of a node.
 pub fn router(app: App) -> Router {
-    routes::table()
-        .router(app.clone())
-        .fallback(|uri: axum::http::Uri| async move {
-            Problem::new(
-                axum::http::StatusCode::NOT_FOUND,
-                format!("there is nothing at {}", uri.path()),
-            )
-        })
-        .layer(axum::middleware::from_fn_with_state(app, guard))
+    routes::table().router(app, |request| async move {
+        let detail = format!("there is nothing at {}", request.uri().path());
+        Problem::new(axum::http::StatusCode::NOT_FOUND, detail).into_response()
+    })
 }
 
 /// The OpenAPI 3.1 description of the API.
@@ -55,8 +49,16 @@ pub fn openapi() -> serde_json::Value {
     openapi::document(&routes::table())
 }
 
-/// What holds for every path: dev mode answers this machine only, and nothing is sniffed or framed.
-async fn guard(State(app): State<App>, request: axum::extract::Request, next: Next) -> Response {
+/// What holds for every path: dev mode answers this machine only, and nothing is sniffed or framed. A function around
+/// each handler and no layer of the router's, which would cost every request some boxes.
+async fn guard<F>(
+    app: &App,
+    request: axum::extract::Request,
+    next: impl FnOnce(axum::extract::Request) -> F,
+) -> Response
+where
+    F: Future<Output = Response>,
+{
     let request = request.map(unread::Discarding::wrap);
     if app.config.dev {
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
@@ -66,9 +68,9 @@ async fn guard(State(app): State<App>, request: axum::extract::Request, next: Ne
     }
     let is_change = is_change(&request);
     app.counts.began();
-    let under_way = UnderWay(&app);
+    let under_way = UnderWay(app);
     let traced = app.tracer.as_ref().and_then(|tracer| Traced::of(tracer, &request));
-    let mut response = next.run(request).await;
+    let mut response = next(request).await;
     under_way.answered(response.status().as_u16());
     if let Some(traced) = traced {
         traced.answered(response.status().as_u16(), app.clock.now());

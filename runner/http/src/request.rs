@@ -1,9 +1,11 @@
 //! A request as handlers see it: everything that can be wrong with one is a [`Problem`], never plain text.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::RawPathParams;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
@@ -39,14 +41,15 @@ pub struct Request {
     /// What all routes share.
     pub app: App,
     /// Who asks.
-    pub caller: Caller,
+    pub caller: Arc<Caller>,
     /// Where the connection comes from.
     pub(crate) peer: Peer,
     /// The present instant: one for the whole request.
     pub now: Time,
     /// The request's headers.
     pub headers: HeaderMap,
-    pub(crate) path: Vec<(String, String)>,
+    /// What stands in place of the path's `{parts}`, decoded.
+    pub(crate) path: Option<RawPathParams>,
     pub(crate) query: Vec<(String, String)>,
     /// Behind a mutex only because a body may not be looked at from two threads, which nobody does.
     pub(crate) body: Mutex<Body>,
@@ -63,9 +66,10 @@ impl Request {
 
     /// A part of the path, decoded.
     pub fn part(&self, key: &str) -> &str {
-        self.path
-            .iter()
-            .find(|(name, _)| name == key)
+        let parts = self.path.iter().flatten();
+        parts
+            .into_iter()
+            .find(|(name, _)| *name == key)
             .map_or("", |(_, value)| value)
     }
 

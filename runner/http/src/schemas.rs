@@ -374,7 +374,10 @@ fn tasks(all: &mut Schemas) {
         ("queue?", name()),
         ("tags?", array(text())),
         ("http?", http),
-        ("audience?", audience),
+        (
+            "audience?",
+            json!({"oneOf": [{"type": "string", "examples": ["gid_team"]}, audience]}),
+        ),
         ("group?", name()),
         ("depends_on?", array(name())),
         (

@@ -6,13 +6,14 @@ use std::time::Duration;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::access::Peer;
+use crate::idle::Idle;
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
@@ -75,27 +76,35 @@ pub async fn serve(
         // Answers are written whole; waiting to fill packets only delays them.
         let _ = stream.set_nodelay(true);
         let routes = TowerToHyperService::new(router.clone());
+        let idle = Idle::new();
+        let noted = idle.clone();
         let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             request.extensions_mut().insert(peer);
-            hyper::service::Service::call(&routes, request)
+            noted.ends();
+            let idle = noted.clone();
+            let answer = hyper::service::Service::call(&routes, request);
+            async move { answer.await.map(|answer| idle.after(answer)) }
         });
         let mut closed = closed.clone();
         connections.spawn(async move {
             let _slot = slot;
             let mut builder = http1::Builder::new();
-            builder
-                .timer(TokioTimer::new())
-                .header_read_timeout(limits.header_timeout)
-                .max_buf_size(limits.header_bytes_max);
+            builder.max_buf_size(limits.header_bytes_max);
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
+            let mut over = std::pin::pin!(idle.is_over(limits.header_timeout));
             // What goes wrong on a connection is its client's business: nothing to log.
             tokio::select! {
+                biased;
                 _ = connection.as_mut() => return,
+                () = over.as_mut() => return,
                 _ = closed.wait_for(|closing| *closing) => {}
             }
             connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
+            tokio::select! {
+                _ = connection => {}
+                () = over => {}
+            }
         });
     }
     drop(listener);

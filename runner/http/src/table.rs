@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use crate::access::{Access, authenticate};
 use crate::app::App;
+use crate::guard;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, parse_query};
 
@@ -232,8 +233,12 @@ impl Table {
         &self.routes
     }
 
-    /// The router.
-    pub fn router(&self, app: App) -> Router {
+    /// The router; `elsewhere` answers for paths that no route has.
+    pub fn router<E, R>(&self, app: App, elsewhere: E) -> Router
+    where
+        E: Fn(axum::extract::Request) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = Response> + Send,
+    {
         let mut paths: BTreeMap<&'static str, Vec<&Route>> = BTreeMap::new();
         for route in &self.routes {
             paths.entry(route.path).or_default().push(route);
@@ -248,19 +253,21 @@ impl Table {
             allowed.sort_unstable();
             let allowed = allowed.join(", ");
             for route in routes {
-                let route = route.clone();
+                // Shared, not copied for each request.
+                let route = Arc::new(route.clone());
                 methods = methods.on(
                     route.method.filter(),
                     move |State(app): State<App>,
                           path: Result<RawPathParams, RawPathParamsRejection>,
                           request: axum::extract::Request| {
-                        serve(app, route.clone(), path.ok(), request)
+                        let (route, asked) = (route.clone(), app.clone());
+                        async move { guard(&asked, request, |request| serve(app, route, path.ok(), request)).await }
                     },
                 );
             }
-            methods = methods.fallback(move || {
+            methods = methods.fallback(move |State(app): State<App>, request: axum::extract::Request| {
                 let allowed = allowed.clone();
-                async move {
+                let refuse = async move |_| {
                     let mut problem = Problem::new(
                         StatusCode::METHOD_NOT_ALLOWED,
                         format!("this path takes {allowed} only"),
@@ -268,19 +275,23 @@ impl Table {
                     if let Ok(value) = HeaderValue::from_str(&allowed) {
                         problem.header = Some(Box::new((header::ALLOW, value)));
                     }
-                    problem
-                }
+                    problem.into_response()
+                };
+                async move { guard(&app, request, refuse).await }
             });
             router = router.route(path, methods);
         }
-        router.with_state(app)
+        let anywhere = move |State(app): State<App>, request: axum::extract::Request| async move {
+            guard(&app, request, elsewhere).await
+        };
+        router.fallback(anywhere).with_state(app)
     }
 }
 
 /// Seconds after which a caller who was turned away should come back.
 const SHED_RETRY_SECONDS: u64 = 1;
 
-async fn serve(app: App, route: Route, path: Option<RawPathParams>, request: axum::extract::Request) -> Response {
+async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request: axum::extract::Request) -> Response {
     let answered = if route.pace == Pace::Waits {
         handle(app, route, path, request).await
     } else {
@@ -327,7 +338,7 @@ async fn upload_slot(
     }
 }
 
-async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: axum::extract::Request) -> Outcome {
+async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, request: axum::extract::Request) -> Outcome {
     let bound = match route.pace {
         Pace::Quick => Some(&app.requests),
         Pace::Waits => Some(&app.waits),
@@ -346,7 +357,7 @@ async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: ax
     };
     let (parts, body) = request.into_parts();
     let caller = match route.access {
-        Access::Open => crate::access::Caller::anyone(),
+        Access::Open => Arc::new(crate::access::Caller::anyone()),
         access => {
             let caller = authenticate(&app, &parts).await?;
             if !access.allows(caller.role) {
@@ -360,14 +371,9 @@ async fn handle(app: App, route: Route, path: Option<RawPathParams>, request: ax
         }
     };
     // Without params there is nothing to extract; with params, none means that they are not UTF-8.
-    let path: Vec<(String, String)> = match &path {
-        Some(params) => params
-            .iter()
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect(),
-        None if route.path.contains('{') => return Err(Problem::malformed("the path is not UTF-8")),
-        None => Vec::new(),
-    };
+    if path.is_none() && route.path.contains('{') {
+        return Err(Problem::malformed("the path is not UTF-8"));
+    }
     let now = app.clock.now();
     let query = parse_query(parts.uri.query())?;
     let peer = crate::access::Peer::of(&parts);

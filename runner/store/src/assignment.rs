@@ -13,7 +13,8 @@
 //! 1. rows of *holds*, in the order of users;
 //! 2. rows of *occurrences*, in the order of (offer, occurrence);
 //! 3. offers of task runs, for their settlement;
-//! 4. the log of changes, where stock came back by an operator or by the clock.
+//! 4. the log of changes, where stock came back by an operator or by the clock. Stock that comes back with a failed
+//!    assignment is only noted, in *stock_returns*: writers of the log take turns, and ends should not.
 //!
 //! # Invariants
 //!
@@ -33,6 +34,9 @@ use crate::{Store, StoreError, audit};
 
 /// How many users one take, look or end is for at most.
 pub const BATCH_MAX: usize = 512;
+
+/// How many returns of stock are announced at a time.
+const RETURNS_MAX: i64 = 10_000;
 
 /// An assignment with all that the API says of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -318,11 +322,21 @@ impl Store {
         Ok(Some(one))
     }
 
-    /// Tells other nodes that stock of audiences came back.
-    pub async fn announce_stock(&self, audiences: &[String], at: Time) -> Result<(), StoreError> {
+    /// Tells all nodes, by the log of changes, of audiences whose stock came back with failed assignments.
+    pub async fn announce_returns(&self, at: Time) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
+        let mut audiences = sqlx::query_scalar!(
+            "DELETE FROM heddle.stock_returns
+              WHERE id IN (SELECT id FROM heddle.stock_returns ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+             RETURNING audience",
+            RETURNS_MAX
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        audiences.sort_unstable();
+        audiences.dedup();
         for audience in audiences {
-            change::announce(&mut tx, at, Noun::Audience, audience).await?;
+            change::announce(&mut tx, at, Noun::Audience, &audience).await?;
         }
         tx.commit().await?;
         Ok(())
@@ -400,29 +414,39 @@ impl Store {
                     .await?,
             ),
         };
-        let ids = sqlx::query_scalar!(
-            r#"(SELECT id AS "id!" FROM heddle.holds
-                WHERE $7 AND id >= $1 AND id < $2 AND ($3::text IS NULL OR uid = $3)
-                  AND ($4::bigint[] IS NULL OR offer_id = ANY ($4)) AND ($8::text IS NULL OR audience = $8)
-                ORDER BY id DESC LIMIT $6)
-               UNION ALL
-               (SELECT id FROM heddle.assignments
-                WHERE id >= $1 AND id < $2 AND ($3::text IS NULL OR uid = $3)
-                  AND ($4::bigint[] IS NULL OR offer_id = ANY ($4)) AND ($5::smallint IS NULL OR state = $5)
-                  AND ($8::text IS NULL OR audience = $8)
-                ORDER BY id DESC LIMIT $6)
-               ORDER BY 1 DESC LIMIT $6"#,
-            floor,
-            below,
-            uid,
-            offers.as_deref(),
-            state,
-            limit + 1,
-            held,
-            filter.audience.as_deref()
-        )
-        .fetch_all(&self.pool)
-        .await?;
+        // A statement for each index by which what ended is found: one for all would be planned for none of them.
+        macro_rules! ids {
+            ($by:tt) => {
+                sqlx::query_scalar!(
+                    r#"(SELECT id AS "id!" FROM heddle.holds
+                        WHERE $7 AND id >= $1 AND id < $2 AND ($3::text IS NULL OR uid = $3)
+                          AND ($4::bigint[] IS NULL OR offer_id = ANY ($4)) AND ($8::text IS NULL OR audience = $8)
+                        ORDER BY id DESC LIMIT $6)
+                       UNION ALL
+                       (SELECT id FROM heddle.assignments
+                        WHERE id >= $1 AND id < $2 AND ($4::bigint[] IS NULL OR offer_id = ANY ($4))
+                          AND ($5::smallint IS NULL OR state = $5) AND "#
+                        + $by
+                        + " ORDER BY id DESC LIMIT $6)
+                       ORDER BY 1 DESC LIMIT $6",
+                    floor,
+                    below,
+                    uid,
+                    offers.as_deref(),
+                    state,
+                    limit + 1,
+                    held,
+                    filter.audience.as_deref()
+                )
+                .fetch_all(&self.pool)
+                .await?
+            };
+        }
+        let ids = match (uid, &filter.audience) {
+            (Some(_), _) => ids!("uid = $3 AND ($8::text IS NULL OR audience = $8)"),
+            (None, Some(_)) => ids!("audience = $8"),
+            (None, None) => ids!("true"),
+        };
         let mut rows = self.assignments_by_id(&ids).await?;
         rows.sort_by_key(|row| std::cmp::Reverse(row.id));
         // What ended between the two looks stands in both tables' answers or in neither; it is the same row.

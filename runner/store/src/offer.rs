@@ -497,13 +497,15 @@ impl Store {
         Ok(true)
     }
 
-    /// Whether attempts of audience tasks wait to be settled.
-    pub async fn has_offer_settlements(&self) -> Result<bool, StoreError> {
-        Ok(
-            sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.offer_settlements) AS "there!""#)
-                .fetch_one(&self.pool)
-                .await?,
+    /// Whether attempts of audience tasks wait to be settled, and whether returns of stock wait to be told of.
+    pub async fn has_dispatch_news(&self) -> Result<(bool, bool), StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT EXISTS (SELECT FROM heddle.offer_settlements) AS "settlements!",
+                      EXISTS (SELECT FROM heddle.stock_returns) AS "returns!""#
         )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((row.settlements, row.returns))
     }
 
     /// Fails attempts of audience tasks whose timeout has passed; answers how many.

@@ -110,6 +110,33 @@ impl<'de> Deserialize<'de> for GroupDependency {
     }
 }
 
+/// An audience alone, or with all that may be said of an offer to it.
+pub(super) fn audience<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<AudienceSpec>, D::Error> {
+    struct Either;
+    impl<'de> Visitor<'de> for Either {
+        type Value = Option<AudienceSpec>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an audience (`uid_x` or `gid_x`), or `{audience, dispatch_times, ...}`")
+        }
+        fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(AudienceSpec {
+                audience: text.to_owned(),
+                dispatch_times: None,
+                mode: None,
+                template: None,
+                max_hold: None,
+            }))
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            AudienceSpec::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+    deserializer.deserialize_any(Either)
+}
+
 impl<'de> Deserialize<'de> for ForEach {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;

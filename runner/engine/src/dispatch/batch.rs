@@ -1,14 +1,13 @@
 //! Looks, takes and ends of many users in one statement or transaction: what comes while one is under way goes with the
 //! next. No timer: under little load everyone goes alone and at once.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_domain::Time;
 use heddle_store::StoreError;
 use heddle_store::assignment::{BATCH_MAX, End, Ended, Proposal, UserFacts, Verdict};
-use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, oneshot};
 
 use super::DispatchError;
@@ -31,8 +30,6 @@ pub(crate) struct Batches {
     looks: Sender<String, UserFacts>,
     takes: Sender<Proposal, (Verdict, Time)>,
     ends: Sender<End, Option<Ended>>,
-    /// Audiences whose stock came back here: other nodes are to be told.
-    pub(super) returned: Mutex<BTreeSet<String>>,
     pub(super) reaper: Notify,
 }
 
@@ -62,7 +59,6 @@ impl Batches {
             looks,
             takes,
             ends,
-            returned: Mutex::default(),
             reaper: Notify::new(),
         };
         (
@@ -86,14 +82,6 @@ impl Batches {
 
     pub(super) async fn end(&self, end: End) -> Result<Option<Ended>, DispatchError> {
         ask(&self.ends, end).await
-    }
-
-    /// Stock of an audience came back on this node.
-    pub(super) fn returned(&self, audience: &str) {
-        let mut returned = self.returned.lock();
-        if !returned.contains(audience) {
-            returned.insert(audience.to_owned());
-        }
     }
 
     pub(super) fn wake_reaper(&self) {

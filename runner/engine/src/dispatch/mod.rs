@@ -348,7 +348,6 @@ impl Dispatcher {
         if let Some(ended) = inner.dispatch.batches.end(end).await? {
             if ended.returned {
                 inner.dispatch.cache.changed(&ended.assignment.audience);
-                inner.dispatch.batches.returned(&ended.assignment.audience);
             }
             if ended.of_task {
                 inner.dispatch.batches.wake_reaper();

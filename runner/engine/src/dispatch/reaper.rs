@@ -1,6 +1,5 @@
-//! What nobody asks for: holds that have lasted too long, and offers of tasks that are over.
+//! What nobody asks for: holds that have lasted too long, stock that came back, and offers of tasks that are over.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -46,16 +45,6 @@ impl Inner {
                 break;
             }
         }
-        let returned: Vec<String> = std::mem::take(&mut *self.dispatch.batches.returned.lock())
-            .into_iter()
-            .collect();
-        if !returned.is_empty()
-            && let Err(error) = self.store.announce_stock(&returned, self.now()).await
-        {
-            let mut waiting = self.dispatch.batches.returned.lock();
-            waiting.append(&mut returned.into_iter().collect::<BTreeSet<_>>());
-            return Err(error.into());
-        }
         if tick.is_multiple_of(WITHDRAW_TICKS) {
             for audience in self.store.withdraw_offers(self.now()).await? {
                 self.dispatch.cache.changed(&audience);
@@ -65,10 +54,12 @@ impl Inner {
         if tick.is_multiple_of(SWEEP_TICKS) {
             self.store.settle_completed_offers().await?;
         }
-        while self.store.has_offer_settlements().await? {
-            if self.settle_offers().await? == 0 {
-                break;
-            }
+        let (mut settlements, returns) = self.store.has_dispatch_news().await?;
+        if returns {
+            self.store.announce_returns(self.now()).await?;
+        }
+        while settlements && self.settle_offers().await? > 0 {
+            (settlements, _) = self.store.has_dispatch_news().await?;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@
 //! [`LOOK_EVERY`]; hanging polls themselves do not ask the database.
 
 mod claim;
+mod reaper;
 mod settle;
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,7 +36,8 @@ use crate::Inner;
 use crate::catalog::Revision;
 
 pub use claim::{ClaimRequest, QueueClaim};
-pub(crate) use settle::{Ask, reap, run};
+pub(crate) use reaper::reap;
+pub(crate) use settle::{Ask, start};
 pub use settle::{ClaimEnd, ClaimRefused};
 
 /// How often queues that are listened to are looked at without a wake-up.

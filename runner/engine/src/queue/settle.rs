@@ -10,29 +10,23 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Progress};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_store::StoreError;
-use heddle_store::live::{ClaimFate, ClaimKey, EndedAttempt, Locked, QueuePlace, QueueRow};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use heddle_store::live::{ClaimFate, ClaimKey, EndedAttempt, Locked, QueuePlace, QueueRow, SoleRow};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::Rings;
 use crate::apply::{After, Applied, is_passing};
-use crate::work::{Done, End, Ending};
-use crate::{Answer, Engine, EngineError, Inner, RunContext};
+use crate::work::{End, Ending};
+use crate::{Answer, Engine, EngineError, Inner, RunContext, sole};
 
 /// How many outcomes one transaction records.
 const BATCH_MAX: usize = 1_000;
 
+/// How many transactions that record outcomes are under way at once.
+const SETTLERS: usize = 2;
+
 /// How long to wait before a transaction that failed is tried again, and how often that is done.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 const TRIES_MAX: u32 = 5;
-
-/// The reaper's period, when nothing is known to be due earlier, and the shortest one.
-const REAP_EVERY: Duration = Duration::from_secs(1);
-const REAP_PAUSE: Duration = Duration::from_millis(50);
-
-/// How often workers that are gone are forgotten, and how many at once.
-const PRUNE_EVERY: Duration = Duration::from_secs(600);
-const PRUNE_MAX: i64 = 10_000;
 
 /// How a worker ends a claim.
 #[derive(Clone, Debug)]
@@ -83,6 +77,8 @@ type Begun = Result<oneshot::Receiver<Result<bool, EngineError>>, ClaimRefused>;
 pub(crate) struct Settling {
     claim: ClaimKey,
     ending: Ending,
+    /// The run's end as well, if the claim is all of it.
+    sole: Option<SoleRow>,
     answer: Answer<Result<bool, EngineError>>,
 }
 
@@ -123,12 +119,18 @@ impl Engine {
     async fn begin_to_end(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Result<Vec<(ClaimKey, Begun)>, EngineError> {
         let inner = &self.inner;
         inner.load_runs(ends.iter().map(|(claim, _)| claim.run)).await?;
+        let now = inner.now();
         let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
         for (claim, end) in ends {
             match inner.ending_of(&claim, end) {
                 Ok(ending) => {
                     let (answer, answered) = oneshot::channel();
-                    settlings.push(Settling { claim, ending, answer });
+                    settlings.push(Settling {
+                        sole: inner.sole_of(&claim, &ending, now),
+                        claim,
+                        ending,
+                        answer,
+                    });
                     waiting.push((claim, Ok(answered)));
                 }
                 Err(refused) => waiting.push((claim, Err(refused))),
@@ -271,6 +273,17 @@ impl Inner {
         })
     }
 
+    /// The run's end, if this claim is all that there is to know of it.
+    fn sole_of(&self, claim: &ClaimKey, ending: &Ending, now: Time) -> Option<SoleRow> {
+        // A tracer wants to hear when the attempt began, which this statement does not read.
+        if self.tracer.get().is_some() {
+            return None;
+        }
+        let context = self.contexts.get(&claim.run)?;
+        let ended = ended(claim);
+        sole::row(self, &context, ended, &End::plain(ending.clone()), now, None)
+    }
+
     /// Ends claims that no worker will end, whatever comes of it: what fails here runs out by itself.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>) {
         if let Err(error) = self.settle(&claims, false).await {
@@ -309,7 +322,7 @@ impl Inner {
     }
 
     /// One transaction that ends claims; answers which were there to be ended.
-    async fn settle(
+    pub(super) async fn settle(
         self: &Arc<Self>,
         ends: &[(ClaimKey, Ending)],
         expired: bool,
@@ -326,7 +339,7 @@ impl Inner {
         self.finish_claims(completion, outcomes, locked, now).await
     }
 
-    async fn finish_claims(
+    pub(super) async fn finish_claims(
         self: &Arc<Self>,
         mut completion: heddle_store::live::Completion,
         outcomes: Vec<Applied>,
@@ -345,7 +358,20 @@ impl Inner {
         Ok(accepted)
     }
 
-    async fn load_runs(&self, runs: impl Iterator<Item = RunId>) -> Result<(), EngineError> {
+    /// The same for claims each of which is all of its run: one statement.
+    async fn settle_sole(
+        self: &Arc<Self>,
+        rows: &[(ClaimKey, &SoleRow)],
+    ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
+        let contexts: Vec<_> = rows.iter().filter_map(|(key, _)| self.contexts.get(&key.run)).collect();
+        let (owned, followed) = self.store.complete_sole_claims(rows).await?;
+        let of: HashMap<RunId, AttemptKey> = rows.iter().map(|(key, _)| (key.run, key.at)).collect();
+        let accepted = owned.iter().filter_map(|run| Some((*run, *of.get(run)?))).collect();
+        self.acted(sole::after(owned, followed, contexts.iter().map(|context| &**context)));
+        Ok(accepted)
+    }
+
+    pub(super) async fn load_runs(&self, runs: impl Iterator<Item = RunId>) -> Result<(), EngineError> {
         let mut runs: Vec<RunId> = runs.collect();
         runs.sort_unstable();
         runs.dedup();
@@ -400,99 +426,66 @@ impl Inner {
         self.ring(&rings);
         Ok(())
     }
+}
 
-    /// Takes back what workers did not finish, and fails what nobody claimed in time; answers when to look again.
-    async fn reap_queues(self: &Arc<Self>) -> Result<Duration, EngineError> {
-        let overdue = self.store.overdue().await?;
-        if !overdue.claims.is_empty() {
-            tracing::info!(
-                claims = overdue.claims.len(),
-                "taking back what workers have not finished in time"
-            );
-            let ends: Vec<(ClaimKey, Ending)> = overdue
-                .claims
-                .into_iter()
-                .map(|expired| {
-                    let ending = match expired.timed_out {
-                        true => {
-                            let message = format!("worker `{}` did not finish it within its timeout", expired.worker);
-                            Ending::failed(ErrorKind::Timeout, message)
-                        }
-                        false => Ending::Lost,
-                    };
-                    (expired.claim, ending)
-                })
-                .collect();
-            self.settle(&ends, true).await?;
-        }
-        if !overdue.waiting.is_empty() {
-            let now = self.now();
-            self.load_runs(overdue.waiting.iter().map(|waiting| waiting.0)).await?;
-            let keys: Vec<(RunId, AttemptKey)> = overdue.waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
-            let outcomes = overdue
-                .waiting
-                .iter()
-                .map(|(run, at, queue)| {
-                    let message = format!("no worker of queue `{queue}` claimed it within its queue_timeout");
-                    applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message), now)
-                })
-                .collect();
-            let mut completion = self.store.completion(self.lease(), now).await?;
-            let locked = completion.lock_overdue(&keys).await?;
-            self.finish_claims(completion, outcomes, locked, now).await?;
-        }
-        let next = overdue
-            .next_ms
-            .map_or(REAP_EVERY, |next| Duration::from_millis(next.max(0) as u64 + 1));
-        Ok(next.clamp(REAP_PAUSE, REAP_EVERY))
+fn ended(claim: &ClaimKey) -> EndedAttempt {
+    EndedAttempt {
+        run: claim.run,
+        at: claim.at,
+        lease: claim.lease,
     }
 }
 
-fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending, now: Time) -> Applied {
+pub(super) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending, now: Time) -> Applied {
     Applied {
         ended: EndedAttempt { run, at, lease },
-        end: End::Done(Done {
-            result: ending.clone(),
-            effects: Vec::new(),
-            memory_bytes: None,
-            cpu: None,
-        }),
+        end: End::plain(ending.clone()),
         finished_at: now,
         node: None,
     }
 }
 
-/// The settler.
-pub(crate) async fn run(inner: Arc<Inner>, mut asks: mpsc::Receiver<Ask>) {
-    let mut batch = Vec::with_capacity(BATCH_MAX);
+/// The settlers: while one batch is being committed, the next is on its way.
+pub(crate) fn start(inner: &Arc<Inner>, asks: mpsc::Receiver<Ask>) {
+    let asks = Arc::new(Mutex::new(asks));
+    for _ in 0..SETTLERS {
+        inner.tracker.spawn(run(inner.clone(), asks.clone()));
+    }
+}
+
+async fn run(inner: Arc<Inner>, asks: Arc<Mutex<mpsc::Receiver<Ask>>>) {
+    let mut batch = Vec::new();
     loop {
+        let received = async {
+            let mut asks = asks.lock().await;
+            asks.recv_many(&mut batch, BATCH_MAX).await
+        };
         tokio::select! {
-            count = asks.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
+            count = received => if count == 0 { return },
             () = inner.stop.cancelled() => return,
         }
-        let (mut settlings, mut later, mut enqueues) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut sole, mut general, mut later, mut enqueues) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut seen = HashSet::new();
         for ask in batch.drain(..) {
             match ask {
                 Ask::Settle(asked) => {
                     for settling in asked {
-                        if seen.insert((settling.claim.run, settling.claim.at)) {
-                            settlings.push(settling);
-                        } else {
+                        if !seen.insert((settling.claim.run, settling.claim.at)) {
                             // Of two that end the same claim one is a repeat, or has the wrong token; which, the
                             // database tells, one after the other.
                             later.push(settling);
+                        } else if settling.sole.is_some() {
+                            sole.push(settling);
+                        } else {
+                            general.push(settling);
                         }
                     }
                 }
                 Ask::Enqueue(enqueue) => enqueues.push(enqueue),
             }
         }
-        while !settlings.is_empty() {
-            let rest = settlings.split_off(settlings.len().min(BATCH_MAX));
-            record(&inner, settlings).await;
-            settlings = rest;
-        }
+        record(&inner, sole).await;
+        record(&inner, general).await;
         for settling in later {
             record(&inner, vec![settling]).await;
         }
@@ -502,15 +495,32 @@ pub(crate) async fn run(inner: Arc<Inner>, mut asks: mpsc::Receiver<Ask>) {
     }
 }
 
-/// Records outcomes; what cannot be recorded together is recorded by halves, so that nobody suffers for another's.
+/// Records outcomes: of claims that are all of their runs, or of others. What cannot be recorded together is recorded by
+/// halves, so that nobody suffers for another's.
 async fn record(inner: &Arc<Inner>, settlings: Vec<Settling>) {
-    let mut batches = vec![(1, settlings)];
+    let mut batches = Vec::new();
+    let mut rest = settlings;
+    while !rest.is_empty() {
+        let next = rest.split_off(rest.len().min(BATCH_MAX));
+        batches.push((1, rest));
+        rest = next;
+    }
     while let Some((tries, mut batch)) = batches.pop() {
-        let ends: Vec<(ClaimKey, Ending)> = batch
+        let sole: Option<Vec<(ClaimKey, &SoleRow)>> = batch
             .iter()
-            .map(|settling| (settling.claim, settling.ending.clone()))
+            .map(|settling| Some((settling.claim, settling.sole.as_ref()?)))
             .collect();
-        match inner.settle(&ends, false).await {
+        let settled = match sole {
+            Some(rows) => inner.settle_sole(&rows).await,
+            None => {
+                let ends: Vec<(ClaimKey, Ending)> = batch
+                    .iter()
+                    .map(|settling| (settling.claim, settling.ending.clone()))
+                    .collect();
+                inner.settle(&ends, false).await
+            }
+        };
+        match settled {
             Ok(accepted) => {
                 for settling in batch {
                     let own = accepted.contains(&(settling.claim.run, settling.claim.at));
@@ -565,31 +575,6 @@ async fn hand_on(inner: &Arc<Inner>, enqueues: Vec<Enqueue>) {
                 batches.push(batch);
                 batches.push(second);
             }
-        }
-    }
-}
-
-/// The reaper of claims.
-pub(crate) async fn reap(inner: Arc<Inner>) {
-    let mut pruned = Instant::now();
-    loop {
-        let pause = match inner.reap_queues().await {
-            Ok(pause) => pause,
-            Err(error) => {
-                tracing::warn!(%error, "cannot take back what workers hold");
-                REAP_EVERY
-            }
-        };
-        if pruned.elapsed() > PRUNE_EVERY {
-            pruned = Instant::now();
-            if let Err(error) = inner.store.prune_workers(PRUNE_MAX).await {
-                tracing::warn!(%error, "cannot forget workers that are gone");
-            }
-        }
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-            () = inner.queues.soon.notified() => tokio::time::sleep(REAP_PAUSE).await,
         }
     }
 }

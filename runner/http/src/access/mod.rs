@@ -19,6 +19,8 @@ mod rate;
 pub(crate) mod session;
 mod tokens;
 
+use std::sync::Arc;
+
 use axum::http::request::Parts;
 use axum::http::{Method, header};
 use heddle_domain::Time;
@@ -197,9 +199,9 @@ impl Caller {
 }
 
 /// Who asks, by the headers of a request.
-pub async fn authenticate(app: &App, request: &Parts) -> Result<Caller, Problem> {
+pub async fn authenticate(app: &App, request: &Parts) -> Result<Arc<Caller>, Problem> {
     if app.config.dev {
-        return Ok(Caller::dev());
+        return Ok(Arc::new(Caller::dev()));
     }
     let peer = Peer::of(request);
     let now = app.clock.now();
@@ -216,11 +218,11 @@ pub async fn authenticate(app: &App, request: &Parts) -> Result<Caller, Problem>
         }
         None => match session::cookie(&request.headers) {
             Some(text) => {
-                let row = tokens::look_up(app, peer, tokens::Shown::Session, token_hash(text), now).await?;
+                let token = tokens::look_up(app, peer, tokens::Shown::Session, token_hash(text), now).await?;
                 if !is_read(&request.method) {
                     session::check_origin(&request.headers, request.uri.authority())?;
                 }
-                known(app, &row, now)?
+                known(&token)?
             }
             None => {
                 return Err(Problem::unauthenticated(
@@ -235,25 +237,24 @@ pub async fn authenticate(app: &App, request: &Parts) -> Result<Caller, Problem>
 
 /// The row of a token that is in force: for signing in.
 pub(crate) async fn token(app: &App, peer: Peer, token: &str, now: Time) -> Result<TokenRow, Problem> {
-    tokens::look_up(app, peer, tokens::Shown::Token, token_hash(token), now).await
+    let token = tokens::look_up(app, peer, tokens::Shown::Token, token_hash(token), now).await?;
+    Ok(token.row.clone())
 }
 
 /// Who has a token.
-async fn by_token(app: &App, peer: Peer, token: &str, now: Time) -> Result<Caller, Problem> {
+async fn by_token(app: &App, peer: Peer, token: &str, now: Time) -> Result<Arc<Caller>, Problem> {
     if !token.starts_with(TOKEN_PREFIX)
         && let Some(signer) = &app.signer
     {
         let (uid, expires_at) = signer.verify(token, now).ok_or_else(refused)?;
-        return Ok(Caller::device(uid, expires_at));
+        return Ok(Arc::new(Caller::device(uid, expires_at)));
     }
-    let row = self::token(app, peer, token, now).await?;
-    known(app, &row, now)
+    let token = tokens::look_up(app, peer, tokens::Shown::Token, token_hash(token), now).await?;
+    known(&token)
 }
 
-fn known(app: &App, row: &TokenRow, now: Time) -> Result<Caller, Problem> {
-    let caller = Caller::of(row).ok_or_else(refused)?;
-    app.tokens.used(row.id, now);
-    Ok(caller)
+fn known(token: &tokens::Token) -> Result<Arc<Caller>, Problem> {
+    token.caller.clone().ok_or_else(refused)
 }
 
 fn is_read(method: &Method) -> bool {

@@ -9,6 +9,7 @@
 //! remembered apart, so that a flood of wrong tokens drives no right one out.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -21,7 +22,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::rate::Peer;
-use super::refused;
+use super::{Caller, refused};
 use crate::app::App;
 use crate::problem::Problem;
 
@@ -76,9 +77,17 @@ pub(crate) enum Shown {
     Session,
 }
 
+/// A token of the table, and whom it stands for.
+#[derive(Debug)]
+pub(crate) struct Token {
+    pub(super) row: TokenRow,
+    /// `None`: its role is none that this program knows.
+    pub(super) caller: Option<Arc<Caller>>,
+}
+
 #[derive(Debug)]
 struct Known {
-    row: TokenRow,
+    token: Arc<Token>,
     until: Time,
 }
 
@@ -139,21 +148,22 @@ impl TokenCache {
     }
 }
 
-/// The token behind a hash, if it is in force. 401 if it is not; 429 if too many of that kind were shown.
+/// The token behind a hash, if it is in force. 401 if it is not; 429 if too many of that kind were shown. That it was used
+/// is noted whenever the table is asked, which is often enough.
 pub(crate) async fn look_up(
     app: &App,
     peer: Peer,
     shown: Shown,
     hash: [u8; 32],
     now: Time,
-) -> Result<TokenRow, Problem> {
+) -> Result<Arc<Token>, Problem> {
     let in_force = |row: &TokenRow| row.expires_at.is_none_or(|expires_at| expires_at > now);
     let (age, was_good) = {
         let memory = app.tokens.memory.lock();
         match memory.good.get(&hash) {
             Some(known) if known.until > now => {
-                return if in_force(&known.row) {
-                    Ok(known.row.clone())
+                return if in_force(&known.token.row) {
+                    Ok(known.token.clone())
                 } else {
                     Err(refused())
                 };
@@ -173,10 +183,15 @@ pub(crate) async fn look_up(
     if row.is_some() && !was_good {
         app.rates.was_known(peer);
     }
+    let token = row.map(|row| {
+        app.tokens.used(row.id, now);
+        let caller = Caller::of(&row).map(Arc::new);
+        Arc::new(Token { row, caller })
+    });
     let mut memory = app.tokens.memory.lock();
     let memory = &mut *memory;
-    match &row {
-        Some(row) if memory.age == age => {
+    match &token {
+        Some(token) if memory.age == age => {
             if memory.good.len() >= TOKENS_MAX {
                 memory.good.clear();
             }
@@ -184,7 +199,7 @@ pub(crate) async fn look_up(
             memory.good.insert(
                 hash,
                 Known {
-                    row: row.clone(),
+                    token: token.clone(),
                     until,
                 },
             );
@@ -200,7 +215,7 @@ pub(crate) async fn look_up(
             }
         }
     }
-    row.ok_or_else(refused)
+    token.ok_or_else(refused)
 }
 
 impl App {

@@ -60,7 +60,7 @@ struct SignInBody {
 }
 
 async fn get(request: Request) -> Outcome {
-    ok(&SessionView::from(&request.caller))
+    ok(&SessionView::from(&*request.caller))
 }
 
 /// Whether a request comes from a browser, as far as headers tell.

@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::BATCH_MAX;
-use super::complete::{Completion, Locked, LockedRun};
+use super::complete::{Completion, Locked, LockedRun, SoleRow};
 use crate::{Store, StoreError};
 
 /// What joins tags in a text; no tag holds it.
@@ -179,6 +179,7 @@ async fn claim_in(
     connection: &mut PgConnection,
     wish: &ClaimWish<'_>,
     limit: i64,
+    rated: bool,
 ) -> Result<Vec<QueueClaimed>, StoreError> {
     let ids: Vec<Uuid> = wish.fresh.iter().map(|fresh| fresh.0).collect();
     let leases: Vec<i64> = wish.fresh.iter().map(|fresh| fresh.1).collect();
@@ -190,7 +191,8 @@ async fn claim_in(
         &ids,
         &leases,
         wish.worker,
-        wish.lease_ms
+        wish.lease_ms,
+        rated
     )
     .fetch_all(connection)
     .await?;
@@ -218,21 +220,24 @@ impl Store {
     /// Claims what comes next on a queue, within its rate limit.
     pub async fn claim_queued(&self, wish: &ClaimWish<'_>) -> Result<QueueClaims, StoreError> {
         let mut connection = self.pool.acquire().await?;
-        let rated = sqlx::query_scalar!(
-            r#"SELECT true AS "rated!" FROM heddle.queues WHERE name = $1 AND rate_count IS NOT NULL AND NOT paused"#,
-            wish.queue
-        )
-        .fetch_optional(&mut *connection)
-        .await?;
-        if rated.is_none() {
-            let claimed = claim_in(&mut connection, wish, wish.fresh.len() as i64).await?;
-            return Ok(QueueClaims {
-                claimed,
-                limited_ms: None,
-            });
+        let claimed = claim_in(&mut connection, wish, wish.fresh.len() as i64, false).await?;
+        if claimed.is_empty() {
+            // There is nothing, or a rate limit.
+            let rated = sqlx::query_scalar!(
+                r#"SELECT true AS "rated!" FROM heddle.queues WHERE name = $1 AND rate_count IS NOT NULL AND NOT paused"#,
+                wish.queue
+            )
+            .fetch_optional(&mut *connection)
+            .await?;
+            if rated.is_some() {
+                drop(connection);
+                return self.claim_rated(wish).await;
+            }
         }
-        drop(connection);
-        self.claim_rated(wish).await
+        Ok(QueueClaims {
+            claimed,
+            limited_ms: None,
+        })
     }
 
     /// Takes from the queue's bucket, whose row serialises the claims of all nodes.
@@ -256,7 +261,7 @@ impl Store {
         };
         let mut claims = QueueClaims::default();
         if limit > 0 {
-            claims.claimed = claim_in(&mut tx, wish, limit).await?;
+            claims.claimed = claim_in(&mut tx, wish, limit, true).await?;
         } else if let Some(bucket) = bucket {
             let missing = (1.0 - bucket.allowance) * bucket.rate_per_ms as f64 / f64::from(bucket.rate_count);
             claims.limited_ms = Some(missing.ceil().max(1.0) as u64);
@@ -272,6 +277,35 @@ impl Store {
         }
         tx.commit().await?;
         Ok(claims)
+    }
+
+    /// Ends claims with the runs of which they are all; answers which were there to be ended, and whether a run succeeded
+    /// whose group others follow. See `sql/queue_complete_sole.sql`. No run stands twice.
+    pub async fn complete_sole_claims(&self, rows: &[(ClaimKey, &SoleRow)]) -> Result<(Vec<RunId>, bool), StoreError> {
+        macro_rules! column {
+            ($key:ident, $row:ident => $value:expr) => {
+                rows.iter().map(|($key, $row)| $value).collect::<Vec<_>>()
+            };
+        }
+        let owned = sqlx::query_file!(
+            "src/sql/queue_complete_sole.sql",
+            &column!(key, _row => key.run.0),
+            &column!(key, _row => key.at.attempt as i32),
+            &column!(key, _row => key.lease),
+            &column!(key, _row => key.id),
+            &column!(_key, row => row.state.number()),
+            &column!(_key, row => row.progress.clone()),
+            &column!(_key, row => row.error.clone()) as &[Option<String>],
+            &column!(_key, row => row.attempt.state.number()),
+            &column!(_key, row => row.attempt.finished_at),
+            &column!(_key, row => row.attempt.output.clone()) as &[Option<String>],
+            &column!(_key, row => row.attempt.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
+            &column!(_key, row => row.attempt.error.as_ref().map(|error| error.1.clone())) as &[Option<String>],
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let followed = owned.iter().any(|row| row.followed);
+        Ok((owned.into_iter().map(|row| RunId(row.run)).collect(), followed))
     }
 
     /// Extends leases; answers those that were, with the times at which they run out now.

@@ -1,7 +1,8 @@
 -- end_holds: ends holds as completed (1), failed (2), revoked (3) or expired (4), and gives stock back.
 --
 -- Locking: holds in the order of the users, then occurrences in theirs; see hold_users. Who deletes the row of a hold
--- owns its end: of two that end it at once, the later finds it gone.
+-- owns its end: of two that end it at once, the later finds it gone. The count is an initial plan of the DELETE, so all
+-- locks are there before a row is deleted.
 WITH asked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::text[], $3::smallint[], $4::text[]) AS a (id, uid, state, result)
 ),
@@ -10,7 +11,7 @@ locked AS MATERIALIZED (
 ),
 gone AS (
     DELETE FROM heddle.holds h USING asked a
-     WHERE h.uid = a.uid AND h.id = a.id AND h.id = ANY (ARRAY(SELECT id FROM locked))
+     WHERE h.uid = a.uid AND h.id = a.id AND (SELECT count(*) FROM locked) >= 0
     RETURNING h.*, a.state, a.result
 ),
 judged AS MATERIALIZED (
@@ -33,6 +34,10 @@ counted AS (
        SET taken = greatest(0, c.taken - excluded.taken), completed = c.completed + excluded.completed,
            failed = c.failed + excluded.failed
     RETURNING offer_id, occurrence, completed
+),
+-- Other nodes are told by whichever node is there; of what operators and the clock take back, the caller tells.
+came_back AS (
+    INSERT INTO heddle.stock_returns (audience) SELECT DISTINCT audience FROM judged WHERE returned AND state = 2
 ),
 told AS (
     INSERT INTO heddle.events (kind, at, data)

@@ -4,6 +4,9 @@
 -- before is visible to this statement, which is newer than the holds. Rows of occurrences are locked in their order;
 -- the update sees the newest `taken`, so that nothing is oversold. Holds that are refused are deleted by the caller.
 --
+-- What a user has had is read by the user: `+ 0` keeps the planner from the index by offer, which has an entry for each
+-- user who was given the occurrence, and the order from putting a bitmap of everybody's ids beside the user's few rows.
+--
 -- verdict: 0 given, 1 the offer has changed, 2 not a member, 3 not due, 4 the user's window has moved on, 5 the user
 -- has had it, 6 no stock.
 WITH held AS MATERIALIZED (
@@ -21,7 +24,7 @@ judged AS MATERIALIZED (
                 WHEN o.run IS NULL AND NOT o.repeats AND had.had THEN 5
                 WHEN o.run IS NOT NULL AND NOT o.repeats AND EXISTS (
                     SELECT FROM heddle.assignments a
-                     WHERE a.uid = h.uid AND a.occurrence = h.occurrence AND a.offer_id = h.offer_id
+                     WHERE a.uid = h.uid AND a.occurrence = h.occurrence AND a.offer_id + 0 = h.offer_id
                        -- A new attempt is for those again who did not complete the last one.
                        AND (a.state = 1 OR a.finished_at >= o.updated_at)) THEN 5
                 ELSE 0 END AS verdict
@@ -33,11 +36,12 @@ judged AS MATERIALIZED (
       LEFT JOIN LATERAL (
           SELECT true AS later FROM heddle.assignments a
            WHERE a.uid = h.uid AND a.occurrence > h.occurrence AND a.state IN (1, 2) AND a.id >= $3 AND a.id < $4
-           LIMIT 1
+           ORDER BY a.occurrence DESC LIMIT 1
       ) later ON true
       LEFT JOIN LATERAL (
           SELECT true AS had FROM heddle.assignments a
-           WHERE a.uid = h.uid AND a.occurrence = h.occurrence AND a.offer_id = h.offer_id AND a.id >= $3 AND a.id < $4
+           WHERE a.uid = h.uid AND a.occurrence = h.occurrence AND a.offer_id + 0 = h.offer_id
+             AND a.id >= $3 AND a.id < $4
            LIMIT 1
       ) had ON true
 ),

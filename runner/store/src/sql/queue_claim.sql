@@ -2,12 +2,14 @@
 --
 -- Locking: as claim.sql: rows that another claimer holds are skipped, and nothing is locked after this in its
 -- transaction, so a cancel that waits for these rows waits for a commit, never for a lock. $4 and $5 are as many ids
--- and leases as rows may be claimed. A lease and a timeout begin by the database's clock.
+-- and leases as rows may be claimed. A lease and a timeout begin by the database's clock. A queue with a rate limit is
+-- claimed from only by who has locked its row ($8); to others it looks empty.
 WITH picked AS MATERIALIZED (
     SELECT r.ctid AS place
       FROM heddle.queue_ready r
      WHERE r.queue = $1 AND r.tags <@ $2 AND (r.expires_at IS NULL OR r.expires_at > clock_timestamp())
-       AND NOT EXISTS (SELECT FROM heddle.queues q WHERE q.name = $1 AND q.paused)
+       AND NOT EXISTS (SELECT FROM heddle.queues q
+                        WHERE q.name = $1 AND (q.paused OR q.rate_count IS NOT NULL AND NOT $8::boolean))
      ORDER BY r.priority DESC, r.turn, r.run
      LIMIT $3
        FOR UPDATE SKIP LOCKED

@@ -1,0 +1,80 @@
+-- queue_complete_sole: ends claims of workers, with the runs that consist of these task runs alone, in one statement.
+--
+-- As in complete_sole no progress has to be read: the outcome of the attempt is the outcome of the run.
+--
+-- Locking: runs first, in id order, then the claims' rows, then their rows in *running*, as queue_lock_claims; the count
+-- is an initial plan of the first DELETE, so all runs are locked before a row is deleted. A claim that is gone, carries
+-- another id, lease or number, or whose lease has run out by the database's clock is not returned, and nothing of it is
+-- written.
+WITH ended AS (
+    SELECT * FROM UNNEST($1::uuid[], $2::integer[], $3::bigint[], $4::uuid[], $5::smallint[], $6::bytea[], $7::text[],
+                         $8::smallint[], $9::timestamptz[], $10::text[], $11::smallint[], $12::text[])
+        AS e (run, attempt, lease, claim, run_state, progress, run_error, state, finished_at, output, error_kind,
+              error_message)
+),
+locked AS MATERIALIZED (
+    SELECT l.id FROM heddle.runs_live l WHERE l.id IN (SELECT run FROM ended) ORDER BY l.id FOR UPDATE
+),
+given_up AS (
+    DELETE FROM heddle.queue_claims c
+     USING ended e
+     WHERE c.run = e.run AND c.task = 0 AND c.item = -1 AND c.attempt = e.attempt AND c.lease = e.lease
+       AND c.id = e.claim AND c.lease_expires_at > clock_timestamp() AND (SELECT count(*) FROM locked) >= 0
+    RETURNING e.*
+),
+fenced AS (
+    DELETE FROM heddle.running r
+     USING given_up g
+     WHERE r.run = g.run AND r.task = 0 AND r.item = -1 AND r.attempt = g.attempt AND r.lease = g.lease
+    RETURNING g.*, r.started_at
+),
+recorded AS (
+    INSERT INTO heddle.attempts (run, task, item, attempt, state, skipped, started_at, finished_at, output, error_kind,
+        error_message)
+    SELECT run, 0, -1, attempt, state, false, started_at, greatest(finished_at, started_at), output, error_kind,
+        error_message
+      FROM fenced
+),
+gone AS (
+    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = f.run
+    RETURNING l.*, f.run_state AS end_state, f.progress AS end_progress, f.run_error, f.finished_at
+),
+done AS (
+    INSERT INTO heddle.runs_done (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
+        interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, progress, finished_at, error)
+    SELECT id, group_id, revision_id, resolution_id, end_state, trigger, priority, logical_time,
+        interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, end_progress,
+        greatest(finished_at, created_at), run_error
+      FROM gone
+),
+counted AS (
+    UPDATE heddle.schedules s
+       SET awaits = NULL, cursor = g.finished_at,
+           next_fire_at = CASE
+               WHEN s.live AND greatest(g.finished_at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
+                   THEN greatest(g.finished_at + s.delay, s.starts_at)
+           END
+      FROM gone g
+     WHERE g.trigger IN (1, 2, 3) AND s.group_id = g.group_id AND s.awaits = g.id
+),
+followed AS (
+    INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)
+    SELECT 0, g.group_id, g.id, g.logical_time, g.source, g.trigger = 2
+      FROM gone g
+     WHERE g.end_state = 3
+       AND EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = g.group_id AND l.kind = 'depends_on')
+    RETURNING run
+),
+-- One row of the feed for all runs that ended alike; see migration 0006.
+told AS (
+    INSERT INTO heddle.events (kind, at, data)
+    SELECT (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2], max(x.finished_at),
+           jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
+               (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
+               'logical_time', heddle.moment(x.logical_time), 'error', x.run_error))
+      FROM gone x JOIN heddle.groups g ON g.id = x.group_id
+     GROUP BY x.end_state
+)
+SELECT run AS "run!", run IN (SELECT run FROM followed) AS "followed!" FROM fenced
