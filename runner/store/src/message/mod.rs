@@ -61,12 +61,25 @@ fn day_number(day: NaiveDate) -> i32 {
 }
 
 /// Takes the topic's lock; `None`: there is no such topic any more. Answers what its rate lets through, if it were
-/// filled until now. Statements after it are planned for the day they name, and read indexes in their order: a plan
-/// for all days, or one that sorts, would cost more with each day that is stored.
-async fn lock_topic(connection: &mut PgConnection, topic: i32) -> Result<Option<Drain>, StoreError> {
-    Ok(sqlx::query_file_as!(Drain, "src/sql/message_lock.sql", topic)
+/// filled until now. Statements after it read indexes in their order: a plan that sorts would cost more with each
+/// message that is stored.
+async fn lock_topic(connection: &mut PgConnection, topic: i32, plans: Plans) -> Result<Option<Drain>, StoreError> {
+    let mode = match plans {
+        Plans::Kept => "auto",
+        Plans::OfTheirDay => "force_custom_plan",
+    };
+    Ok(sqlx::query_file_as!(Drain, "src/sql/message_lock.sql", topic, mode)
         .fetch_optional(connection)
         .await?)
+}
+
+/// How the statements of a transaction are planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plans {
+    /// Once, as far as the server finds that good: none of them names a day of messages.
+    Kept,
+    /// Each for the day that it names: a plan for all days would cost more with each day that is stored.
+    OfTheirDay,
 }
 
 /// Sets the state of messages. The topic's lock is held, so that they stay where they are found.
