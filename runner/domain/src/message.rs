@@ -49,9 +49,14 @@ pub fn address_of(id: Uuid) -> Option<(NaiveDate, i16)> {
     if id.get_version_num() != 7 || bits >> 62 & 3 != 2 {
         return None;
     }
-    let bucket = (bits >> 48 & 0x3fff) as i16;
+    let bucket = bucket_in(id);
     let day = epoch().checked_add_signed(TimeDelta::days((bits >> 28 & 0xf_ffff) as i64))?;
     (i64::from(bucket) < BUCKETS).then_some((day, bucket))
+}
+
+/// The bucket that a message's id tells.
+pub fn bucket_in(id: Uuid) -> i16 {
+    (id.as_u128() >> 48 & 0x3fff) as i16
 }
 
 fn epoch() -> NaiveDate {

@@ -5,7 +5,7 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Plans, day_number, lock_topic};
+use super::{Plans, by_reading, day_number, lock_topic};
 use crate::change::{By, Noun};
 use crate::{Store, StoreError, audit};
 
@@ -202,15 +202,24 @@ async fn cancel_some(
         (Some(bucket), Some(sender)) if heddle_domain::message::bucket_of(sender) != bucket => return Ok(0),
         (bucket, sender) => bucket.or(sender.map(heddle_domain::message::bucket_of)),
     };
-    // By receiver alone: nothing leads there but reading the day, in the order in which it lies there.
-    sqlx::query!(
-        r#"SELECT set_config('enable_seqscan', $1, true) AS "scan!""#,
-        if bucket.is_none() { "on" } else { "off" }
+    if bucket.is_none() {
+        by_reading(connection, true).await?;
+    }
+    let mut cancelled = sqlx::query_file_scalar!(
+        "src/sql/message_cancel_waiting.sql",
+        topic,
+        day,
+        bucket,
+        filter.sender,
+        filter.receiver
     )
     .fetch_one(&mut *connection)
     .await?;
-    let cancelled = sqlx::query_file_scalar!(
-        "src/sql/message_cancel_some.sql",
+    if bucket.is_none() {
+        by_reading(connection, false).await?;
+    }
+    cancelled += sqlx::query_file_scalar!(
+        "src/sql/message_cancel_retries.sql",
         topic,
         day,
         bucket,

@@ -2,6 +2,7 @@
 
 use chrono::NaiveDate;
 use heddle_domain::Time;
+use heddle_domain::message::bucket_in;
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -503,8 +504,7 @@ async fn next_of_day(
     front: &mut Front,
     limit: i64,
 ) -> Result<Vec<HeldMessage>, StoreError> {
-    let mut messages = sqlx::query_file_as!(
-        HeldMessage,
+    let rows = sqlx::query_file!(
         "src/sql/messages_of_day.sql",
         wish.topic,
         day,
@@ -515,6 +515,17 @@ async fn next_of_day(
     )
     .fetch_all(connection)
     .await?;
+    let mut messages: Vec<HeldMessage> = rows
+        .into_iter()
+        .map(|row| HeldMessage {
+            id: row.id,
+            bucket: bucket_in(row.id),
+            sender: row.sender,
+            receiver: row.receiver,
+            due_at: None,
+            payload: row.payload,
+        })
+        .collect();
     let fit = fitting(&messages, wish.bytes_max);
     front.done = (messages.len() as i64) < limit && fit == messages.len();
     messages.truncate(fit);

@@ -6,6 +6,7 @@ use heddle_domain::message::{address_of, bucket_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::by_reading;
 use crate::change::Page;
 use crate::{Store, StoreError};
 
@@ -241,21 +242,18 @@ async fn look_to(
     receiver: i64,
     limit: i64,
 ) -> Result<Vec<RawMessage>, StoreError> {
-    sqlx::query!(
-        r#"SELECT set_config('enable_seqscan', 'on', true) AS "scan!", set_config('enable_sort', 'on', true) AS "sort!""#
+    by_reading(connection, true).await?;
+    let ids = sqlx::query_file_scalar!("src/sql/messages_to.sql", topic, day, bucket, id, receiver, limit)
+        .fetch_all(&mut *connection)
+        .await?;
+    by_reading(connection, false).await?;
+    // They are few: a page.
+    sqlx::query!(r#"SELECT set_config('enable_sort', 'on', true) AS "sort!""#)
+        .fetch_one(&mut *connection)
+        .await?;
+    Ok(
+        sqlx::query_file_as!(RawMessage, "src/sql/messages_named.sql", topic, day, &ids)
+            .fetch_all(connection)
+            .await?,
     )
-    .fetch_one(&mut *connection)
-    .await?;
-    Ok(sqlx::query_file_as!(
-        RawMessage,
-        "src/sql/messages_to.sql",
-        topic,
-        day,
-        bucket,
-        id,
-        receiver,
-        limit
-    )
-    .fetch_all(connection)
-    .await?)
 }

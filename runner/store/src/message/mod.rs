@@ -73,6 +73,22 @@ async fn lock_topic(connection: &mut PgConnection, topic: i32, plans: Plans) -> 
         .await?)
 }
 
+/// For a statement that looks for a receiver, to whom no index leads: the day is read in the order in which it lies there,
+/// whatever the planner thinks of a partition that has just grown. By the index it would be a page for each message.
+async fn by_reading(connection: &mut PgConnection, on: bool) -> Result<(), StoreError> {
+    let (reading, index) = if on { ("on", "off") } else { ("off", "on") };
+    sqlx::query!(
+        r#"SELECT set_config('enable_seqscan', $1, true) AS "scan!", set_config('enable_hashjoin', $1, true) AS "hash!",
+                  set_config('enable_sort', $1, true) AS "sort!", set_config('enable_indexscan', $2, true) AS "index!",
+                  set_config('enable_indexonlyscan', $2, true) AS "only!""#,
+        reading,
+        index
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(())
+}
+
 /// How the statements of a transaction are planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plans {

@@ -1,26 +1,9 @@
--- messages_to: messages of one day to a receiver ($5) behind ($3, $4), in the order of bucket and id, and how they stand.
--- Nothing leads to a receiver but reading the day, in the order in which it lies there: an index would halve the rate of
--- ingest (docs/scale.md). So what is found is collected and sorted; reading the day in its order would be a page for each
--- message.
+-- messages_to: the next messages of one day to a receiver ($5) behind ($3, $4), in the order of bucket and id. Nothing leads
+-- to a receiver but reading the day: an index would halve the rate of ingest (docs/scale.md).
 --
--- Locking: none, as messages_look.
-WITH found AS MATERIALIZED (
-    SELECT m.bucket, m.id
-      FROM heddle.messages m
-     WHERE m.day = $2 AND m.topic = $1 AND m.receiver = $5 AND (m.bucket, m.id) > ($3::smallint, $4::uuid)
-),
-page AS (
-    SELECT f.bucket, f.id FROM found f ORDER BY f.bucket, f.id LIMIT $6
-)
-SELECT m.id AS "id!", m.sender AS "sender!", m.receiver AS "receiver!", m.day AS "day!", m.bucket AS "bucket!", m.due_at,
-       m.payload AS "payload!", m.state AS "state!", s.state = 2 AS "stopped!", (m.bucket, m.id) > (s.bucket, s.id) AS "waits!",
-       EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2 AND m.id = ANY (b.ids)) AS "held!",
-       r.due_at IS NOT NULL AS "retries!", r.attempt AS "attempt?", r.due_at AS "retry_at?", r.error AS "error?"
-  FROM page p
- CROSS JOIN LATERAL (SELECT m.* FROM heddle.messages m
-                      WHERE m.day = $2 AND m.topic = $1 AND m.bucket = p.bucket AND m.id = p.id LIMIT 1) AS m
- CROSS JOIN LATERAL (SELECT s.bucket, s.id, s.state FROM heddle.message_slices s
-                      WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
-  LEFT JOIN LATERAL (SELECT r.attempt, r.due_at, r.error FROM heddle.message_retries r
-                      WHERE r.topic = $1 AND r.day = $2 AND r.bucket = m.bucket AND r.id = m.id LIMIT 1) AS r ON true
- ORDER BY p.bucket, p.id
+-- Locking: none. The day is a parameter that the planner sees, so only its partition is touched.
+SELECT m.id
+  FROM heddle.messages m
+ WHERE m.day = $2 AND m.topic = $1 AND m.receiver = $5 AND (m.bucket, m.id) > ($3::smallint, $4::uuid)
+ ORDER BY m.bucket, m.id
+ LIMIT $6
