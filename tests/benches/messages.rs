@@ -338,6 +338,7 @@ async fn drain(bench: &Bench) {
     let bare = bare_loop(bench, &day).await;
     bench.make_due("day", &day).await;
     let began = now();
+    bench.ring().await;
     bench.wait("day", bench.count, Duration::from_millis(50)).await;
     let drained = rate(bench.count, began);
     row(

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::host::ConsumerHost;
-use super::{compile, queue};
+use super::{Turns, compile, queue};
 use crate::work::Ending;
 use crate::{EngineError, Inner};
 
@@ -47,7 +47,7 @@ pub(super) struct Lane {
     /// The changes that the topic was read after.
     seen: u64,
     retries_first: bool,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<Turns>,
 }
 
 impl Drop for Lane {
@@ -107,7 +107,7 @@ impl MessageEnd {
 }
 
 impl Lane {
-    pub(super) fn new(inner: Arc<Inner>, row: TopicRow, topic: Arc<Topic>, turn: Arc<tokio::sync::Mutex<()>>) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, row: TopicRow, topic: Arc<Topic>, turn: Arc<Turns>) -> Self {
         let seen = inner.messages.changes.load(Ordering::Acquire);
         Self {
             inner,
@@ -140,7 +140,7 @@ impl Lane {
             let asking = wish.as_ref().map(|wish| Holding::of(&inner, wish.id));
             let last = finish.as_ref().map(|pending| &pending.finish);
             let answer = {
-                let _turn = self.turn.lock().await;
+                let _turn = self.turn.enter().await;
                 let _place = inner.messages.claims.enter().await;
                 inner.store.next_batch(self.row.id, last, wish.as_ref()).await
             };
