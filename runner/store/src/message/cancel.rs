@@ -202,22 +202,30 @@ async fn cancel_some(
         (Some(bucket), Some(sender)) if heddle_domain::message::bucket_of(sender) != bucket => return Ok(0),
         (bucket, sender) => bucket.or(sender.map(heddle_domain::message::bucket_of)),
     };
-    if bucket.is_none() {
-        by_reading(connection, true).await?;
-    }
-    let mut cancelled = sqlx::query_file_scalar!(
-        "src/sql/message_cancel_waiting.sql",
-        topic,
-        day,
-        bucket,
-        filter.sender,
-        filter.receiver
-    )
-    .fetch_one(&mut *connection)
-    .await?;
-    if bucket.is_none() {
-        by_reading(connection, false).await?;
-    }
+    let mut cancelled = match bucket {
+        Some(bucket) => {
+            sqlx::query_file_scalar!(
+                "src/sql/message_cancel_bucket.sql",
+                topic,
+                day,
+                bucket,
+                filter.sender,
+                filter.receiver
+            )
+            .fetch_one(&mut *connection)
+            .await?
+        }
+        // A sender has a bucket, so it is a receiver that is named.
+        None => {
+            by_reading(connection, true).await?;
+            let receiver = filter.receiver;
+            let cancelled = sqlx::query_file_scalar!("src/sql/message_cancel_reading.sql", topic, day, receiver)
+                .fetch_one(&mut *connection)
+                .await?;
+            by_reading(connection, false).await?;
+            cancelled
+        }
+    };
     cancelled += sqlx::query_file_scalar!(
         "src/sql/message_cancel_retries.sql",
         topic,

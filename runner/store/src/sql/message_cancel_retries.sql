@@ -1,4 +1,5 @@
--- message_cancel_retries: the same (message_cancel_waiting) for what waits for its next attempt.
+-- message_cancel_retries: cancels what a filter (bucket $3, sender $4, receiver $5) finds of a day among what waits for its
+-- next attempt, counts it by bucket, and answers how many messages there were.
 --
 -- Locking: called under the topic's lock, so retries and outcomes stand still. A message that waits for its next attempt is
 -- behind its slice's frontier.
