@@ -35,7 +35,10 @@ const GROUPS: [(&str, &str); 3] = [
 ];
 
 /// The topics.
-const TOPICS: [(&str, &str); 1] = [("greetings", include_str!("../demo/greetings.yaml"))];
+const TOPICS: [(&str, &str); 2] = [
+    ("greetings", include_str!("../demo/greetings.yaml")),
+    ("greetings-now", include_str!("../demo/greetings-now.yaml")),
+];
 
 /// Puts the demo in.
 pub(crate) async fn install(url: &str, database_url: &str) -> Result<()> {

@@ -16,12 +16,16 @@ pub enum LogFormat {
     Json,
 }
 
+/// What is logged unless somebody says otherwise. The drivers tell each notice of each server, as harmless as that there was
+/// no transaction to be rolled back: a line for each batch of messages.
+const LEVEL: &str = "info,tokio_postgres=warn,sqlx::postgres::notice=warn";
+
 /// Starts logging. `level` is a level or a list of directives (`info,heddle_engine=debug`); RUST_LOG wins over it.
 pub(crate) fn start(format: Option<LogFormat>, level: Option<&str>) -> anyhow::Result<()> {
     let directives = std::env::var("RUST_LOG")
         .ok()
         .or_else(|| level.map(str::to_owned))
-        .unwrap_or_else(|| "info".into());
+        .unwrap_or_else(|| LEVEL.into());
     let filter = EnvFilter::try_new(&directives)
         .map_err(|error| crate::exit::usage(format!("`{directives}` is no log level: {error}")))?;
     let on_terminal = std::io::stderr().is_terminal();

@@ -4,7 +4,8 @@
 //! message without a search.
 
 use chrono::{NaiveDate, TimeDelta};
-use serde::Deserialize;
+use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -19,6 +20,9 @@ pub const DAYS_AHEAD_MAX: i64 = 3_660;
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
+
+/// How deep a payload may be nested: readers of JSON commonly stop at 128, and it is handed over within other JSON.
+const PAYLOAD_DEPTH_MAX: usize = 100;
 
 /// How many bytes a line may have besides its payload.
 pub const LINE_EXTRA_BYTES_MAX: usize = 4 * 1024;
@@ -45,9 +49,14 @@ pub fn address_of(id: Uuid) -> Option<(NaiveDate, i16)> {
     if id.get_version_num() != 7 || bits >> 62 & 3 != 2 {
         return None;
     }
-    let bucket = (bits >> 48 & 0x3fff) as i16;
+    let bucket = bucket_in(id);
     let day = epoch().checked_add_signed(TimeDelta::days((bits >> 28 & 0xf_ffff) as i64))?;
     (i64::from(bucket) < BUCKETS).then_some((day, bucket))
+}
+
+/// The bucket that a message's id tells.
+pub fn bucket_in(id: Uuid) -> i16 {
+    (id.as_u128() >> 48 & 0x3fff) as i16
 }
 
 fn epoch() -> NaiveDate {
@@ -113,6 +122,9 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
     if payload.len() as u64 > bytes_max {
         return Err(format!("the payload has {} bytes; at most {bytes_max}", payload.len()));
     }
+    if let Err(error) = Readable::check(payload) {
+        return Err(shortened(&format!("the payload is JSON that nobody can read: {error}")));
+    }
     let key = match line.key.map(RawValue::get) {
         None | Some("null") => None,
         Some(text) => {
@@ -131,6 +143,77 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
         payload,
         key,
     })
+}
+
+/// Reads a JSON text through: what cannot be read as a value (numbers out of range, lone surrogates, nesting without end)
+/// would be found out only when it is sent, and hold all of its batch up. Holds how deep it may still go.
+#[derive(Clone, Copy)]
+struct Readable(usize);
+
+impl Readable {
+    fn check(text: &str) -> Result<(), serde_json::Error> {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        Self(PAYLOAD_DEPTH_MAX).deserialize(&mut deserializer)?;
+        deserializer.end()
+    }
+
+    fn deeper<E: serde::de::Error>(self) -> Result<Self, E> {
+        let left = self.0.checked_sub(1);
+        left.map(Self)
+            .ok_or_else(|| E::custom(format!("it is nested more than {PAYLOAD_DEPTH_MAX} deep")))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Readable {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Readable {
+    type Value = ();
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("any JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let inner = self.deeper()?;
+        while items.next_element_seed(inner)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let inner = self.deeper()?;
+        while members.next_entry_seed(inner, inner)?.is_some() {}
+        Ok(())
+    }
 }
 
 fn shortened(text: &str) -> String {
@@ -244,6 +327,30 @@ mod tests {
         let read_past = read(&instants, &past, now()).unwrap();
         assert_eq!(read_past.day.to_string(), "2026-11-20", "what is past is due now");
         assert!(read(&instants, &line("2026-11-22"), now()).is_err());
+    }
+
+    #[test]
+    fn payloads_that_nobody_can_read_are_not_taken() {
+        let topic = topic(json!({"script": "a"}));
+        let check = |payload: &str, good: bool| {
+            let line = format!("{{\"sender\":1,\"receiver\":2,\"due\":\"2026-11-22\",\"payload\":{payload}}}");
+            let read = read(&topic, &line, now());
+            assert_eq!(read.is_ok(), good, "{payload}: {read:?}");
+        };
+        for good in [
+            "null",
+            "\"\\ud83d\\ude00\\u0000\"",
+            "[1,-1,1.5e300,18446744073709551615,true,{\"a\":[{}]}]",
+            "\"日\"",
+        ] {
+            check(good, true);
+        }
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        check(&nested(PAYLOAD_DEPTH_MAX), true);
+        let deep = nested(PAYLOAD_DEPTH_MAX + 1);
+        for bad in ["\"\\ud800\"", "{\"\\udc00\":1}", "1e999", &deep] {
+            check(bad, false);
+        }
     }
 
     #[test]

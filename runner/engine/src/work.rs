@@ -350,6 +350,7 @@ impl Inner {
         let request = AttemptRequest {
             context: self.context_of(&context, at, item),
             params,
+            batch: None,
             limits: Limits {
                 memory_bytes: bytes(task.spec.memory, defaults.memory_bytes),
                 output_bytes: bytes(task.spec.max_output, defaults.output_bytes as u64) as usize,

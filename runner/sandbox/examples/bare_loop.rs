@@ -230,6 +230,7 @@ async fn sandboxed(wasm: Bytes, params: String) {
             idempotency_key: "key".into(),
         },
         params: params.clone(),
+        batch: None,
         limits: Limits::default(),
         grants: Grants::default(),
         host: Arc::clone(&host),

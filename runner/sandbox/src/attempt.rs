@@ -1,5 +1,6 @@
 //! One attempt: what goes in and what comes out.
 
+use crate::batch::{Batch, MessageOutcome};
 use crate::context::Context;
 use crate::effects::Effect;
 use crate::lanes::Task;
@@ -14,8 +15,10 @@ pub struct AttemptRequest {
     /// Who is running, and for what.
     pub context: Context,
     /// The effective params, a JSON text. For a script of the world `consumer`: `{"topic": …, "messages": [{"id",
-    /// "sender", "receiver", "due", "payload"}]}`.
+    /// "sender", "receiver", "due", "payload"}]}`, unless it is given a batch.
     pub params: String,
+    /// What a script of the world `consumer` handles.
+    pub batch: Option<Batch>,
     /// How much it may take.
     pub limits: Limits,
     /// What it may reach.
@@ -64,7 +67,7 @@ pub struct Grants {
 pub enum Outcome {
     /// With this output, a JSON text. Of a `consumer`: an array with, for each message in order, `{"state":
     /// "succeeded"}`, `{"state": "skipped", "message"}` or `{"state": "failed", "kind": "failed" | "fatal", "message",
-    /// "retry_after_ms"?}`.
+    /// "retry_after_ms"?}`, unless it was given a batch: then `null`, and the result has the outcomes.
     Succeeded(String),
     /// There was nothing to do, for this reason.
     Skipped(String),
@@ -99,6 +102,8 @@ impl Outcome {
 pub struct AttemptResult {
     /// How it ended.
     pub outcome: Outcome,
+    /// Of a consumer that was given a batch and succeeded: what became of each message, in order.
+    pub messages: Vec<MessageOutcome>,
     /// What it wants written, in order. Empty unless it succeeded.
     pub effects: Vec<Effect>,
     /// Its linear memory at its largest.

@@ -57,6 +57,7 @@ pub(crate) fn request(now: Time) -> AttemptRequest {
             idempotency_key: String::new(),
         },
         params: String::new(),
+        batch: None,
         limits: LIMITS,
         grants: Grants::default(),
         host: Arc::new(Nothing),

@@ -22,6 +22,7 @@
 
 mod artefact;
 mod attempt;
+mod batch;
 mod bounds;
 mod command;
 mod compiler;
@@ -44,6 +45,7 @@ mod web;
 
 pub use artefact::digest_of;
 pub use attempt::{AttemptHandle, AttemptRequest, AttemptResult, Grants, Limits, Outcome};
+pub use batch::{Batch, Message, MessageOutcome};
 pub use compiler::compile_child_main;
 pub use config::{CompilerCommand, SandboxConfig};
 pub use context::{Context, Interval, MapItem};

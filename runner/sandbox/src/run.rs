@@ -1,10 +1,11 @@
 //! How one attempt is run: a fresh store, one call, an outcome.
 
 use crate::attempt::{AttemptRequest, AttemptResult, Limits, Outcome};
+use crate::batch::{self, MessageOutcome};
 use crate::command::Captured;
 use crate::effects::{Effect, Effects};
 use crate::guest::{CommandIo, Guest, HostSide, MemoryBudget, MemoryGuard, MemoryMeter, Progress};
-use crate::imports::consumer::Message;
+use crate::imports::consumer;
 use crate::imports::task::heddle::task::types::Failure;
 use crate::journal::{Journal, cut};
 use crate::lanes::Signals;
@@ -14,8 +15,6 @@ use crate::sql::Databases;
 use crate::web::WebHooks;
 use heddle_domain::state::ErrorKind;
 use heddle_domain::{Clock, Time};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -68,6 +67,7 @@ impl Drop for Done {
         if let Some(done) = self.0.take() {
             done(AttemptResult {
                 outcome: Outcome::failed(ErrorKind::Lost, "the node dropped the attempt"),
+                messages: Vec::new(),
                 effects: Vec::new(),
                 memory_bytes: 0,
                 cpu: Duration::ZERO,
@@ -82,6 +82,8 @@ impl Drop for Done {
 enum Answer {
     /// A JSON text, still to be checked.
     Output(String),
+    /// What became of the messages of a batch that was given.
+    Handled(Vec<MessageOutcome>),
     Failure(Failure),
     /// A command's exit code, if not 0.
     Exit(i32),
@@ -123,21 +125,20 @@ pub(crate) async fn attempt(
         // The store ends here, and with it the instance.
     };
     journal.flush();
-    let (outcome, effects) = match ended {
-        None if signals.cancelled.load(Acquire) => (Outcome::Cancelled, Vec::new()),
+    let nothing = |outcome| (outcome, Vec::new(), Vec::new());
+    let (outcome, messages, effects) = match ended {
+        None if signals.cancelled.load(Acquire) => nothing(Outcome::Cancelled),
         None if signals.expired.load(Acquire) => {
             let timeout = limits.timeout.unwrap_or_default();
             let message = format!("ran longer than its timeout of {}", seconds(timeout));
-            (Outcome::failed(ErrorKind::Timeout, message), Vec::new())
+            nothing(Outcome::failed(ErrorKind::Timeout, message))
         }
-        None => (
-            Outcome::failed(ErrorKind::Lost, "the node has no room for the attempt"),
-            Vec::new(),
-        ),
+        None => nothing(Outcome::failed(ErrorKind::Lost, "the node has no room for the attempt")),
         Some(result) => outcome(result, &limits, &meter, &output, &journal),
     };
     done.call(AttemptResult {
         outcome,
+        messages,
         effects,
         memory_bytes: meter.peak_bytes.load(Relaxed),
         cpu: signals.cpu(),
@@ -159,6 +160,7 @@ async fn call(
     let AttemptRequest {
         context,
         params,
+        batch,
         limits,
         grants,
         host: services,
@@ -207,17 +209,26 @@ async fn call(
             match export {
                 Export::Describe => Answer::Output(instance.call_describe(&mut store).await?),
                 Export::Work => {
-                    let batch: Batch = serde_json::from_str(&params)?;
+                    let given = batch.is_some();
+                    let batch = match batch {
+                        Some(batch) => batch,
+                        None => batch::read(&params)?,
+                    };
                     let count = batch.messages.len();
-                    let messages: Vec<Message> = batch.messages.into_iter().map(Message::from).collect();
+                    let messages: Vec<consumer::Message> = batch.messages.into_iter().map(Into::into).collect();
                     match instance.call_handle(&mut store, &batch.topic, &messages).await? {
                         Ok(outcomes) if outcomes.len() != count => Answer::Failure(Failure::Retryable(format!(
                             "`handle` gave {} outcomes for {count} messages",
                             outcomes.len()
                         ))),
-                        Ok(outcomes) => Answer::Output(serde_json::to_string(
-                            &outcomes.into_iter().map(MessageOutcome::from).collect::<Vec<_>>(),
-                        )?),
+                        Ok(outcomes) => {
+                            let outcomes = outcomes.into_iter().map(|said| MessageOutcome::of(said, message));
+                            let outcomes: Vec<MessageOutcome> = outcomes.collect();
+                            match given {
+                                true => Answer::Handled(outcomes),
+                                false => Answer::Output(batch::write(&outcomes)?),
+                            }
+                        }
                         Err(failure) => Answer::Failure(failure),
                     }
                 }
@@ -267,7 +278,7 @@ fn outcome(
     meter: &MemoryMeter,
     output: &Captured,
     journal: &Journal,
-) -> (Outcome, Vec<Effect>) {
+) -> (Outcome, Vec<MessageOutcome>, Vec<Effect>) {
     let outcome = match result {
         _ if output.exceeded() => too_much_output(limits),
         Ok((Answer::Output(text), effects)) => {
@@ -276,10 +287,11 @@ fn outcome(
             } else if let Err(error) = check_json(&text) {
                 Outcome::failed(ErrorKind::Invalid, format!("the output is not JSON: {error}"))
             } else {
-                return (Outcome::Succeeded(text), effects);
+                return (Outcome::Succeeded(text), Vec::new(), effects);
             }
         }
-        Ok((Answer::Failure(Failure::Skip(reason)), _)) => return (Outcome::Skipped(message(&reason)), Vec::new()),
+        Ok((Answer::Handled(outcomes), effects)) => return (Outcome::Succeeded("null".into()), outcomes, effects),
+        Ok((Answer::Failure(Failure::Skip(reason)), _)) => Outcome::Skipped(message(&reason)),
         Ok(_) | Err(_) if meter.refused.load(Relaxed) => {
             let message = format!("needs more memory than its limit of {} bytes", limits.memory_bytes);
             Outcome::failed(ErrorKind::Memory, message)
@@ -297,7 +309,7 @@ fn outcome(
         Err(error) if too_much_to_carry(&error) => too_much_output(limits),
         Err(error) => broken(&error),
     };
-    (outcome, Vec::new())
+    (outcome, Vec::new(), Vec::new())
 }
 
 /// Whether an export's result had more bytes than one call may carry out of the guest. (In a host call it is a trap,
@@ -386,75 +398,4 @@ fn elapsed(from: Time, to: Time) -> Duration {
 
 fn seconds(duration: Duration) -> String {
     format!("{duration:?}")
-}
-
-/// What a consumer's attempt gets as its params.
-#[derive(Deserialize)]
-struct Batch {
-    topic: String,
-    messages: Vec<BatchMessage>,
-}
-
-#[derive(Deserialize)]
-struct BatchMessage {
-    id: serde_json::Value,
-    sender: u64,
-    receiver: u64,
-    due: String,
-    payload: Box<RawValue>,
-}
-
-impl From<BatchMessage> for Message {
-    fn from(message: BatchMessage) -> Self {
-        Self {
-            id: message
-                .id
-                .as_str()
-                .map_or_else(|| message.id.to_string(), str::to_owned),
-            sender: message.sender,
-            receiver: message.receiver,
-            due: message.due,
-            payload: message.payload.get().to_owned(),
-        }
-    }
-}
-
-/// What became of one message.
-#[derive(Serialize)]
-struct MessageOutcome {
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u64>,
-}
-
-impl From<Result<(), Failure>> for MessageOutcome {
-    fn from(result: Result<(), Failure>) -> Self {
-        let failed = |kind, text: String, retry_after_ms| Self {
-            state: "failed",
-            kind: Some(kind),
-            message: Some(message(&text)),
-            retry_after_ms,
-        };
-        match result {
-            Ok(()) => Self {
-                state: "succeeded",
-                kind: None,
-                message: None,
-                retry_after_ms: None,
-            },
-            Err(Failure::Skip(reason)) => Self {
-                state: "skipped",
-                kind: None,
-                message: Some(message(&reason)),
-                retry_after_ms: None,
-            },
-            Err(Failure::Retryable(text)) => failed("failed", text, None),
-            Err(Failure::RetryAfter((millis, text))) => failed("failed", text, Some(millis)),
-            Err(Failure::Fatal(text)) => failed("fatal", text, None),
-        }
-    }
 }

@@ -151,6 +151,7 @@ impl Bench {
                 idempotency_key: "key".into(),
             },
             params: self.params.clone(),
+            batch: None,
             limits: self.limits,
             grants: self.grants.clone(),
             host: Arc::clone(tables) as Arc<dyn HostServices>,

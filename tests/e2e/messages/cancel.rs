@@ -175,3 +175,75 @@ async fn what_is_tried_again() {
         (1, 1)
     );
 }
+
+/// A receiver's messages are found, and cancelled, wherever they lie and however they stand; others are not touched.
+#[tokio::test]
+async fn by_receiver() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 1000, "interval": "1h"});
+    let spec = json!({"script": "postbox", "granularity": "instant", "retry": retry, "batch": 50});
+    put_topic(&node, "wall", spec).await;
+    // Of three receivers in turn: a third is sent, a third waits for its next attempt, a third is due in an hour.
+    let sql = world.sql().await;
+    let later: String = sql
+        .query_one(
+            "SELECT to_char(now() AT TIME ZONE 'UTC' + interval '1 hour', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    let message =
+        |n: u64, due: &str, payload: Value| json!({"sender": n, "receiver": n % 3, "due": due, "payload": payload});
+    let past = "2013-07-01T00:00:00Z";
+    let mut messages: Vec<Value> = (0..300).map(|n| message(n, past, json!({}))).collect();
+    messages.extend((300..600).map(|n| message(n, past, json!({"do": "fail"}))));
+    messages.extend((600..900).map(|n| message(n, &later, json!({}))));
+    send(&node, "wall", &messages).await;
+    eventually("three hundred sent, three hundred to be tried again", async || {
+        let counts = (
+            count(&node, "wall", "sent").await,
+            count(&node, "wall", "retrying").await,
+        );
+        (counts == (300, 300)).then_some(())
+    })
+    .await;
+    let of_two = async || {
+        let found = node.all("/v1/topics/wall/messages?receiver=2&limit=70").await;
+        let senders: Vec<u64> = found.iter().map(|found| found["sender"].as_u64().unwrap()).collect();
+        let states: Vec<String> = found
+            .iter()
+            .map(|found| found["state"].as_str().unwrap().to_owned())
+            .collect();
+        (senders, states)
+    };
+    let expected: Vec<u64> = (0..900).filter(|n| n % 3 == 2).collect();
+    let (senders, states) = of_two().await;
+    assert_eq!(senders, expected, "by bucket, over pages");
+    let as_they_stand = |sender: u64| match sender {
+        0..300 => "sent",
+        300..600 => "retrying",
+        _ => "scheduled",
+    };
+    assert!(
+        senders
+            .iter()
+            .zip(&states)
+            .all(|(sender, state)| as_they_stand(*sender) == state)
+    );
+    assert_eq!(cancel(&node, "wall", json!({"receiver": 2})).await, 200);
+    assert_eq!(cancel(&node, "wall", json!({"receiver": 2})).await, 0);
+    let (_, states) = of_two().await;
+    assert!(states.iter().zip(&expected).all(|(state, sender)| match sender {
+        0..300 => state == "sent",
+        _ => state == "cancelled",
+    }));
+    assert_eq!(
+        (
+            count(&node, "wall", "cancelled").await,
+            count(&node, "wall", "retrying").await
+        ),
+        (200, 200)
+    );
+}

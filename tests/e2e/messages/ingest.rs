@@ -284,3 +284,73 @@ async fn streams_at_once() {
         .get(0);
     assert_eq!(ids, 24_000);
 }
+
+/// What trickles in without a pause is committed all the same, and is not kept in a transaction that idles: the server
+/// would end it after 6 s, and what came before would be gone.
+#[tokio::test]
+async fn a_stream_that_trickles() {
+    const BLOCK: usize = 6_000;
+    const DROPS: usize = 150;
+    let world = World::new().await;
+    let node = world.node().await;
+    put_topic(&node, "trickle", json!({"script": "postbox"})).await;
+    let day = day_ahead(&world, 2).await;
+    let line = format!("{}\n", json!({"sender": 1, "receiver": 2, "due": day}));
+    // The last line comes in drops: no whole line follows the block for longer than the server waits.
+    let (whole, drop) = (line.repeat(BLOCK), " ");
+    let body = futures::stream::unfold(0, move |step| {
+        let text = match step {
+            0 => whole.clone(),
+            1..=DROPS => drop.to_owned(),
+            _ => line.clone(),
+        };
+        async move {
+            if step > 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+            (step <= DROPS + 1).then(|| (Ok::<_, std::io::Error>(text), step + 1))
+        }
+    });
+    let answer = send_lines(&node, "trickle", reqwest::Body::wrap_stream(body))
+        .await
+        .expect_status(200);
+    assert_eq!(answer["accepted"], BLOCK + 1, "{answer:#}");
+}
+
+/// One stream may name every day that messages are taken for: as many partitions, and locks on all of them.
+#[tokio::test]
+async fn many_days_at_once() {
+    const DAYS: u64 = 450;
+    let world = World::new().await;
+    let node = world.node().await;
+    put_topic(&node, "years", json!({"script": "postbox"})).await;
+    let mut messages = Vec::new();
+    let today: chrono::NaiveDate = day_ahead(&world, 0).await.parse().unwrap();
+    for ahead in (2..DAYS + 2).rev() {
+        let due = today + chrono::Days::new(ahead);
+        messages.push(json!({"sender": ahead, "receiver": 1, "due": due}));
+    }
+    let answer = send(&node, "years", &messages).await;
+    let ids = answer["ids"].as_array().unwrap();
+    assert_eq!(ids.len(), DAYS as usize);
+    for place in [0, 225, 449] {
+        let id = ids[place].as_str().unwrap();
+        let found = node
+            .get(&format!("/v1/topics/years/messages/{id}"))
+            .await
+            .expect_status(200);
+        assert_eq!(
+            found["sender"], messages[place]["sender"],
+            "ids are in the order of the lines"
+        );
+    }
+    // More days than one transaction may write to: with a lock for each partition and index of all, the server has none
+    // left for others.
+    let sql = world.sql().await;
+    let transactions: i64 = sql
+        .query_one("SELECT count(DISTINCT xmin::text) FROM heddle.messages", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert!(transactions >= 3, "{transactions} transactions");
+}

@@ -1,6 +1,6 @@
 //! What nodes that die leave behind is sent by others: nothing is lost, and little is sent twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use heddle_tests::{World, eventually, within};
@@ -149,4 +149,66 @@ async fn a_zombie_records_nothing() {
         31,
         "nothing is counted twice"
     );
+}
+
+/// All connections are cut in the middle of a drain, again and again: what was in hand is recorded or handed out again, and
+/// what was claimed without an answer is not forgotten.
+#[tokio::test]
+async fn connections_are_cut() {
+    const BATCH: i64 = 20;
+    const LANES: i64 = 4;
+    const CUTS: i64 = 4;
+    const MESSAGES: i64 = 4_000;
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    postbox(&world, &nodes[0]).await;
+    // The script's own connections are cut as well: such a batch fails, and is tried again.
+    let retry = json!({"strategy": "forever", "interval": "50ms"});
+    let spec = |enabled: bool| kept(json!({"batch": BATCH, "concurrency": LANES, "retry": retry, "enabled": enabled}));
+    put_topic(&nodes[0], "kept-cut", spec(false)).await;
+    let messages: Vec<Value> = (0..MESSAGES as u64).map(|n| due_now(n * 37, json!({}))).collect();
+    send(&nodes[0], "kept-cut", &messages).await;
+    put_topic(&nodes[0], "kept-cut", spec(true)).await;
+    let owner = world.sql_as_owner().await;
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        world.database()
+    );
+    // Counted past the nodes, whose connections are those that are cut.
+    let sent = async || -> i64 {
+        let row = world
+            .sql()
+            .await
+            .query_one(
+                "SELECT coalesce(sum(sent), 0)::bigint FROM heddle.message_outcomes",
+                &[],
+            )
+            .await
+            .unwrap();
+        row.get(0)
+    };
+    for share in 1..=CUTS {
+        within(LONG, "a share that is sent", async || {
+            (sent().await >= MESSAGES * share / (CUTS + 1)).then_some(())
+        })
+        .await;
+        owner.query(&cut, &[]).await.unwrap();
+    }
+    within(LONG, "the end", async || (sent().await == MESSAGES).then_some(())).await;
+    let ids = delivered(&world).await;
+    let distinct: BTreeSet<&String> = ids.iter().collect();
+    assert_eq!(distinct.len() as i64, MESSAGES, "each message arrived");
+    let repeats = ids.len() as i64 - MESSAGES;
+    assert!(repeats <= CUTS * LANES * BATCH, "{repeats} repeats after {CUTS} cuts");
+    let left: i64 = world
+        .sql()
+        .await
+        .query_one(
+            "SELECT (SELECT count(*) FROM heddle.message_batches) + (SELECT count(*) FROM heddle.message_retries)",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(left, 0, "nothing is in hand, nothing waits");
 }

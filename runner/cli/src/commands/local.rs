@@ -128,6 +128,7 @@ pub(crate) async fn test(
             idempotency_key: format!("{id}/{name}"),
         },
         params: params.to_string(),
+        batch: None,
         limits: Limits {
             timeout: Some(timeout),
             ..Limits::default()

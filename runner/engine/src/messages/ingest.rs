@@ -3,13 +3,14 @@
 //! An [`Ingestion`] is one caller's stream: lines go in by the block, and are committed every so many rows or every
 //! second. Its report counts what is committed and nothing else; what breaks off in the middle leaves the committed part.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::NaiveDate;
-use heddle_domain::message::{bucket_of, message_id, read};
+use heddle_domain::Time;
+use heddle_domain::message::{Incoming, bucket_of, message_id, read};
 use heddle_domain::topic::{Granularity, Topic};
 use heddle_store::message::{DaySlice, MessageIngest, NewMessage};
 use heddle_store::topic::TopicRow;
@@ -32,6 +33,10 @@ pub const IDS_MAX: usize = 1_000;
 
 /// Instants are gathered in slices of so many microseconds; a message is sent at the end of its slice.
 const SLICE_MICROS: i64 = 100_000;
+
+/// How many days one transaction writes to: each is a partition with its indexes, and each of these a lock, of which the
+/// server has some ten thousand for all.
+const DAYS_MAX: usize = 200;
 
 /// How often a day is prepared anew because somebody cancelled it in between.
 const PREPARE_MAX: u32 = 5;
@@ -84,13 +89,16 @@ struct Open {
     since: Instant,
     rows: usize,
     repeated: u64,
+    /// The days that it writes to.
+    touched: HashSet<NaiveDate>,
     /// The slices of days that it holds open; none: the day is closed.
     days: HashMap<NaiveDate, Option<i64>>,
     /// Slices that it makes, by day and end.
     slices: HashMap<(NaiveDate, i64), i64>,
     /// Something is due now.
     due: bool,
-    ids: Vec<Uuid>,
+    /// With their lines.
+    ids: Vec<(u64, Uuid)>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -100,6 +108,8 @@ pub struct Ingestion {
     row: TopicRow,
     topic: Topic,
     report: IngestReport,
+    /// What the report names, with the lines.
+    ids: Vec<(u64, Uuid)>,
     open: Option<Open>,
 }
 
@@ -117,6 +127,7 @@ impl Engine {
             topic: compile(&row)?,
             row,
             report: IngestReport::default(),
+            ids: Vec::new(),
             open: None,
         })
     }
@@ -143,13 +154,30 @@ impl Ingestion {
                 Err(detail) => self.report.reject(number, detail),
             }
         }
+        let days: BTreeSet<NaiveDate> = incoming.iter().map(|(_, message)| message.day).collect();
+        let days: Vec<NaiveDate> = days.into_iter().collect();
+        if days.len() <= DAYS_MAX {
+            return self.take(incoming, &days, now).await;
+        }
+        for days in days.chunks(DAYS_MAX) {
+            let of_days = |entry: &&(u64, Incoming<'_>)| days.binary_search(&entry.1.day).is_ok();
+            let part = incoming.iter().filter(of_days).cloned().collect();
+            self.take(part, days, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes messages for these days.
+    async fn take(
+        &mut self,
+        incoming: Vec<(u64, Incoming<'_>)>,
+        days: &[NaiveDate],
+        now: Time,
+    ) -> Result<(), IngestError> {
         if incoming.is_empty() {
             return Ok(());
         }
-        let days: HashSet<NaiveDate> = incoming.iter().map(|(_, message)| message.day).collect();
-        let mut days: Vec<NaiveDate> = days.into_iter().collect();
-        days.sort_unstable();
-        self.open_days(&days).await?;
+        self.open_days(days).await?;
         let by_day = self.topic.spec.granularity == Granularity::Day;
         let inner = self.inner.clone();
         let Some(open) = self.open.as_mut() else {
@@ -157,6 +185,7 @@ impl Ingestion {
         };
         let (at, first) = inner.messages.sequence(now, inner.chance.bits(), incoming.len() as u64);
         let mut messages = Vec::with_capacity(incoming.len());
+        let mut lines = Vec::with_capacity(incoming.len());
         let mut keyed = false;
         for (place, (number, message)) in incoming.into_iter().enumerate() {
             let slice = match message.due_at {
@@ -194,6 +223,7 @@ impl Ingestion {
             };
             let bucket = bucket_of(message.sender);
             keyed |= message.key.is_some();
+            lines.push(number);
             messages.push(NewMessage {
                 id: message_id(at, first + place as u64, message.day, bucket),
                 sender: message.sender,
@@ -209,13 +239,17 @@ impl Ingestion {
         if keyed {
             let fresh = open.tx.take_keys(&messages).await?;
             let all = messages.len();
-            messages.retain(|message| message.key.is_none() || fresh.contains(&message.id));
+            let is_new = |message: &NewMessage| message.key.is_none() || fresh.contains(&message.id);
+            let mut kept = messages.iter().map(is_new);
+            lines.retain(|_| kept.next().unwrap_or(true));
+            messages.retain(is_new);
             open.repeated += (all - messages.len()) as u64;
         }
         open.tx.write(&messages).await?;
         open.rows += messages.len();
-        let room = IDS_MAX.saturating_sub(self.report.ids.len() + open.ids.len());
-        open.ids.extend(messages.iter().take(room).map(|message| message.id));
+        let room = IDS_MAX.saturating_sub(self.ids.len() + open.ids.len());
+        let ids = messages.iter().map(|message| message.id);
+        open.ids.extend(lines.into_iter().zip(ids).take(room));
         // Keys are waited for: nothing is held longer than needed while others may want them.
         if keyed || open.rows >= ROWS_MAX || open.since.elapsed() > COMMIT_AFTER {
             self.flush().await?;
@@ -231,7 +265,7 @@ impl Ingestion {
         }
         self.report.accepted += open.rows as u64 + open.repeated;
         self.report.repeated += open.repeated;
-        self.report.ids.extend(open.ids);
+        self.ids.extend(open.ids);
         let messages = &self.inner.messages;
         messages.ingested.fetch_add(open.rows as u64, Ordering::Relaxed);
         if open.due {
@@ -243,12 +277,20 @@ impl Ingestion {
     /// Commits the rest and tells what became of all.
     pub async fn finish(mut self) -> Result<IngestReport, IngestError> {
         self.flush().await?;
+        self.ids.sort_unstable_by_key(|entry| entry.0);
+        self.report.ids = self.ids.into_iter().map(|entry| entry.1).collect();
         Ok(self.report)
     }
 
     /// Makes sure that there is a transaction which may write to these days.
     async fn open_days(&mut self, days: &[NaiveDate]) -> Result<(), IngestError> {
         let by_day = self.topic.spec.granularity == Granularity::Day;
+        if self.open.as_ref().is_some_and(|open| {
+            let more = days.iter().filter(|day| !open.touched.contains(*day)).count();
+            open.touched.len() + more > DAYS_MAX
+        }) {
+            self.flush().await?;
+        }
         for round in 0..PREPARE_MAX {
             let unknown: Vec<NaiveDate> = days
                 .iter()
@@ -272,15 +314,20 @@ impl Ingestion {
                     since: Instant::now(),
                     rows: 0,
                     repeated: 0,
+                    touched: HashSet::new(),
                     days: HashMap::new(),
                     slices: HashMap::new(),
                     due: false,
                     ids: Vec::new(),
                 });
             }
-            let Some(open) = self.open.as_mut().filter(|_| by_day) else {
+            let Some(open) = self.open.as_mut() else {
                 return Ok(());
             };
+            open.touched.extend(days);
+            if !by_day {
+                return Ok(());
+            }
             let mut missing = Vec::new();
             for day in days {
                 if open.days.contains_key(day) {

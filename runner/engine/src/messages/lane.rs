@@ -10,27 +10,25 @@ use heddle_domain::retry::{self, RetryState};
 use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{
-    AttemptRequest, AttemptResult, Context, Effect, Grants, HostPattern, Interval, Limits, Outcome, Script, World,
+    AttemptRequest, AttemptResult, Batch, Context, Effect, Grants, HostPattern, Interval, Limits, Message,
+    MessageOutcome, Outcome, Script, World,
 };
 use heddle_store::message::{
     BatchWish, Claimed, FailedMessage, Finish, Finished, HeldMessage, MessageBatch, MessageEffect, Tried,
 };
 use heddle_store::topic::TopicRow;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::host::ConsumerHost;
-use super::{compile, queue};
+use super::{Turns, compile, queue};
 use crate::work::Ending;
 use crate::{EngineError, Inner};
 
 /// About how many bytes of payload a batch has at most.
 const BATCH_BYTES_MAX: usize = 4 << 20;
-
-/// What a script may say of its batch: an outcome for each of a thousand messages, with its reason.
-const OUTPUT_BYTES_MAX: usize = 8 << 20;
 
 /// How long to wait before the database is asked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
@@ -49,7 +47,7 @@ pub(super) struct Lane {
     /// The changes that the topic was read after.
     seen: u64,
     retries_first: bool,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<Turns>,
 }
 
 impl Drop for Lane {
@@ -109,7 +107,7 @@ impl MessageEnd {
 }
 
 impl Lane {
-    pub(super) fn new(inner: Arc<Inner>, row: TopicRow, topic: Arc<Topic>, turn: Arc<tokio::sync::Mutex<()>>) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, row: TopicRow, topic: Arc<Topic>, turn: Arc<Turns>) -> Self {
         let seen = inner.messages.changes.load(Ordering::Acquire);
         Self {
             inner,
@@ -142,7 +140,7 @@ impl Lane {
             let asking = wish.as_ref().map(|wish| Holding::of(&inner, wish.id));
             let last = finish.as_ref().map(|pending| &pending.finish);
             let answer = {
-                let _turn = self.turn.lock().await;
+                let _turn = self.turn.enter().await;
                 let _place = inner.messages.claims.enter().await;
                 inner.store.next_batch(self.row.id, last, wish.as_ref()).await
             };
@@ -295,15 +293,14 @@ impl Lane {
         let result = self.call(script, batch).await?;
         let mut effects = Vec::new();
         let ends = match result.outcome {
-            Outcome::Succeeded(text) => {
-                match (read_effects(result.effects), read_outcomes(&text, batch.messages.len())) {
-                    (Ok(read), Ok(ends)) => {
-                        effects = read;
-                        ends
-                    }
-                    (Err(detail), _) | (_, Err(detail)) => every(batch, &MessageEnd::failed(detail)),
+            Outcome::Succeeded(_) => match read_effects(result.effects) {
+                Ok(read) if result.messages.len() == batch.messages.len() => {
+                    effects = read;
+                    result.messages.into_iter().map(MessageEnd::from).collect()
                 }
-            }
+                Ok(_) => every(batch, &MessageEnd::failed("it did not say what became of its messages")),
+                Err(detail) => every(batch, &MessageEnd::failed(detail)),
+            },
             // There was nothing to do.
             Outcome::Skipped(_) => every(batch, &MessageEnd::Sent),
             Outcome::Failed {
@@ -341,13 +338,6 @@ impl Lane {
         let now = inner.now();
         let defaults = Limits::default();
         let attempt = batch.tried.iter().map(|tried| tried.attempt).max().unwrap_or(0) + 1;
-        let params = match params_of(&self.row.name, batch) {
-            Ok(params) => params,
-            Err(error) => {
-                tracing::error!(%error, batch = %batch.id, "a batch cannot be written as JSON");
-                return None;
-            }
-        };
         let request = AttemptRequest {
             context: Context {
                 run: batch.id,
@@ -361,10 +351,10 @@ impl Lane {
                 item: None,
                 idempotency_key: format!("{}/{}", self.row.name, batch.id),
             },
-            params,
+            params: String::new(),
+            batch: Some(self.batch_of(batch)),
             limits: Limits {
                 memory_bytes: spec.memory.map_or(defaults.memory_bytes, |memory| memory.0),
-                output_bytes: OUTPUT_BYTES_MAX,
                 timeout: Some(spec.timeout.std()),
                 ..defaults
             },
@@ -398,6 +388,23 @@ impl Lane {
         let result = ended.await.ok();
         inner.messages.handles.lock().remove(&batch.id);
         result
+    }
+
+    /// What the script gets.
+    fn batch_of(&self, batch: &MessageBatch) -> Batch {
+        let mut dues = Dues::default();
+        let messages = batch.messages.iter().map(|message| Message {
+            id: message.id.to_string(),
+            // Never negative: the schema says so.
+            sender: message.sender.unsigned_abs(),
+            receiver: message.receiver.unsigned_abs(),
+            due: dues.of(message, batch),
+            payload: message.payload.clone(),
+        });
+        Batch {
+            topic: self.row.name.clone(),
+            messages: messages.collect(),
+        }
     }
 
     fn finish(&self, batch: &MessageBatch, lease: i64, ends: Vec<MessageEnd>) -> Finish {
@@ -499,31 +506,22 @@ fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, String> {
         .collect()
 }
 
-/// One message's outcome, as the sandbox writes it.
-#[derive(Deserialize)]
-struct SaidOutcome {
-    state: String,
-    kind: Option<String>,
-    message: Option<String>,
-    retry_after_ms: Option<u64>,
-}
-
-fn read_outcomes(text: &str, count: usize) -> Result<Vec<MessageEnd>, String> {
-    let outcomes: Vec<SaidOutcome> = serde_json::from_str(text).map_err(|error| format!("its outcomes: {error}"))?;
-    if outcomes.len() != count {
-        return Err(format!("{} outcomes for {count} messages", outcomes.len()));
-    }
-    Ok(outcomes
-        .into_iter()
-        .map(|outcome| match outcome.state.as_str() {
-            "failed" => MessageEnd::Failed {
-                message: outcome.message.unwrap_or_default(),
-                fatal: outcome.kind.as_deref() == Some("fatal"),
-                retry_after: outcome.retry_after_ms.map(Duration::from_millis),
+impl From<MessageOutcome> for MessageEnd {
+    fn from(outcome: MessageOutcome) -> Self {
+        match outcome {
+            // There was nothing to do.
+            MessageOutcome::Handled | MessageOutcome::Skipped(_) => Self::Sent,
+            MessageOutcome::Failed {
+                fatal,
+                message,
+                retry_after,
+            } => Self::Failed {
+                message,
+                fatal,
+                retry_after,
             },
-            _ => MessageEnd::Sent,
-        })
-        .collect())
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -543,43 +541,31 @@ struct MessageParams<'a> {
 
 /// `{topic, messages: [{id, sender, receiver, due, payload}]}`.
 pub(super) fn params_of(topic: &str, batch: &MessageBatch) -> Result<String, serde_json::Error> {
-    // Messages of a batch are due on one day, and often at one instant: the text is made once for each.
-    let mut days: HashMap<Option<heddle_domain::Time>, String> = HashMap::new();
+    let mut dues = Dues::default();
     let mut messages = Vec::with_capacity(batch.messages.len());
     for message in &batch.messages {
-        let due = days.entry(message.due_at).or_insert_with(|| due_text(message, batch));
         messages.push(MessageParams {
             id: message.id,
             sender: message.sender,
             receiver: message.receiver,
-            due: due.clone(),
+            due: dues.of(message, batch),
             payload: serde_json::from_str(&message.payload)?,
         });
     }
     serde_json::to_string(&BatchParams { topic, messages })
 }
 
-fn due_text(message: &HeldMessage, batch: &MessageBatch) -> String {
-    match message.due_at {
-        Some(at) => at.format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
-        None => batch.day.to_string(),
-    }
-}
+/// When messages are due, as text: those of a batch are due on one day, and often at one instant, so the text is made
+/// once for each.
+#[derive(Default)]
+struct Dues(HashMap<Option<heddle_domain::Time>, String>);
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn outcomes_are_read_as_the_sandbox_writes_them() {
-        let text = r#"[{"state":"succeeded"},{"state":"skipped","message":"no"},
-            {"state":"failed","kind":"fatal","message":"gone"},{"state":"failed","kind":"failed","message":"busy","retry_after_ms":50}]"#;
-        let ends = read_outcomes(text, 4).unwrap();
-        assert_eq!(ends[..2], [MessageEnd::Sent, MessageEnd::Sent]);
-        assert!(matches!(&ends[2], MessageEnd::Failed { fatal: true, .. }));
-        assert!(
-            matches!(&ends[3], MessageEnd::Failed { fatal: false, retry_after: Some(wait), .. } if wait.as_millis() == 50)
-        );
-        assert!(read_outcomes(text, 3).is_err());
+impl Dues {
+    fn of(&mut self, message: &HeldMessage, batch: &MessageBatch) -> String {
+        let text = self.0.entry(message.due_at).or_insert_with(|| match message.due_at {
+            Some(at) => at.format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+            None => batch.day.to_string(),
+        });
+        text.clone()
     }
 }

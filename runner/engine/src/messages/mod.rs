@@ -58,6 +58,9 @@ const LANES_MAX: usize = 32;
 const INGESTS_MAX: usize = 5;
 const CLAIMS_MAX: usize = 5;
 
+/// How many of these may be one topic's.
+const TURNS_MAX: usize = 2;
+
 /// How many days a node remembers to be prepared; beyond that it forgets all of them.
 const KNOWN_MAX: usize = 20_000;
 
@@ -86,12 +89,15 @@ pub(crate) struct Messages {
     batches: AtomicU64,
 }
 
+/// Lanes of a topic that ask the database: one that works, and one that waits for the topic's lock, where it takes over
+/// sooner than if it had yet to begin. More would hold connections and gain nothing.
+type Turns = Gate<TURNS_MAX>;
+
 /// A topic's lanes on this node.
 #[derive(Default)]
 struct Lanes {
     running: usize,
-    /// One of them asks the database at a time: the others would hold connections while they wait for the topic's lock.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<Turns>,
 }
 
 /// So many at once.

@@ -167,6 +167,7 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
             idempotency_key: format!("{id}/{}", spec.script),
         },
         params: params.to_string(),
+        batch: None,
         limits: Limits {
             timeout: Some(spec.timeout),
             ..Limits::default()

@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::topics::find;
@@ -35,6 +36,10 @@ const BLOCKS_MAX: usize = 2;
 
 /// A stream that pauses for so long has what came of it committed.
 const LINGER: Duration = Duration::from_millis(100);
+
+/// And so has one that never pauses, as often as this: what trickles in is not kept waiting for a full block, nor is a
+/// transaction kept open for it (the database ends those that are idle for 6 s).
+const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
 /// Seconds after which a caller who was turned away should come back.
 const RETRY_SECONDS: u64 = 1;
@@ -238,7 +243,7 @@ enum Piece {
     Lines(u64, Bytes),
     /// A line that is longer than any message.
     TooLong(u64),
-    /// Nothing comes just now.
+    /// What came so far is to be committed: nothing comes just now, or it has been a while.
     Pause,
     /// It broke off: status and reason.
     Broken(StatusCode, &'static str),
@@ -257,6 +262,7 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
         next_line: 1,
         skipping: false,
         paused: true,
+        settled: Instant::now(),
     };
     let reading = tokio::spawn(reader.run(body));
     let mut broken = None;
@@ -325,6 +331,8 @@ struct Reader {
     /// In the middle of a line that is too long.
     skipping: bool,
     paused: bool,
+    /// When what had come was last handed on whole.
+    settled: Instant,
 }
 
 impl Reader {
@@ -335,7 +343,7 @@ impl Reader {
             let told = match tokio::time::timeout(wait, stream.next()).await {
                 Err(_) if !self.paused => {
                     self.paused = true;
-                    self.hand_on(true).await && self.pieces.send(Piece::Pause).await.is_ok()
+                    self.settle().await
                 }
                 Err(_) => {
                     let late = Piece::Broken(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive");
@@ -345,7 +353,10 @@ impl Reader {
                 Ok(Some(Ok(bytes))) => {
                     self.paused = false;
                     self.rest.extend_from_slice(&bytes);
-                    self.hand_on(false).await
+                    match self.settled.elapsed() < SETTLE_EVERY {
+                        true => self.hand_on(false).await,
+                        false => self.settle().await,
+                    }
                 }
                 Ok(Some(Err(_))) => {
                     // What came in whole lines is taken, as if it had been sent before.
@@ -371,6 +382,13 @@ impl Reader {
                 return;
             }
         }
+    }
+
+    /// Hands all whole lines on, to be committed.
+    async fn settle(&mut self) -> bool {
+        let told = self.hand_on(true).await && self.pieces.send(Piece::Pause).await.is_ok();
+        self.settled = Instant::now();
+        told
     }
 
     /// Hands whole lines on: all there are, or only full blocks. `false`: nobody listens any more.

@@ -5,7 +5,7 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{day_number, lock_topic};
+use super::{Plans, by_reading, day_number, lock_topic};
 use crate::change::{By, Noun};
 use crate::{Store, StoreError, audit};
 
@@ -87,7 +87,7 @@ impl Store {
         let mut cancelled = 0;
         for day in days {
             let mut tx = self.pool.begin().await?;
-            if lock_topic(&mut tx, topic).await?.is_none() {
+            if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
                 break;
             }
             cancelled += match filter.is_whole_day() {
@@ -116,7 +116,7 @@ impl Store {
         id: Uuid,
     ) -> Result<Cancelled, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if lock_topic(&mut tx, topic).await?.is_none() {
+        if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
             return Ok(Cancelled::Missing);
         }
         let row = sqlx::query!(
@@ -202,43 +202,40 @@ async fn cancel_some(
         (Some(bucket), Some(sender)) if heddle_domain::message::bucket_of(sender) != bucket => return Ok(0),
         (bucket, sender) => bucket.or(sender.map(heddle_domain::message::bucket_of)),
     };
-    if bucket.is_none() {
-        // Nothing leads to a receiver but reading the day.
-        sqlx::query!(r#"SELECT set_config('enable_seqscan', 'on', true) AS "on!""#)
+    let mut cancelled = match bucket {
+        Some(bucket) => {
+            sqlx::query_file_scalar!(
+                "src/sql/message_cancel_bucket.sql",
+                topic,
+                day,
+                bucket,
+                filter.sender,
+                filter.receiver
+            )
             .fetch_one(&mut *connection)
-            .await?;
-    }
-    let mut ids = sqlx::query_scalar!(
-        r#"SELECT m.id FROM heddle.messages m
-            CROSS JOIN LATERAL (SELECT s.bucket, s.id, s.state FROM heddle.message_slices s
-                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
-            WHERE m.day = $2 AND m.topic = $1 AND m.state = 0 AND s.state = 0 AND (m.bucket, m.id) > (s.bucket, s.id)
-              AND ($3::smallint IS NULL OR m.bucket = $3) AND ($4::bigint IS NULL OR m.sender = $4)
-              AND ($5::bigint IS NULL OR m.receiver = $5)"#,
+            .await?
+        }
+        // A sender has a bucket, so it is a receiver that is named.
+        None => {
+            by_reading(connection, true).await?;
+            let receiver = filter.receiver;
+            let cancelled = sqlx::query_file_scalar!("src/sql/message_cancel_reading.sql", topic, day, receiver)
+                .fetch_one(&mut *connection)
+                .await?;
+            by_reading(connection, false).await?;
+            cancelled
+        }
+    };
+    cancelled += sqlx::query_file_scalar!(
+        "src/sql/message_cancel_retries.sql",
         topic,
         day,
         bucket,
         filter.sender,
         filter.receiver
     )
-    .fetch_all(&mut *connection)
+    .fetch_one(&mut *connection)
     .await?;
-    let retried = sqlx::query_scalar!(
-        "DELETE FROM heddle.message_retries r
-          WHERE r.topic = $1 AND r.day = $2 AND r.due_at IS NOT NULL AND ($3::smallint IS NULL OR r.bucket = $3)
-            AND (SELECT ($4::bigint IS NULL OR m.sender = $4) AND ($5::bigint IS NULL OR m.receiver = $5)
-                   FROM heddle.messages m
-                  WHERE m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id LIMIT 1)
-         RETURNING r.id",
-        topic,
-        day,
-        bucket,
-        filter.sender,
-        filter.receiver
-    )
-    .fetch_all(&mut *connection)
-    .await?;
-    ids.extend(retried);
     let held = sqlx::query_scalar!(
         r#"SELECT h.id AS "id!"
              FROM (SELECT UNNEST(b.ids) AS id FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2) AS h
@@ -256,6 +253,5 @@ async fn cancel_some(
     .fetch_all(&mut *connection)
     .await?;
     super::set_state(connection, topic, day, &held, 3).await?;
-    record_in(connection, topic, day, &ids).await?;
-    Ok(ids.len() as u64)
+    Ok(cancelled.unsigned_abs())
 }

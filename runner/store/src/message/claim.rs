@@ -2,12 +2,13 @@
 
 use chrono::NaiveDate;
 use heddle_domain::Time;
+use heddle_domain::message::bucket_in;
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::finish::{Finish, Finished, finish_in};
-use super::{day_number, lock_topic};
+use super::{Plans, day_number, lock_topic};
 use crate::{Store, StoreError};
 
 /// How many slices one batch spans at most.
@@ -96,7 +97,7 @@ impl Store {
         wish: Option<&BatchWish>,
     ) -> Result<(Finished, Claimed), StoreError> {
         let mut tx = self.pool.begin().await?;
-        let Some(drain) = lock_topic(&mut tx, topic).await? else {
+        let Some(drain) = lock_topic(&mut tx, topic, Plans::Kept).await? else {
             return Ok((Finished::Lost, Claimed::Refused));
         };
         let finished = match finish {
@@ -170,10 +171,23 @@ async fn claim_in(
         Some(allowed) => wish.messages_max.min(allowed as i64),
         None => wish.messages_max,
     };
-    match (look.retry_day, look.slice_day) {
+    let head = match (look.day, look.slice, look.bucket, look.id, look.sealed) {
+        (Some(day), Some(slice), Some(bucket), Some(id), Some(sealed)) => Some(Head {
+            day,
+            sealed,
+            front: Front {
+                slice,
+                bucket,
+                id,
+                done: false,
+            },
+        }),
+        _ => None,
+    };
+    match (look.retry_day, head) {
         (Some(day), None) => claim_retries(connection, wish, day, limit).await,
         (Some(day), Some(_)) if wish.retries_first => claim_retries(connection, wish, day, limit).await,
-        (_, Some(day)) => claim_slices(connection, wish, day, limit).await,
+        (_, Some(head)) => claim_slices(connection, wish, head, limit).await,
         (None, None) => Ok(Claimed::Nothing),
     }
 }
@@ -349,95 +363,128 @@ struct Front {
     done: bool,
 }
 
+/// The first slice that is due.
+struct Head {
+    day: NaiveDate,
+    sealed: bool,
+    front: Front,
+}
+
 async fn claim_slices(
     connection: &mut PgConnection,
     wish: &BatchWish,
-    first: NaiveDate,
+    mut head: Head,
     limit: i64,
 ) -> Result<Claimed, StoreError> {
-    let mut day = first;
     for _ in 0..EMPTY_MAX {
-        let slices = sqlx::query!(
-            "SELECT slice, bucket, id, sealed FROM heddle.message_slices
-              WHERE topic = $1 AND day = $2 AND state = 0 AND due_at <= clock_timestamp()
-              ORDER BY due_at, slice LIMIT $3",
-            wish.topic,
-            day,
-            SLICES_MAX
-        )
-        .fetch_all(&mut *connection)
-        .await?;
-        let Some(head) = slices.first() else {
-            let next = sqlx::query_scalar!(
-                "SELECT day FROM heddle.message_slices WHERE topic = $1 AND state = 0 AND due_at <= clock_timestamp()
-                  ORDER BY due_at, slice LIMIT 1",
-                wish.topic
-            )
-            .fetch_optional(&mut *connection)
-            .await?;
-            match next {
-                Some(next) => day = next,
-                None => return Ok(Claimed::Nothing),
-            }
-            continue;
-        };
+        let day = head.day;
         // A topic of days has one slice that is open; others have many, which are sealed.
-        let by_day = head.slice <= 0;
-        if by_day && !head.sealed {
-            let alone = sqlx::query_scalar!(
-                r#"SELECT pg_try_advisory_xact_lock($1, $2) AS "alone!""#,
-                wish.topic,
-                day_number(day)
-            )
-            .fetch_one(&mut *connection)
-            .await?;
-            if !alone {
-                // Ingest that began before midnight has not committed.
-                return Ok(Claimed::Later(20));
-            }
-            sqlx::query!(
-                "UPDATE heddle.message_slices SET sealed = true WHERE topic = $1 AND day = $2 AND slice = $3",
-                wish.topic,
-                day,
-                head.slice
-            )
-            .execute(&mut *connection)
-            .await?;
+        let by_day = head.front.slice <= 0;
+        if by_day && !head.sealed && !seal(connection, wish.topic, day, head.front.slice).await? {
+            // Ingest that began before midnight has not committed.
+            return Ok(Claimed::Later(20));
         }
-        let mut fronts: Vec<Front> = slices
-            .iter()
-            .take(if by_day { 1 } else { slices.len() })
-            .map(|row| Front {
-                slice: row.slice,
-                bucket: row.bucket,
-                id: row.id,
-                done: false,
-            })
-            .collect();
+        let mut fronts = match by_day {
+            true => vec![head.front],
+            false => due_slices(connection, wish.topic, day).await?,
+        };
         let messages = match by_day {
             true => next_of_day(connection, wish, day, &mut fronts[0], limit).await?,
             false => next_of_slices(connection, wish, day, &mut fronts, limit).await?,
         };
-        sqlx::query!(
-            "UPDATE heddle.message_slices s
-                SET bucket = ($4::smallint[])[array_position($3::bigint[], s.slice)],
-                    id = ($5::uuid[])[array_position($3::bigint[], s.slice)],
-                    state = CASE WHEN ($6::boolean[])[array_position($3::bigint[], s.slice)] THEN 1 ELSE s.state END
-              WHERE s.topic = $1 AND s.day = $2 AND s.slice = ANY ($3)",
+        sqlx::query_file!(
+            "src/sql/message_advance.sql",
             wish.topic,
             day,
             &fronts.iter().map(|front| front.slice).collect::<Vec<_>>(),
             &fronts.iter().map(|front| front.bucket).collect::<Vec<_>>(),
             &fronts.iter().map(|front| front.id).collect::<Vec<_>>(),
-            &fronts.iter().map(|front| front.done).collect::<Vec<_>>()
+            &fronts.iter().map(|front| front.done).collect::<Vec<_>>(),
+            wish.id,
+            wish.lease,
+            &messages.iter().map(|message| message.id).collect::<Vec<_>>()
         )
         .execute(&mut *connection)
         .await?;
         if !messages.is_empty() {
-            return hold(connection, wish, day, messages, Vec::new()).await;
+            return Ok(Claimed::Batch(MessageBatch {
+                id: wish.id,
+                day,
+                messages,
+                tried: Vec::new(),
+                hopeless: false,
+            }));
+        }
+        match first_slice(connection, wish.topic).await? {
+            Some(next) => head = next,
+            None => return Ok(Claimed::Nothing),
         }
     }
     Ok(Claimed::Later(0))
+}
+
+/// Closes a day to ingest; `false`: somebody is still writing to it.
+async fn seal(connection: &mut PgConnection, topic: i32, day: NaiveDate, slice: i64) -> Result<bool, StoreError> {
+    let alone = sqlx::query_scalar!(
+        r#"SELECT pg_try_advisory_xact_lock($1, $2) AS "alone!""#,
+        topic,
+        day_number(day)
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    if alone {
+        sqlx::query!(
+            "UPDATE heddle.message_slices SET sealed = true WHERE topic = $1 AND day = $2 AND slice = $3",
+            topic,
+            day,
+            slice
+        )
+        .execute(connection)
+        .await?;
+    }
+    Ok(alone)
+}
+
+/// The slices of a day that are due, in the order in which they are sent.
+async fn due_slices(connection: &mut PgConnection, topic: i32, day: NaiveDate) -> Result<Vec<Front>, StoreError> {
+    let rows = sqlx::query!(
+        "SELECT slice, bucket, id FROM heddle.message_slices
+          WHERE topic = $1 AND day = $2 AND state = 0 AND due_at <= clock_timestamp()
+          ORDER BY due_at, slice LIMIT $3",
+        topic,
+        day,
+        SLICES_MAX
+    )
+    .fetch_all(connection)
+    .await?;
+    let fronts = rows.into_iter().map(|row| Front {
+        slice: row.slice,
+        bucket: row.bucket,
+        id: row.id,
+        done: false,
+    });
+    Ok(fronts.collect())
+}
+
+/// The slice that is first, once others have come to their end.
+async fn first_slice(connection: &mut PgConnection, topic: i32) -> Result<Option<Head>, StoreError> {
+    let row = sqlx::query!(
+        "SELECT day, slice, bucket, id, sealed FROM heddle.message_slices
+          WHERE topic = $1 AND state = 0 AND due_at <= clock_timestamp() ORDER BY due_at, slice LIMIT 1",
+        topic
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.map(|row| Head {
+        day: row.day,
+        sealed: row.sealed,
+        front: Front {
+            slice: row.slice,
+            bucket: row.bucket,
+            id: row.id,
+            done: false,
+        },
+    }))
 }
 
 /// How many of the messages fit into the bytes, at least one.
@@ -457,8 +504,7 @@ async fn next_of_day(
     front: &mut Front,
     limit: i64,
 ) -> Result<Vec<HeldMessage>, StoreError> {
-    let mut messages = sqlx::query_file_as!(
-        HeldMessage,
+    let rows = sqlx::query_file!(
         "src/sql/messages_of_day.sql",
         wish.topic,
         day,
@@ -469,6 +515,17 @@ async fn next_of_day(
     )
     .fetch_all(connection)
     .await?;
+    let mut messages: Vec<HeldMessage> = rows
+        .into_iter()
+        .map(|row| HeldMessage {
+            id: row.id,
+            bucket: bucket_in(row.id),
+            sender: row.sender,
+            receiver: row.receiver,
+            due_at: None,
+            payload: row.payload,
+        })
+        .collect();
     let fit = fitting(&messages, wish.bytes_max);
     front.done = (messages.len() as i64) < limit && fit == messages.len();
     messages.truncate(fit);

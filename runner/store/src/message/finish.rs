@@ -72,15 +72,18 @@ pub(super) async fn finish_in(
     topic: i32,
     finish: &Finish,
 ) -> Result<Finished, StoreError> {
-    let taken = sqlx::query!(
-        "DELETE FROM heddle.message_batches WHERE id = $1 AND topic = $2 AND lease = $3",
+    let taken = sqlx::query_file_scalar!(
+        "src/sql/message_finish.sql",
         finish.batch,
         topic,
-        finish.lease
+        finish.lease,
+        finish.day,
+        &finish.sent.iter().map(|entry| entry.0).collect::<Vec<_>>(),
+        &finish.sent.iter().map(|entry| entry.1).collect::<Vec<_>>()
     )
-    .execute(&mut *connection)
+    .fetch_one(&mut *connection)
     .await?;
-    if taken.rows_affected() == 0 {
+    if !taken {
         return Ok(Finished::Lost);
     }
     for effect in &finish.effects {
@@ -88,22 +91,13 @@ pub(super) async fn finish_in(
             return Ok(Finished::Refused(why));
         }
     }
-    if !finish.sent.is_empty() {
-        sqlx::query!(
-            "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, sent)
-             SELECT $1, $2, n.bucket, n.count FROM UNNEST($3::smallint[], $4::bigint[]) AS n (bucket, count)
-             ON CONFLICT (topic, day, bucket) DO UPDATE SET sent = o.sent + excluded.sent",
-            topic,
-            finish.day,
-            &finish.sent.iter().map(|entry| entry.0).collect::<Vec<_>>(),
-            &finish.sent.iter().map(|entry| entry.1).collect::<Vec<_>>()
-        )
-        .execute(&mut *connection)
-        .await?;
-    }
     if finish.failed.is_empty() {
         return Ok(Finished::Done);
     }
+    // From here on statements name the day.
+    sqlx::query!(r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "planned!""#)
+        .fetch_one(&mut *connection)
+        .await?;
     let ids: Vec<Uuid> = finish.failed.iter().map(|failed| failed.id).collect();
     // What was cancelled while it was in hand is not tried again.
     let stopped = sqlx::query_scalar!(

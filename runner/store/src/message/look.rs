@@ -3,8 +3,10 @@
 use chrono::NaiveDate;
 use heddle_domain::Time;
 use heddle_domain::message::{address_of, bucket_of};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::by_reading;
 use crate::change::Page;
 use crate::{Store, StoreError};
 
@@ -148,15 +150,7 @@ impl Store {
             (one, other) => one.or(other),
         };
         let mut tx = self.pool.begin().await?;
-        sqlx::query!(
-            r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",
-                      set_config('enable_sort', 'off', true) AS "sort!",
-                      set_config('enable_bitmapscan', 'off', true) AS "bitmap!",
-                      set_config('statement_timeout', $1, true) AS "timeout!""#,
-            LOOK_MS_MAX
-        )
-        .fetch_one(&mut *tx)
-        .await?;
+        plan_for_days(&mut tx).await?;
         let days = sqlx::query_scalar!(
             "SELECT day FROM heddle.message_days
               WHERE topic = $1 AND dropped_at IS NULL AND ($2::date IS NULL OR day = $2) AND ($3::date IS NULL OR day >= $3)
@@ -174,20 +168,26 @@ impl Store {
                 break;
             }
             let behind = from.filter(|from| from.0 == day);
-            let rows = sqlx::query_file_as!(
-                RawMessage,
-                "src/sql/messages_look.sql",
-                topic,
-                day,
-                behind.map_or(-1, |from| from.1),
-                behind.and(after).unwrap_or_default(),
-                bucket,
-                filter.sender,
-                filter.receiver,
-                left
-            )
-            .fetch_all(&mut *tx)
-            .await?;
+            let (past, past_id) = (behind.map_or(-1, |from| from.1), behind.and(after).unwrap_or_default());
+            let rows = match (bucket, filter.receiver) {
+                (None, Some(receiver)) => look_to(&mut tx, topic, day, (past, past_id), receiver, left).await?,
+                _ => {
+                    sqlx::query_file_as!(
+                        RawMessage,
+                        "src/sql/messages_look.sql",
+                        topic,
+                        day,
+                        past,
+                        past_id,
+                        bucket,
+                        filter.sender,
+                        filter.receiver,
+                        left
+                    )
+                    .fetch_all(&mut *tx)
+                    .await?
+                }
+            };
             found.extend(rows.into_iter().map(MessageRow::from));
         }
         Ok(Page::of(found, limit, |row| row.id.to_string()))
@@ -199,6 +199,8 @@ impl Store {
             return Ok(None);
         };
         let before = Uuid::from_u128(id.as_u128().saturating_sub(1));
+        let mut tx = self.pool.begin().await?;
+        plan_for_days(&mut tx).await?;
         let rows = sqlx::query_file_as!(
             RawMessage,
             "src/sql/messages_look.sql",
@@ -211,8 +213,47 @@ impl Store {
             None as Option<i64>,
             1
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *tx)
         .await?;
         Ok(rows.into_iter().next().map(MessageRow::from).filter(|row| row.id == id))
     }
+}
+
+/// What a look-up reads is planned for the day that it names, in the order of indexes, and takes its time but no more.
+async fn plan_for_days(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",
+                  set_config('enable_sort', 'off', true) AS "sort!",
+                  set_config('enable_bitmapscan', 'off', true) AS "bitmap!",
+                  set_config('statement_timeout', $1, true) AS "timeout!""#,
+        LOOK_MS_MAX
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(())
+}
+
+/// Messages of a day to a receiver: the day is read in the order in which it lies there, and what is found is sorted.
+async fn look_to(
+    connection: &mut PgConnection,
+    topic: i32,
+    day: NaiveDate,
+    (bucket, id): (i16, Uuid),
+    receiver: i64,
+    limit: i64,
+) -> Result<Vec<RawMessage>, StoreError> {
+    by_reading(connection, true).await?;
+    let ids = sqlx::query_file_scalar!("src/sql/messages_to.sql", topic, day, bucket, id, receiver, limit)
+        .fetch_all(&mut *connection)
+        .await?;
+    by_reading(connection, false).await?;
+    // They are few: a page.
+    sqlx::query!(r#"SELECT set_config('enable_sort', 'on', true) AS "sort!""#)
+        .fetch_one(&mut *connection)
+        .await?;
+    Ok(
+        sqlx::query_file_as!(RawMessage, "src/sql/messages_named.sql", topic, day, &ids)
+            .fetch_all(connection)
+            .await?,
+    )
 }

@@ -61,12 +61,41 @@ fn day_number(day: NaiveDate) -> i32 {
 }
 
 /// Takes the topic's lock; `None`: there is no such topic any more. Answers what its rate lets through, if it were
-/// filled until now. Statements after it are planned for the day they name, and read indexes in their order: a plan
-/// for all days, or one that sorts, would cost more with each day that is stored.
-async fn lock_topic(connection: &mut PgConnection, topic: i32) -> Result<Option<Drain>, StoreError> {
-    Ok(sqlx::query_file_as!(Drain, "src/sql/message_lock.sql", topic)
+/// filled until now. Statements after it read indexes in their order: a plan that sorts would cost more with each
+/// message that is stored.
+async fn lock_topic(connection: &mut PgConnection, topic: i32, plans: Plans) -> Result<Option<Drain>, StoreError> {
+    let mode = match plans {
+        Plans::Kept => "auto",
+        Plans::OfTheirDay => "force_custom_plan",
+    };
+    Ok(sqlx::query_file_as!(Drain, "src/sql/message_lock.sql", topic, mode)
         .fetch_optional(connection)
         .await?)
+}
+
+/// For a statement that looks for a receiver, to whom no index leads: the day is read in the order in which it lies there,
+/// whatever the planner thinks of a partition that has just grown. By the index it would be a page for each message.
+async fn by_reading(connection: &mut PgConnection, on: bool) -> Result<(), StoreError> {
+    let (reading, index) = if on { ("on", "off") } else { ("off", "on") };
+    sqlx::query!(
+        r#"SELECT set_config('enable_seqscan', $1, true) AS "scan!", set_config('enable_hashjoin', $1, true) AS "hash!",
+                  set_config('enable_sort', $1, true) AS "sort!", set_config('enable_indexscan', $2, true) AS "index!",
+                  set_config('enable_indexonlyscan', $2, true) AS "only!""#,
+        reading,
+        index
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(())
+}
+
+/// How the statements of a transaction are planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plans {
+    /// Once, as far as the server finds that good: none of them names a day of messages.
+    Kept,
+    /// Each for the day that it names: a plan for all days would cost more with each day that is stored.
+    OfTheirDay,
 }
 
 /// Sets the state of messages. The topic's lock is held, so that they stay where they are found.

@@ -1,7 +1,8 @@
--- message_look: what there is to do on a topic, and who is doing it.
+-- message_look: what there is to do on a topic, and who is doing it: batches in hand, nodes, a batch that was left
+-- behind, the day of the longest due retry, and the slice that is first.
 --
 -- Locking: none; called under the topic's lock, in a statement after the one that took it, so that it sees what the last
--- holder committed.
+-- holder committed. What comes after it in its transaction names a day, and is planned for that day (message_lock).
 SELECT (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1) AS "in_hand!",
        (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1 AND b.lease = $2) AS "mine!",
        (SELECT count(*) FROM heddle.nodes n WHERE n.state = 0 AND n.expires_at > clock_timestamp()) AS "nodes!",
@@ -12,6 +13,8 @@ SELECT (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1) AS "in
          LIMIT 1) AS "lost?",
        (SELECT r.day FROM heddle.message_retries r
          WHERE r.topic = $1 AND r.due_at <= clock_timestamp() ORDER BY r.due_at LIMIT 1) AS "retry_day?",
-       (SELECT s.day FROM heddle.message_slices s
-         WHERE s.topic = $1 AND s.state = 0 AND s.due_at <= clock_timestamp() ORDER BY s.due_at, s.slice LIMIT 1)
-           AS "slice_day?"
+       s.day AS "day?", s.slice AS "slice?", s.bucket AS "bucket?", s.id AS "id?", s.sealed AS "sealed?"
+  FROM (SELECT set_config('plan_cache_mode', 'force_custom_plan', true)) AS planned
+  LEFT JOIN (SELECT s.day, s.slice, s.bucket, s.id, s.sealed FROM heddle.message_slices s
+              WHERE s.topic = $1 AND s.state = 0 AND s.due_at <= clock_timestamp() ORDER BY s.due_at, s.slice LIMIT 1)
+            AS s ON true

@@ -1,0 +1,28 @@
+-- message_cancel_retries: cancels what a filter (bucket $3, sender $4, receiver $5) finds of a day among what waits for its
+-- next attempt, counts it by bucket, and answers how many messages there were.
+--
+-- Locking: called under the topic's lock, so retries and outcomes stand still. A message that waits for its next attempt is
+-- behind its slice's frontier.
+WITH retried AS (
+    DELETE FROM heddle.message_retries r
+     WHERE r.topic = $1 AND r.day = $2 AND r.due_at IS NOT NULL AND ($3::smallint IS NULL OR r.bucket = $3)
+       AND (SELECT ($4::bigint IS NULL OR m.sender = $4) AND ($5::bigint IS NULL OR m.receiver = $5)
+              FROM heddle.messages m
+             WHERE m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id LIMIT 1)
+    RETURNING r.bucket, r.id
+),
+marked AS (
+    UPDATE heddle.messages m SET state = 1
+     WHERE m.day = $2 AND m.topic = $1
+       AND m.ctid = ANY (ARRAY(
+           SELECT f.place
+             FROM retried r
+            CROSS JOIN LATERAL (SELECT m.ctid AS place FROM heddle.messages m
+                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id LIMIT 1) AS f))
+),
+counted AS (
+    INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, cancelled)
+    SELECT $1, $2, c.bucket, count(*) FROM retried c GROUP BY c.bucket
+    ON CONFLICT (topic, day, bucket) DO UPDATE SET cancelled = o.cancelled + excluded.cancelled
+)
+SELECT count(*) AS "cancelled!" FROM retried
