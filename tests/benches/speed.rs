@@ -301,7 +301,7 @@ async fn beside_spinners(client: &Client) {
                     .await
                     .expect("accepted");
             }
-            while client.get::<Value>(&["v1", "stats"]).send().await.expect("stats")["node"]["in_hand"] != spinners {
+            while in_hand(client).await != spinners {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
@@ -326,10 +326,15 @@ async fn beside_spinners(client: &Client) {
             .send()
             .await
             .expect("cancelled");
-        while client.get::<Value>(&["v1", "stats"]).send().await.expect("stats")["node"]["in_hand"] != 0 {
+        while in_hand(client).await != 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+async fn in_hand(client: &Client) -> u64 {
+    let stats: Value = client.get(&["v1", "stats"]).send().await.expect("stats");
+    stats["node"]["in_hand"].as_u64().expect("a number")
 }
 
 async fn ended(client: &Client) -> usize {

@@ -25,18 +25,12 @@ const PASSED_THROUGH: [&str; 13] = [
 ];
 
 /// What is to look at all that there is, or does so only for an operator or once a minute.
-const WHOLE: [&str; 7] = [
-    // Orphaned sub-runs, topics' batches whose run is gone, stalled queues, nodes without attempts: now and then, and few.
-    "FROM heddle.runs_live c",
-    "FROM heddle.message_batches b",
+const WHOLE: [&str; 3] = [
+    // Stalled queues of the few groups that want to hear of them, and nodes that are gone without attempts.
     "telling AS MATERIALIZED",
     "DELETE FROM heddle.nodes",
     // How long queues are and who is at work on them, for a list.
     "q.rate_count",
-    // Whoever waits for upstreams.
-    "w.upstreams AND",
-    // What a topic's and an offer's retention leaves.
-    "heddle.run_instants",
 ];
 
 /// Scans of such tables that no index condition narrows, below a join.

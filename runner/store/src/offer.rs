@@ -513,9 +513,10 @@ impl Store {
         Ok(sqlx::query!(
             "WITH late AS (
                  UPDATE heddle.offers SET enabled = false, overdue_at = NULL
-                  WHERE id IN (SELECT id FROM heddle.offers
-                                WHERE overdue_at <= clock_timestamp() AND deleted_at IS NULL
-                                ORDER BY overdue_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+                  WHERE id = ANY (ARRAY(
+                        SELECT id FROM heddle.offers
+                         WHERE overdue_at <= clock_timestamp() AND deleted_at IS NULL
+                         ORDER BY overdue_at LIMIT $1 FOR UPDATE SKIP LOCKED))
                  RETURNING id, run, task, item, attempt)
              INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt, error_kind, error)
              SELECT id, run, task, item, attempt, $2, 'nobody completed it in time' FROM late",
@@ -615,7 +616,8 @@ impl Completion {
     pub async fn take_offer_settlements(&mut self) -> Result<Vec<OfferSettlement>, StoreError> {
         let rows = sqlx::query!(
             "DELETE FROM heddle.offer_settlements s
-              WHERE s.id IN (SELECT id FROM heddle.offer_settlements ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+              WHERE s.ctid = ANY (ARRAY(
+                    SELECT ctid FROM heddle.offer_settlements ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
              RETURNING s.offer_id, s.run, s.task, s.item, s.attempt, s.error_kind, s.error",
             BATCH_MAX as i64
         )

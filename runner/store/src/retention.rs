@@ -583,7 +583,7 @@ impl Store {
                  SELECT i.ctid FROM heddle.run_instants i
                   WHERE i.logical_time < $1
                     AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.id = i.run)
-                    AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = i.run)
+                    AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = i.run OFFSET 0)
                     AND EXISTS (SELECT FROM heddle.run_instants n
                                  WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)
                   LIMIT $2))",

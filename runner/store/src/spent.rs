@@ -70,9 +70,9 @@ impl Store {
                  SELECT c.ctid FROM heddle.occurrences c
                   WHERE c.occurrence < $1
                     AND NOT EXISTS (SELECT FROM heddle.holds h
-                                     WHERE h.offer_id = c.offer_id AND h.occurrence = c.occurrence)
+                                     WHERE h.offer_id = c.offer_id AND h.occurrence = c.occurrence OFFSET 0)
                     AND NOT EXISTS (SELECT FROM heddle.offers o
-                                     WHERE o.id = c.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL)
+                                     WHERE o.id = c.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
                   ORDER BY c.occurrence LIMIT $2))",
             before,
             limit
@@ -88,9 +88,9 @@ impl Store {
         let ids = sqlx::query_scalar!(
             "SELECT o.id FROM heddle.offers o
               WHERE o.deleted_at < $1
-                AND NOT EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
-                AND NOT EXISTS (SELECT FROM heddle.offer_settlements s WHERE s.offer_id = o.id)
-                AND NOT EXISTS (SELECT FROM heddle.assignments a WHERE a.offer_id = o.id)
+                AND NOT EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id OFFSET 0)
+                AND NOT EXISTS (SELECT FROM heddle.offer_settlements s WHERE s.offer_id = o.id OFFSET 0)
+                AND NOT EXISTS (SELECT FROM heddle.assignments a WHERE a.offer_id = o.id OFFSET 0)
               ORDER BY o.deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED",
             before,
             limit
@@ -119,8 +119,8 @@ impl Store {
             "DELETE FROM heddle.backfills WHERE id IN (
                  SELECT b.id FROM heddle.backfills b
                   WHERE b.finished_at < $1
-                    AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.source = b.id)
-                    AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.source = b.id)
+                    AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.source = b.id OFFSET 0)
+                    AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.source = b.id OFFSET 0)
                   ORDER BY b.finished_at LIMIT $2)",
             before,
             limit
@@ -152,20 +152,20 @@ impl Store {
                       (SELECT count(*) FROM (SELECT FROM heddle.occurrences c
                          WHERE c.occurrence < $2
                            AND NOT EXISTS (SELECT FROM heddle.holds h
-                                            WHERE h.offer_id = c.offer_id AND h.occurrence = c.occurrence)
+                                            WHERE h.offer_id = c.offer_id AND h.occurrence = c.occurrence OFFSET 0)
                            AND NOT EXISTS (SELECT FROM heddle.offers o
-                                            WHERE o.id = c.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL)
+                                            WHERE o.id = c.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
                          LIMIT $6) AS c) AS "occurrences!",
                       (SELECT count(*) FROM (SELECT FROM heddle.offers o
                          WHERE o.deleted_at < $3
-                           AND NOT EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
-                           AND NOT EXISTS (SELECT FROM heddle.offer_settlements s WHERE s.offer_id = o.id)
-                           AND NOT EXISTS (SELECT FROM heddle.assignments a WHERE a.offer_id = o.id)
+                           AND NOT EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id OFFSET 0)
+                           AND NOT EXISTS (SELECT FROM heddle.offer_settlements s WHERE s.offer_id = o.id OFFSET 0)
+                           AND NOT EXISTS (SELECT FROM heddle.assignments a WHERE a.offer_id = o.id OFFSET 0)
                          LIMIT $7) AS o) AS "offers!",
                       (SELECT count(*) FROM (SELECT FROM heddle.backfills b
                          WHERE b.finished_at < $4
-                           AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.source = b.id)
-                           AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.source = b.id)
+                           AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.source = b.id OFFSET 0)
+                           AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.source = b.id OFFSET 0)
                          LIMIT $7) AS b) AS "backfills!",
                       (SELECT count(*) FROM (SELECT FROM heddle.tokens
                          WHERE least(revoked_at, expires_at) < $5 LIMIT $6) AS t) AS "tokens!""#,

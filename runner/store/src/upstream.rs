@@ -348,7 +348,7 @@ impl Completion {
                       l.source IS NOT NULL AS "historic!"
                  FROM heddle.runs_live l
                 WHERE l.id = ANY ($1) AND l.state = 0
-                  AND EXISTS (SELECT FROM heddle.waits w WHERE w.run = l.id AND w.upstreams)
+                  AND EXISTS (SELECT FROM heddle.waits w WHERE w.run = l.id AND w.upstreams OFFSET 0)
                 ORDER BY l.id FOR NO KEY UPDATE"#,
             &ids
         )

@@ -680,9 +680,11 @@ impl Completion {
                  SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)
              ),
              unclaimed AS (
-                 DELETE FROM heddle.ready r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item
+                 DELETE FROM heddle.ready r USING hit h
+                  WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.run = ANY ($1)
              )
-             DELETE FROM heddle.queue_ready r USING hit h WHERE r.run = h.run AND r.task = h.task AND r.item = h.item",
+             DELETE FROM heddle.queue_ready r USING hit h
+              WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.run = ANY ($1)",
             &runs,
             &tasks,
             &items

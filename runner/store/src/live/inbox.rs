@@ -351,7 +351,7 @@ impl Store {
         let woken = sqlx::query!(
             "INSERT INTO heddle.turnstiles (group_id)
              SELECT g.id FROM heddle.groups g
-              WHERE g.name = $1 AND EXISTS (SELECT FROM heddle.waits w WHERE w.group_id = g.id)",
+              WHERE g.name = $1 AND EXISTS (SELECT FROM heddle.waits w WHERE w.group_id = g.id OFFSET 0)",
             group
         )
         .execute(&self.pool)

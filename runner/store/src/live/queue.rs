@@ -413,7 +413,8 @@ impl Store {
         let rows = sqlx::query!(
             "SELECT c.id, c.queue FROM heddle.queue_claims c
                JOIN UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::uuid[]) AS k (run, task, item, id)
-                 ON c.run = k.run AND c.task = k.task AND c.item = k.item AND c.id = k.id",
+                 ON c.run = k.run AND c.task = k.task AND c.item = k.item AND c.id = k.id
+              WHERE c.run = ANY ($1)",
             &runs,
             &tasks,
             &items,
@@ -428,7 +429,7 @@ impl Store {
     pub async fn queues_with_work(&self, names: &[String]) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT n.name AS "name!" FROM UNNEST($1::text[]) AS n (name)
-                WHERE EXISTS (SELECT FROM heddle.queue_ready r WHERE r.queue = n.name)
+                WHERE EXISTS (SELECT FROM heddle.queue_ready r WHERE r.queue = n.name OFFSET 0)
                   AND NOT EXISTS (SELECT FROM heddle.queues q WHERE q.name = n.name AND q.paused)"#,
             names
         )

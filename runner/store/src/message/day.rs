@@ -156,7 +156,7 @@ impl Store {
                         ORDER BY a.attempt DESC LIMIT 1) AS output
                  FROM heddle.message_batches b LEFT JOIN heddle.runs_done d ON d.id = b.run
                 WHERE b.topic = $1 AND b.run IS NOT NULL
-                  AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = b.run)
+                  AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = b.run OFFSET 0)
                 LIMIT $2"#,
             topic,
             ENDED_MAX

@@ -11,7 +11,7 @@ locked AS MATERIALIZED (
 ),
 gone AS (
     DELETE FROM heddle.holds h USING asked a
-     WHERE h.uid = a.uid AND h.id = a.id AND (SELECT count(*) FROM locked) >= 0
+     WHERE h.uid = a.uid AND h.id = a.id AND h.uid = ANY ($2) AND h.id = ANY ($1) AND (SELECT count(*) FROM locked) >= 0
     RETURNING h.*, a.state, a.result
 ),
 judged AS MATERIALIZED (

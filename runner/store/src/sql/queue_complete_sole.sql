@@ -13,19 +13,20 @@ WITH ended AS (
               error_message)
 ),
 locked AS MATERIALIZED (
-    SELECT l.id FROM heddle.runs_live l WHERE l.id IN (SELECT run FROM ended) ORDER BY l.id FOR UPDATE
+    SELECT l.id FROM heddle.runs_live l WHERE l.id = ANY ($1) ORDER BY l.id FOR UPDATE
 ),
 given_up AS (
     DELETE FROM heddle.queue_claims c
      USING ended e
-     WHERE c.run = e.run AND c.task = 0 AND c.item = -1 AND c.attempt = e.attempt AND c.lease = e.lease
+     WHERE c.run = ANY ($1) AND c.run = e.run AND c.task = 0 AND c.item = -1 AND c.attempt = e.attempt
+       AND c.lease = e.lease
        AND c.id = e.claim AND c.lease_expires_at > clock_timestamp() AND (SELECT count(*) FROM locked) >= 0
     RETURNING e.*
 ),
 fenced AS (
     DELETE FROM heddle.running r
      USING given_up g
-     WHERE r.run = g.run AND r.task = 0 AND r.item = -1 AND r.attempt = g.attempt AND r.lease = g.lease
+     WHERE r.run = ANY ($1) AND r.run = g.run AND r.task = 0 AND r.item = -1 AND r.attempt = g.attempt AND r.lease = g.lease
     RETURNING g.*, r.started_at
 ),
 recorded AS (
@@ -36,7 +37,7 @@ recorded AS (
       FROM fenced
 ),
 gone AS (
-    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = f.run
+    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = f.run AND l.id = ANY ($1)
     RETURNING l.*, f.run_state AS end_state, f.progress AS end_progress, f.run_error, f.finished_at
 ),
 done AS (
@@ -58,6 +59,7 @@ counted AS (
            END
       FROM gone g
      WHERE g.trigger IN (1, 2, 3) AND s.group_id = g.group_id AND s.awaits = g.id
+       AND s.group_id = ANY (ARRAY(SELECT group_id FROM gone))
 ),
 followed AS (
     INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)

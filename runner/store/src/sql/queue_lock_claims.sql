@@ -13,7 +13,7 @@ WITH ended AS (
 locked AS MATERIALIZED (
     SELECT l.id, l.state, l.progress
       FROM heddle.runs_live l
-     WHERE l.id IN (SELECT run FROM ended)
+     WHERE l.id = ANY ($1)
      ORDER BY l.id
        FOR NO KEY UPDATE
 ),

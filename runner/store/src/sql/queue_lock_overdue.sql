@@ -8,15 +8,15 @@ WITH ended AS (
 locked AS MATERIALIZED (
     SELECT l.id, l.state, l.progress
       FROM heddle.runs_live l
-     WHERE l.id IN (SELECT run FROM ended)
+     WHERE l.id = ANY ($1)
      ORDER BY l.id
        FOR NO KEY UPDATE
 ),
 gone AS (
     DELETE FROM heddle.queue_ready r
      USING ended e
-     WHERE r.run = e.run AND r.task = e.task AND r.item = e.item AND r.attempt = e.attempt
-       AND r.expires_at <= clock_timestamp() AND (SELECT count(*) FROM locked) >= 0
+     WHERE r.run = ANY ($1) AND r.run = e.run AND r.task = e.task AND r.item = e.item AND r.attempt = e.attempt
+       AND coalesce(r.expires_at <= clock_timestamp(), false) AND (SELECT count(*) FROM locked) >= 0
     RETURNING r.run, r.task, r.item, r.attempt, r.ready_at
 )
 SELECT id AS "run!", state AS "state?", progress AS "progress?", NULL::smallint AS "task?", NULL::integer AS "item?",

@@ -32,7 +32,7 @@ due AS MATERIALIZED (
 ),
 taken AS (
     UPDATE heddle.outgoing o SET lease = $1, digest = false
-      FROM due WHERE o.notification = due.notification
+      FROM due WHERE o.notification = due.notification AND o.notification = ANY (ARRAY(SELECT notification FROM due))
     RETURNING o.notification, o.lane
 )
 SELECT n.id AS "id!", n.channel AS "channel!", t.lane AS "lane!", n.event AS "event!", n.run AS "run?",
