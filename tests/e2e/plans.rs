@@ -25,9 +25,8 @@ const PASSED_THROUGH: [&str; 13] = [
 ];
 
 /// What is to look at all that there is, or does so only for an operator or once a minute.
-const WHOLE: [&str; 3] = [
-    // Stalled queues of the few groups that want to hear of them, and nodes that are gone without attempts.
-    "telling AS MATERIALIZED",
+const WHOLE: [&str; 2] = [
+    // Nodes that are gone without attempts.
     "DELETE FROM heddle.nodes",
     // How long queues are and who is at work on them, for a list.
     "q.rate_count",

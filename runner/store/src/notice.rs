@@ -243,9 +243,10 @@ impl Store {
                    SELECT DISTINCT ON (r.group_id, q.task, q.queue)
                           r.group_id, r.revision_id, q.task, q.queue, q.run, q.item, q.ready_at
                      FROM told t
-                     JOIN heddle.runs_live r ON r.group_id = t.id
-                     JOIN heddle.queue_ready q ON q.run = r.id
-                    WHERE q.ready_at < $1
+                    CROSS JOIN LATERAL (SELECT id, group_id, revision_id FROM heddle.runs_live
+                                         WHERE group_id = t.id OFFSET 0) AS r
+                    CROSS JOIN LATERAL (SELECT task, queue, run, item, ready_at FROM heddle.queue_ready
+                                         WHERE run = r.id AND ready_at < $1 OFFSET 0) AS q
                     ORDER BY r.group_id, q.task, q.queue, q.ready_at
                     LIMIT $3),
                over AS (
