@@ -21,8 +21,9 @@ use crate::{Answer, Engine, EngineError, Inner, RunContext, sole};
 /// How many outcomes one transaction records.
 const BATCH_MAX: usize = 1_000;
 
-/// How many transactions that record outcomes are under way at once.
-const SETTLERS: usize = 2;
+/// How many transactions that record outcomes are under way at once. With two, items of one run waited for each other's
+/// lock in smaller batches: 8,400 a second of a mapped task instead of 16,000.
+const SETTLERS: usize = 1;
 
 /// How long to wait before a transaction that failed is tried again, and how often that is done.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -445,7 +446,7 @@ pub(super) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending, n
     }
 }
 
-/// The settlers: while one batch is being committed, the next is on its way.
+/// The settlers: what comes while a batch is being committed goes with the next.
 pub(crate) fn start(inner: &Arc<Inner>, asks: mpsc::Receiver<Ask>) {
     let asks = Arc::new(Mutex::new(asks));
     for _ in 0..SETTLERS {
