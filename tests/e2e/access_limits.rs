@@ -231,3 +231,28 @@ async fn nodes_that_do_not_start() {
     assert_eq!(node.get("/v1/groups").await.status, 401);
     assert!(node.log().contains("there is no token"), "{}", node.log());
 }
+
+/// A node that starts is shown one right token by all of its pollers at once, before it knows it: more of them than it
+/// would look up tokens that nobody knows.
+#[tokio::test]
+async fn a_right_token_shown_by_many_at_once_is_looked_up_once() {
+    let world = World::new().await;
+    let node = world.node().await;
+    for round in 0..5 {
+        // A change of any token has the node ask again.
+        let fresh = node
+            .post("/v1/tokens", json!({"name": format!("many-{round}"), "role": "viewer"}))
+            .await
+            .expect_status(201);
+        let api = node.with_token(fresh["token"].as_str());
+        let asked: Vec<_> = (0..300)
+            .map(|_| {
+                let api = api.clone();
+                tokio::spawn(async move { api.get("/v1/groups").await.status })
+            })
+            .collect();
+        for one in asked {
+            assert_eq!(one.await.expect("an answer"), 200);
+        }
+    }
+}

@@ -544,6 +544,8 @@ async fn clients_vanish_and_nodes_stop() {
         })
         .collect();
     eventually("hanging polls", async || {
+        let ended = polls.iter().filter(|poll| poll.is_finished()).count();
+        assert_eq!(ended, 0, "polls ended before there was anything to end them");
         let queue = node.get("/v1/queues/q").await.body;
         (queue["workers"].as_u64()? >= 200).then_some(())
     })

@@ -13,11 +13,15 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::millis;
+use crate::apply::is_passing;
 use crate::work::Ending;
 use crate::{Engine, EngineError, Inner, RunContext};
 
 /// A poll that hears nothing looks by itself this often.
 const BACKSTOP: Duration = Duration::from_secs(10);
+
+/// A poll to which the database was busy asks again after this.
+const BUSY_FOR: Duration = Duration::from_millis(500);
 
 /// The reaper is told of leases that run out within this; it looks that often anyway.
 const REAPED_AFTER: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
@@ -75,18 +79,18 @@ impl Engine {
             let bell = listening.bell.notify.notified();
             tokio::pin!(bell);
             bell.as_mut().enable();
-            if inner.queues.is_news(&request.queue, &request.worker, &request.tags) {
-                inner
-                    .store
-                    .worker_seen(&request.queue, &request.worker, &request.tags)
-                    .await?;
-            }
-            let found = inner.look_for(request).await?;
+            let looked = inner.look_as(request).await;
             let left = until.saturating_duration_since(Instant::now());
-            if !found.claims.is_empty() || left.is_zero() || inner.is_leaving() {
-                return Ok(found.claims);
-            }
-            let pause = found.limited.unwrap_or(BACKSTOP).min(left);
+            let pause = match looked {
+                Ok(found) if !found.claims.is_empty() || left.is_zero() || inner.is_leaving() => {
+                    return Ok(found.claims);
+                }
+                Ok(found) => found.limited.unwrap_or(BACKSTOP),
+                // Who has time left waits for the database as for work: a thousand polls at once may find it busy.
+                Err(error) if is_passing(&error) && !left.is_zero() && !inner.is_leaving() => BUSY_FOR,
+                Err(error) => return Err(error),
+            };
+            let pause = pause.min(left);
             tokio::select! {
                 () = bell => {}
                 () = tokio::time::sleep(pause) => {}
@@ -103,6 +107,18 @@ impl Inner {
     /// Whether the node has been told to stop.
     pub(crate) fn is_leaving(&self) -> bool {
         self.draining.load(std::sync::atomic::Ordering::Acquire) || self.stop.is_cancelled()
+    }
+
+    /// Looks once, and notes that the worker does.
+    async fn look_as(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
+        if self.queues.is_news(&request.queue, &request.worker, &request.tags) {
+            let seen = self.store.worker_seen(&request.queue, &request.worker, &request.tags);
+            if let Err(error) = seen.await {
+                self.queues.forget(&request.queue, &request.worker);
+                return Err(error.into());
+            }
+        }
+        self.look_for(request).await
     }
 
     /// Looks once. The look goes on when the caller vanishes, and gives back what it found then.

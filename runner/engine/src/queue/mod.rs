@@ -206,6 +206,11 @@ impl Queues {
         true
     }
 
+    /// What was news could not be noted.
+    fn forget(&self, queue: &str, worker: &str) {
+        self.seen.lock().remove(&(queue.to_owned(), worker.to_owned()));
+    }
+
     /// A row for a task run; `ordinal` counts those of its run that become ready with it.
     pub(crate) fn row(&self, at: AttemptKey, ordinal: usize, place: QueuePlace, params: Option<String>) -> QueueRow {
         let floor = self.turns.lock().get(&place.queue).copied().unwrap_or(0);

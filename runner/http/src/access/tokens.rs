@@ -19,6 +19,7 @@ use heddle_domain::{Chance, Time};
 use heddle_store::token::TokenRow;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use super::rate::Peer;
@@ -99,10 +100,15 @@ struct Memory {
     bad: HashMap<[u8; 32], Time>,
 }
 
+/// What the table will answer to all who show the same token meanwhile.
+type Answer = Arc<OnceCell<Result<Arc<Token>, Problem>>>;
+
 /// What the table said lately, by hash; and which tokens were used and not yet written.
 #[derive(Debug, Default)]
 pub(crate) struct TokenCache {
     memory: Mutex<Memory>,
+    /// What is being asked, by hash and age; an entry for each token that a request under way waits for.
+    asked: Mutex<HashMap<([u8; 32], u64), Answer>>,
     uses: Mutex<Uses>,
 }
 
@@ -148,6 +154,34 @@ impl TokenCache {
     }
 }
 
+/// A request's part in a look-up. A node that has just started is shown the same token by all of its pollers at once:
+/// one of them asks, as one that nobody knows, and all hear the answer.
+struct Flight<'a> {
+    cache: &'a TokenCache,
+    key: ([u8; 32], u64),
+    answer: Answer,
+}
+
+impl<'a> Flight<'a> {
+    fn join(cache: &'a TokenCache, key: ([u8; 32], u64)) -> Self {
+        let answer = cache.asked.lock().entry(key).or_default().clone();
+        Self { cache, key, answer }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let mut asked = self.cache.asked.lock();
+        // Whoever comes after an answer asks anew; and the last that waits takes the entry along.
+        let ours = asked
+            .get(&self.key)
+            .is_some_and(|answer| Arc::ptr_eq(answer, &self.answer));
+        if ours && (self.answer.initialized() || Arc::strong_count(&self.answer) == 2) {
+            asked.remove(&self.key);
+        }
+    }
+}
+
 /// The token behind a hash, if it is in force. 401 if it is not; 429 if too many of that kind were shown. That it was used
 /// is noted whenever the table is asked, which is often enough.
 pub(crate) async fn look_up(
@@ -158,7 +192,7 @@ pub(crate) async fn look_up(
     now: Time,
 ) -> Result<Arc<Token>, Problem> {
     let in_force = |row: &TokenRow| row.expires_at.is_none_or(|expires_at| expires_at > now);
-    let (age, was_good) = {
+    let asked = {
         let memory = app.tokens.memory.lock();
         match memory.good.get(&hash) {
             Some(known) if known.until > now => {
@@ -173,6 +207,23 @@ pub(crate) async fn look_up(
             None => (memory.age, false),
         }
     };
+    let flight = Flight::join(&app.tokens, (hash, asked.0));
+    flight
+        .answer
+        .get_or_init(|| ask(app, peer, shown, hash, asked, now))
+        .await
+        .clone()
+}
+
+/// The table's answer.
+async fn ask(
+    app: &App,
+    peer: Peer,
+    shown: Shown,
+    hash: [u8; 32],
+    (age, was_good): (u64, bool),
+    now: Time,
+) -> Result<Arc<Token>, Problem> {
     if !was_good {
         app.rates.of_unknown(peer, now)?;
     }
