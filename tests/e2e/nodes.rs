@@ -75,7 +75,7 @@ async fn submit_until(nodes: &[&heddle_tests::Api], client: usize, stop: &Atomic
         }
         let key = format!("{client}-{n}");
         let node = nodes[(client + n) % nodes.len()];
-        if let Some(reply) = node.try_post("/v1/groups/work/runs", json!({"key": key})).await
+        if let Some(reply) = node.try_post("/v1/groups/steady/runs", json!({"key": key})).await
             && reply.status == 202
         {
             accepted.insert(key, id(&reply.body));
@@ -91,7 +91,7 @@ async fn kill_one_of_three() {
     let _alone = ALONE.lock().await;
     let world = World::new().await;
     let mut nodes = world.nodes(3).await;
-    nodes[0].put_group("work", work()).await;
+    nodes[0].put_group("steady", work()).await;
     let apis: Vec<heddle_tests::Api> = nodes.iter().map(|node| node.api().clone()).collect();
     let apis: Vec<&heddle_tests::Api> = apis.iter().collect();
     let stop = AtomicBool::new(false);

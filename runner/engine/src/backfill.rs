@@ -485,7 +485,7 @@ struct Made {
 struct Found {
     /// Instants to make runs for.
     make: Vec<Standing>,
-    /// There are no more for now.
+    /// There are no more yet.
     exhausted: bool,
 }
 

@@ -171,7 +171,7 @@ pub(crate) fn is_timed(trigger: Trigger, sourced: bool) -> bool {
     }
 }
 
-/// What a group's name stands for now.
+/// What a group's name stands for at present.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Its row.
@@ -182,7 +182,7 @@ pub struct Group {
     pub category: Option<String>,
     /// Its current revision.
     pub revision: Arc<Revision>,
-    /// What its scripts stand for now.
+    /// What its scripts stand for at present.
     pub resolution: Arc<Resolution>,
     /// A named template that run params must satisfy.
     pub template: Option<Schema>,
@@ -198,7 +198,7 @@ pub struct Catalog {
     revisions: Cache<i64, Arc<Revision>>,
     resolutions: Cache<i64, Arc<Resolution>>,
     versions: Cache<(String, i32), Arc<ScriptFacts>>,
-    /// What the scripts of a revision stand for now, by the revision.
+    /// What the scripts of a revision stand for at present, by the revision.
     current: Cache<i64, Arc<Resolution>>,
     /// Active versions of scripts.
     active: Cache<String, Option<i32>>,
@@ -370,7 +370,7 @@ impl Catalog {
         Ok(revisions)
     }
 
-    /// Revisions with what their scripts stand for now, in few statements however many there are. Those that cannot be
+    /// Revisions with what their scripts stand for at present, in few statements however many there are. Those that cannot be
     /// read are left out, and said so.
     pub(crate) async fn current(
         &self,
@@ -405,7 +405,7 @@ impl Catalog {
         Ok(found)
     }
 
-    /// What a revision's script names stand for now, but for those that `kept` names in a version: for the database,
+    /// What a revision's script names stand for at present, but for those that `kept` names in a version: for the database,
     /// and by task number.
     async fn name_scripts(
         &self,
@@ -434,7 +434,7 @@ impl Catalog {
         Ok((Value::Object(named), scripts))
     }
 
-    /// What a revision's script names stand for now, as a row.
+    /// What a revision's script names stand for at present, as a row.
     pub async fn resolve(&self, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
         self.resolve_with(revision, &Value::Null).await
     }

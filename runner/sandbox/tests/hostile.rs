@@ -3,11 +3,21 @@
 use crate::guests::{Bench, Tables, command, command_with, plain_component};
 use crate::outcomes::{failure, with_host};
 use heddle_domain::state::ErrorKind;
-use heddle_sandbox::Outcome;
+use heddle_sandbox::{Load, Outcome};
 use std::sync::Arc;
 use std::time::Duration;
 
 const FOREVER: &str = "(loop (br 0))";
+
+/// Looks until the load is as it should be.
+async fn until(bench: &Bench, what: &str, is_so: impl Fn(&Load) -> bool) {
+    let looks = async {
+        while !is_so(&bench.sandbox.load_now()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), looks).await.expect(what);
+}
 
 pub async fn endless_loop(mut bench: Bench) {
     bench.limits.timeout = Some(Duration::from_millis(200));
@@ -46,14 +56,7 @@ pub async fn cancel(mut bench: Bench) {
     }
     assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
     // A slot is free a moment after its attempt's end was told, on the guest's thread.
-    let freed = async {
-        while bench.sandbox.load_now().live > 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(5), freed)
-        .await
-        .expect("slots are freed");
+    until(&bench, "slots are freed", |load| load.live == 0).await;
 }
 
 pub async fn memory_bomb(mut bench: Bench) {
@@ -210,8 +213,7 @@ pub async fn more_than_there_are_slots(_: Bench) {
             );
         }
     }
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(bench.sandbox.load_now().live, 0);
+    until(&bench, "slots are freed", |load| load.live == 0).await;
 }
 
 pub async fn sleeping_is_not_running(mut bench: Bench) {
@@ -221,9 +223,10 @@ pub async fn sleeping_is_not_running(mut bench: Bench) {
         (drop (call $poll (i32.const 1024) (i32.const 2048) (i32.const 1) (i32.const 16)))";
     let script = bench.script(command(sleep)).await;
     let all: Vec<_> = (0..100).map(|_| bench.start(&script, &Arc::default())).collect();
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let load = bench.sandbox.load_now();
-    assert_eq!((load.live, load.runnable, load.parked), (100, 0, 100));
+    until(&bench, "all sleep", |load| {
+        (load.live, load.runnable, load.parked) == (100, 0, 100)
+    })
+    .await;
     for (_, result) in all {
         let result = result.await.unwrap();
         assert_eq!(failure(&result).0, ErrorKind::Timeout);

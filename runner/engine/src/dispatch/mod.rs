@@ -121,7 +121,7 @@ pub struct Dispatcher {
     inner: Arc<Inner>,
 }
 
-/// How often a poll looks anew when others are in its way, before it answers that there is nothing for now.
+/// How often a poll looks anew when others are in its way, before it answers that there is nothing.
 const ROUNDS_MAX: usize = 16;
 
 /// For how long nothing is said from memory at most without asking the database again.
