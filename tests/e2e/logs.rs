@@ -103,6 +103,123 @@ async fn follow_across_nodes() {
     assert!(stream.next().await.is_none());
 }
 
+/// Says `x` and a line break so many times, with a rest after each.
+fn chatty(lines: u32, rest: std::time::Duration) -> String {
+    format!(
+        r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 0) "\10\00\00\00\02\00\00\00") (data (i32.const 16) "x\0a")
+  (func (export "_start") (local $left i32)
+    (local.set $left (i32.const {lines}))
+    (i32.store (i32.const 80) (i32.const 1))
+    (i64.store (i32.const 88) (i64.const {rest}))
+    (loop $again
+      (drop (call $write (i32.const 2) (i32.const 0) (i32.const 1) (i32.const 32)))
+      (if (i64.ne (i64.const {rest}) (i64.const 0))
+        (then (drop (call $poll (i32.const 64) (i32.const 128) (i32.const 1) (i32.const 200)))))
+      (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+      (br_if $again (local.get $left)))))"#,
+        rest = rest.as_nanos()
+    )
+}
+
+/// Attempts that speak side by side, one of them in a flood: who follows hears every line once, also those that come to
+/// be seen after later ones.
+#[tokio::test]
+async fn side_by_side() {
+    const ITEMS: usize = 10;
+    const LINES: usize = 40;
+    const FLOOD: usize = 5_000;
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    for (name, lines, rest) in [("chatty", LINES, 30), ("flood", FLOOD, 0)] {
+        let text = chatty(lines as u32, std::time::Duration::from_millis(rest));
+        nodes[0]
+            .put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", text)
+            .await
+            .expect_status(201);
+    }
+    nodes[0]
+        .put_group(
+            "g",
+            json!({"tasks": {
+                "chatty": {"script": "chatty", "for_each": vec![0; ITEMS]},
+                "flood": {"script": "flood"},
+            }}),
+        )
+        .await;
+    let run = nodes[0].start("g", json!({})).await;
+    let mut stream = nodes[1].follow(&format!("/v1/runs/{run}/logs")).await;
+    let mut heard = std::collections::BTreeSet::new();
+    loop {
+        let (name, line) = stream.next().await.expect("an end");
+        if name == "end" {
+            break;
+        }
+        let cursor = line["cursor"].as_str().expect("a cursor").to_owned();
+        assert!(heard.insert(cursor), "twice: {line:#}");
+    }
+    assert_eq!(heard.len(), ITEMS * LINES + FLOOD);
+    let listed = nodes[0].all(&format!("/v1/runs/{run}/logs?limit=500")).await;
+    assert_eq!(listed.len(), ITEMS * LINES + FLOOD);
+    // From the middle: what stands behind it, once.
+    let middle = listed[listed.len() / 2]["cursor"].as_str().expect("a cursor");
+    let mut stream = nodes[1].follow(&format!("/v1/runs/{run}/logs?cursor={middle}")).await;
+    for line in &listed[listed.len() / 2 + 1..] {
+        assert_eq!(&stream.next().await.expect("a line").1, line);
+    }
+    assert_eq!(stream.next().await.expect("an end").0, "end");
+}
+
+/// Scripts that write as fast as they can: all of it is there, in order, when the outcome is, and others go on.
+#[tokio::test]
+async fn floods() {
+    const FLOODS: usize = 8;
+    const LINES: usize = 10_000;
+    let world = World::new().await;
+    let node = world.node().await;
+    let text = chatty(LINES as u32, std::time::Duration::ZERO);
+    node.put_bytes("/v1/scripts/flood", "application/wasm", text)
+        .await
+        .expect_status(201);
+    node.put_group("flood", one(json!({"script": "flood"}))).await;
+    node.put_group("light", one(json!({"script": "hello"}))).await;
+    let mut runs = Vec::new();
+    for _ in 0..FLOODS {
+        runs.push(node.start("flood", json!({})).await);
+    }
+    for _ in 0..20 {
+        node.run("light", json!({})).await;
+    }
+    for run in &runs {
+        assert_eq!(node.ended(run).await["state"], "succeeded");
+        // The last ones first: nothing may come after the outcome.
+        let row = world
+            .sql()
+            .await
+            .query_one("SELECT max(line) FROM heddle.logs WHERE run = $1::text::uuid", &[&run])
+            .await
+            .expect("the last line");
+        assert_eq!(row.get::<_, Option<i32>>(0), Some(LINES as i32 - 1));
+    }
+    let lines = node.all(&format!("/v1/runs/{}/logs?limit=500", runs[0])).await;
+    assert_eq!(lines.len(), LINES);
+    let numbers: Vec<i64> = lines
+        .iter()
+        .map(|line| {
+            let cursor = line["cursor"].as_str().expect("a cursor");
+            cursor
+                .rsplit('-')
+                .next()
+                .and_then(|number| number.parse().ok())
+                .expect("a number")
+        })
+        .collect();
+    assert!(numbers.iter().copied().eq(0..LINES as i64));
+}
+
 /// What happens to a run, as server-sent events.
 #[tokio::test]
 async fn events() {

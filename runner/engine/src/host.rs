@@ -118,10 +118,7 @@ impl HostServices for Host {
     }
 
     fn log(&self, line: LogLine) {
-        let mut lines = self.log.lines.lock();
-        let number = lines.1;
-        lines.1 += 1;
-        lines.0.push(LogRow {
+        self.log.push(|number| LogRow {
             run: self.context.facts.id,
             at: self.at,
             line: number,

@@ -23,7 +23,7 @@
 //! | drain | `messages/mod.rs` | something due, every 200 ms | starts lanes that send scheduled messages |
 //! | days | `messages/tend.rs` | every two seconds | partitions, drained days and retention of messages |
 //! | pruner | `pruner.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
-//! | log writer | `logs.rs` | every 200 ms | lines of attempts that are under way |
+//! | log writer | `logs.rs` | every 200 ms, an attempt with a long log | lines of attempts that are under way, or that wrote many |
 //!
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
 
@@ -201,6 +201,8 @@ pub(crate) struct Inner {
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     pub(crate) ended: mpsc::UnboundedSender<work::Report>,
+    /// Of these, those whose log has to be written first.
+    pub(crate) scribe: mpsc::UnboundedSender<work::Report>,
     pub(crate) submissions: mpsc::Sender<submit::Request>,
     pub(crate) wakes: wake::Wakes,
     pub(crate) queues: queue::Queues,
@@ -282,6 +284,7 @@ impl Engine {
             .redirecting_client()
             .map_err(|error| EngineError::Unreadable(error.to_string()))?;
         let (ended, ended_receiver) = mpsc::unbounded_channel();
+        let (scribe, scribe_receiver) = mpsc::unbounded_channel();
         let (submissions, submission_receiver) = mpsc::channel(submit::QUEUE_MAX);
         let (wakes, wake_receiver) = wake::Wakes::new();
         let (dispatch, dispatch_receivers) = dispatch::Dispatch::new(config.dispatch);
@@ -315,6 +318,7 @@ impl Engine {
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
             ended,
+            scribe,
             submissions,
             wakes,
             queues: queue::Queues::new(asks),
@@ -356,7 +360,7 @@ impl Engine {
         queue::start(&inner, ask_receiver);
         inner.tracker.spawn(queue::reap(inner.clone()));
         inner.tracker.spawn(queue::look(inner.clone()));
-        inner.tracker.spawn(logs::write(inner.clone()));
+        inner.tracker.spawn(logs::write(inner.clone(), scribe_receiver));
         inner.tracker.spawn(pruner::run(inner.clone()));
         dispatch::start(&inner, dispatch_receivers);
         inner.tracker.spawn(dispatch::reap(inner.clone()));

@@ -8,6 +8,8 @@
 //! # Invariants
 //!
 //! * An outcome leaves memory only when it is committed, or when the database says that it is not ours to report.
+//! * The lines of an attempt's log are there when its outcome is. Few of them go with it; those of an attempt that
+//!   wrote many go before it, by the log writer (`logs.rs`), so that nobody else's outcome waits for them.
 //! * One poisonous outcome (which Postgres refuses) does not keep others from being recorded: batches are halved until
 //!   it stands alone, then it is recorded as a failure.
 
@@ -28,6 +30,13 @@ use crate::{EngineError, Inner, sole};
 
 /// How many outcomes one transaction records.
 const BATCH_MAX: usize = 1_000;
+
+/// How many lines of its log an outcome may take along, and how many all of a transaction: others wait for them.
+const LINES_PER_OUTCOME: usize = 200;
+const LINES_PER_BATCH: usize = 4_000;
+
+/// So few lines go along whatever the others bring.
+const LINES_ALWAYS: usize = 8;
 
 /// How often a node looks for work that nobody told it of; when it has had none for a while, less often.
 const POLL_BUSY: Duration = Duration::from_millis(100);
@@ -105,26 +114,36 @@ async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
 /// Records outcomes until they are recorded, or are not ours any more.
 async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
     let mut known = Vec::with_capacity(reports.len());
-    for report in &reports {
+    let mut batch = Vec::with_capacity(reports.len());
+    let mut carried = 0;
+    for mut report in reports {
+        let room = match report.end {
+            // Nothing is recorded that could take lines along.
+            End::Dropped => 0,
+            _ => LINES_PER_BATCH
+                .saturating_sub(carried)
+                .clamp(LINES_ALWAYS, LINES_PER_OUTCOME),
+        };
+        let Some(lines) = report.hand.log.rest(room) else {
+            inner.log_first(report);
+            continue;
+        };
+        carried += lines.len();
+        report.lines = lines;
         inner.hands.release(report.run, report.at);
         known.push((report.run, report.at));
+        batch.push(report);
     }
     inner.freed.notify_one();
-    record_all(inner, reports).await;
+    record_all(inner, batch).await;
     for (run, at) in known {
         inner.hands.forget(run, at);
     }
 }
 
 async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
-    let mut reports: Vec<Report> = reports
-        .into_iter()
-        .filter(|report| !matches!(report.end, End::Dropped))
-        .collect();
-    for report in &mut reports {
-        report.lines = report.hand.log.drain();
-    }
-    let (sole, general): (Vec<Report>, Vec<Report>) = reports.into_iter().partition(|report| is_sole(inner, report));
+    let reports = reports.into_iter().filter(|report| !matches!(report.end, End::Dropped));
+    let (sole, general): (Vec<Report>, Vec<Report>) = reports.partition(|report| is_sole(inner, report));
     let mut batches = Vec::new();
     if !sole.is_empty() {
         batches.push((true, sole));

@@ -1,5 +1,7 @@
 //! Logs of attempts: insert-only, partitioned with their runs.
 
+use std::collections::HashMap;
+
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 
@@ -34,6 +36,12 @@ pub struct LogFilter {
     pub after: Option<LogPosition>,
 }
 
+/// How far a reader has come in the log of each attempt: the line it wants next.
+///
+/// A position in time is not enough for who follows: attempts under way write side by side, on several nodes, so a line
+/// may come to be seen after later lines of another attempt. Those of one attempt are committed in their order.
+pub type LogsSeen = HashMap<AttemptKey, i32>;
+
 impl Store {
     /// Writes lines of attempts that are under way; lines that are there already are left alone.
     pub async fn insert_logs(&self, rows: &[LogRow]) -> Result<(), StoreError> {
@@ -64,6 +72,83 @@ impl Store {
             after.item,
             after.attempt,
             after.line,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| LogRow {
+                run,
+                at: AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u32,
+                },
+                line: row.line,
+                time: row.at,
+                level: row.level,
+                message: row.message,
+                fields: row.fields,
+            })
+            .collect())
+    }
+
+    /// What a reader has seen that stands behind a position.
+    pub async fn logs_seen(&self, run: RunId, until: LogPosition) -> Result<LogsSeen, StoreError> {
+        let at = chrono::DateTime::from_timestamp_micros(until.at_micros).unwrap_or_default();
+        let rows = sqlx::query!(
+            r#"SELECT task, item, attempt, max(line) + 1 AS "next!" FROM heddle.logs
+                WHERE run = $1 AND (at, task, item, attempt, line) <= ($2, $3, $4, $5, $6)
+                GROUP BY task, item, attempt"#,
+            run.0,
+            at,
+            until.task,
+            until.item,
+            until.attempt,
+            until.line,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let key = |task, item, attempt: i32| AttemptKey {
+            key: TaskKey::from_numbers(task, item),
+            attempt: attempt as u32,
+        };
+        Ok(rows
+            .into_iter()
+            .map(|row| (key(row.task, row.item, row.attempt), row.next))
+            .collect())
+    }
+
+    /// The first lines, in the order of their time, that a reader has not seen. `filter.after` does not count.
+    pub async fn logs_unseen(
+        &self,
+        run: RunId,
+        filter: &LogFilter,
+        seen: &LogsSeen,
+        limit: i64,
+    ) -> Result<Vec<LogRow>, StoreError> {
+        let (mut tasks, mut items, mut attempts, mut nexts) = (vec![], vec![], vec![], vec![]);
+        for (at, next) in seen {
+            tasks.push(at.key.task as i16);
+            items.push(at.key.item_number());
+            attempts.push(at.attempt as i32);
+            nexts.push(*next);
+        }
+        let rows = sqlx::query!(
+            "SELECT l.task, l.item, l.attempt, l.line, l.at, l.level, l.message, l.fields FROM heddle.logs l
+               LEFT JOIN UNNEST($5::smallint[], $6::integer[], $7::integer[], $8::integer[]) s (task, item, attempt, next)
+                    ON s.task = l.task AND s.item = l.item AND s.attempt = l.attempt
+              WHERE l.run = $1 AND ($2::smallint IS NULL OR l.task = $2) AND ($3::integer IS NULL OR l.item = $3)
+                AND ($4::integer IS NULL OR l.attempt = $4) AND l.line >= coalesce(s.next, 0)
+              ORDER BY l.at, l.task, l.item, l.attempt, l.line LIMIT $9",
+            run.0,
+            filter.task,
+            filter.item,
+            filter.attempt,
+            &tasks,
+            &items,
+            &attempts,
+            &nexts,
             limit
         )
         .fetch_all(&self.pool)

@@ -12,7 +12,7 @@ use heddle_domain::run::TaskKey;
 use heddle_domain::{Clock, Fault};
 use heddle_engine::Engine;
 use heddle_store::live::LogRow;
-use heddle_store::log::LogFilter;
+use heddle_store::log::{LogFilter, LogsSeen};
 use serde_json::{Value, json};
 
 use super::{not_found, views};
@@ -98,10 +98,18 @@ impl LogReader {
         })
     }
 
-    async fn page(&mut self, limit: i64) -> Result<Vec<LogLine>, Refusal> {
+    async fn page(&self, limit: i64) -> Result<Vec<LogLine>, Refusal> {
         let rows = self.engine.store().logs(self.run, &self.filter, limit).await?;
-        if let Some(last) = rows.last() {
-            self.filter.after = Some(parse_cursor(&cursor_of(last))?);
+        Ok(rows.into_iter().map(|row| self.line(row)).collect())
+    }
+
+    /// Lines that were not there before, whenever they were said.
+    async fn news(&self, seen: &mut LogsSeen) -> Result<Vec<LogLine>, Refusal> {
+        let store = self.engine.store();
+        let rows = store.logs_unseen(self.run, &self.filter, seen, PAGE).await?;
+        for row in &rows {
+            let next = seen.entry(row.at).or_default();
+            *next = (*next).max(row.line + 1);
         }
         Ok(rows.into_iter().map(|row| self.line(row)).collect())
     }
@@ -123,7 +131,7 @@ impl LogReader {
 
 pub(super) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result<List<LogLine>, Refusal> {
     let limit = query.limit;
-    let mut reader = LogReader::new(engine.clone(), run, &query).await?;
+    let reader = LogReader::new(engine.clone(), run, &query).await?;
     let mut items = reader.page(limit + 1).await?;
     let more = items.len() as i64 > limit;
     items.truncate(limit.max(0) as usize);
@@ -142,18 +150,22 @@ pub(super) async fn follow_logs(
 ) -> Result<BoxStream<'static, LogLine>, Refusal> {
     let reader = LogReader::new(engine.clone(), run, &query).await?;
     let watch = engine.watch(run);
+    let seen = match reader.filter.after {
+        Some(after) => engine.store().logs_seen(run, after).await?,
+        None => LogsSeen::new(),
+    };
     // Whether the run had ended before the last look: then that look has seen all there is.
-    let state = (reader, watch, VecDeque::<LogLine>::new(), false);
-    let stream = stream::unfold(state, |(mut reader, watch, mut waiting, mut ended)| async move {
+    let state = (reader, watch, seen, VecDeque::<LogLine>::new(), false);
+    let stream = stream::unfold(state, |(reader, watch, mut seen, mut waiting, mut ended)| async move {
         loop {
             if let Some(line) = waiting.pop_front() {
-                return Some((line, (reader, watch, waiting, ended)));
+                return Some((line, (reader, watch, seen, waiting, ended)));
             }
             if ended {
                 return None;
             }
             let over = reader.engine.store().run_ended(reader.run).await.unwrap_or(Some(false)) != Some(false);
-            match reader.page(PAGE).await {
+            match reader.news(&mut seen).await {
                 Ok(lines) if lines.is_empty() && over => ended = true,
                 Ok(lines) if lines.is_empty() => watch.moved(LOOK_EVERY).await,
                 Ok(lines) => waiting.extend(lines),
