@@ -6,7 +6,7 @@
 //! for the next one at once.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use heddle_store::backfill::{
 };
 use heddle_store::change::By;
 use heddle_store::live::{Created, NewRun};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
@@ -41,6 +42,12 @@ const MADE_MAX: usize = 500;
 
 /// How many instants one statement looks up.
 const CHUNK_MAX: usize = 1_000;
+
+/// How many instants a turn looks up at least.
+const AHEAD_MIN: usize = 64;
+
+/// For how long an instant that was found free counts as free.
+const AHEAD_FOR: Duration = Duration::from_millis(500);
 
 /// How many instants one turn looks at.
 const LOOKED_AT_MAX: usize = 10_000;
@@ -79,6 +86,27 @@ enum Turned {
 #[derive(Debug)]
 pub(crate) struct Source {
     grid: Grid,
+    ahead: Mutex<Option<Ahead>>,
+}
+
+/// Instants that the last turn found free beyond what it had room for. With little room, looking them up one by one
+/// costs more than the runs.
+///
+/// That nothing stands there is known for [`AHEAD_FOR`]; who registers one of them meanwhile is noticed all the same,
+/// by [`BackfillTurn::register`]. Instants where something stands are always looked at afresh.
+#[derive(Debug)]
+struct Ahead {
+    /// They come right behind this position.
+    position: Option<Time>,
+    catching_up: bool,
+    looked_at: tokio::time::Instant,
+    free: VecDeque<Standing>,
+}
+
+impl Ahead {
+    fn continues(&self, moved: &Moved) -> bool {
+        (self.position, self.catching_up) == (moved.position, moved.catching_up) && self.looked_at.elapsed() < AHEAD_FOR
+    }
 }
 
 pub(crate) async fn run(inner: Arc<Inner>) {
@@ -333,7 +361,7 @@ impl Inner {
             return Ok(Turned::Idle);
         }
         let source = self.backfill_source(&row).await?;
-        let found = search(&mut turn, &row, &source.grid, room, now, &mut moved).await?;
+        let found = search(&mut turn, &row, &source, room, now, &mut moved).await?;
         if found.make.is_empty() {
             if found.exhausted && active == 0 {
                 moved.ended = Some(backfill::ended(&turn.counts().await?).number());
@@ -370,7 +398,10 @@ impl Inner {
             },
             None => Grid::Calendar(self.catalog.revision(row.calendar_revision_id).await?.calendar.clone()),
         };
-        let source = Arc::new(Source { grid });
+        let source = Arc::new(Source {
+            grid,
+            ahead: Mutex::default(),
+        });
         self.sources.insert(row.id, source.clone());
         Ok(source)
     }
@@ -493,7 +524,7 @@ struct Found {
 async fn search(
     turn: &mut BackfillTurn,
     row: &BackfillRow,
-    grid: &Grid,
+    source: &Source,
     room: usize,
     now: Time,
     moved: &mut Moved,
@@ -503,6 +534,13 @@ async fn search(
         make: Vec::with_capacity(room),
         exhausted: false,
     };
+    let known = source.ahead.lock().take();
+    let mut ahead = known.filter(|ahead| ahead.continues(moved));
+    if let Some(ahead) = &mut ahead {
+        let known = ahead.free.len().min(room);
+        found.make.extend(ahead.free.drain(..known));
+        moved.position = found.make.last().map_or(moved.position, |last| Some(last.at));
+    }
     let mut looked_at = 0;
     while found.make.len() < room && looked_at < LOOKED_AT_MAX {
         let (from, to, order) = match (row.descending, moved.catching_up) {
@@ -511,8 +549,8 @@ async fn search(
             (true, true) => (row.from_at, now, Order::Asc),
         };
         // As many as there is room for; more and more of them where it turns out that most are left alone.
-        let chunk = (room - found.make.len()).max(2 * looked_at).clamp(1, CHUNK_MAX);
-        let instants: Vec<Time> = grid.after(moved.position, from, to, order).take(chunk).collect();
+        let chunk = (room - found.make.len()).max(2 * looked_at).clamp(AHEAD_MIN, CHUNK_MAX);
+        let instants: Vec<Time> = source.grid.after(moved.position, from, to, order).take(chunk).collect();
         if instants.is_empty() {
             if row.descending && !moved.catching_up && row.to_at.is_none() {
                 moved.catching_up = true;
@@ -523,16 +561,29 @@ async fn search(
             break;
         }
         looked_at += instants.len();
-        for standing in turn.standings(&instants).await? {
-            if found.make.len() == room {
-                break;
-            }
+        let since = tokio::time::Instant::now();
+        let mut standings = turn.standings(&instants).await?.into_iter().peekable();
+        while let Some(standing) = standings.next_if(|_| found.make.len() < room) {
             moved.position = Some(standing.at);
             match verdict(row.id, on_existing, &standing) {
                 Verdict::Skip => moved.skipped += 1,
                 Verdict::Fill | Verdict::Replace(_) => found.make.push(standing),
             }
         }
+        ahead = Some(Ahead {
+            position: None,
+            catching_up: moved.catching_up,
+            looked_at: since,
+            free: standings
+                .take_while(|standing| standing.last.is_none() && standing.registered.is_none())
+                .collect(),
+        });
+    }
+    if let Some(ahead) = ahead.filter(|ahead| !ahead.free.is_empty()) {
+        *source.ahead.lock() = Some(Ahead {
+            position: moved.position,
+            ..ahead
+        });
     }
     Ok(found)
 }

@@ -202,6 +202,8 @@ pub struct BackfillTurn {
     tx: Transaction<'static, Postgres>,
     /// The row.
     pub row: BackfillRow,
+    /// How many of its own runs are active, if the statement that locked the row could see the last turn.
+    active: Option<i64>,
 }
 
 /// How far a turn has moved a backfill.
@@ -440,13 +442,56 @@ impl Store {
     /// Takes a backfill's turn; `None` if another node has it, or there is nothing to do.
     pub async fn backfill_turn(&self, id: Uuid) -> Result<Option<BackfillTurn>, StoreError> {
         let mut tx = self.begin().await?;
-        let row = backfill_rows!(
-            "WHERE b.id = $1 AND b.finished_at IS NULL AND b.state <> 2 FOR NO KEY UPDATE OF b SKIP LOCKED",
+        // The row is read as it is once it is locked; what is counted beside it, as it was when the statement began. A
+        // turn that ended in between has changed the row, which `seen` then does not know.
+        let found = sqlx::query!(
+            r#"SELECT b.id, b.group_id, g.name AS group_name, g.deleted_at IS NOT NULL AS "group_deleted!",
+                      b.calendar_revision_id, b.state, b.from_at, b.to_at, b.step_micros, b.descending, b.max_active,
+                      b.on_existing, b.include_downstream, b.pinned, b.force, b.priority, b.params, b.position,
+                      b.catching_up, b.started_to, b.expected, b.made, b.skipped, b.note, b.created_at, b.created_by,
+                      b.finished_at,
+                      (SELECT s.made FROM heddle.backfills s WHERE s.id = $1) AS "seen!",
+                      (SELECT count(*) FROM heddle.runs_live l
+                        WHERE l.source = $1 AND l.group_id = b.group_id) AS "active!"
+                 FROM heddle.backfills b JOIN heddle.groups g ON g.id = b.group_id
+                WHERE b.id = $1 AND b.finished_at IS NULL AND b.state <> 2 FOR NO KEY UPDATE OF b SKIP LOCKED"#,
             id
         )
         .fetch_optional(&mut *tx)
         .await?;
-        Ok(row.map(|row| BackfillTurn { tx, row }))
+        Ok(found.map(|found| BackfillTurn {
+            tx,
+            active: (found.seen == found.made).then_some(found.active),
+            row: BackfillRow {
+                id: found.id,
+                group_id: found.group_id,
+                group_name: found.group_name,
+                group_deleted: found.group_deleted,
+                calendar_revision_id: found.calendar_revision_id,
+                state: found.state,
+                from_at: found.from_at,
+                to_at: found.to_at,
+                step_micros: found.step_micros,
+                descending: found.descending,
+                max_active: found.max_active,
+                on_existing: found.on_existing,
+                include_downstream: found.include_downstream,
+                pinned: found.pinned,
+                force: found.force,
+                priority: found.priority,
+                params: found.params,
+                position: found.position,
+                catching_up: found.catching_up,
+                started_to: found.started_to,
+                expected: found.expected,
+                made: found.made,
+                skipped: found.skipped,
+                note: found.note,
+                created_at: found.created_at,
+                created_by: found.created_by,
+                finished_at: found.finished_at,
+            },
+        }))
     }
 }
 
@@ -472,9 +517,11 @@ fn standing(
 }
 
 impl BackfillTurn {
-    /// How many of its own runs are active. A statement of its own after the lock, so that it sees what the last
-    /// turn made.
+    /// How many of its own runs are active: at least all that the last turn made.
     pub async fn active(&mut self) -> Result<i64, StoreError> {
+        if let Some(active) = self.active {
+            return Ok(active);
+        }
         Ok(sqlx::query_scalar!(
             r#"SELECT count(*) AS "count!" FROM heddle.runs_live WHERE source = $1 AND group_id = $2"#,
             self.row.id,
