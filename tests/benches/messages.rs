@@ -266,7 +266,7 @@ async fn main() {
 
 /// Ingest over HTTP beside psql's COPY of the very rows that it wrote, into the same table.
 async fn ingest(bench: &Bench) {
-    put_topic(&bench.client, "day", json!({"concurrency": 2})).await;
+    put_topic(&bench.client, "day", json!({})).await;
     let day = bench.day_ahead(2).await;
     let began = now();
     bench.fill("day", bench.count, day.clone()).await;

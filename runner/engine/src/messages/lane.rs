@@ -19,11 +19,11 @@ use heddle_store::message::{
 use heddle_store::topic::TopicRow;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
 use super::host::ConsumerHost;
-use super::{Turns, compile, queue};
+use super::{Sending, Turns, compile, queue};
 use crate::work::Ending;
 use crate::{EngineError, Inner};
 
@@ -48,6 +48,7 @@ pub(super) struct Lane {
     seen: u64,
     retries_first: bool,
     turn: Arc<Turns>,
+    sending: Arc<Sending>,
 }
 
 impl Drop for Lane {
@@ -82,6 +83,8 @@ struct Pending<'a> {
     finish: Finish,
     /// If its effects may be refused: the batch, to say of it that it failed.
     batch: Option<MessageBatch>,
+    /// Until they are, no other lane of the topic sends here.
+    sending: Option<OwnedSemaphorePermit>,
     _holding: Holding<'a>,
 }
 
@@ -107,7 +110,13 @@ impl MessageEnd {
 }
 
 impl Lane {
-    pub(super) fn new(inner: Arc<Inner>, row: TopicRow, topic: Arc<Topic>, turn: Arc<Turns>) -> Self {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        row: TopicRow,
+        topic: Arc<Topic>,
+        turn: Arc<Turns>,
+        sending: Arc<Sending>,
+    ) -> Self {
         let seen = inner.messages.changes.load(Ordering::Acquire);
         Self {
             inner,
@@ -116,6 +125,7 @@ impl Lane {
             seen,
             retries_first: true,
             turn,
+            sending,
         }
     }
 
@@ -135,7 +145,9 @@ impl Lane {
             if consumer.is_none() && finish.is_none() {
                 return;
             }
-            let wish = consumer.is_some().then(|| self.wish());
+            // Another lane waits until this is recorded, and has claimed what comes next.
+            let only_records = finish.as_ref().is_some_and(|pending| pending.sending.is_some());
+            let wish = (consumer.is_some() && !only_records).then(|| self.wish());
             // Before the question: its answer may get lost.
             let asking = wish.as_ref().map(|wish| Holding::of(&inner, wish.id));
             let last = finish.as_ref().map(|pending| &pending.finish);
@@ -183,9 +195,19 @@ impl Lane {
                     let lease = wish.map_or(0, |wish| wish.lease);
                     match consumer {
                         Some(Consumer::Script(script)) => {
+                            let sending = match self.topic.concurrency() {
+                                None => self.sending.enter().await,
+                                Some(_) => None,
+                            };
+                            if !inner.sends() || inner.lease() != lease {
+                                // It waited for so long that it is not to be sent, or not by this node.
+                                self.give_back(&batch, lease).await;
+                                return;
+                            }
                             finish = self.send(&script, &batch, lease).await.map(|finish| Pending {
                                 batch: (!finish.effects.is_empty()).then_some(batch),
                                 finish,
+                                sending,
                                 _holding: holding,
                             });
                         }
@@ -199,6 +221,7 @@ impl Lane {
                         () = inner.stop.cancelled() => return,
                     }
                 }
+                Claimed::Nothing if only_records => {}
                 Claimed::Full | Claimed::Nothing | Claimed::Refused => return,
             }
         }
@@ -307,9 +330,7 @@ impl Lane {
                 kind: ErrorKind::Lost, ..
             }
             | Outcome::Cancelled => {
-                if let Err(error) = self.inner.store.give_batch_back(batch.id, lease).await {
-                    tracing::warn!(%error, "a batch could not be given back; it is taken over when the lease ends");
-                }
+                self.give_back(batch, lease).await;
                 tokio::time::sleep(AGAIN_AFTER).await;
                 return None;
             }
@@ -330,6 +351,12 @@ impl Lane {
         let mut finish = self.finish(batch, lease, ends);
         finish.effects = effects;
         Some(finish)
+    }
+
+    async fn give_back(&self, batch: &MessageBatch, lease: i64) {
+        if let Err(error) = self.inner.store.give_batch_back(batch.id, lease).await {
+            tracing::warn!(%error, "a batch could not be given back; it is taken over when the lease ends");
+        }
     }
 
     async fn call(&self, script: &Script, batch: &MessageBatch) -> Option<AttemptResult> {

@@ -37,6 +37,7 @@ use chrono::NaiveDate;
 use heddle_domain::Time;
 use heddle_domain::topic::{Topic, TopicSpec};
 use heddle_sandbox::AttemptHandle;
+use heddle_store::message::AHEAD_MAX;
 use heddle_store::topic::TopicRow;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -93,11 +94,16 @@ pub(crate) struct Messages {
 /// sooner than if it had yet to begin. More would hold connections and gain nothing.
 type Turns = Gate<TURNS_MAX>;
 
+/// Who of a topic's lanes sends, where only one may: a batch is claimed while the one before it is sent, but sent only
+/// when that one is recorded. So the death of a node repeats one batch, not two.
+type Sending = Gate<1>;
+
 /// A topic's lanes on this node.
 #[derive(Default)]
 struct Lanes {
     running: usize,
     turn: Arc<Turns>,
+    sending: Arc<Sending>,
 }
 
 /// So many at once.
@@ -234,17 +240,19 @@ impl Inner {
 
     /// Starts a lane for a topic, if it may have one more here.
     fn start_lane(self: &Arc<Self>, row: &TopicRow, topic: &Arc<Topic>) {
-        let most = topic.concurrency().map_or(1, |most| (most as usize).min(LANES_MAX));
-        let turn = {
+        let most = topic
+            .concurrency()
+            .map_or(AHEAD_MAX as usize, |most| (most as usize).min(LANES_MAX));
+        let (turn, sending) = {
             let mut all = self.messages.lanes.lock();
             let lanes = all.entry(row.id).or_default();
             if lanes.running >= most {
                 return;
             }
             lanes.running += 1;
-            lanes.turn.clone()
+            (lanes.turn.clone(), lanes.sending.clone())
         };
-        let lane = lane::Lane::new(self.clone(), row.clone(), topic.clone(), turn);
+        let lane = lane::Lane::new(self.clone(), row.clone(), topic.clone(), turn, sending);
         self.tracker.spawn(lane.run());
     }
 

@@ -20,6 +20,9 @@ const EMPTY_MAX: u32 = 16;
 /// How many nodes a batch may cost before its messages count as failed.
 const LOSSES_MAX: i32 = 5;
 
+/// How many batches a node holds of a topic without a `concurrency`: the one that it sends, and the one after it.
+pub const AHEAD_MAX: i64 = 2;
+
 /// What is wanted of a topic.
 #[derive(Clone, Debug)]
 pub struct BatchWish {
@@ -31,7 +34,7 @@ pub struct BatchWish {
     /// The most messages, and about the most bytes of payload.
     pub messages_max: i64,
     pub bytes_max: usize,
-    /// Batches at once in the cluster; `None`: one for each lease.
+    /// Batches at once in the cluster; `None`: [`AHEAD_MAX`] for each lease, of which it sends one at a time.
     pub concurrency: Option<u32>,
     /// Messages in so many milliseconds.
     pub rate: Option<(f64, f64)>,
@@ -113,7 +116,7 @@ impl Store {
                 let allowed = wish
                     .rate
                     .map(|(count, per_ms)| (drain.allowance + drain.since_ms * count / per_ms).min(count));
-                let claimed = claim_in(&mut tx, wish, allowed).await?;
+                let claimed = claim_in(&mut tx, wish, allowed, finish.is_none()).await?;
                 if let (Claimed::Batch(batch), Some(allowed)) = (&claimed, allowed) {
                     sqlx::query!(
                         "UPDATE heddle.topic_drains SET allowance = $2, allowed_at = clock_timestamp() WHERE topic = $1",
@@ -141,14 +144,19 @@ async fn claim_in(
     connection: &mut PgConnection,
     wish: &BatchWish,
     allowed: Option<f64>,
+    only_claims: bool,
 ) -> Result<Claimed, StoreError> {
-    let look = sqlx::query_file!("src/sql/message_look.sql", wish.topic, wish.lease)
+    let look = sqlx::query_file!("src/sql/message_look.sql", wish.topic, wish.lease, only_claims)
         .fetch_one(&mut *connection)
         .await?;
     if !look.alive {
         return Ok(Claimed::Refused);
     }
     if let Some(lost) = look.lost {
+        if wish.concurrency.is_none() && look.mine > 0 {
+            // What was left behind is tried alone: a batch that costs nodes takes no other with it.
+            return Ok(Claimed::Full);
+        }
         return take_over(connection, wish, lost).await;
     }
     let full = match wish.concurrency {
@@ -158,7 +166,7 @@ async fn claim_in(
             let share = (i64::from(most) + nodes - 1) / nodes;
             look.in_hand >= i64::from(most) || !wish.queued && look.mine >= share
         }
-        None => look.mine >= 1,
+        None => look.mine >= AHEAD_MAX,
     };
     if full {
         return Ok(Claimed::Full);

@@ -43,7 +43,7 @@ mod ingest;
 mod look;
 
 pub use cancel::{CancelFilter, Cancelled};
-pub use claim::{BatchWish, Claimed, HeldMessage, MessageBatch, Tried};
+pub use claim::{AHEAD_MAX, BatchWish, Claimed, HeldMessage, MessageBatch, Tried};
 pub use day::{BucketRow, DayCounts, DayRow, EndedQueueBatch};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
 pub use ingest::{DaySlice, MessageIngest, NewMessage};

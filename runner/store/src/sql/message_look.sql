@@ -3,6 +3,9 @@
 --
 -- Locking: none; called under the topic's lock, in a statement after the one that took it, so that it sees what the last
 -- holder committed. What comes after it in its transaction names a day, and is planned for that day (message_lock).
+--
+-- $3: nothing is recorded in this transaction, it only claims. Then its commit need not wait for the disk: if the server
+-- loses it, nothing was claimed; and what is recorded of the batch later brings it to the disk first.
 SELECT (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1) AS "in_hand!",
        (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1 AND b.lease = $2) AS "mine!",
        (SELECT count(*) FROM heddle.nodes n WHERE n.state = 0 AND n.expires_at > clock_timestamp()) AS "nodes!",
@@ -14,7 +17,8 @@ SELECT (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1) AS "in
        (SELECT r.day FROM heddle.message_retries r
          WHERE r.topic = $1 AND r.due_at <= clock_timestamp() ORDER BY r.due_at LIMIT 1) AS "retry_day?",
        s.day AS "day?", s.slice AS "slice?", s.bucket AS "bucket?", s.id AS "id?", s.sealed AS "sealed?"
-  FROM (SELECT set_config('plan_cache_mode', 'force_custom_plan', true)) AS planned
+  FROM (SELECT set_config('plan_cache_mode', 'force_custom_plan', true),
+               CASE WHEN $3 THEN set_config('synchronous_commit', 'off', true) END) AS planned
   LEFT JOIN (SELECT s.day, s.slice, s.bucket, s.id, s.sealed FROM heddle.message_slices s
               WHERE s.topic = $1 AND s.state = 0 AND s.due_at <= clock_timestamp() ORDER BY s.due_at, s.slice LIMIT 1)
             AS s ON true
