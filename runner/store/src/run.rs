@@ -176,9 +176,9 @@ const ATTEMPTS_OF_RUN: &str = "(SELECT json_agg(a.columns)::text FROM (
                             error_message, error_trace, memory_bytes, cpu_micros) AS columns
       FROM heddle.attempts WHERE run = $1
     UNION ALL
-    SELECT json_build_array(w.task, w.item, w.attempt, 0, false, w.started_at, NULL, n.id, NULL, NULL, NULL, NULL, NULL,
+    SELECT json_build_array(w.task, w.item, w.attempt, 0, false, w.started_at, NULL, l.node, NULL, NULL, NULL, NULL, NULL,
                             NULL)
-      FROM heddle.running w LEFT JOIN heddle.nodes n ON n.lease = w.lease WHERE w.run = $1) AS a)";
+      FROM heddle.running w LEFT JOIN heddle.leases l ON l.lease = w.lease WHERE w.run = $1) AS a)";
 
 const OVERRIDES_OF_RUN: &str = "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, output))::text
       FROM heddle.overrides WHERE run = $1)";

@@ -129,6 +129,7 @@ pub(crate) fn new(engine: &Engine, submitted: Submitted) -> Result<Run, Refusal>
 /// All task runs, in the order of the DAG; a mapped task as a whole before its items.
 fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<TaskRun>, Refusal> {
     let progress = Progress::from_bytes(&detail.run.progress).map_err(|error| Refusal::Internal(error.into()))?;
+    let waits = RunState::from_number(detail.run.state) == Some(RunState::Waiting);
     let mut attempts: BTreeMap<TaskKey, Vec<&AttemptView>> = BTreeMap::new();
     for attempt in &detail.attempts {
         attempts.entry(attempt.key).or_default().push(attempt);
@@ -167,6 +168,12 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
                 tasks.push(mapped(whole, &items, progress.map_failure(index)));
                 tasks.extend(items);
             }
+        }
+    }
+    if waits {
+        // What starts with the run's turn is held back like what a pause holds back; nobody paused it.
+        for task in tasks.iter_mut().filter(|task| task.state == TaskState::Paused) {
+            task.state = TaskState::Pending;
         }
     }
     Ok(tasks)
