@@ -21,3 +21,6 @@ INSERT INTO heddle.leases (lease, node) SELECT lease, id FROM heddle.nodes ON CO
 ALTER TABLE heddle.runs_live
     DROP CONSTRAINT runs_live_check,
     ADD CONSTRAINT runs_live_started CHECK (state = 0 OR started_at IS NOT NULL);
+
+-- From group to group of those whose runs wait for their turn.
+CREATE INDEX waits_turn ON heddle.waits (group_id) WHERE NOT upstreams;

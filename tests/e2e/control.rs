@@ -342,6 +342,30 @@ async fn override_and_retry_of_items() {
         .expect_problem(404, &[]);
 }
 
+/// An output that is given for a mapped task as a whole is what people and dependants see.
+#[tokio::test]
+async fn override_of_a_mapped_task() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let map = json!({"script": "flaky", "for_each": [0, 9], "params": {"fail_times": "{{ item }}"}});
+    let after = json!({"script": "echo", "depends_on": ["m"], "params": {"given": "{{ upstream.m }}"}});
+    node.put_group("g", json!({"tasks": {"m": map, "after": after}})).await;
+    for (given, seen) in [
+        (json!({"output": ["by", "hand"]}), json!(["by", "hand"])),
+        (json!({}), json!([{"attempt": 1}, null])),
+    ] {
+        let run = id(&node.run("g", json!({})).await);
+        let body = with(json!({"state": "succeeded", "reason": "known elsewhere"}), given);
+        node.put(&format!("/v1/runs/{run}/tasks/m/state"), body)
+            .await
+            .expect_status(200);
+        let found = node.ended(&run).await;
+        assert_eq!(states(&found), "after=succeeded m=succeeded");
+        assert_eq!(task(&found, "m")["output"], seen);
+        assert_eq!(task(&found, "after")["output"]["params"]["given"], seen);
+    }
+}
+
 /// Retry now: what waits for its next attempt gets it at once, what has failed gets another.
 #[tokio::test]
 async fn retry_now() {
@@ -620,6 +644,25 @@ async fn reopened_runs_take_turns() {
         assert_eq!(task(&ended, "t")["attempt"], 2);
         assert_eq!(ended["started_at"], before["started_at"]);
     }
+}
+
+/// A bound that comes with a later revision counts runs that began without one, and their end makes room.
+#[tokio::test]
+async fn a_bound_that_comes_later() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", one(sleeps(3600.0))).await;
+    let first = node.start("g", json!({})).await;
+    node.task_becomes(&first, "t", "running").await;
+    node.put_group(
+        "g",
+        with(one(json!({"script": "hello"})), json!({"max_active_runs": 1})),
+    )
+    .await;
+    let second = node.start("g", json!({})).await;
+    assert_eq!(node.run_now(&second).await["state"], "waiting");
+    control(&node, &first, "cancel").await;
+    assert_eq!(node.ended(&second).await["state"], "succeeded");
 }
 
 /// Overlap is asked of new runs: one that is restarted goes on beside a later one, and is not left out.

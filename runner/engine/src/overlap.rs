@@ -15,6 +15,9 @@
 //!
 //! Active is what has begun and not ended. A run that still waits for upstreams is not active: it holds up nobody.
 //!
+//! A run's end wakes the gate if the run's revision has one; runs that are older than a bound do not, so gates before
+//! which somebody waits are looked at every few seconds as well.
+//!
 //! A group's gate is an advisory lock, held from before the look until the commit, so that two nodes never admit to
 //! one group at once.
 

@@ -425,10 +425,11 @@ impl Store {
         query.push(" ORDER BY l.id DESC LIMIT ").push_bind(limit).push(")");
     }
 
-    /// Outputs of succeeded attempts of tasks of a run: per task run the last one's. Ordered by task and item.
-    pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Option<String>)>, StoreError> {
+    /// Outputs of succeeded attempts of tasks of a run: per task run the last one's, and since when it stands. Ordered
+    /// by task and item.
+    pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", output
+            r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", at AS "at!", output
                  FROM (SELECT task, item, finished_at AS at, output FROM heddle.attempts
                         WHERE run = $1 AND task = ANY ($2) AND state = 1
                        UNION ALL
@@ -442,7 +443,7 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| (TaskKey::from_numbers(row.task, row.item), row.output))
+            .map(|row| (TaskKey::from_numbers(row.task, row.item), row.at, row.output))
             .collect())
     }
 

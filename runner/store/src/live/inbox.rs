@@ -358,6 +358,27 @@ impl Completion {
 }
 
 impl Store {
+    /// Has the gates looked at before which runs wait, up to `limit` of them behind the group `after`; answers the last,
+    /// none when all have been. Goes from group to group by the index, however many runs wait in one.
+    pub async fn wake_gates(&self, after: i64, limit: i64) -> Result<Option<i64>, StoreError> {
+        let woken = sqlx::query!(
+            r#"WITH RECURSIVE waiting AS (
+                   (SELECT group_id FROM heddle.waits WHERE NOT upstreams AND group_id > $1 ORDER BY group_id LIMIT 1)
+                   UNION ALL
+                   SELECT (SELECT w.group_id FROM heddle.waits w
+                            WHERE NOT w.upstreams AND w.group_id > waiting.group_id ORDER BY w.group_id LIMIT 1)
+                     FROM waiting WHERE waiting.group_id IS NOT NULL),
+               page AS (SELECT group_id FROM waiting WHERE group_id IS NOT NULL LIMIT $2),
+               woken AS (INSERT INTO heddle.turnstiles (group_id) SELECT group_id FROM page)
+               SELECT max(group_id) AS last, count(*) AS "count!" FROM page"#,
+            after,
+            limit
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(woken.last.filter(|_| woken.count == limit))
+    }
+
     /// Has a group's waiting runs looked at; `false`: it has none.
     pub async fn wake_gate(&self, group: &str) -> Result<bool, StoreError> {
         let woken = sqlx::query!(
