@@ -362,6 +362,17 @@ async fn if_match() {
         "{replies:#?}"
     );
     assert_eq!(replies.iter().filter(|reply| reply.status == 412).count(), 9);
+    // A group is not deleted by who knows another revision of it.
+    let delete = async |if_match: &str| {
+        let request = node
+            .request(reqwest::Method::DELETE, "/v1/groups/g")
+            .header("if-match", if_match);
+        node.send(request).await
+    };
+    delete("\"4\"").await.expect_problem(412, &[]);
+    assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"5\"");
+    delete("\"5\"").await.expect_status(200);
+    delete("*").await.expect_problem(404, &[]);
 }
 
 /// The same PUT from ten clients at once: one has created, nine found nothing to change.

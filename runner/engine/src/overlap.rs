@@ -227,7 +227,8 @@ impl Inner {
         }
         for run in cancelled {
             let engine = Engine { inner: self.clone() };
-            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &BulkAction::Cancel, "overlap").await {
+            let why = BulkAction::CancelFor("cancelled for a later run (overlap: cancel_previous)".into());
+            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &why, "overlap").await {
                 return Err(error);
             }
         }
