@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use heddle_tests::{Node, TOKEN, World, run_program};
+use heddle_tests::{Node, TOKEN, World, eventually, run_program};
 use serde_json::{Value, json};
 
 use crate::{fails, one, sleeps};
@@ -114,6 +114,7 @@ async fn specs() {
     std::fs::write(&copy, &exported).unwrap();
     ends(&node, DONE, &["diff", "-f", &copy.to_string_lossy()]);
     assert!(ends(&node, DONE, &["group", "list"]).contains("two"));
+    export_is_complete(&node, &world).await;
     assert_eq!(json_of(&node, &["group", "show", "one"])["name"], "one");
     assert!(ends(&node, DONE, &["group", "graph", "two"]).contains('t'));
     ends(&node, DONE, &["group", "disable", "one"]);
@@ -126,6 +127,71 @@ async fn specs() {
     ends(&node, USAGE, &["apply", "-f", &path]);
     ends(&node, REFUSED, &["group", "rm", "one"]);
     ends(&node, DONE, &["group", "rm", "two"]);
+}
+
+/// Every field of a spec comes back from `export`, in both formats, also when a schedule has disabled itself.
+async fn export_is_complete(node: &Node, world: &World) {
+    let full = world.directory().join("full.yaml");
+    let text = r#"
+name: full
+description: "all of it: yes"
+category: bi
+history: true
+timezone: Asia/Shanghai
+depends_on: [one, {group: two, need: interval}]
+overlap: skip
+max_active_runs: 3
+on_failure: stop
+deadline: 2h
+deadline_action: cancel
+priority: 5
+labels: {team: "a b", n: "1"}
+params: {n: 1, f: 1.50, z: null, s: "007", d: "2026-01-01", multi: "a\nb\n"}
+retention: {runs: 30d, states: {failed: 90d}, logs: 7d}
+notify: {on: [failed, recovered], to: [a@example.com]}
+schedules:
+  nightly: {cron: "0 0 2 * * *", timezone: Asia/Tokyo, misfire: all, grace: 5m, starts_at: 2026-01-01, enabled: false}
+  every: {every: 1h30m, anchor: "2026-01-01T00:00:00Z", initial_delay: 10s}
+  once: {once: {delay: 0s}}
+  daily: {daily: {every_days: 3, at: "08:00"}}
+tasks:
+  a: {script: hello@1, timeout: 5m, retry: {strategy: exponential, retries: 3, interval: 10s, jitter: 0.2}, memory: 64MiB, max_lost: 0}
+  b: {script: hello, depends_on: [a], for_each: [x, y], concurrency: 2, fail_fast: true, when: "params.n == 1", allow_failure: true}
+  c: {queue: approvals, tags: [a100], depends_on: [a], timeout: never, shards: workers}
+  d: {http: {url: "https://example.com/done", headers: {x-a: b}, body: {a: 1}}, depends_on: [c], trigger_rule: all_done}
+  e: {audience: {audience: gid_team, dispatch_times: each, max_hold: 1h}}
+  f: {group: one}
+"#;
+    std::fs::write(&full, text).unwrap();
+    let path = full.to_string_lossy().into_owned();
+    ends(node, DONE, &["apply", "-f", &path]);
+    eventually("the schedule that disables itself", async || {
+        let group = node.get("/v1/groups/full").await.expect_status(200);
+        group["schedules"]["once"]["fired_at"].is_string().then_some(())
+    })
+    .await;
+    ends(node, DONE, &["diff", "-f", &path]);
+    for (format, name) in [("yaml", "all.yaml"), ("json", "all.json")] {
+        let copy = world.directory().join(name);
+        std::fs::write(&copy, ends(node, DONE, &["export", "-o", format])).unwrap();
+        let copy = copy.to_string_lossy().into_owned();
+        ends(node, DONE, &["diff", "-f", &copy]);
+        let said = ends(node, DONE, &["apply", "-f", &copy]);
+        assert!(said.contains("group full unchanged"), "{said}");
+    }
+    let group = node.get("/v1/groups/full").await.expect_status(200);
+    assert_eq!(
+        (&group["revision"], &group["retention"]["runs"]),
+        (&json!(1), &json!("30d"))
+    );
+    // What a group answers can be put again.
+    let again = node.put("/v1/groups/full", group).await.expect_status(200);
+    assert_eq!(again["revision"], 1, "{again:#}");
+    let reply = node.delete("/v1/groups/full").await;
+    reply.expect_said(409, "depends on");
+    node.put_group("full", json!({"tasks": {"t": {"script": "hello"}}}))
+        .await;
+    node.delete("/v1/groups/full?force=true").await.expect_status(200);
 }
 
 #[tokio::test]

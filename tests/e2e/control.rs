@@ -342,6 +342,30 @@ async fn override_and_retry_of_items() {
         .expect_problem(404, &[]);
 }
 
+/// An output that is given for a mapped task as a whole is what people and dependants see.
+#[tokio::test]
+async fn override_of_a_mapped_task() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let map = json!({"script": "flaky", "for_each": [0, 9], "params": {"fail_times": "{{ item }}"}});
+    let after = json!({"script": "echo", "depends_on": ["m"], "params": {"given": "{{ upstream.m }}"}});
+    node.put_group("g", json!({"tasks": {"m": map, "after": after}})).await;
+    for (given, seen) in [
+        (json!({"output": ["by", "hand"]}), json!(["by", "hand"])),
+        (json!({}), json!([{"attempt": 1}, null])),
+    ] {
+        let run = id(&node.run("g", json!({})).await);
+        let body = with(json!({"state": "succeeded", "reason": "known elsewhere"}), given);
+        node.put(&format!("/v1/runs/{run}/tasks/m/state"), body)
+            .await
+            .expect_status(200);
+        let found = node.ended(&run).await;
+        assert_eq!(states(&found), "after=succeeded m=succeeded");
+        assert_eq!(task(&found, "m")["output"], seen);
+        assert_eq!(task(&found, "after")["output"]["params"]["given"], seen);
+    }
+}
+
 /// Retry now: what waits for its next attempt gets it at once, what has failed gets another.
 #[tokio::test]
 async fn retry_now() {
@@ -495,51 +519,6 @@ async fn disable_and_enable() {
     node.post("/v1/groups/nope/disable", json!({}))
         .await
         .expect_problem(404, &[]);
-}
-
-/// `max_active_runs` bounds manual runs; the others wait, and say for what.
-#[tokio::test]
-async fn max_active_runs() {
-    let world = World::new().await;
-    let node = world.node().await;
-    node.put_group("g", with(one(sleeps(0.3)), json!({"max_active_runs": 2})))
-        .await;
-    let mut runs = Vec::new();
-    for _ in 0..6 {
-        runs.push(node.start("g", json!({})).await);
-    }
-    let waiting = node.all("/v1/runs?group=g&state=waiting").await;
-    assert!(
-        !waiting.is_empty(),
-        "six runs of which two may be active, and none waits"
-    );
-    assert!(
-        waiting
-            .iter()
-            .all(|run| !run["waiting_for"].as_array().unwrap().is_empty()),
-        "{waiting:#?}"
-    );
-    let mut ended = Vec::new();
-    for run in &runs {
-        ended.push(node.ended(run).await);
-    }
-    assert!(ended.iter().all(|run| run["state"] == "succeeded"));
-    for run in &ended {
-        let at = &run["started_at"];
-        let active = ended
-            .iter()
-            .filter(|other| seconds(&other["started_at"], at) >= 0.0 && seconds(at, &other["finished_at"]) > 0.0);
-        assert!(active.count() <= 2, "more than two runs were active at {at}");
-    }
-    // Paused runs count as active, and a cancelled one makes room.
-    node.put_group("g", with(one(sleeps(3600.0)), json!({"max_active_runs": 1})))
-        .await;
-    let (first, second) = (node.start("g", json!({})).await, node.start("g", json!({})).await);
-    node.task_becomes(&first, "t", "running").await;
-    assert_eq!(node.run_now(&second).await["state"], "waiting");
-    control(&node, &first, "cancel").await;
-    node.task_becomes(&second, "t", "running").await;
-    control(&node, &second, "cancel").await;
 }
 
 /// Pools bound what takes their slots, across runs and groups.

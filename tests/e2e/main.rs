@@ -41,6 +41,7 @@ mod schedules;
 mod scripts;
 mod submissions;
 mod traces;
+mod turns;
 mod workers;
 
 use serde_json::{Value, json};

@@ -356,7 +356,12 @@ async fn max_lost() {
         (&json!("failed"), &json!("lost")),
         "{found:#}"
     );
-    assert_eq!(node.attempts(&run, "t").await.len(), 2);
+    let attempts = node.attempts(&run, "t").await;
+    assert_eq!(attempts.len(), 2);
+    // The node came back each time under another lease: it is told all the same whose the attempts were.
+    let told = |attempt: &Value| attempt["state"] == "lost" && attempt["node"] == node.node_id();
+    assert!(attempts.iter().all(told), "{attempts:#?}");
+    assert_eq!(failed["node"], node.node_id());
 }
 
 /// A control that reaches another node than the one that works interrupts all the same, within a second. Guests have

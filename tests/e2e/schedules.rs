@@ -224,8 +224,13 @@ async fn overlap() {
     })
     .await;
     eventually("cancelled runs", async || {
-        let states = states("cancel_previous").await;
-        (states.iter().filter(|state| *state == "cancelled").count() >= 2).then_some(())
+        let all = runs(node.api(), "cancel_previous").await;
+        let cancelled: Vec<&Value> = all.iter().filter(|run| run["state"] == "cancelled").collect();
+        for run in &cancelled {
+            let why = run["error"]["message"].as_str().unwrap_or_default();
+            assert!(why.contains("overlap: cancel_previous"), "{run:#}");
+        }
+        (cancelled.len() >= 2).then_some(())
     })
     .await;
 }

@@ -198,13 +198,14 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 pub(crate) fn read_value(path: &Path) -> Result<Value> {
     let bytes = read_bytes(path)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| usage(format!("{} is not UTF-8", shown(path))))?;
-    serde_saphyr::from_str(text).map_err(|error| usage(format!("{}: {error}", shown(path))))
+    serde_saphyr::from_str(text).map_err(|error| usage(format!("{}: {}", shown(path), said(&error))))
 }
 
 /// The documents of a text.
 pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
-    let values: Vec<Value> =
-        serde_saphyr::from_multiple(text).map_err(|error| usage(format!("{source} is not YAML: {error}")))?;
+    let read: Vec<Value> =
+        serde_saphyr::from_multiple(text).map_err(|error| usage(format!("{source} is not YAML: {}", said(&error))))?;
+    let values: Vec<Value> = read.into_iter().flat_map(listed).collect();
     let several = values.len() > 1;
     let mut documents = Vec::with_capacity(values.len());
     for (index, value) in values.into_iter().enumerate() {
@@ -219,6 +220,31 @@ pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
         documents.push(of_value(value, &source).with_context(|| source.clone())?);
     }
     Ok(documents)
+}
+
+/// What the parser says, without its advice to programmers.
+fn said(error: &serde_saphyr::Error) -> String {
+    error
+        .to_string()
+        .replace(", set DuplicateKeyPolicy in Options if acceptable", "")
+}
+
+/// The things of a list: of an array, or of what `export -o json` prints.
+fn listed(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => items,
+        Value::Object(mut fields) if !fields.contains_key("name") && !fields.contains_key("kind") => {
+            match fields.remove("items") {
+                Some(Value::Array(items)) => items,
+                Some(other) => {
+                    fields.insert("items".into(), other);
+                    vec![Value::Object(fields)]
+                }
+                None => vec![Value::Object(fields)],
+            }
+        }
+        other => vec![other],
+    }
 }
 
 fn of_value(value: Value, source: &str) -> Result<Document> {

@@ -1,5 +1,6 @@
 //! What people write: the spec of a group. Serde shapes are the contract; [`crate::plan`] is what runs.
 
+mod plain;
 mod read;
 mod strict;
 pub mod validate;
@@ -527,6 +528,7 @@ pub struct SubmissionSpec {
     /// For one task each.
     pub task_params: BTreeMap<Name, Map<String, Value>>,
     /// Default the present.
+    #[serde(deserialize_with = "read::instant")]
     pub logical_time: Option<Time>,
     /// Unique in the group for as long as the run is kept.
     pub key: Option<String>,

@@ -145,8 +145,12 @@ impl Revision {
     /// `sourced` ones were made by a backfill or another run: no overlap applies to them.
     pub fn is_gated(&self, trigger: Trigger, sourced: bool) -> bool {
         let overlaps = is_timed(trigger, sourced) && self.plan.spec.overlap != Overlap::Allow;
-        let bounded = self.plan.spec.max_active_runs.is_some() && trigger != Trigger::Backfill;
-        overlaps || bounded || self.follows(trigger)
+        overlaps || self.is_bounded(trigger) || self.follows(trigger)
+    }
+
+    /// Whether `max_active_runs` holds for runs made by this trigger.
+    pub fn is_bounded(&self, trigger: Trigger) -> bool {
+        self.plan.spec.max_active_runs.is_some() && trigger != Trigger::Backfill
     }
 
     /// Whether runs made by this trigger wait for upstream groups: a schedule makes them on time, whether the upstreams

@@ -325,7 +325,11 @@ impl Inner {
         why: Option<String>,
         noted: Option<Noted<'_>>,
     ) -> Result<(), ControlError> {
-        let (actions, state, progress) = self.decide_control(&mut completion, live, context, &event).await?;
+        // By the revision of the run, as when it was made: a gate wakes for runs of which it knows.
+        let in_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
+        let turn = in_turn.then_some(Event::TakeTurn);
+        let events: Vec<Event> = turn.into_iter().chain([event]).collect();
+        let (actions, state, progress) = self.decide_control(&mut completion, live, context, &events).await?;
         if let Some(noted) = noted {
             noted.write(&mut completion, run, self.now(), live.state, state).await?;
         }
@@ -339,6 +343,12 @@ impl Inner {
         write.error = why.or(write.error);
         self.write(&mut completion, std::slice::from_ref(&write), &mut after)
             .await?;
+        if in_turn && state == RunState::Waiting {
+            completion
+                .wait_for_turn(run, live.group_id, &json!({"turn": true}))
+                .await?;
+            after.inbox = true;
+        }
         completion.commit().await?;
         // What restarts may take other scripts: the facts are read anew.
         self.contexts.remove(&run);
@@ -351,20 +361,13 @@ impl Inner {
         completion: &mut Completion,
         live: &LiveRun,
         context: &RunContext,
-        event: &Event,
+        events: &[Event],
     ) -> Result<(Actions, RunState, Progress), ControlError> {
         let mut state = live.state;
         let mut progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
         let mut bits = || self.chance.bits();
         let plan = &context.revision.plan;
-        let mut actions = decide(
-            plan,
-            &mut state,
-            &mut progress,
-            std::slice::from_ref(event),
-            self.now(),
-            &mut bits,
-        )?;
+        let mut actions = decide(plan, &mut state, &mut progress, events, self.now(), &mut bits)?;
         if actions.withdraw {
             let withdrawn = completion.withdraw(&[context.facts.id]).await?;
             let keys = withdrawn.into_iter().map(|(_, key)| key).collect();
@@ -478,7 +481,7 @@ impl Inner {
             .map(|(_, key)| key)
             .collect();
         let event = Event::Cancel { withdrawn };
-        let (actions, _, progress) = self.decide_control(&mut completion, live, &context, &event).await?;
+        let (actions, _, progress) = self.decide_control(&mut completion, live, &context, &[event]).await?;
         let mut after = After::default();
         let mut room = 0;
         let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);

@@ -35,6 +35,13 @@ const YOUNG: Duration = Duration::from_millis(300);
 /// How long an attempt has to be unknown before it is taken up.
 const ADOPT_AFTER: Duration = Duration::from_secs(3);
 
+/// How often runs that wait for their turn are looked at without being told. A run's end wakes its group's gate if its
+/// own revision had one; where a bound came with a later revision, nobody else would.
+const SWEEP_GATES_EVERY: Duration = Duration::from_secs(3);
+
+/// How many gates one sweep wakes; the next one goes on behind them.
+const SWEPT_GATES_MAX: i64 = 1_000;
+
 /// How many sub-runs without a parent one look cancels.
 const ORPHANS_MAX: i64 = 500;
 
@@ -59,7 +66,16 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 pub(crate) async fn reap(inner: Arc<Inner>) {
     let mut strangers = HashMap::new();
     let mut wait = REAP_EVERY;
+    let mut swept = tokio::time::Instant::now();
+    let mut place = None;
     loop {
+        if swept.elapsed() > SWEEP_GATES_EVERY && !inner.fenced.load(std::sync::atomic::Ordering::Acquire) {
+            swept = tokio::time::Instant::now();
+            match inner.store.wake_gates(place.unwrap_or(i64::MIN), SWEPT_GATES_MAX).await {
+                Ok(last) => place = last,
+                Err(error) => tracing::warn!(%error, "cannot look for gates that were forgotten"),
+            }
+        }
         if let Err(error) = inner.reap_once(&mut strangers).await {
             tracing::warn!(%error, "cannot reap");
         }

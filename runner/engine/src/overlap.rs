@@ -10,18 +10,25 @@
 //! | `allow` | begins |
 //! | `cancel_previous` | cancels the other one, and begins when that has stopped |
 //!
+//! A run that is reopened (restart, retry now, an override) waits for a place under `max_active_runs` like a new one, if
+//! its revision has that bound; overlap is asked of new runs only.
+//!
 //! Active is what has begun and not ended. A run that still waits for upstreams is not active: it holds up nobody.
+//!
+//! A run's end wakes the gate if the run's revision has one; runs that are older than a bound do not, so gates before
+//! which somebody waits are looked at every few seconds as well.
 //!
 //! A group's gate is an advisory lock, held from before the look until the commit, so that two nodes never admit to
 //! one group at once.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Event, Progress};
 use heddle_domain::spec::Overlap;
 use heddle_domain::state::{RunState, Trigger};
-use heddle_store::live::{ActiveRun, RunWrite};
+use heddle_store::live::{ActiveRun, AtGate, RunWrite};
 
 use crate::apply::After;
 use crate::catalog::is_timed;
@@ -114,13 +121,18 @@ impl Inner {
         let groups = completion.take_turnstiles().await?;
         let each = (LOOKED_AT_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
         let gates = completion.gates(&groups, each as i64).await?;
-        let waiting: Vec<RunId> = gates.iter().flat_map(|gate| &gate.waiting).copied().collect();
+        let waiting: Vec<RunId> = gates
+            .iter()
+            .flat_map(|gate| &gate.waiting)
+            .map(|waiting| waiting.run)
+            .collect();
         self.load_contexts(&waiting).await?;
         // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
         let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
         let today = self.catalog.revisions(&revisions).await?;
         let mut admission = Admission::default();
         let mut more = Vec::new();
+        let mut reopened = HashSet::new();
         for gate in gates {
             let bound = today
                 .get(&gate.revision_id)
@@ -129,13 +141,16 @@ impl Inner {
             let applicants: Vec<Applicant> = gate
                 .waiting
                 .into_iter()
-                .filter_map(|run| {
+                .filter_map(|AtGate { run, begun }| {
                     let context = self.contexts.get(&run)?;
+                    if begun {
+                        reopened.insert(run);
+                    }
                     let spec = &context.revision.plan.spec;
                     Some(Applicant {
                         run,
                         trigger: context.facts.trigger,
-                        timed: is_timed(context.facts.trigger, context.facts.source.is_some()),
+                        timed: !begun && is_timed(context.facts.trigger, context.facts.source.is_some()),
                         overlap: spec.overlap,
                         max_active: bound.unwrap_or(spec.max_active_runs),
                     })
@@ -174,7 +189,9 @@ impl Inner {
                 continue;
             }
             let mut found = found.clone();
-            found.progress = Progress::new(&context.revision.plan).to_bytes();
+            if !reopened.contains(run) {
+                found.progress = Progress::new(&context.revision.plan).to_bytes();
+            }
             let (actions, state, progress) = self
                 .decide(&context, &found, &[Event::Start], &mut completion, now)
                 .await?;
@@ -210,7 +227,8 @@ impl Inner {
         }
         for run in cancelled {
             let engine = Engine { inner: self.clone() };
-            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &BulkAction::Cancel, "overlap").await {
+            let why = BulkAction::CancelFor("cancelled for a later run (overlap: cancel_previous)".into());
+            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &why, "overlap").await {
                 return Err(error);
             }
         }

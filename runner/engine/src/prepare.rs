@@ -414,12 +414,18 @@ impl Inner {
         let plan = &context.revision.plan;
         let numbers: Vec<i16> = tasks.iter().map(|&task| task as i16).collect();
         let rows = self.store.outputs(run, &numbers).await?;
-        let mut whole: HashMap<TaskIndex, String> = HashMap::new();
+        let mut whole: HashMap<TaskIndex, (heddle_domain::Time, Option<String>)> = HashMap::new();
         let mut items: HashMap<TaskIndex, Vec<(u32, Option<String>)>> = HashMap::new();
-        for (key, output) in rows {
+        for (key, at, output) in rows {
             match key.item {
-                None => drop(whole.insert(key.task, output.unwrap_or_else(|| "null".into()))),
-                Some(item) => items.entry(key.task).or_default().push((item, output)),
+                None => drop(whole.insert(key.task, (at, output))),
+                Some(item) => {
+                    // What was said of a mapped task by hand stands until one of its items says something later.
+                    if whole.get(&key.task).is_some_and(|(since, _)| *since < at) {
+                        whole.remove(&key.task);
+                    }
+                    items.entry(key.task).or_default().push((item, output));
+                }
             }
         }
         let progress = match tasks.iter().any(|&task| plan.tasks[task as usize].mapped) {
@@ -439,12 +445,18 @@ impl Inner {
                         progress.as_ref().and_then(|progress| progress.state(key)) == Some(TaskState::Succeeded)
                     };
                     let outputs = items.remove(&task).unwrap_or_default();
-                    join(
-                        outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(),
-                        count,
-                    )
+                    match whole.remove(&task) {
+                        Some((_, Some(by_hand))) => by_hand,
+                        _ => join(
+                            outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(),
+                            count,
+                        ),
+                    }
                 }
-                None => whole.remove(&task).unwrap_or_else(|| "null".into()),
+                None => whole
+                    .remove(&task)
+                    .and_then(|(_, output)| output)
+                    .unwrap_or_else(|| "null".into()),
             };
             outputs.push((task, output));
         }

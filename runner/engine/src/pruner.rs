@@ -353,7 +353,8 @@ impl Inner {
         prune!(store.prune_changes(now - CHANGES_KEPT, ROWS_MAX), unnamed);
         prune!(store.prune_sessions(now, ROWS_MAX), unnamed);
         prune!(store.prune_nodes(now - NODES_KEPT, ROWS_MAX), unnamed);
-        tracing::debug!(rows = unnamed, "pruned storms, changes, sessions and nodes");
+        prune!(store.prune_leases(ROWS_MAX), unnamed);
+        tracing::debug!(rows = unnamed, "pruned storms, changes, sessions, nodes and leases");
         Ok(())
     }
 

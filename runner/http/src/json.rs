@@ -3,8 +3,9 @@
 
 use heddle_domain::Fault;
 use heddle_domain::fault::pointer_token;
-use heddle_domain::spec::{StrictError, parse_json_strict};
+use heddle_domain::spec::{StrictError, parse_json_strict, read_strict};
 use serde_json::Value;
+use serde_saphyr::DuplicateKeyPolicy;
 
 use crate::problem::Problem;
 
@@ -16,6 +17,25 @@ pub fn parse(bytes: &[u8]) -> Result<Value, Problem> {
     let value = parse_json_strict(bytes).map_err(|error| match error {
         StrictError::Malformed(detail) => Problem::malformed(format!("the body is not JSON: {detail}")),
         StrictError::Duplicate(fault) => Problem::invalid(fault),
+    })?;
+    check(&value)?;
+    Ok(value)
+}
+
+/// Reads one YAML document. Not YAML: 400 with line and column. A key twice, U+0000: 422 with a pointer.
+pub fn parse_yaml(text: &str) -> Result<Value, Problem> {
+    let value = serde_saphyr::from_str(text).map_err(|error| {
+        // The parser's own word on a key that stands twice does not say in which object: once more, for the place.
+        let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+        let mut found = None;
+        let _ = serde_saphyr::with_deserializer_from_str_with_options(text, lenient, |deserializer| {
+            found = read_strict(deserializer).err();
+            Ok(())
+        });
+        match found {
+            Some(StrictError::Duplicate(fault)) => Problem::invalid(fault),
+            _ => Problem::malformed(format!("the body is not YAML: {error}")),
+        }
     })?;
     check(&value)?;
     Ok(value)
@@ -95,5 +115,30 @@ mod tests {
         check_parse(&"[".repeat(100_000), Err((400, "")));
         assert!(parse(b"{\n  \"a\": x}").unwrap_err().detail.contains("line 2 column 8"));
         assert_eq!(parse(b"\"\xff\"").unwrap_err().status.as_u16(), 400);
+    }
+
+    #[test]
+    fn yaml_keys_stand_once() {
+        let check = |text: &str, expect: Result<Value, (u16, &str)>| match (parse_yaml(text), expect) {
+            (Ok(value), Ok(expect)) => assert_eq!(value, expect, "{text}"),
+            (Err(problem), Err((status, pointer))) => {
+                let found = problem.errors.first().map_or("", |fault| &fault.pointer);
+                assert_eq!(
+                    (problem.status.as_u16(), found),
+                    (status, pointer),
+                    "{text}: {}",
+                    problem.detail
+                );
+            }
+            (got, expect) => panic!("{text}: {got:?} instead of {expect:?}"),
+        };
+        check("tasks:\n  a: {x: 1}\n  a: {x: 2}\n", Err((422, "/tasks/a")));
+        check("{tasks: {a: [{b: 1, 'b': 1}]}}", Err((422, "/tasks/a/0/b")));
+        check(
+            "base: &base {x: 1}\nother: {<<: *base, x: 2}\n",
+            Ok(json!({"base": {"x": 1}, "other": {"x": 2}})),
+        );
+        check("a: [", Err((400, "")));
+        check("a: \"x\\0\"\n", Err((422, "/a")));
     }
 }

@@ -92,6 +92,8 @@ pub enum GroupPut {
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupDelete {
     Missing,
+    /// `If-Match` does not hold: it stands at this revision.
+    Stale(i32),
     /// It has upstream groups: these.
     Upstreams(Vec<String>),
     /// Tasks of these groups start sub-runs of it.
@@ -560,12 +562,21 @@ impl Store {
 
     /// Deletes a group that follows no other. Its followers get a revision that no longer names it. With `force` also
     /// while runs are active, which the caller then cancels.
-    pub async fn delete_group(&self, by: By<'_>, name: &str, force: bool) -> Result<GroupDelete, StoreError> {
+    pub async fn delete_group(
+        &self,
+        by: By<'_>,
+        name: &str,
+        force: bool,
+        if_match: Option<IfMatch>,
+    ) -> Result<GroupDelete, StoreError> {
         let mut tx = self.pool.begin().await?;
         lock_groups(&mut tx).await?;
         let Some(row) = current(&mut tx, name).await? else {
             return Ok(GroupDelete::Missing);
         };
+        if matches!(if_match, Some(IfMatch::Revision(revision)) if revision != row.revision) {
+            return Ok(GroupDelete::Stale(row.revision));
+        }
         let upstreams = sqlx::query_scalar!(
             "SELECT u.name FROM heddle.group_links l JOIN heddle.groups u ON u.id = l.upstream_id
              WHERE l.group_id = $1 AND l.kind = 'depends_on' ORDER BY u.name",

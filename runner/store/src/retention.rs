@@ -656,6 +656,21 @@ impl Store {
         .await?
         .rows_affected())
     }
+
+    /// Drops at most `limit` leases that nobody has any more, and under which nothing runs.
+    pub async fn prune_leases(&self, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.leases WHERE lease IN (
+                 SELECT l.lease FROM heddle.leases l
+                  WHERE NOT EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = l.lease)
+                    AND NOT EXISTS (SELECT FROM heddle.running r WHERE r.lease = l.lease)
+                  LIMIT $1)",
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
 }
 
 /// What is due of tables that are no runs.

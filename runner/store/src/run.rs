@@ -176,9 +176,9 @@ const ATTEMPTS_OF_RUN: &str = "(SELECT json_agg(a.columns)::text FROM (
                             error_message, error_trace, memory_bytes, cpu_micros) AS columns
       FROM heddle.attempts WHERE run = $1
     UNION ALL
-    SELECT json_build_array(w.task, w.item, w.attempt, 0, false, w.started_at, NULL, n.id, NULL, NULL, NULL, NULL, NULL,
+    SELECT json_build_array(w.task, w.item, w.attempt, 0, false, w.started_at, NULL, l.node, NULL, NULL, NULL, NULL, NULL,
                             NULL)
-      FROM heddle.running w LEFT JOIN heddle.nodes n ON n.lease = w.lease WHERE w.run = $1) AS a)";
+      FROM heddle.running w LEFT JOIN heddle.leases l ON l.lease = w.lease WHERE w.run = $1) AS a)";
 
 const OVERRIDES_OF_RUN: &str = "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, output))::text
       FROM heddle.overrides WHERE run = $1)";
@@ -425,10 +425,11 @@ impl Store {
         query.push(" ORDER BY l.id DESC LIMIT ").push_bind(limit).push(")");
     }
 
-    /// Outputs of succeeded attempts of tasks of a run: per task run the last one's. Ordered by task and item.
-    pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Option<String>)>, StoreError> {
+    /// Outputs of succeeded attempts of tasks of a run: per task run the last one's, and since when it stands. Ordered
+    /// by task and item.
+    pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", output
+            r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", at AS "at!", output
                  FROM (SELECT task, item, finished_at AS at, output FROM heddle.attempts
                         WHERE run = $1 AND task = ANY ($2) AND state = 1
                        UNION ALL
@@ -442,7 +443,7 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| (TaskKey::from_numbers(row.task, row.item), row.output))
+            .map(|row| (TaskKey::from_numbers(row.task, row.item), row.at, row.output))
             .collect())
     }
 

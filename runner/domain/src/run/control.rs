@@ -40,7 +40,7 @@ impl Machine<'_> {
         if !may_override_to(state) {
             return Err(Refused::TaskState(state));
         }
-        if *self.state == RunState::Waiting {
+        if self.is_new() {
             return Err(Refused::RunState(*self.state));
         }
         if key.item.is_none() && state == TaskState::Skipped {
@@ -110,7 +110,7 @@ impl Machine<'_> {
 
     pub(super) fn retry_now(&mut self, key: TaskKey) -> Result<(), Refused> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
-        if matches!(*self.state, RunState::Waiting | RunState::Paused | RunState::Cancelled) {
+        if self.is_new() || matches!(*self.state, RunState::Paused | RunState::Cancelled) {
             return Err(Refused::RunState(*self.state));
         }
         let task = self.progress.task(key.task);
@@ -151,7 +151,7 @@ impl Machine<'_> {
 
     pub(super) fn restart(&mut self) -> Result<(), Refused> {
         self.require(&[RunState::Failed, RunState::Cancelled])?;
-        *self.state = RunState::Running;
+        *self.state = self.reopened();
         self.progress.stopping = false;
         self.progress.error = None;
         let count = self.plan.tasks.len();
@@ -190,7 +190,7 @@ impl Machine<'_> {
     /// A task's failure is being dealt with: the run goes on, and what was said of that failure is taken back.
     fn reopen_run(&mut self, task: TaskIndex) {
         if self.state.is_final() {
-            *self.state = RunState::Running;
+            *self.state = self.reopened();
         }
         self.progress.stopping = false;
         self.lift_due = true;

@@ -31,6 +31,8 @@ pub(super) struct Machine<'a> {
     pub(super) lift_due: bool,
     /// The run is being cancelled.
     pub(super) cancelled: bool,
+    /// What reopens waits for its turn.
+    in_turn: bool,
 }
 
 /// What a dependency's state means to its dependants.
@@ -66,6 +68,7 @@ impl<'a> Machine<'a> {
             stop_due: false,
             lift_due: false,
             cancelled: false,
+            in_turn: false,
         }
     }
 
@@ -77,9 +80,10 @@ impl<'a> Machine<'a> {
         match event {
             Event::Start => {
                 self.require(&[RunState::Waiting, RunState::Running])?;
-                self.actions.started = *self.state == RunState::Waiting;
+                self.actions.started = *self.state == RunState::Waiting && !self.has_begun();
                 *self.state = RunState::Running;
                 self.touched.extend(0..self.plan.tasks.len() as TaskIndex);
+                self.release();
                 Ok(())
             }
             Event::Expanded { at, count } => {
@@ -117,10 +121,7 @@ impl<'a> Machine<'a> {
             Event::Resume => {
                 self.require(&[RunState::Paused])?;
                 *self.state = RunState::Running;
-                for key in self.progress.in_state(TaskState::Paused) {
-                    self.make_ready(key);
-                }
-                self.moved.extend(self.progress.maps.keys());
+                self.release();
                 Ok(())
             }
             Event::Cancel { withdrawn } => {
@@ -139,7 +140,40 @@ impl<'a> Machine<'a> {
             Event::Override { key, state } => self.override_state(*key, *state),
             Event::RetryNow(key) => self.retry_now(*key),
             Event::Restart => self.restart(),
+            Event::TakeTurn => {
+                self.in_turn = true;
+                Ok(())
+            }
         }
+    }
+
+    /// What was held back while the run was paused, or waited for its turn once more.
+    fn release(&mut self) {
+        for key in self.progress.in_state(TaskState::Paused) {
+            self.make_ready(key);
+        }
+        self.moved.extend(self.progress.maps.keys());
+    }
+
+    /// The state of a run that is reopened.
+    pub(super) fn reopened(&self) -> RunState {
+        match self.in_turn {
+            true => RunState::Waiting,
+            false => RunState::Running,
+        }
+    }
+
+    /// Whether anything of the run has ever been started or settled.
+    fn has_begun(&self) -> bool {
+        let untouched = [TaskState::Pending, TaskState::Paused].map(|state| state.number() as u8);
+        !self.progress.details.is_empty()
+            || !self.progress.maps.is_empty()
+            || self.progress.states.iter().any(|state| !untouched.contains(state))
+    }
+
+    /// Whether the run waits to begin, and not to go on.
+    pub(super) fn is_new(&self) -> bool {
+        *self.state == RunState::Waiting && !self.has_begun()
     }
 
     /// Works off what has been touched and says whether the run has ended.
@@ -156,7 +190,7 @@ impl<'a> Machine<'a> {
             .settled
             .retain(|&(task, state)| progress.task(task) == state && seen.insert(task));
         self.actions.withdraw &= progress.stopping && self.has_ready();
-        if matches!(*self.state, RunState::Running | RunState::Paused) && self.is_settled() {
+        if !self.state.is_final() && self.is_settled() {
             *self.state = self.end();
             self.actions.finished = Some(*self.state);
         }
@@ -298,7 +332,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A task run may be worked on, unless the run is paused or stopping.
+    /// A task run may be worked on, unless the run is paused, waits for its turn, or is stopping.
     pub(super) fn make_ready(&mut self, key: TaskKey) {
         let attempt = self.progress.attempt(key);
         if self.progress.stopping {
@@ -309,7 +343,7 @@ impl<'a> Machine<'a> {
                 ErrorKind::Failed,
                 &format!("tried {} times, which is the most", ATTEMPTS_MAX - 1),
             );
-        } else if *self.state == RunState::Paused {
+        } else if matches!(*self.state, RunState::Paused | RunState::Waiting) {
             self.set(key, TaskState::Paused);
         } else {
             self.set(key, TaskState::Ready);

@@ -180,6 +180,9 @@ pub enum Event {
     RetryNow(TaskKey),
     /// An operator wants an ended run to go on from where it failed.
     Restart,
+    /// A run that the events behind this one reopen waits for its turn first: nothing of it starts before
+    /// [`Event::Start`].
+    TakeTurn,
 }
 
 /// How an attempt ended, as far as the run's way depends on it.

@@ -7,6 +7,7 @@ use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use super::plain::Plain;
 use super::*;
 use crate::fault::pointer_token;
 use crate::{Fault, Faults};
@@ -58,7 +59,7 @@ pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
     if !value.is_object() {
         return Err(Fault::at("", "invalid type: this is to be an object").into());
     }
-    serde_path_to_error::deserialize(value).map_err(|error| {
+    serde_path_to_error::deserialize(Plain(value)).map_err(|error| {
         use serde_path_to_error::Segment;
         let mut pointer = String::new();
         for segment in error.path() {
@@ -135,6 +136,18 @@ pub(super) fn audience<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
         }
     }
     deserializer.deserialize_any(Either)
+}
+
+/// An RFC 3339 instant, to the microsecond.
+pub(super) fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
+    Option::<String>::deserialize(deserializer)?
+        .map(|text| {
+            let shown: String = text.chars().take(100).collect();
+            chrono::DateTime::parse_from_rfc3339(&text)
+                .map(|at| crate::clock::to_micros(at.to_utc()))
+                .map_err(|_| D::Error::custom(format!("`{shown}` is no RFC 3339 time such as 2026-11-20T08:00:00Z")))
+        })
+        .transpose()
 }
 
 impl<'de> Deserialize<'de> for ForEach {

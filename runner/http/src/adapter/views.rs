@@ -129,6 +129,7 @@ pub(crate) fn new(engine: &Engine, submitted: Submitted) -> Result<Run, Refusal>
 /// All task runs, in the order of the DAG; a mapped task as a whole before its items.
 fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<TaskRun>, Refusal> {
     let progress = Progress::from_bytes(&detail.run.progress).map_err(|error| Refusal::Internal(error.into()))?;
+    let waits = RunState::from_number(detail.run.state) == Some(RunState::Waiting);
     let mut attempts: BTreeMap<TaskKey, Vec<&AttemptView>> = BTreeMap::new();
     for attempt in &detail.attempts {
         attempts.entry(attempt.key).or_default().push(attempt);
@@ -164,9 +165,16 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
                         overrides.get(&key).copied(),
                     ));
                 }
-                tasks.push(mapped(whole, &items, progress.map_failure(index)));
+                let said = overrides.get(&key).copied();
+                tasks.push(mapped(whole, &items, progress.map_failure(index), said));
                 tasks.extend(items);
             }
+        }
+    }
+    if waits {
+        // What starts with the run's turn is held back like what a pause holds back; nobody paused it.
+        for task in tasks.iter_mut().filter(|task| task.state == TaskState::Paused) {
+            task.state = TaskState::Pending;
         }
     }
     Ok(tasks)
@@ -244,7 +252,13 @@ fn output_of<'a>(
 }
 
 /// A mapped task as a whole: from when to when its items ran, their outputs joined.
-fn mapped(mut whole: TaskRun, items: &[TaskRun], failure: Option<(ErrorKind, String)>) -> TaskRun {
+/// What an operator said of the whole stands until an item says something later.
+fn mapped(
+    mut whole: TaskRun,
+    items: &[TaskRun],
+    failure: Option<(ErrorKind, String)>,
+    by_hand: Option<&OverrideView>,
+) -> TaskRun {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     for item in items {
         *counts.entry(item.state.to_string()).or_default() += 1;
@@ -255,14 +269,13 @@ fn mapped(mut whole: TaskRun, items: &[TaskRun], failure: Option<(ErrorKind, Str
         .min()
         .or(whole.started_at);
     whole.attempt = items.iter().map(|item| item.attempt).max().unwrap_or(whole.attempt);
+    let last = items.iter().filter_map(|item| item.finished_at).max();
     if whole.state.is_settled() {
-        whole.finished_at = items
-            .iter()
-            .filter_map(|item| item.finished_at)
-            .max()
-            .or(whole.finished_at);
+        whole.finished_at = last.or(whole.finished_at);
     }
-    if matches!(whole.state, TaskState::Succeeded | TaskState::Failed) {
+    let stands = by_hand.is_some_and(|by_hand| last.is_none_or(|last| last <= by_hand.at.into()));
+    let said = stands && whole.state == TaskState::Succeeded && whole.output.is_some();
+    if matches!(whole.state, TaskState::Succeeded | TaskState::Failed) && !said {
         whole.output = Some(Value::Array(
             items
                 .iter()

@@ -78,10 +78,20 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 async fn nodes(request: Request) -> Outcome {
-    ok(&List {
-        items: request.app.engine.nodes().await?,
-        next_cursor: None,
-    })
+    let limit = request.limit()?;
+    let after = request.cursor();
+    let mut items = request.app.engine.nodes().await?;
+    // In the order of their ids only where there is more than a page of them: people read them by age.
+    let mut next_cursor = None;
+    if after.is_some() || items.len() > limit as usize {
+        items.sort_by(|one, other| one.id.cmp(&other.id));
+        items.retain(|node| after.is_none_or(|after| node.id.as_str() > after));
+        if items.len() > limit as usize {
+            items.truncate(limit as usize);
+            next_cursor = items.last().map(|node| node.id.clone());
+        }
+    }
+    ok(&List { items, next_cursor })
 }
 
 async fn stats(request: Request) -> Outcome {

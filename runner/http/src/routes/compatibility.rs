@@ -207,7 +207,7 @@ async fn delete(mut request: Request) -> Result<Value, Problem> {
     let (root, _) = tree_of(&request, id).await?;
     only_root(id, root)?;
     let name = timer_task::group_name(root)?;
-    match request.app.store.delete_group(request.by(), &name, true).await? {
+    match request.app.store.delete_group(request.by(), &name, true, None).await? {
         GroupDelete::Missing => return Err(no_task(id)),
         GroupDelete::Upstreams(groups) | GroupDelete::UsedBy(groups) => {
             return Err(Problem::conflict(format!(
@@ -216,6 +216,7 @@ async fn delete(mut request: Request) -> Result<Value, Problem> {
             )));
         }
         GroupDelete::Active(runs) => return Err(Problem::conflict(format!("{runs} runs are active"))),
+        GroupDelete::Stale(revision) => return Err(Problem::conflict(format!("it stands at revision {revision}"))),
         GroupDelete::Deleted { id, .. } => {
             request
                 .app

@@ -45,7 +45,8 @@ pub(crate) fn routes() -> Vec<Route> {
             .detail("Groups that follow it are detached: they get a revision that no longer names it.")
             .query("force", "`true`: also while runs are active; they are cancelled.")
             .answers(200, "Detached")
-            .problem(409, "it has upstreams, tasks of other groups start it, or runs are active"),
+            .problem(409, "it has upstreams, tasks of other groups start it, or runs are active")
+            .problem(412, "`If-Match` names another revision"),
         Route::new(Method::Post, "/v1/groups/{name}/validate", Access::Try, "Check a spec without putting it", validate)
             .takes_spec("GroupSpec")
             .answers(200, "Validation")
@@ -253,8 +254,17 @@ async fn validate(mut request: Request) -> Outcome {
 async fn delete(request: Request) -> Outcome {
     let name = request.name("name", "group")?;
     let force = request.flag("force", false)?;
-    match request.app.store.delete_group(request.by(), &name, force).await? {
+    let if_match = request.if_match()?;
+    match request
+        .app
+        .store
+        .delete_group(request.by(), &name, force, if_match)
+        .await?
+    {
         GroupDelete::Missing => Err(Problem::not_found("group", &name)),
+        GroupDelete::Stale(revision) => Err(Problem::precondition(format!(
+            "the group `{name}` stands at revision {revision}"
+        ))),
         GroupDelete::Upstreams(groups) => Err(Problem::conflict(format!(
             "the group `{name}` depends on {}; take that out of its spec first",
             quoted("group", &groups)

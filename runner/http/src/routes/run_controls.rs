@@ -1,12 +1,13 @@
 //! What people do to runs: one at a time, or many by a filter, to stop the bleeding.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use axum::http::StatusCode;
 use heddle_domain::Name;
 use heddle_domain::state::{RunState, Trigger};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use uuid::Uuid;
 
 use super::runs::{located, parse_label};
@@ -130,30 +131,43 @@ async fn delete(request: Request) -> Outcome {
     no_content()
 }
 
-/// One value, or several.
-#[derive(Deserialize)]
-#[serde(untagged, bound = "T: DeserializeOwned")]
-enum OneOrMany<T> {
-    One(T),
-    Many(Vec<T>),
-}
+/// A word, or an array of words.
+#[derive(Default)]
+struct Words(Vec<String>);
 
-impl<T> OneOrMany<T> {
-    fn into_vec(self) -> Vec<T> {
-        match self {
-            Self::One(one) => vec![one],
-            Self::Many(many) => many,
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Words;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, or an array of strings")
+            }
+            fn visit_unit<E: serde::de::Error>(self) -> Result<Words, E> {
+                Ok(Words::default())
+            }
+            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<Words, E> {
+                Ok(Words(vec![word.to_owned()]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Words, A::Error> {
+                let mut words = Vec::new();
+                while let Some(word) = seq.next_element()? {
+                    words.push(word);
+                }
+                Ok(Words(words))
+            }
         }
+        deserializer.deserialize_any(Either)
     }
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct FilterBody {
-    group: Option<OneOrMany<String>>,
-    state: Option<OneOrMany<String>>,
-    trigger: Option<OneOrMany<String>>,
-    label: Option<OneOrMany<String>>,
+    group: Words,
+    state: Words,
+    trigger: Words,
+    label: Words,
     labels: BTreeMap<String, String>,
     key: Option<String>,
     from: Option<String>,
@@ -163,9 +177,9 @@ struct FilterBody {
     ids: Vec<Uuid>,
 }
 
-fn words<T: std::str::FromStr<Err = String>>(given: Option<OneOrMany<String>>, key: &str) -> Result<Vec<T>, Problem> {
+fn words<T: std::str::FromStr<Err = String>>(given: Words, key: &str) -> Result<Vec<T>, Problem> {
     given
-        .map_or_else(Vec::new, OneOrMany::into_vec)
+        .0
         .iter()
         .map(|word| {
             word.parse()
@@ -182,17 +196,13 @@ fn time(given: Option<&str>, key: &str) -> Result<Option<heddle_domain::Time>, P
 
 impl FilterBody {
     fn checked(self) -> Result<RunFilter, Problem> {
-        let mut labels: BTreeMap<String, Option<String>> = self
-            .label
-            .map_or_else(Vec::new, OneOrMany::into_vec)
-            .iter()
-            .map(|label| parse_label(label))
-            .collect();
+        let mut labels: BTreeMap<String, Option<String>> =
+            self.label.0.iter().map(|label| parse_label(label)).collect();
         labels.extend(self.labels.into_iter().map(|(name, value)| (name, Some(value))));
         let filter = RunFilter {
             groups: self
                 .group
-                .map_or_else(Vec::new, OneOrMany::into_vec)
+                .0
                 .into_iter()
                 .map(|name| Name::new(&name).map_or(name, |name| name.to_string()))
                 .collect(),

@@ -267,7 +267,7 @@ async fn delete(request: Request) -> Outcome {
     };
     // What its queue's workers hold ends as it may; nobody asks for it any more.
     let group = heddle_engine::topic_group_name(id);
-    request.app.store.delete_group(request.by(), &group, true).await?;
+    request.app.store.delete_group(request.by(), &group, true, None).await?;
     no_content()
 }
 

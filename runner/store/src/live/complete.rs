@@ -518,7 +518,7 @@ impl Completion {
                 "WITH moved AS (
                      UPDATE heddle.runs_live l
                         SET state = w.state, progress = w.progress,
-                            started_at = CASE WHEN w.state = 0 THEN NULL ELSE coalesce(l.started_at, $4) END,
+                            started_at = CASE WHEN w.state = 0 THEN l.started_at ELSE coalesce(l.started_at, $4) END,
                             waiting_for = CASE WHEN w.state = 0 THEN l.waiting_for END
                        FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[]) AS w (id, state, progress)
                       WHERE l.id = w.id AND l.id = ANY ($1)

@@ -41,7 +41,7 @@ pub struct Settlement {
 pub struct LostAttempt {
     /// Which.
     pub ended: EndedAttempt,
-    /// The node that is gone, unless it has come back under a new lease.
+    /// The node that is gone; it may have come back under a new lease.
     pub node: Option<uuid::Uuid>,
 }
 
@@ -66,7 +66,16 @@ pub struct Gate {
     /// Its runs that have begun.
     pub active: Vec<ActiveRun>,
     /// Those that wait for their turn, in their order.
-    pub waiting: Vec<RunId>,
+    pub waiting: Vec<AtGate>,
+}
+
+/// A run before its group's gate.
+#[derive(Clone, Copy, Debug)]
+pub struct AtGate {
+    /// Which.
+    pub run: RunId,
+    /// It has been active before, and was reopened.
+    pub begun: bool,
 }
 
 /// How many gates one transaction holds: each is a place in the server's table of locks.
@@ -193,12 +202,12 @@ impl Completion {
                 })
                 .collect();
         let waiting = sqlx::query!(
-            r#"SELECT g.id AS "group_id!", w.run AS "run!"
+            r#"SELECT g.id AS "group_id!", w.run AS "run!", w.begun AS "begun!"
                  FROM UNNEST($1::bigint[]) AS g (id)
                 CROSS JOIN LATERAL (
-                     SELECT l.id AS run, l.priority, l.logical_time
+                     SELECT l.id AS run, l.priority, l.logical_time, l.started_at IS NOT NULL AS begun
                        FROM heddle.waits w
-                      CROSS JOIN LATERAL (SELECT id, priority, logical_time FROM heddle.runs_live
+                      CROSS JOIN LATERAL (SELECT id, priority, logical_time, started_at FROM heddle.runs_live
                                            WHERE id = w.run OFFSET 0) AS l
                       WHERE w.group_id = g.id AND NOT w.upstreams
                       ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2) AS w
@@ -210,7 +219,10 @@ impl Completion {
         .await?;
         for row in waiting {
             if let Some(gate) = gates.get_mut(&row.group_id) {
-                gate.waiting.push(RunId(row.run));
+                gate.waiting.push(AtGate {
+                    run: RunId(row.run),
+                    begun: row.begun,
+                });
             }
         }
         // Where nobody waits it does not matter what is active.
@@ -297,7 +309,7 @@ impl Store {
     pub async fn lost_attempts(&self) -> Result<Vec<LostAttempt>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT r.run, r.task, r.item, r.attempt, r.lease,
-                      (SELECT n.id FROM heddle.nodes n WHERE n.lease = r.lease) AS node
+                      (SELECT l.node FROM heddle.leases l WHERE l.lease = r.lease) AS node
                FROM heddle.running r
               WHERE r.lease > 0
                 AND NOT EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = r.lease AND n.expires_at > clock_timestamp())
@@ -346,6 +358,27 @@ impl Completion {
 }
 
 impl Store {
+    /// Has the gates looked at before which runs wait, up to `limit` of them behind the group `after`; answers the last,
+    /// none when all have been. Goes from group to group by the index, however many runs wait in one.
+    pub async fn wake_gates(&self, after: i64, limit: i64) -> Result<Option<i64>, StoreError> {
+        let woken = sqlx::query!(
+            r#"WITH RECURSIVE waiting AS (
+                   (SELECT group_id FROM heddle.waits WHERE NOT upstreams AND group_id > $1 ORDER BY group_id LIMIT 1)
+                   UNION ALL
+                   SELECT (SELECT w.group_id FROM heddle.waits w
+                            WHERE NOT w.upstreams AND w.group_id > waiting.group_id ORDER BY w.group_id LIMIT 1)
+                     FROM waiting WHERE waiting.group_id IS NOT NULL),
+               page AS (SELECT group_id FROM waiting WHERE group_id IS NOT NULL LIMIT $2),
+               woken AS (INSERT INTO heddle.turnstiles (group_id) SELECT group_id FROM page)
+               SELECT max(group_id) AS last, count(*) AS "count!" FROM page"#,
+            after,
+            limit
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(woken.last.filter(|_| woken.count == limit))
+    }
+
     /// Has a group's waiting runs looked at; `false`: it has none.
     pub async fn wake_gate(&self, group: &str) -> Result<bool, StoreError> {
         let woken = sqlx::query!(

@@ -20,7 +20,7 @@ revoked AS (
 ),
 recorded AS (
     INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, node)
-    SELECT s.run, s.task, s.item, s.attempt, 5, s.started_at, greatest($4, s.started_at), n.id
-      FROM stopped s LEFT JOIN heddle.nodes n ON n.lease = s.lease
+    SELECT s.run, s.task, s.item, s.attempt, 5, s.started_at, greatest($4, s.started_at), l.node
+      FROM stopped s LEFT JOIN heddle.leases l ON l.lease = s.lease
 )
 SELECT run, task, item, attempt, lease FROM stopped

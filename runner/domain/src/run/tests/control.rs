@@ -268,3 +268,40 @@ fn a_stop_is_lifted_when_no_failure_is_left() {
         .play("claim b; set a failed")
         .shows("a=failed b=running c=cancelled d=cancelled e=cancelled run=running");
 }
+
+#[test]
+fn reopened_in_turn() {
+    // Nothing starts before the run's turn has come; what is kept is kept, and numbers go on.
+    let mut world = World::start(dag("a; b: a; c"));
+    world
+        .play("ok c; fatal a")
+        .shows("a=failed b=upstream_failed c=succeeded run=failed")
+        .play("turn + restart")
+        .shows("a=paused b=pending c=succeeded run=waiting")
+        .refused("pause", "the run is waiting")
+        .refused("restart", "the run is waiting")
+        .play("start")
+        .shows("a=ready b=pending c=succeeded run=running");
+    assert_eq!(world.ready.values().copied().collect::<Vec<_>>(), [2]);
+    // An override reopens in the same way, another one finds the run waiting, and what has nothing to do ends at once.
+    World::start(dag("a; b: a; c: b"))
+        .play("fatal a; turn + set a succeeded")
+        .shows("a=succeeded b=paused c=pending run=waiting")
+        .play("set b skipped")
+        .shows("a=succeeded b=skipped c=skipped run=succeeded");
+    World::start(dag("a; b"))
+        .play("fatal a; ok b; turn + set a skipped")
+        .shows("a=skipped b=succeeded run=succeeded");
+    World::start(dag("a; b: a"))
+        .play("fatal a; turn + retry a")
+        .shows("a=paused b=pending run=waiting")
+        .play("cancel")
+        .shows("a=cancelled b=cancelled run=cancelled");
+    // What has not begun at all is not touched by hand, and begins like any other.
+    World::start(dag("a"))
+        .play("cancel; turn + restart")
+        .shows("a=paused run=waiting")
+        .refused("set a succeeded", "the run is waiting")
+        .play("start")
+        .shows("a=ready run=running");
+}

@@ -73,6 +73,11 @@ fn step(world: &World, (kind, pick, argument): (u8, u16, u8)) -> Option<String> 
         }
         choose(keys)
     };
+    // A run that these reopen waits for its turn, or does not.
+    let in_turn = |control: String| match pick % 2 {
+        0 => control,
+        _ => format!("turn + {control}"),
+    };
     Some(match kind % 32 {
         0..=3 => format!("claim {}", choose(world.ready.keys().copied().collect())?),
         4..=20 => {
@@ -93,13 +98,14 @@ fn step(world: &World, (kind, pick, argument): (u8, u16, u8)) -> Option<String> 
         24 => "pause".into(),
         25 => "resume".into(),
         26 if argument % 3 == 0 => "cancel".into(),
-        26 | 27 => "restart".into(),
-        28 | 29 => format!(
+        26 | 27 => in_turn("restart".into()),
+        28 | 29 => in_turn(format!(
             "set {} {}",
             any()?,
             ["succeeded", "failed", "skipped"][argument as usize % 3]
-        ),
-        _ => format!("retry {}", any()?),
+        )),
+        _ if world.state == RunState::Waiting => "start".into(),
+        _ => in_turn(format!("retry {}", any()?)),
     })
 }
 
@@ -108,7 +114,8 @@ fn tell(world: &mut World, words: &str) {
     let before = (world.state, world.progress.clone(), world.ready.clone());
     if world.step(words).is_err() {
         assert!(
-            ["pause", "resume", "cancel", "restart", "set", "retry"].contains(&words.split(' ').next().unwrap_or(""))
+            ["pause", "resume", "cancel", "restart", "set", "retry", "turn"]
+                .contains(&words.split(' ').next().unwrap_or(""))
         );
         // The transaction is rolled back.
         assert_eq!((before.0, &before.1), (world.state, &world.progress));
@@ -154,6 +161,9 @@ proptest! {
             if let Some(words) = words {
                 tell(&mut world, &words);
             }
+        }
+        if world.state == RunState::Waiting {
+            world.play("start");
         }
         if !world.state.is_final() {
             world.drain(2);

@@ -204,6 +204,7 @@ impl World {
                 withdrawn: self.withdraw(),
             },
             ["restart"] => Event::Restart,
+            ["turn"] => Event::TakeTurn,
             ["set", word, state] => Event::Override {
                 key: self.key(word),
                 state: state.parse().unwrap(),
@@ -235,7 +236,7 @@ impl World {
         }
         match events {
             [Event::Cancel { .. }] => self.cancelled = true,
-            [Event::Restart] => self.cancelled = false,
+            [Event::Restart] | [Event::TakeTurn, Event::Restart] => self.cancelled = false,
             _ => {}
         }
         let by_hand = events.iter().any(|event| matches!(event, Event::RetryNow(_)));
@@ -371,10 +372,9 @@ impl World {
         }
         assert!(self.progress.in_state(TaskState::Running).is_empty());
         let goes = self.state == RunState::Running && !self.progress.stopping;
-        if self.state == RunState::Paused {
+        if matches!(self.state, RunState::Paused | RunState::Waiting) {
             assert!(self.ready.is_empty(), "{}", told());
-        }
-        if self.state != RunState::Paused {
+        } else {
             assert!(self.progress.in_state(TaskState::Paused).is_empty(), "{}", told());
         }
         for task in 0..self.plan.tasks.len() as TaskIndex {

@@ -148,7 +148,7 @@ fn shapes_are_read_with_pointers() {
     );
     check(
         one(json!({"queue": "q", "trigger_rule": "never"})),
-        &[("/tasks/t/trigger_rule", "unknown variant `never`")],
+        &[("/tasks/t/trigger_rule", "unknown value `never`")],
     );
     check(
         json!({"tasks": {"a b": {"queue": "q"}}}),
@@ -156,7 +156,7 @@ fn shapes_are_read_with_pointers() {
     );
     check(
         json!({"depends_on": [{"group": "raw", "need": "some"}]}),
-        &[("/depends_on/0/need", "unknown variant `some`")],
+        &[("/depends_on/0/need", "unknown value `some`")],
     );
     check(json!({"depends_on": [7]}), &[("/depends_on/0", "a group's name, or")]);
     check(

@@ -1,0 +1,299 @@
+//! A JSON value as Serde reads it, with errors in the words of JSON and of the documentation: who writes a spec knows
+//! objects and arrays, and nothing of Rust's structs, variants and `u32`.
+//!
+//! What `serde_json` would let pass is refused as well: an array in the place of an object, its items taken for the
+//! fields in their order.
+
+use std::fmt::{self, Display};
+
+use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer, StrDeserializer};
+use serde::de::{self, DeserializeSeed, EnumAccess, Expected, IntoDeserializer, Unexpected, Visitor};
+use serde::{Deserializer, forward_to_deserialize_any};
+use serde_json::Value;
+
+/// How much of a text that was given is said back.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// A value to be read.
+pub(super) struct Plain<'de>(pub(super) &'de Value);
+
+/// What is wrong, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mistake(String);
+
+impl Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Mistake {}
+
+impl de::Error for Mistake {
+    fn custom<T: Display>(text: T) -> Self {
+        Self(text.to_string())
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self(format!(
+            "invalid type: {}, expected {}",
+            found_in_words(found),
+            expected_in_words(&expected.to_string())
+        ))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self(format!(
+            "invalid value: {}, expected {}",
+            found_in_words(found),
+            expected_in_words(&expected.to_string())
+        ))
+    }
+
+    fn unknown_variant(given: &str, allowed: &'static [&'static str]) -> Self {
+        Self(format!("unknown value `{}`, expected {}", cut(given), one_of(allowed)))
+    }
+
+    fn unknown_field(given: &str, allowed: &'static [&'static str]) -> Self {
+        // The whole name: the reader makes the field's place of it.
+        let expected = match allowed {
+            [] => "none".to_owned(),
+            _ => one_of(allowed),
+        };
+        Self(format!("unknown field `{given}`, expected {expected}"))
+    }
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn one_of(allowed: &[&str]) -> String {
+    match allowed {
+        [] => "nothing".into(),
+        [one] => format!("`{one}`"),
+        [one, other] => format!("`{one}` or `{other}`"),
+        _ => format!("one of `{}`", allowed.join("`, `")),
+    }
+}
+
+fn found_in_words(found: Unexpected<'_>) -> String {
+    match found {
+        Unexpected::Bool(value) => format!("`{value}`"),
+        Unexpected::Unsigned(number) => format!("number `{number}`"),
+        Unexpected::Signed(number) => format!("number `{number}`"),
+        Unexpected::Float(number) => format!("number `{number}`"),
+        Unexpected::Str(text) => format!("string \"{}\"", cut(text)),
+        Unexpected::Unit | Unexpected::Option => "null".into(),
+        Unexpected::Seq => "array".into(),
+        Unexpected::Map | Unexpected::NewtypeStruct => "object".into(),
+        other => other.to_string(),
+    }
+}
+
+/// What a type of Serde's or of ours says that it wants, in words of JSON; ours mostly have them already.
+fn expected_in_words(expected: &str) -> String {
+    let whole = |from: &dyn Display, to: &dyn Display| format!("a whole number from {from} to {to}");
+    match expected {
+        "a map" | "map" => "an object".into(),
+        "a sequence" | "sequence" => "an array".into(),
+        "a boolean" => "`true` or `false`".into(),
+        "unit" => "null".into(),
+        "string" | "str" | "a borrowed string" => "a string".into(),
+        "u8" => whole(&u8::MIN, &u8::MAX),
+        "u16" => whole(&u16::MIN, &u16::MAX),
+        "u32" => whole(&u32::MIN, &u32::MAX),
+        "u64" | "usize" => "a whole number that is not negative".into(),
+        "i8" => whole(&i8::MIN, &i8::MAX),
+        "i16" => whole(&i16::MIN, &i16::MAX),
+        "i32" => whole(&i32::MIN, &i32::MAX),
+        "i64" | "isize" => "a whole number".into(),
+        "f32" | "f64" => "a number".into(),
+        "a UUID string" | "a formatted UUID string" => "an id such as `01a1fd7e-b87e-74f9-98c4-5d41382fa10c`".into(),
+        "an RFC 3339 formatted date and time string" => "an RFC 3339 time such as `2026-11-20T08:00:00Z`".into(),
+        text if text.starts_with("struct ") || text.starts_with("internally tagged") => "an object".into(),
+        text => text.to_owned(),
+    }
+}
+
+/// What stands here, as Serde names it.
+fn unexpected(value: &Value) -> Unexpected<'_> {
+    match value {
+        Value::Null => Unexpected::Unit,
+        Value::Bool(value) => Unexpected::Bool(*value),
+        Value::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+            (Some(number), _, _) => Unexpected::Unsigned(number),
+            (_, Some(number), _) => Unexpected::Signed(number),
+            (_, _, number) => Unexpected::Float(number.unwrap_or_default()),
+        },
+        Value::String(text) => Unexpected::Str(text),
+        Value::Array(_) => Unexpected::Seq,
+        Value::Object(_) => Unexpected::Map,
+    }
+}
+
+impl<'de> IntoDeserializer<'de, Mistake> for Plain<'de> {
+    type Deserializer = Self;
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<'de> Deserializer<'de> for Plain<'de> {
+    type Error = Mistake;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mistake> {
+        match self.0 {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+                (Some(number), _, _) => visitor.visit_u64(number),
+                (_, Some(number), _) => visitor.visit_i64(number),
+                (_, _, number) => visitor.visit_f64(number.unwrap_or_default()),
+            },
+            Value::String(text) => visitor.visit_borrowed_str(text),
+            Value::Array(items) => visitor.visit_seq(SeqDeserializer::new(items.iter().map(Plain))),
+            Value::Object(fields) => visitor.visit_map(MapDeserializer::new(
+                fields.iter().map(|(key, value)| (key.as_str(), Plain(value))),
+            )),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mistake> {
+        match self.0 {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Mistake> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Mistake> {
+        match self.0 {
+            Value::Object(_) => self.deserialize_any(visitor),
+            other => Err(de::Error::invalid_type(unexpected(other), &visitor)),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        allowed: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Mistake> {
+        match self.0 {
+            Value::String(text) => visitor.visit_enum(StrDeserializer::new(text)),
+            Value::Object(fields) if fields.len() == 1 => visitor.visit_enum(Tagged(MapAccessDeserializer::new(
+                MapDeserializer::new(fields.iter().map(|(key, value)| (key.as_str(), Plain(value)))),
+            ))),
+            other => Err(de::Error::invalid_type(unexpected(other), &one_of(allowed).as_str())),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map identifier ignored_any
+    }
+}
+
+/// An object of one field, whose key says which of several shapes its value has.
+struct Tagged<A>(MapAccessDeserializer<A>);
+
+impl<'de, A: de::MapAccess<'de, Error = Mistake>> EnumAccess<'de> for Tagged<A> {
+    type Error = Mistake;
+    type Variant = <MapAccessDeserializer<A> as EnumAccess<'de>>::Variant;
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), Mistake> {
+        self.0.variant_seed(seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::spec::{GroupSpec, SubmissionSpec, read};
+
+    fn check<T: serde::de::DeserializeOwned>(value: Value, pointer: &str, detail: &str) {
+        let Err(faults) = read::<T>(&value) else {
+            panic!("{value} was read")
+        };
+        assert_eq!(
+            (faults.0[0].pointer.as_str(), faults.0[0].detail.as_str()),
+            (pointer, detail),
+            "{value}"
+        );
+    }
+
+    #[test]
+    fn mistakes_are_told_in_words_of_json() {
+        let task = |task: Value| json!({"tasks": {"t": task}});
+        check::<GroupSpec>(
+            json!({"schedules": {"nightly": 5}}),
+            "/schedules/nightly",
+            "invalid type: number `5`, expected an object",
+        );
+        check::<GroupSpec>(
+            task(json!(["x"])),
+            "/tasks/t",
+            "invalid type: array, expected an object",
+        );
+        check::<GroupSpec>(
+            task(json!({"retry": ["fixed", 3]})),
+            "/tasks/t/retry",
+            "invalid type: array, expected an object",
+        );
+        check::<GroupSpec>(
+            task(json!({"http": ["GET", "https://example.com", {}, null]})),
+            "/tasks/t/http",
+            "invalid type: array, expected an object",
+        );
+        check::<GroupSpec>(
+            task(json!({"depends_on": "a"})),
+            "/tasks/t/depends_on",
+            "invalid type: string \"a\", expected an array",
+        );
+        check::<GroupSpec>(
+            json!({"max_active_runs": -1}),
+            "/max_active_runs",
+            "invalid value: number `-1`, expected a whole number from 0 to 4294967295",
+        );
+        check::<GroupSpec>(
+            json!({"overlap": "never"}),
+            "/overlap",
+            "unknown value `never`, expected one of `queue`, `skip`, `allow`, `cancel_previous`",
+        );
+        for odd in [json!(5), json!({}), json!([]), json!(null)] {
+            let Err(faults) = read::<GroupSpec>(&json!({"on_failure": odd})) else {
+                panic!("{odd} was read")
+            };
+            let detail = &faults.0[0].detail;
+            assert!(detail.ends_with("expected `continue` or `stop`"), "{detail}");
+        }
+        check::<GroupSpec>(
+            json!({"history": "yes"}),
+            "/history",
+            "invalid type: string \"yes\", expected `true` or `false`",
+        );
+        check::<SubmissionSpec>(
+            json!({"params": [1]}),
+            "/params",
+            "invalid type: array, expected an object",
+        );
+        let long = "x".repeat(1000);
+        let Err(faults) = read::<GroupSpec>(&json!({"overlap": long})) else {
+            panic!("it was read")
+        };
+        assert!(faults.0[0].detail.len() < 250);
+    }
+}

@@ -1,0 +1,195 @@
+//! Whose turn it is: `max_active_runs`, for new runs and for those that are reopened, and what overlap leaves alone.
+
+use heddle_tests::{Node, World, eventually, id, seconds, states, task};
+use serde_json::{Value, json};
+
+use crate::{one, sleeps, with};
+
+async fn control(node: &Node, run: &str, action: &str) -> Value {
+    node.post(&format!("/v1/runs/{run}/{action}"), json!({}))
+        .await
+        .expect_status(200)
+}
+
+async fn override_task(node: &Node, run: &str, task: &str, state: &str) {
+    let body = json!({"state": state, "reason": "by a test"});
+    node.put(&format!("/v1/runs/{run}/tasks/{task}/state"), body)
+        .await
+        .expect_status(200);
+}
+
+/// `max_active_runs` bounds manual runs; the others wait, and say for what.
+#[tokio::test]
+async fn max_active_runs() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", with(one(sleeps(0.3)), json!({"max_active_runs": 2})))
+        .await;
+    let mut runs = Vec::new();
+    for _ in 0..6 {
+        runs.push(node.start("g", json!({})).await);
+    }
+    let waiting = node.all("/v1/runs?group=g&state=waiting").await;
+    assert!(
+        !waiting.is_empty(),
+        "six runs of which two may be active, and none waits"
+    );
+    assert!(
+        waiting
+            .iter()
+            .all(|run| !run["waiting_for"].as_array().unwrap().is_empty()),
+        "{waiting:#?}"
+    );
+    let mut ended = Vec::new();
+    for run in &runs {
+        ended.push(node.ended(run).await);
+    }
+    assert!(ended.iter().all(|run| run["state"] == "succeeded"));
+    for run in &ended {
+        let at = &run["started_at"];
+        let active = ended
+            .iter()
+            .filter(|other| seconds(&other["started_at"], at) >= 0.0 && seconds(at, &other["finished_at"]) > 0.0);
+        assert!(active.count() <= 2, "more than two runs were active at {at}");
+    }
+    // Paused runs count as active, and a cancelled one makes room.
+    node.put_group("g", with(one(sleeps(3600.0)), json!({"max_active_runs": 1})))
+        .await;
+    let (first, second) = (node.start("g", json!({})).await, node.start("g", json!({})).await);
+    node.task_becomes(&first, "t", "running").await;
+    assert_eq!(node.run_now(&second).await["state"], "waiting");
+    control(&node, &first, "cancel").await;
+    node.task_becomes(&second, "t", "running").await;
+    control(&node, &second, "cancel").await;
+}
+
+/// Runs that are reopened wait for their turn like new ones: by a restart, an override and a retry.
+#[tokio::test]
+async fn reopened_runs_take_turns() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let fails = json!({"script": "flaky", "params": {"kind": "fatal"}});
+    let spec = json!({
+        "max_active_runs": 1,
+        "tasks": {
+            "kept": {"script": "hello"},
+            "t": fails,
+            "after": {"script": "hello", "depends_on": ["t"]},
+            "holds": with(sleeps(3600.0), json!({"when": "params.holds"})),
+        },
+        "params": {"holds": false},
+    });
+    node.put_group("g", spec).await;
+    let mut failed = Vec::new();
+    for _ in 0..4 {
+        let run = node.run("g", json!({})).await;
+        assert_eq!(
+            states(&run),
+            "after=upstream_failed holds=skipped kept=succeeded t=failed"
+        );
+        failed.push(run);
+    }
+    let ids: Vec<String> = failed.iter().map(id).collect();
+    let holder = node
+        .start("g", json!({"params": {"holds": true}, "priority": 10}))
+        .await;
+    node.task_becomes(&holder, "holds", "running").await;
+    let waits = |run: &Value| {
+        assert_eq!(run["state"], "waiting", "{run:#}");
+        assert_eq!(run["waiting_for"], json!([{"turn": true}]), "{run:#}");
+    };
+    let restarted = control(&node, &ids[0], "restart").await;
+    waits(&restarted);
+    assert_eq!(
+        states(&restarted),
+        "after=pending holds=skipped kept=succeeded t=pending"
+    );
+    assert_eq!(restarted["started_at"], failed[0]["started_at"], "it began long ago");
+    override_task(&node, &ids[1], "t", "succeeded").await;
+    let overridden = node.run_now(&ids[1]).await;
+    waits(&overridden);
+    assert_eq!(
+        states(&overridden),
+        "after=pending holds=skipped kept=succeeded t=succeeded"
+    );
+    node.post(&format!("/v1/runs/{}/tasks/t/retry", ids[2]), json!({}))
+        .await
+        .expect_status(200);
+    waits(&node.run_now(&ids[2]).await);
+    // Another override finds it waiting, and leaves nothing to wait for.
+    override_task(&node, &ids[1], "after", "skipped").await;
+    assert_eq!(node.run_now(&ids[1]).await["state"], "succeeded");
+    // One that has been cancelled before its turn comes back in the same way.
+    control(&node, &ids[2], "cancel").await;
+    waits(&control(&node, &ids[2], "restart").await);
+    // What needs no place does not wait for one.
+    override_task(&node, &ids[3], "t", "skipped").await;
+    assert_eq!(node.run_now(&ids[3]).await["state"], "succeeded");
+    // Nothing has begun meanwhile; then one after the other does.
+    for run in [&ids[0], &ids[2]] {
+        waits(&node.run_now(run).await);
+        assert_eq!(node.attempts(run, "t").await.len(), 1);
+    }
+    control(&node, &holder, "cancel").await;
+    for (run, before) in [(&ids[0], &failed[0]), (&ids[2], &failed[2])] {
+        let ended = node.ended(run).await;
+        assert_eq!(
+            states(&ended),
+            "after=succeeded holds=skipped kept=succeeded t=succeeded"
+        );
+        assert_eq!(task(&ended, "kept"), task(before, "kept"), "what had succeeded is kept");
+        assert_eq!(task(&ended, "t")["attempt"], 2);
+        assert_eq!(ended["started_at"], before["started_at"]);
+    }
+}
+
+/// A bound that comes with a later revision counts runs that began without one, and their end makes room.
+#[tokio::test]
+async fn a_bound_that_comes_later() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", one(sleeps(3600.0))).await;
+    let first = node.start("g", json!({})).await;
+    node.task_becomes(&first, "t", "running").await;
+    node.put_group(
+        "g",
+        with(one(json!({"script": "hello"})), json!({"max_active_runs": 1})),
+    )
+    .await;
+    let second = node.start("g", json!({})).await;
+    assert_eq!(node.run_now(&second).await["state"], "waiting");
+    control(&node, &first, "cancel").await;
+    assert_eq!(node.ended(&second).await["state"], "succeeded");
+}
+
+/// Overlap is asked of new runs: one that is restarted goes on beside a later one, and is not left out.
+#[tokio::test]
+async fn overlap_leaves_restarted_runs_alone() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let flaky = json!({"script": "flaky", "params": {"kind": "fatal"}});
+    node.put_group(
+        "g",
+        with(
+            one(flaky),
+            json!({"overlap": "skip", "max_active_runs": 2, "schedules": {"s": {"once": {"delay": "0s"}}}}),
+        ),
+    )
+    .await;
+    let failed = eventually("the failed run of the schedule", async || {
+        let runs = node.all("/v1/runs?group=g&state=failed").await;
+        runs.first().cloned()
+    })
+    .await;
+    node.put_group("g", with(one(sleeps(3600.0)), json!({"overlap": "skip", "max_active_runs": 2, "schedules": {"s": {"once": {"delay": "0s"}, "grace": "59s"}}})))
+        .await;
+    let second = eventually("the next run of a schedule", async || {
+        let runs = node.all("/v1/runs?group=g&state=running").await;
+        runs.first().cloned()
+    })
+    .await;
+    control(&node, &id(&failed), "restart").await;
+    let again = node.ended(&id(&failed)).await;
+    assert_eq!(again["state"], "succeeded", "{again:#}");
+    control(&node, &id(&second), "cancel").await;
+}
