@@ -27,6 +27,17 @@ const PAYLOAD_DEPTH_MAX: usize = 100;
 /// How many bytes a line may have besides its payload.
 pub const LINE_EXTRA_BYTES_MAX: usize = 4 * 1024;
 
+/// What the params of a queue's batch say of a message besides its payload, in bytes: `{"id":"36 characters",
+/// "sender":19,"receiver":19,"due":"27","payload":},`.
+const QUEUED_FRAME_BYTES: usize = 153;
+
+/// How many bytes a message takes of the params of the run that hands it to a queue. The payload is written anew there, and
+/// may be several times as long as it came: `1e15` is written out.
+pub fn queued_bytes(payload: &str) -> usize {
+    let written = serde_json::from_str::<serde_json::Value>(payload).map_or(0, |value| value.to_string().len());
+    QUEUED_FRAME_BYTES + written.max(payload.len())
+}
+
 /// The bucket of a sender.
 pub fn bucket_of(sender: i64) -> i16 {
     (sender % BUCKETS) as i16
@@ -289,6 +300,15 @@ mod tests {
         for (sender, bucket) in [(123, 123), (4_294_967_295, 7_295), (0, 0), (i64::MAX, 5_807)] {
             assert_eq!(bucket_of(sender), bucket);
         }
+    }
+
+    #[test]
+    fn messages_are_weighed_as_queues_get_them() {
+        let id = Uuid::max();
+        let due = "2026-11-21T08:00:00.000000Z";
+        let framed = json!({"id": id, "sender": i64::MAX, "receiver": i64::MAX, "due": due, "payload": [1e15, "a"]});
+        assert_eq!(queued_bytes("[1e15,\"a\"]"), framed.to_string().len() + 1);
+        assert_eq!(queued_bytes("{\"a\":  1}"), 153 + 9);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::{day_ahead, only_day, put_topic, send};
 
-async fn send_lines(node: &Node, topic: &str, lines: impl Into<reqwest::Body>) -> heddle_tests::Reply {
+pub(super) async fn send_lines(node: &Node, topic: &str, lines: impl Into<reqwest::Body>) -> heddle_tests::Reply {
     let request = node
         .request(Method::POST, &format!("/v1/topics/{topic}/messages"))
         .header("content-type", "application/x-ndjson")

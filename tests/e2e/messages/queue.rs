@@ -3,6 +3,7 @@
 use heddle_tests::{Node, World, eventually};
 use serde_json::{Value, json};
 
+use super::ingest::send_lines;
 use super::{count, due_now, ended, put_topic, send};
 
 async fn claim(node: &Node, lease: &str) -> Value {
@@ -101,4 +102,82 @@ async fn workers_and_nodes_are_lost() {
         count(&nodes[1], "outgoing", "failed").await,
     );
     assert_eq!(counts, (9, 1), "without retries, what failed is given up");
+}
+
+/// A batch is what a run's params can carry, whatever stands around the payloads, however long they are once they are
+/// written out, and although retries come together from many batches. What no run can carry fails alone.
+#[tokio::test]
+async fn batches_are_cut_for_their_runs() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "retry": retry, "max_payload": "128KiB"});
+    put_topic(&node, "outgoing", spec).await;
+    let due = "2013-07-01T00:00:00Z";
+    let line = |n: i64, payload: &str| {
+        let id = i64::MAX - n;
+        format!("{{\"sender\":{id},\"receiver\":{id},\"due\":\"{due}\",\"payload\":{payload}}}\n")
+    };
+    let mut lines: String = (0..1_000)
+        .map(|n| line(n, &format!("\"{}\"", "x".repeat(118))))
+        .collect();
+    let numbers = |count: usize| format!("[{}]", vec!["1e15"; count].join(","));
+    lines.extend((0..30).map(|n| line(n, &numbers(1_500))));
+    lines.extend((0..60).map(|n| line(n, &format!("\"{}\"", "y".repeat(8_000)))));
+    lines.push_str(&line(0, &numbers(25_000)));
+    let answer = send_lines(&node, "outgoing", lines).await.expect_status(200);
+    assert_eq!(answer["accepted"], 1_091, "{answer:#}");
+    // Everything fails once, and comes again.
+    let mut tried: std::collections::HashMap<String, u32> = std::collections::HashMap::new();
+    while tried.len() < 1_090 || tried.values().any(|times| *times < 2) {
+        let claimed = claim(&node, "30s").await;
+        let mut failed = Vec::new();
+        for id in ids(&claimed) {
+            let times = tried.entry(id.clone()).or_default();
+            *times += 1;
+            if *times == 1 {
+                failed.push(id);
+            }
+        }
+        complete(&node, &claimed, json!({"failed": failed})).await;
+    }
+    ended(&node, "outgoing", 1_091).await;
+    let counts = (
+        count(&node, "outgoing", "sent").await,
+        count(&node, "outgoing", "failed").await,
+    );
+    assert_eq!(counts, (1_090, 1));
+    let messages = node
+        .all(&format!("/v1/topics/outgoing/messages?sender={}", i64::MAX))
+        .await;
+    let failed: Vec<&Value> = messages.iter().filter(|message| message["state"] == "failed").collect();
+    assert_eq!(failed.len(), 1, "{failed:#?}");
+    let said = failed[0]["error"].as_str().unwrap_or_default();
+    assert!(said.contains("bytes"), "{said}");
+}
+
+/// A topic that goes to a script from now on: what workers have is theirs to end, and what they say still counts.
+#[tokio::test]
+async fn a_topic_leaves_its_queue() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
+    let spec = |takes: &str, name: &str| json!({takes: name, "granularity": "instant", "retry": retry});
+    put_topic(&node, "outgoing", spec("queue", "senders")).await;
+    let messages: Vec<Value> = (0..3).map(|n| due_now(n, json!({}))).collect();
+    send(&node, "outgoing", &messages).await;
+    let held = claim(&node, "60s").await;
+    put_topic(&node, "outgoing", spec("script", "postbox")).await;
+    send(&node, "outgoing", &[due_now(7, json!({}))]).await;
+    eventually("the script to have sent its own", async || {
+        (count(&node, "outgoing", "sent").await == 1).then_some(())
+    })
+    .await;
+    complete(&node, &held, json!({"failed": [ids(&held)[0]]})).await;
+    ended(&node, "outgoing", 4).await;
+    assert_eq!(
+        count(&node, "outgoing", "sent").await,
+        4,
+        "what the worker failed, the script has sent"
+    );
 }

@@ -181,16 +181,15 @@ impl Lane {
                     };
                     self.retries_first = batch.tried.is_empty();
                     let lease = wish.map_or(0, |wish| wish.lease);
-                    match consumer {
-                        Some(Consumer::Script(script)) => {
-                            finish = self.send(&script, &batch, lease).await.map(|finish| Pending {
-                                batch: (!finish.effects.is_empty()).then_some(batch),
-                                finish,
-                                _holding: holding,
-                            });
-                        }
-                        _ => queue::hand_over(&inner, &self.row, &batch, lease).await,
-                    }
+                    let sent = match consumer {
+                        Some(Consumer::Script(script)) => self.send(&script, &batch, lease).await,
+                        _ => queue::hand_over(&inner, &self.row, &self.topic, &batch, lease).await,
+                    };
+                    finish = sent.map(|finish| Pending {
+                        batch: (!finish.effects.is_empty()).then_some(batch),
+                        finish,
+                        _holding: holding,
+                    });
                 }
                 Claimed::Later(millis) => {
                     drop(asking);

@@ -8,11 +8,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::message::address_of;
+use heddle_domain::message::{address_of, queued_bytes};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::topic::Topic;
-use heddle_store::message::{EndedQueueBatch, MessageBatch};
+use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
 use heddle_store::topic::TopicRow;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -22,8 +22,9 @@ use super::lane::{MessageEnd, finish_of, params_of};
 use crate::submit::PARAMS_BYTES_MAX;
 use crate::{Engine, EngineError, Inner, Submission, SubmitError};
 
-/// A batch for a queue is cut so that a run can carry it: half for the payloads, half for what stands around them.
-pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX / 2 - 4 * 1024;
+/// A batch for a queue is cut so that a run's params can carry it: its messages, as they are written there, and the
+/// topic's name around them.
+pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX - 512;
 
 /// The group whose runs carry a topic's batches.
 pub fn group_name(topic: i32) -> String {
@@ -42,8 +43,27 @@ impl Engine {
     }
 }
 
-/// Makes a run of a batch. What cannot be handed over is given back.
-pub(super) async fn hand_over(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch, lease: i64) {
+/// Makes a run of a batch. What cannot be handed over is given back; a message that no run can carry is given up.
+pub(super) async fn hand_over(
+    inner: &Arc<Inner>,
+    row: &TopicRow,
+    topic: &Topic,
+    batch: &MessageBatch,
+    lease: i64,
+) -> Option<Finish> {
+    if let [message] = batch.messages.as_slice()
+        && let bytes = queued_bytes(&message.payload)
+        && bytes > BATCH_BYTES_MAX
+    {
+        // It stands alone because it fits into no batch.
+        let end = MessageEnd::Failed {
+            message: format!("written out for its queue it has {bytes} bytes; at most {BATCH_BYTES_MAX}"),
+            fatal: true,
+            retry_after: None,
+        };
+        let messages = (vec![(message.id, message.bucket)], batch.tried.as_slice());
+        return Some(finish_of(inner, topic, batch.id, batch.day, lease, messages, vec![end]));
+    }
     let run = match submit(inner, row, batch).await {
         Ok(run) => run,
         Err(error) => {
@@ -55,13 +75,14 @@ pub(super) async fn hand_over(inner: &Arc<Inner>, row: &TopicRow, batch: &Messag
                 tracing::warn!(%error, "a batch could not be given back; it is taken over when the lease ends");
             }
             tokio::time::sleep(super::LOOK_EVERY).await;
-            return;
+            return None;
         }
     };
     // Whoever takes the batch over after a failure here finds the run by its key.
     if let Err(error) = inner.store.hand_batch_to_run(batch.id, lease, run.0).await {
         tracing::warn!(%error, batch = %batch.id, "cannot note which run has a batch");
     }
+    None
 }
 
 async fn submit(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch) -> Result<RunId, SubmitError> {

@@ -132,14 +132,13 @@ impl Store {
         Ok(())
     }
 
-    /// Topics with batches that workers of queues have.
+    /// Topics with batches that workers of queues have; also those that go to a script by now.
     pub async fn topics_with_runs(&self) -> Result<Vec<TopicRow>, StoreError> {
         Ok(sqlx::query_as!(
             TopicRow,
             "SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
                FROM heddle.topics t
-              WHERE t.queue IS NOT NULL
-                AND EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = t.id AND b.run IS NOT NULL)
+              WHERE EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = t.id AND b.run IS NOT NULL)
               LIMIT $1",
             TOPICS_MAX
         )
