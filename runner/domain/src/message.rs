@@ -262,10 +262,12 @@ fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time)
         let shown: String = text.chars().take(40).collect();
         format!("`due`: `{shown}` is no RFC 3339 time such as 2026-11-21T08:00:00Z")
     })?;
-    let at = crate::clock::to_micros(at.to_utc());
-    if !crate::schedule::local::YEARS.contains(&chrono::Datelike::year(&at)) {
-        return Err(format!("`due`: the year of {text} cannot be kept"));
-    }
+    // The first year that is written with four digits and no sign; further back nobody could read it.
+    const EARLIEST: Time = match NaiveDate::from_ymd_opt(1, 1, 1) {
+        Some(day) => day.and_time(chrono::NaiveTime::MIN).and_utc(),
+        None => Time::UNIX_EPOCH,
+    };
+    let at = crate::clock::to_micros(at.to_utc()).max(EARLIEST);
     // What is past is due now, and kept with today.
     let day = topic.today(at.max(now));
     not_too_far(day, topic.today(now))?;
@@ -346,6 +348,17 @@ mod tests {
         let past = line("2013-01-01T00:00:00+01:00");
         let read_past = read(&instants, &past, now()).unwrap();
         assert_eq!(read_past.day.to_string(), "2026-11-20", "what is past is due now");
+        for (long_ago, kept) in [
+            ("1066-10-14T09:00:00Z", "1066-10-14T09:00:00Z"),
+            ("0000-01-01T00:00:00+23:59", "0001-01-01T00:00:00Z"),
+        ] {
+            let text = line(long_ago);
+            let read = read(&instants, &text, now()).unwrap();
+            assert_eq!((read.day.to_string().as_str(), read.due_at), ("2026-11-20", kept.parse().ok()));
+        }
+        for never in ["2999-01-01T00:00:00Z", "9999-12-31T23:59:59Z"] {
+            assert!(read(&instants, &line(never), now()).unwrap_err().contains("days ahead"));
+        }
         assert!(read(&instants, &line("2026-11-22"), now()).is_err());
     }
 
