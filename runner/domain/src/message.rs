@@ -354,7 +354,10 @@ mod tests {
         ] {
             let text = line(long_ago);
             let read = read(&instants, &text, now()).unwrap();
-            assert_eq!((read.day.to_string().as_str(), read.due_at), ("2026-11-20", kept.parse().ok()));
+            assert_eq!(
+                (read.day.to_string().as_str(), read.due_at),
+                ("2026-11-20", kept.parse().ok())
+            );
         }
         for never in ["2999-01-01T00:00:00Z", "9999-12-31T23:59:59Z"] {
             assert!(read(&instants, &line(never), now()).unwrap_err().contains("days ahead"));

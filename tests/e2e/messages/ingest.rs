@@ -176,13 +176,26 @@ async fn how_bodies_are_written() {
     let world = World::new().await;
     let node = world.node().await;
     put_topic(&node, "days", json!({"script": "postbox"})).await;
-    put_topic(&node, "instants", json!({"script": "postbox", "granularity": "instant"})).await;
+    put_topic(
+        &node,
+        "instants",
+        json!({"script": "postbox", "granularity": "instant"}),
+    )
+    .await;
     let day = day_ahead(&world, 2).await;
     let good = json!({"sender": 1, "receiver": 2, "due": day});
-    let answer = send_lines(&node, "days", format!("\u{feff}{good}\r\n\r\n{good}\r\n\u{feff}{good}\r\n{good}"))
-        .await
-        .expect_status(200);
-    assert_eq!((&answer["accepted"], &answer["rejected_total"]), (&json!(3), &json!(1)), "{answer:#}");
+    let answer = send_lines(
+        &node,
+        "days",
+        format!("\u{feff}{good}\r\n\r\n{good}\r\n\u{feff}{good}\r\n{good}"),
+    )
+    .await
+    .expect_status(200);
+    assert_eq!(
+        (&answer["accepted"], &answer["rejected_total"]),
+        (&json!(3), &json!(1)),
+        "{answer:#}"
+    );
     assert_eq!(answer["rejected"][0]["line"], 4, "{answer:#}");
     let path = "/v1/topics/days/messages";
     let marked = node.request(Method::POST, path).body(format!("\u{feff}{good}"));
@@ -191,10 +204,16 @@ async fn how_bodies_are_written() {
         let packed = node.request(Method::POST, path).header("content-type", media_type);
         let packed = packed.header("content-encoding", "gzip").body(vec![0x1f, 0x8b, 8, 0]);
         let refused = node.send(packed).await.expect_problem(415, &[]);
-        assert!(refused["detail"].as_str().unwrap_or_default().contains("gzip"), "{refused:#}");
+        assert!(
+            refused["detail"].as_str().unwrap_or_default().contains("gzip"),
+            "{refused:#}"
+        );
     }
     let past = ["0001-01-01T00:00:00Z", "1815-06-18T11:00:00Z", "1969-07-20T20:17:40Z"];
-    let messages: Vec<Value> = past.iter().map(|due| json!({"sender": 1, "receiver": 2, "due": due})).collect();
+    let messages: Vec<Value> = past
+        .iter()
+        .map(|due| json!({"sender": 1, "receiver": 2, "due": due}))
+        .collect();
     send(&node, "instants", &messages).await;
     ended(&node, "instants", 3).await;
     let dues = node.all("/v1/topics/instants/messages").await;

@@ -143,7 +143,7 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
     let store = &request.app.store;
     // An instant that is left out stands for the creation, and goes on doing so.
     let before = store.offer(id).await?;
-    let created_at = before.as_ref().map_or(request.now, |row| row.starts_at);
+    let created_at = before.as_ref().map_or(request.now, |row| row.created_at);
     let template = spec.template.clone();
     let compiled = Offer::compile(spec, created_at);
     let mut faults = Faults::default();
