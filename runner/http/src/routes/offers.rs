@@ -237,7 +237,8 @@ struct OccurrenceView {
 fn parse_cursor(request: &Request) -> Result<Option<(Time, i64)>, Problem> {
     let wrong = || Problem::malformed("`cursor` is what `next_cursor` said");
     let Some(text) = request.cursor() else { return Ok(None) };
-    let (at, offer) = text.split_once('-').ok_or_else(wrong)?;
+    // From the end: what was due before 1970 has a sign.
+    let (at, offer) = text.rsplit_once('-').ok_or_else(wrong)?;
     let at = at
         .parse()
         .ok()
