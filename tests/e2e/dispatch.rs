@@ -454,6 +454,8 @@ async fn refusals() {
     ] {
         node.put("/v1/offers/x", spec).await.expect_problem(422, places);
     }
+    let list = json!({"id": "occurrences", "audience": "gid_a"});
+    node.post("/v1/offers", list).await.expect_problem(422, &["/id"]);
     for id in ["one", "two"] {
         offer(&node, id, json!({"audience": "gid_a", "every": "5m"})).await;
     }

@@ -181,3 +181,34 @@ async fn a_topic_leaves_its_queue() {
         "what the worker failed, the script has sent"
     );
 }
+
+/// What a worker says of a batch as a whole is true of each of its messages: they are tried again, or given up.
+#[tokio::test]
+async fn batches_fail() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 5, "interval": "10ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "retry": retry});
+    put_topic(&node, "outgoing", spec).await;
+    let answer = send(&node, "outgoing", &[due_now(1, json!({})), due_now(2, json!({}))]).await;
+    for fatal in [false, true] {
+        let held = claim(&node, "60s").await;
+        assert_eq!(ids(&held).len(), 2);
+        let path = format!("/v1/claims/{}/fail", held["id"].as_str().unwrap());
+        let body = json!({"token": held["token"], "error": "no line", "fatal": fatal});
+        node.post(&path, body).await.expect_status(200);
+    }
+    ended(&node, "outgoing", 2).await;
+    assert_eq!(count(&node, "outgoing", "failed").await, 2);
+    let path = format!("/v1/topics/outgoing/messages/{}", answer["ids"][0].as_str().unwrap());
+    let found = node.get(&path).await.expect_status(200);
+    assert_eq!(
+        (&found["state"], &found["attempts"]),
+        (&json!("failed"), &json!(2)),
+        "{found:#}"
+    );
+    assert!(
+        found["error"].as_str().unwrap_or_default().contains("no line"),
+        "{found:#}"
+    );
+}

@@ -110,7 +110,12 @@ async fn submit(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch) -> Res
 fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
     if ended.state != RunState::Succeeded.number() {
         let why = ended.error.as_deref().unwrap_or("it ended without success");
-        return vec![MessageEnd::failed(format!("its batch was not done: {why}")); ended.ids.len()];
+        let end = MessageEnd::Failed {
+            message: format!("its batch was not done: {why}"),
+            fatal: ended.fatal,
+            retry_after: None,
+        };
+        return vec![end; ended.ids.len()];
     }
     let output: Value = ended
         .output

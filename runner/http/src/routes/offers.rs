@@ -113,6 +113,8 @@ async fn list(request: Request) -> Outcome {
 async fn create(mut request: Request) -> Outcome {
     let body = request.spec().await?;
     let id = match body.get("id").and_then(Value::as_str) {
+        // Its path is the list's, so nobody could look at it again, or delete it.
+        Some("occurrences") => return Err(Problem::invalid_at("/id", "no offer is called `occurrences`")),
         Some(id) => Name::new(id).map_err(|error| Problem::invalid_at("/id", error.to_string()))?,
         None => {
             let made = heddle_domain::id::uuid_v7(request.now, request.app.chance.bits()).to_string();

@@ -2,6 +2,7 @@
 
 use chrono::NaiveDate;
 use heddle_domain::Time;
+use heddle_domain::state::ErrorKind;
 use uuid::Uuid;
 
 use super::claim::{Tried, read_tried};
@@ -56,6 +57,8 @@ pub struct EndedQueueBatch {
     /// What the worker said.
     pub output: Option<String>,
     pub error: Option<String>,
+    /// The worker said that it is not worth another try.
+    pub fatal: bool,
 }
 
 impl Store {
@@ -152,13 +155,17 @@ impl Store {
             r#"SELECT b.id, b.day, b.ids, b.retries, d.state AS "state?", d.error AS "error?",
                       (SELECT a.output FROM heddle.attempts a
                         WHERE a.run = b.run AND a.task = 0 AND a.item = -1 AND a.output IS NOT NULL
-                        ORDER BY a.attempt DESC LIMIT 1) AS output
+                        ORDER BY a.attempt DESC LIMIT 1) AS output,
+                      coalesce((SELECT a.error_kind = $3 FROM heddle.attempts a
+                                 WHERE a.run = b.run AND a.task = 0 AND a.item = -1
+                                 ORDER BY a.attempt DESC LIMIT 1), false) AS "fatal!"
                  FROM heddle.message_batches b LEFT JOIN heddle.runs_done d ON d.id = b.run
                 WHERE b.topic = $1 AND b.run IS NOT NULL
                   AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = b.run OFFSET 0)
                 LIMIT $2"#,
             topic,
-            ENDED_MAX
+            ENDED_MAX,
+            ErrorKind::Fatal.number()
         )
         .fetch_all(&self.pool)
         .await?;
@@ -172,6 +179,7 @@ impl Store {
                 state: row.state.unwrap_or(-1),
                 output: row.output,
                 error: row.error,
+                fatal: row.fatal,
             });
         }
         Ok(ended)
