@@ -212,3 +212,55 @@ async fn batches_fail() {
         "{found:#}"
     );
 }
+
+/// What is cancelled while its batch waits in the queue is not given to the worker who comes; a batch of which nothing is
+/// left is given to nobody.
+#[tokio::test]
+async fn cancelled_in_the_queue() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "batch": 4, "concurrency": 2, "retry": retry});
+    put_topic(&node, "outgoing", spec).await;
+    let messages: Vec<Value> = (0..8).map(|n| due_now(n, json!({}))).collect();
+    let answer = send(&node, "outgoing", &messages).await;
+    let id = |n: usize| answer["ids"][n].as_str().expect("an id").to_owned();
+    eventually("two batches in the queue", async || {
+        (node.get("/v1/queues/senders").await.body["depth"] == 2).then_some(())
+    })
+    .await;
+    let cancel = async |filter: Value| {
+        let path = "/v1/topics/outgoing/cancel";
+        node.post(path, filter).await.expect_status(200);
+    };
+    cancel(json!({"sender": 1})).await;
+    node.delete(&format!("/v1/topics/outgoing/messages/{}", id(2)))
+        .await
+        .expect_status(409);
+    for sender in 4..8 {
+        cancel(json!({"sender": sender})).await;
+    }
+    let first = claim(&node, "200ms").await;
+    assert_eq!(ids(&first), [id(0), id(3)]);
+    // A worker is lost; the next one is given the same, but for what was cancelled since.
+    cancel(json!({"receiver": 1})).await;
+    let again = claim(&node, "60s").await;
+    assert_eq!((ids(&again), &again["run"]), (vec![id(3)], &first["run"]));
+    complete(&node, &again, json!({"failed": [id(3)]})).await;
+    let last = claim(&node, "60s").await;
+    assert_eq!(ids(&last), [id(3)]);
+    complete(&node, &last, json!(null)).await;
+    ended(&node, "outgoing", 8).await;
+    let counts = (
+        count(&node, "outgoing", "sent").await,
+        count(&node, "outgoing", "cancelled").await,
+    );
+    assert_eq!(counts, (1, 7));
+    let states = node.all("/v1/topics/outgoing/messages").await;
+    let states: Vec<&str> = states.iter().filter_map(|message| message["state"].as_str()).collect();
+    assert_eq!(
+        states.iter().filter(|state| **state == "cancelled").count(),
+        7,
+        "{states:?}"
+    );
+}

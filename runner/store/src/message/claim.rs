@@ -314,6 +314,85 @@ async fn set_aside(
     Ok(())
 }
 
+impl Store {
+    /// What of a batch that waited in a queue a worker is to be given: its messages but for those that were cancelled
+    /// while it waited, which are taken out of it. `None`: there is no such batch (any more).
+    pub async fn cut_queue_batch(&self, topic: i32, batch: Uuid) -> Result<Option<Vec<Uuid>>, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        // Before the topic's lock, which claims of others wait for: next to always there is nothing to be done.
+        let (day, ids) = match held_ids(&mut tx, topic, batch).await? {
+            Some(held) => held,
+            None => return Ok(None),
+        };
+        plan_for_its_day(&mut tx).await?;
+        if !by_ids(&mut tx, topic, day, &ids).await?.iter().any(|entry| entry.1) {
+            return Ok(Some(ids));
+        }
+        tx.rollback().await?;
+        let mut tx = self.pool.begin().await?;
+        if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
+            return Ok(None);
+        }
+        let row = sqlx::query!(
+            "SELECT ids, retries FROM heddle.message_batches WHERE id = $1 AND topic = $2",
+            batch,
+            topic
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let tried = read_tried(row.retries)?;
+        let found = by_ids(&mut tx, topic, day, &row.ids).await?;
+        let stopped: Vec<Uuid> = found.iter().filter(|entry| entry.1).map(|entry| entry.0.id).collect();
+        let kept: Vec<Uuid> = found.iter().filter(|entry| !entry.1).map(|entry| entry.0.id).collect();
+        let tried: Vec<&Tried> = row
+            .ids
+            .iter()
+            .zip(&tried)
+            .filter(|(id, _)| kept.contains(id))
+            .map(|(_, tried)| tried)
+            .collect();
+        super::cancel::record_in(&mut tx, topic, day, &stopped).await?;
+        sqlx::query!(
+            "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
+            batch,
+            &kept,
+            (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default())
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(Some(kept))
+    }
+}
+
+/// The day and the messages of a batch in hand.
+async fn held_ids(
+    connection: &mut PgConnection,
+    topic: i32,
+    batch: Uuid,
+) -> Result<Option<(NaiveDate, Vec<Uuid>)>, StoreError> {
+    let row = sqlx::query!(
+        "SELECT day, ids FROM heddle.message_batches WHERE id = $1 AND topic = $2",
+        batch,
+        topic
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.map(|row| (row.day, row.ids)))
+}
+
+/// What follows in the transaction names a day of messages, and is planned for that day; as `message_lock` does.
+async fn plan_for_its_day(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",
+                  set_config('enable_sort', 'off', true) AS "sort!", set_config('enable_bitmapscan', 'off', true) AS "bitmap!""#
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(())
+}
+
 pub(super) fn read_tried(value: Option<Value>) -> Result<Vec<Tried>, StoreError> {
     value
         .map_or(Ok(Vec::new()), serde_json::from_value)
