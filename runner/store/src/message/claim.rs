@@ -8,6 +8,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::finish::{Finish, Finished, finish_in};
+use super::retry::{claim_retries, set_aside};
 use super::{Plans, day_number, lock_topic};
 use crate::{Store, StoreError};
 
@@ -195,7 +196,7 @@ async fn claim_in(
 
 /// Messages by their ids, in the order of the ids. (Limits in lateral joins hold the planner to one look-up for each:
 /// of a partition that has just grown it knows nothing, and might read all of it.)
-async fn by_ids(
+pub(super) async fn by_ids(
     connection: &mut PgConnection,
     topic: i32,
     day: NaiveDate,
@@ -287,112 +288,6 @@ async fn take_over(connection: &mut PgConnection, wish: &BatchWish, lost: Uuid) 
     }))
 }
 
-/// Makes messages that were in hand due again, by themselves, with what is known of their attempts.
-async fn set_aside(
-    connection: &mut PgConnection,
-    topic: i32,
-    day: NaiveDate,
-    messages: &[HeldMessage],
-    tried: &[Tried],
-) -> Result<(), StoreError> {
-    if messages.is_empty() {
-        return Ok(());
-    }
-    let of = |place: usize| tried.get(place).cloned().unwrap_or_default();
-    sqlx::query!(
-        "INSERT INTO heddle.message_retries (topic, day, bucket, id, attempt, retry, due_at, error)
-         SELECT $1, $2, heddle.message_bucket(f.id), f.id, f.attempt, f.retry, clock_timestamp(), ''
-           FROM UNNEST($3::uuid[], $4::integer[], $5::jsonb[]) AS f (id, attempt, retry)",
-        topic,
-        day,
-        &messages.iter().map(|message| message.id).collect::<Vec<_>>(),
-        &(0..messages.len()).map(|place| of(place).attempt).collect::<Vec<_>>(),
-        &(0..messages.len()).map(|place| of(place).retry).collect::<Vec<_>>()
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-impl Store {
-    /// What of a batch that waited in a queue a worker is to be given: its messages but for those that were cancelled
-    /// while it waited, which are taken out of it. `None`: there is no such batch (any more).
-    pub async fn cut_queue_batch(&self, topic: i32, batch: Uuid) -> Result<Option<Vec<Uuid>>, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        // Before the topic's lock, which claims of others wait for: next to always there is nothing to be done.
-        let (day, ids) = match held_ids(&mut tx, topic, batch).await? {
-            Some(held) => held,
-            None => return Ok(None),
-        };
-        plan_for_its_day(&mut tx).await?;
-        if !by_ids(&mut tx, topic, day, &ids).await?.iter().any(|entry| entry.1) {
-            return Ok(Some(ids));
-        }
-        tx.rollback().await?;
-        let mut tx = self.pool.begin().await?;
-        if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
-            return Ok(None);
-        }
-        let row = sqlx::query!(
-            "SELECT ids, retries FROM heddle.message_batches WHERE id = $1 AND topic = $2",
-            batch,
-            topic
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = row else { return Ok(None) };
-        let tried = read_tried(row.retries)?;
-        let found = by_ids(&mut tx, topic, day, &row.ids).await?;
-        let stopped: Vec<Uuid> = found.iter().filter(|entry| entry.1).map(|entry| entry.0.id).collect();
-        let kept: Vec<Uuid> = found.iter().filter(|entry| !entry.1).map(|entry| entry.0.id).collect();
-        let tried: Vec<&Tried> = row
-            .ids
-            .iter()
-            .zip(&tried)
-            .filter(|(id, _)| kept.contains(id))
-            .map(|(_, tried)| tried)
-            .collect();
-        super::cancel::record_in(&mut tx, topic, day, &stopped).await?;
-        sqlx::query!(
-            "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
-            batch,
-            &kept,
-            (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default())
-        )
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(Some(kept))
-    }
-}
-
-/// The day and the messages of a batch in hand.
-async fn held_ids(
-    connection: &mut PgConnection,
-    topic: i32,
-    batch: Uuid,
-) -> Result<Option<(NaiveDate, Vec<Uuid>)>, StoreError> {
-    let row = sqlx::query!(
-        "SELECT day, ids FROM heddle.message_batches WHERE id = $1 AND topic = $2",
-        batch,
-        topic
-    )
-    .fetch_optional(connection)
-    .await?;
-    Ok(row.map(|row| (row.day, row.ids)))
-}
-
-/// What follows in the transaction names a day of messages, and is planned for that day; as `message_lock` does.
-async fn plan_for_its_day(connection: &mut PgConnection) -> Result<(), StoreError> {
-    sqlx::query!(
-        r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",
-                  set_config('enable_sort', 'off', true) AS "sort!", set_config('enable_bitmapscan', 'off', true) AS "bitmap!""#
-    )
-    .fetch_one(connection)
-    .await?;
-    Ok(())
-}
-
 pub(super) fn read_tried(value: Option<Value>) -> Result<Vec<Tried>, StoreError> {
     value
         .map_or(Ok(Vec::new()), serde_json::from_value)
@@ -402,54 +297,8 @@ pub(super) fn read_tried(value: Option<Value>) -> Result<Vec<Tried>, StoreError>
         })
 }
 
-async fn claim_retries(
-    connection: &mut PgConnection,
-    wish: &BatchWish,
-    day: NaiveDate,
-    limit: i64,
-) -> Result<Claimed, StoreError> {
-    // Batches of what has failed often are small: a message that makes the script trap takes ever fewer along.
-    let rows = sqlx::query_file!("src/sql/message_retries.sql", wish.topic, day, limit)
-        .fetch_all(&mut *connection)
-        .await?;
-    let mut ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-    let mut tried: Vec<Tried> = rows
-        .into_iter()
-        .map(|row| Tried {
-            attempt: row.attempt,
-            retry: row.retry,
-        })
-        .collect();
-    let mut messages: Vec<HeldMessage> = by_ids(connection, wish.topic, day, &ids)
-        .await?
-        .into_iter()
-        .map(|entry| entry.0)
-        .collect();
-    if messages.len() != ids.len() {
-        return Err(StoreError::Unreadable {
-            table: "message_retries",
-            detail: format!("{} messages of {day} are missing", ids.len() - messages.len()),
-        });
-    }
-    // They failed in batches that fitted, and come together here from many of them.
-    let fit = fitting(&messages, wish);
-    messages.truncate(fit);
-    ids.truncate(fit);
-    tried.truncate(fit);
-    sqlx::query!(
-        "DELETE FROM heddle.message_retries r USING UNNEST($3::uuid[]) AS i (id)
-          WHERE r.topic = $1 AND r.day = $2 AND r.bucket = heddle.message_bucket(i.id) AND r.id = i.id",
-        wish.topic,
-        day,
-        &ids
-    )
-    .execute(&mut *connection)
-    .await?;
-    hold(connection, wish, day, messages, tried).await
-}
-
 /// Writes the row that says that a batch is in hand.
-async fn hold(
+pub(super) async fn hold(
     connection: &mut PgConnection,
     wish: &BatchWish,
     day: NaiveDate,
@@ -614,7 +463,7 @@ async fn first_slice(connection: &mut PgConnection, topic: i32) -> Result<Option
 }
 
 /// How many of the messages fit into the bytes, at least one.
-fn fitting(messages: &[HeldMessage], wish: &BatchWish) -> usize {
+pub(super) fn fitting(messages: &[HeldMessage], wish: &BatchWish) -> usize {
     let mut bytes = 0;
     let fit = messages.iter().take_while(|message| {
         bytes += match wish.queued {
