@@ -454,6 +454,8 @@ async fn refusals() {
     ] {
         node.put("/v1/offers/x", spec).await.expect_problem(422, places);
     }
+    let list = json!({"id": "occurrences", "audience": "gid_a"});
+    node.post("/v1/offers", list).await.expect_problem(422, &["/id"]);
     for id in ["one", "two"] {
         offer(&node, id, json!({"audience": "gid_a", "every": "5m"})).await;
     }
@@ -472,6 +474,26 @@ async fn refusals() {
     }
     for uid in ["a", "nobody"] {
         assert_eq!(poll(&node, uid).await.status, 204);
+    }
+    // An instant that is left out is the creation, whatever it was in between.
+    let made = offer(&node, "moved", json!({"audience": "gid_b", "starts_at": "2020-01-01"})).await;
+    let moved = offer(&node, "moved", json!({"audience": "gid_b", "every": "5m"})).await;
+    assert_eq!(
+        (&moved["anchor"], &moved["created_at"]),
+        (&made["created_at"], &made["created_at"])
+    );
+    // What no offer could be is no task either.
+    for (audience, place) in [
+        (
+            json!({"audience": "gid_a", "dispatch_times": "each", "mode": "repeat"}),
+            "mode",
+        ),
+        (json!({"audience": "gid_{{ params"}), "audience"),
+        (json!({"audience": format!("gid_{}", "x".repeat(252))}), "audience"),
+    ] {
+        let tasks = json!({"tasks": {"ask": {"audience": audience}}});
+        let pointer = format!("/tasks/ask/audience/{place}");
+        node.refused_group("asks", tasks).await.expect_problem(422, &[&pointer]);
     }
 }
 
@@ -536,6 +558,45 @@ async fn audience_tasks() {
     })
     .await
     .expect("an answer");
+}
+
+/// A new attempt of an audience task goes on with the stock of the last one: what is completed or held counts, and who
+/// has completed it is not asked again.
+#[tokio::test]
+async fn attempts_of_audience_tasks_share_their_stock() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let node = &nodes[0];
+    members(node, "gid_g", &users(5)).await;
+    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
+    let ask = json!({"audience": {"audience": "gid_g", "dispatch_times": 3}, "retry": retry});
+    node.put_group("ask", json!({"tasks": {"ask": ask}})).await;
+    let run = node.start("ask", json!({})).await;
+    let mut held = Vec::new();
+    for uid in ["u0", "u1", "u2"] {
+        let path = format!("/v1/dispatch/{uid}/next");
+        held.push(node.post(&path, json!({"wait": "20s"})).await.expect_status(200));
+    }
+    finish(node, &held[0], "completed", json!(0)).await.expect_status(200);
+    finish(node, &held[1], "failed", json!(1)).await.expect_status(200);
+    // It comes back with the next attempt, for the one who failed, and with the same stock.
+    let again = node
+        .post("/v1/dispatch/u1/next", json!({"wait": "20s"}))
+        .await
+        .expect_status(200);
+    assert_eq!(again["occurrence"], held[1]["occurrence"]);
+    assert_eq!(node.attempts(&run, "ask").await.len(), 2);
+    for node in &nodes {
+        for uid in ["u0", "u3", "u4"] {
+            assert_eq!(poll(node, uid).await.status, 204, "{uid} is given what is used up");
+        }
+    }
+    finish(node, &held[2], "completed", json!(2)).await.expect_status(200);
+    finish(node, &again, "completed", json!(1)).await.expect_status(200);
+    let ended = node.ended(&run).await;
+    assert_eq!(task(&ended, "ask")["output"], json!([0, 2, 1]), "{ended:#}");
+    let occurrences = node.all("/v1/offers/occurrences?audience=gid_g").await;
+    assert!(occurrences.len() <= 1, "{occurrences:#?}");
 }
 
 /// What the clock on the wall says: offers are due by it.

@@ -203,6 +203,11 @@ async fn views() {
         (4, 1),
         "{names:?}"
     );
+    // Pages go on wherever they end, before 1970 too.
+    let spec = json!({"audience": "gid_old", "anchor": "1969-12-31T00:00:00Z", "every": "1h"});
+    node.put("/v1/offers/old", spec).await.expect_status(201);
+    let old = "/v1/offers/occurrences?offer=old&from=1969-12-31T00:00:00Z&to=1970-01-01T23:00:00Z&limit=5";
+    assert_eq!(node.all(old).await.len(), 48);
     let mut ids = Vec::new();
     for (uid, status) in [("b", "completed"), ("c", "failed")] {
         let path = format!("/v1/dispatch/{uid}/next");

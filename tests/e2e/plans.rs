@@ -112,3 +112,94 @@ async fn statements_reach_their_rows_by_key_whatever_the_statistics_say() {
     assert!(looked_at > 80, "only {looked_at} statements");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// What polls and takes read of assignments does not grow with what others were given, also while the planner believes
+/// that nobody was given anything: a partition that was last analysed while it was empty, as tomorrow's is at midnight.
+#[tokio::test]
+async fn polls_read_what_is_their_users() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    sql.batch_execute(
+        "SET search_path = public;
+         DO $$
+         DECLARE partition regclass;
+         BEGIN
+             FOR partition IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'heddle.assignments'::regclass LOOP
+                 EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', partition);
+             END LOOP;
+         END $$;
+         ALTER TABLE heddle.holds SET (autovacuum_enabled = off);
+         ALTER TABLE heddle.members SET (autovacuum_enabled = off);
+         ANALYZE heddle.assignments; ANALYZE heddle.holds; ANALYZE heddle.members;
+         INSERT INTO heddle.audiences (name, created_at, updated_at) VALUES ('gid_g', now(), now());
+         INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed, enabled, spec,
+                                    created_at, updated_at)
+              VALUES ('o', 'gid_g', 1, 1, now() - interval '10 hours', 1000000, false, false, true, '{}', now(), now());
+         INSERT INTO heddle.offer_versions (offer_id, version, params) SELECT id, 1, '{}' FROM heddle.offers;
+         INSERT INTO heddle.members (audience, uid) SELECT 'gid_g', 'u' || n FROM generate_series(0, 4999) AS n;
+         INSERT INTO heddle.assignments (id, offer_id, version, uid, audience, occurrence, state, assigned_at, finished_at)
+              SELECT (left(heddle.uuid_floor(now())::text, 24) || lpad(to_hex(n), 12, '0'))::uuid, o.id, 1,
+                     'u' || n % 5000, 'gid_g', now() - interval '10 hours' + n / 5000 * interval '1 hour', 1, now(), now()
+                FROM generate_series(0, 49999) AS n, heddle.offers o;
+         INSERT INTO heddle.holds (uid, id, offer_id, version, audience, occurrence, assigned_at)
+              SELECT 'u' || n, (left(heddle.uuid_floor(now())::text, 24) || lpad(to_hex(n + 100000), 12, '0'))::uuid, o.id, 1,
+                     'gid_g', now() - interval '9 hours', now()
+                FROM generate_series(0, 99) AS n, heddle.offers o;
+         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off",
+    )
+    .await
+    .expect("a day's assignments");
+    const USERS: u64 = 100;
+    let values = sql
+        .query_one(
+            "SELECT quote_literal(array_agg(uid)::text), quote_literal(array_agg(id)::text),
+                    quote_literal((now() - interval '12 hours')::text),
+                    quote_literal(heddle.uuid_floor(now() - interval '12 hours')::text),
+                    quote_literal(heddle.uuid_floor(now() + interval '1 hour')::text)
+               FROM heddle.holds",
+            &[],
+        )
+        .await
+        .expect("who polls");
+    let [uids, ids, reach, first, end]: [String; 5] = std::array::from_fn(|place| values.get(place));
+    let look = include_str!("../../runner/store/src/sql/look.sql");
+    let give = include_str!("../../runner/store/src/sql/give.sql");
+    sql.batch_execute(&format!(
+        "PREPARE look (text[], timestamptz, uuid, uuid) AS {look};
+         PREPARE give (uuid[], bigint, uuid, uuid) AS {give}"
+    ))
+    .await
+    .expect("the statements");
+    // As `Store::take` begins.
+    let take = "BEGIN; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
+    for (begin, execute) in [
+        ("BEGIN", format!("look ({uids}, {reach}, {first}, {end})")),
+        (take, format!("give ({ids}, 43200000000, {first}, {end})")),
+    ] {
+        for plans in ["force_generic_plan", "force_custom_plan"] {
+            sql.batch_execute(&format!("{begin}; SET LOCAL plan_cache_mode = {plans}"))
+                .await
+                .expect("a transaction");
+            let lines = sql
+                .simple_query(&format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT json) EXECUTE {execute}"))
+                .await
+                .expect("a plan");
+            sql.batch_execute("ROLLBACK").await.expect("rolled back");
+            let text: String = lines
+                .iter()
+                .filter_map(|line| match line {
+                    SimpleQueryMessage::Row(row) => row.get(0),
+                    _ => None,
+                })
+                .collect();
+            let plan: Value = serde_json::from_str(&text).expect("a plan");
+            let pages = |key: &str| plan[0]["Plan"][key].as_u64().unwrap_or(0);
+            let pages = pages("Shared Hit Blocks") + pages("Shared Read Blocks");
+            // Some thirty for each: by everybody's ids it would be more than two hundred.
+            assert!(
+                pages > USERS && pages < 60 * USERS,
+                "{pages} pages with {plans}\n{text}"
+            );
+        }
+    }
+}

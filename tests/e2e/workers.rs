@@ -67,6 +67,11 @@ async fn the_example_in_rust() {
 }
 
 #[tokio::test]
+async fn the_example_in_rust_as_a_service() {
+    works_and_stops(&[RUST_WORKER], |worker| worker.terminate()).await;
+}
+
+#[tokio::test]
 async fn the_example_in_python() {
     if Command::new("python3").arg("--version").output().is_err() {
         eprintln!("there is no python3 here: the Python example was not run");

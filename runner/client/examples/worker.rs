@@ -4,8 +4,8 @@
 //! cargo run -p heddle-client --example worker -- http://127.0.0.1:8080 approvals 4
 //! ```
 //!
-//! A token, where one is needed, stands in `HEDDLE_TOKEN`. Ctrl-C stops it gracefully; `kill -9` does not, and then the
-//! server hands out again what it held as soon as the leases run out.
+//! A token, where one is needed, stands in `HEDDLE_TOKEN`. Ctrl-C and SIGTERM stop it gracefully; `kill -9` does not, and
+//! then the server hands out again what it held as soon as the leases run out.
 
 use std::time::Duration;
 
@@ -25,6 +25,23 @@ async fn work(claim: Claim) -> Outcome {
     }
 }
 
+/// Ctrl-C; or SIGTERM, which is what service managers send.
+async fn told_to_stop() {
+    #[cfg(unix)]
+    let terminated = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut signals) => drop(signals.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
+}
+
 #[tokio::main]
 async fn main() -> Result<(), heddle_client::Error> {
     let mut arguments = std::env::args().skip(1);
@@ -37,8 +54,7 @@ async fn main() -> Result<(), heddle_client::Error> {
     let worker = Worker::new(client, queue, name)
         .concurrency(concurrency)
         .lease(Duration::from_secs(3));
-    let stop = async { drop(tokio::signal::ctrl_c().await) };
-    let report = worker.run(stop, work).await?;
+    let report = worker.run(told_to_stop(), work).await?;
     println!("stopped: {report:?}");
     Ok(())
 }

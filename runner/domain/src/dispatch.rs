@@ -29,6 +29,9 @@ const AUDIENCE_CHARS_MAX: usize = 255;
 /// The longest user id, in characters.
 const UID_CHARS_MAX: usize = 250;
 
+/// Why there is no offer of that stock and mode.
+pub(crate) const EACH_ONCE: &str = "`each` gives every member the offer once; it does not go with `repeat`";
+
 /// How an offer comes to be due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -368,10 +371,7 @@ impl Offer {
             Some(1)
         });
         if stock.is_none() && spec.mode == Mode::Repeat {
-            faults.add(
-                "/mode",
-                "`each` gives every member the offer once; it does not go with `repeat`",
-            );
+            faults.add("/mode", EACH_ONCE);
         }
         if spec.max_hold.is_some_and(Span::is_zero) {
             faults.add("/max_hold", "`max_hold` is longer than zero");

@@ -27,6 +27,17 @@ const PAYLOAD_DEPTH_MAX: usize = 100;
 /// How many bytes a line may have besides its payload.
 pub const LINE_EXTRA_BYTES_MAX: usize = 4 * 1024;
 
+/// What the params of a queue's batch say of a message besides its payload, in bytes: `{"id":"36 characters",
+/// "sender":19,"receiver":19,"due":"27","payload":},`.
+const QUEUED_FRAME_BYTES: usize = 153;
+
+/// How many bytes a message takes of the params of the run that hands it to a queue. The payload is written anew there, and
+/// may be several times as long as it came: `1e15` is written out.
+pub fn queued_bytes(payload: &str) -> usize {
+    let written = serde_json::from_str::<serde_json::Value>(payload).map_or(0, |value| value.to_string().len());
+    QUEUED_FRAME_BYTES + written.max(payload.len())
+}
+
 /// The bucket of a sender.
 pub fn bucket_of(sender: i64) -> i16 {
     (sender % BUCKETS) as i16
@@ -251,10 +262,12 @@ fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time)
         let shown: String = text.chars().take(40).collect();
         format!("`due`: `{shown}` is no RFC 3339 time such as 2026-11-21T08:00:00Z")
     })?;
-    let at = crate::clock::to_micros(at.to_utc());
-    if !crate::schedule::local::YEARS.contains(&chrono::Datelike::year(&at)) {
-        return Err(format!("`due`: the year of {text} cannot be kept"));
-    }
+    // The first year that is written with four digits and no sign; further back nobody could read it.
+    const EARLIEST: Time = match NaiveDate::from_ymd_opt(1, 1, 1) {
+        Some(day) => day.and_time(chrono::NaiveTime::MIN).and_utc(),
+        None => Time::UNIX_EPOCH,
+    };
+    let at = crate::clock::to_micros(at.to_utc()).max(EARLIEST);
     // What is past is due now, and kept with today.
     let day = topic.today(at.max(now));
     not_too_far(day, topic.today(now))?;
@@ -292,6 +305,15 @@ mod tests {
     }
 
     #[test]
+    fn messages_are_weighed_as_queues_get_them() {
+        let id = Uuid::max();
+        let due = "2026-11-21T08:00:00.000000Z";
+        let framed = json!({"id": id, "sender": i64::MAX, "receiver": i64::MAX, "due": due, "payload": [1e15, "a"]});
+        assert_eq!(queued_bytes("[1e15,\"a\"]"), framed.to_string().len() + 1);
+        assert_eq!(queued_bytes("{\"a\":  1}"), 153 + 9);
+    }
+
+    #[test]
     fn an_id_tells_its_address_and_keeps_the_order() {
         let day: NaiveDate = "2026-11-21".parse().unwrap();
         let id = message_id(now(), 0xab_cdef_0123, day, 9_999);
@@ -326,6 +348,20 @@ mod tests {
         let past = line("2013-01-01T00:00:00+01:00");
         let read_past = read(&instants, &past, now()).unwrap();
         assert_eq!(read_past.day.to_string(), "2026-11-20", "what is past is due now");
+        for (long_ago, kept) in [
+            ("1066-10-14T09:00:00Z", "1066-10-14T09:00:00Z"),
+            ("0000-01-01T00:00:00+23:59", "0001-01-01T00:00:00Z"),
+        ] {
+            let text = line(long_ago);
+            let read = read(&instants, &text, now()).unwrap();
+            assert_eq!(
+                (read.day.to_string().as_str(), read.due_at),
+                ("2026-11-20", kept.parse().ok())
+            );
+        }
+        for never in ["2999-01-01T00:00:00Z", "9999-12-31T23:59:59Z"] {
+            assert!(read(&instants, &line(never), now()).unwrap_err().contains("days ahead"));
+        }
         assert!(read(&instants, &line("2026-11-22"), now()).is_err());
     }
 

@@ -283,6 +283,16 @@ pub enum NotifyEvent {
     QueueStalled,
 }
 
+/// How many tags a task asks for, or a worker carries, at most.
+pub const TAGS_MAX: usize = 64;
+/// How many characters a tag has at most.
+pub const TAG_CHARS_MAX: usize = 100;
+
+/// Whether a worker may carry this as a tag; a task that asked for anything else would wait for ever.
+pub fn is_tag(text: &str) -> bool {
+    !text.is_empty() && text.chars().count() <= TAG_CHARS_MAX && !text.chars().any(char::is_control)
+}
+
 /// A task; exactly one of `script`, `queue`, `http`, `audience`, `group`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -200,8 +200,22 @@ impl Request {
         Ok(accepts || self.flag("follow", false)?)
     }
 
+    /// Refuses a body that is compressed: to read it as it is would only say that it is no UTF-8.
+    pub fn is_plain(&self) -> Result<(), Problem> {
+        let codings = self.headers.get_all(header::CONTENT_ENCODING).iter();
+        let mut codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(','));
+        match codings.find(|coding| !matches!(coding.trim(), "" | "identity")) {
+            None => Ok(()),
+            Some(coding) => Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                format!("the body is encoded as `{}`; send it as it is", coding.trim()),
+            )),
+        }
+    }
+
     /// The body, at most `bytes_max` of it, in bounded time.
     pub async fn bytes(&mut self, bytes_max: usize) -> Result<Bytes, Problem> {
+        self.is_plain()?;
         let announced = self
             .headers
             .get(header::CONTENT_LENGTH)

@@ -166,11 +166,17 @@ impl Effects {
         if !is_json_object(&params) {
             return Err("`params` of an enqueued run must be a JSON object".into());
         }
+        // As over HTTP: Postgres cannot keep it, and would refuse all that is committed with it.
+        if params.contains("\\u0000") && serde_json::from_str(&params).is_ok_and(|params| has_nul(&params)) {
+            return Err("`params` of an enqueued run have the character U+0000, which cannot be kept".into());
+        }
         if key
             .as_ref()
-            .is_some_and(|key| key.is_empty() || key.len() > MAX_RUN_KEY_BYTES)
+            .is_some_and(|key| key.is_empty() || key.len() > MAX_RUN_KEY_BYTES || key.contains('\0'))
         {
-            return Err(format!("the key of an enqueued run has 1 to {MAX_RUN_KEY_BYTES} bytes"));
+            return Err(format!(
+                "the key of an enqueued run has 1 to {MAX_RUN_KEY_BYTES} bytes, none of them zero"
+            ));
         }
         self.push(Effect::Enqueue { group, params, key })
     }
@@ -185,6 +191,8 @@ impl Effects {
         if body.len() > MAX_BODY_BYTES {
             return Err(format!("a notification's body has at most {MAX_BODY_BYTES} bytes"));
         }
+        // As in logs: people can do without it, and nothing could be committed with it.
+        let (subject, body) = (subject.replace('\0', "\u{fffd}"), body.replace('\0', "\u{fffd}"));
         self.push(Effect::Notify { channel, subject, body })
     }
 
@@ -246,6 +254,16 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
         .map_err(|error| format!("{what} `{name}`: {error}"))
 }
 
+fn has_nul(value: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(has_nul),
+        Value::Object(fields) => fields.iter().any(|(key, value)| key.contains('\0') || has_nul(value)),
+        _ => false,
+    }
+}
+
 pub(crate) fn is_json_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && crate::run::check_json(text).is_ok()
 }
@@ -279,6 +297,21 @@ mod tests {
         assert!(effects.set("k".into(), "nonsense".into()).is_err());
         assert!(effects.enqueue("g".into(), "[]".into(), None).is_err());
         assert!(effects.enqueue("not a name".into(), "{}".into(), None).is_err());
+        for (params, key, good) in [
+            (r#"{"a": "\u0000"}"#, None, false),
+            (r#"{"a": [{"\u0000": 1}]}"#, None, false),
+            (r#"{"a": "\\u0000"}"#, None, true),
+            ("{}", Some("k\0"), false),
+            ("{}", Some("k"), true),
+        ] {
+            let done = effects.enqueue("g".into(), params.into(), key.map(str::to_owned));
+            assert_eq!(done.is_ok(), good, "{params} {key:?} {done:?}");
+        }
+        effects.notify("c".into(), "a\0".into(), "b\0".into()).unwrap();
+        let effects_so_far = effects.list.last().cloned();
+        assert!(matches!(effects_so_far, Some(Effect::Notify { subject, body, .. })
+            if subject == "a\u{fffd}" && body == "b\u{fffd}"));
+        let mut effects = Effects::default();
         for _ in 0..MAX_EFFECTS {
             effects.set("k".into(), "1".into()).unwrap();
         }

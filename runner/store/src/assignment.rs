@@ -38,6 +38,9 @@ pub const BATCH_MAX: usize = 512;
 /// How many returns of stock are announced at a time.
 const RETURNS_MAX: i64 = 10_000;
 
+/// How a take begins: `give.sql` says why its plans may neither sort nor collect.
+const BEGIN_TAKE: &str = "BEGIN; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
+
 /// An assignment with all that the API says of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AssignmentRow {
@@ -211,7 +214,7 @@ impl Store {
                 proposals.iter().map(|$row| $value).collect::<Vec<_>>()
             };
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.pool.begin_with(BEGIN_TAKE).await?;
         let held = sqlx::query_file_scalar!(
             "src/sql/hold_users.sql",
             &column!(row => row.uid.clone()),

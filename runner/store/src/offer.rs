@@ -435,10 +435,12 @@ impl Store {
         if !handed {
             return Ok(false);
         }
+        // The instant stays the first attempt's: stock is counted, and users have had it, by that occurrence.
         let opened = sqlx::query!(
             "UPDATE heddle.offers
                 SET version = version + 1, enabled = true, attempt = $4, overdue_at = $5, updated_at = $6, stock = $7,
-                    audience = $8, repeats = $9, max_hold = $10, spec = $11
+                    audience = $8, repeats = $9, max_hold = $10,
+                    spec = $11::jsonb || jsonb_build_object('starts_at', spec -> 'starts_at')
               WHERE run = $1 AND task = $2 AND item = $3 AND deleted_at IS NULL
              RETURNING id, version",
             run,

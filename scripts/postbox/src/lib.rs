@@ -10,7 +10,7 @@ use heddle::{Failure, Message, json, sql};
 #[heddle::data]
 struct Wish {
     /// `fail`, `fatal`, `skip`; of the whole batch `trap`, `short` (an outcome too few), `refuse`; `wait`; `enqueue` (a
-    /// run of the group `posted`).
+    /// run of the group `posted`, under the key `key`, or the message's id).
     #[serde(default, rename = "do")]
     what: Option<String>,
     /// From this attempt on, nothing special.
@@ -19,6 +19,9 @@ struct Wish {
     /// How long to `wait`.
     #[serde(default)]
     ms: Option<u64>,
+    /// The key of what it enqueues.
+    #[serde(default)]
+    key: Option<String>,
 }
 
 const KEEP: &str = "insert into postbox (id, sender, receiver, due, attempt, batch) \
@@ -55,7 +58,8 @@ fn handle(topic: &str, batch: Vec<Message>) -> Result<Vec<Result<(), Failure>>, 
                 Ok(())
             }
             Some("enqueue") => {
-                heddle::enqueue("posted", &json!({}), Some(&message.id))?;
+                let key = wish.key.as_deref().unwrap_or(&message.id);
+                heddle::enqueue("posted", &json!({}), Some(key))?;
                 Ok(())
             }
             Some("wait") => {

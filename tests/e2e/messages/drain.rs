@@ -292,6 +292,25 @@ async fn what_a_consumer_enqueues() {
     assert_eq!(node.all("/v1/runs?group=posted").await.len(), 3);
 }
 
+/// What a consumer writes and nobody can keep fails its own batch, and holds up nothing behind it.
+#[tokio::test]
+async fn what_nobody_can_keep() {
+    let world = World::new().await;
+    let node = world.node().await;
+    put_topic(&node, "poster", json!({"script": "postbox", "granularity": "instant"})).await;
+    node.put_group("posted", crate::one(json!({"script": "hello"}))).await;
+    for (place, key) in ["a\0b", "a".repeat(600).as_str(), "sound"].into_iter().enumerate() {
+        send(&node, "poster", &[due_now(1, json!({"do": "enqueue", "key": key}))]).await;
+        ended(&node, "poster", place as i64 + 1).await;
+    }
+    let counts = (
+        count(&node, "poster", "failed").await,
+        count(&node, "poster", "sent").await,
+    );
+    assert_eq!(counts, (2, 1));
+    assert_eq!(node.all("/v1/runs?group=posted").await.len(), 1);
+}
+
 /// A topic sends no more than its rate, and has no more batches in hand than its concurrency.
 #[tokio::test]
 async fn within_bounds() {

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::{day_ahead, only_day, put_topic, send};
+use super::{day_ahead, ended, only_day, put_topic, send};
 
-async fn send_lines(node: &Node, topic: &str, lines: impl Into<reqwest::Body>) -> heddle_tests::Reply {
+pub(super) async fn send_lines(node: &Node, topic: &str, lines: impl Into<reqwest::Body>) -> heddle_tests::Reply {
     let request = node
         .request(Method::POST, &format!("/v1/topics/{topic}/messages"))
         .header("content-type", "application/x-ndjson")
@@ -167,6 +167,58 @@ async fn what_is_wrong_is_said() {
     );
     assert_eq!(answer["rejected"].as_array().unwrap().len(), 1_000);
     assert_eq!(only_day(&node, "days").await.1["total"], 4);
+}
+
+/// What editors and shells make of lines is read: a mark of the byte order, carriage returns, a last line without an end.
+/// What is compressed is refused as such; an instant that is past is due now, however long ago.
+#[tokio::test]
+async fn how_bodies_are_written() {
+    let world = World::new().await;
+    let node = world.node().await;
+    put_topic(&node, "days", json!({"script": "postbox"})).await;
+    put_topic(
+        &node,
+        "instants",
+        json!({"script": "postbox", "granularity": "instant"}),
+    )
+    .await;
+    let day = day_ahead(&world, 2).await;
+    let good = json!({"sender": 1, "receiver": 2, "due": day});
+    let answer = send_lines(
+        &node,
+        "days",
+        format!("\u{feff}{good}\r\n\r\n{good}\r\n\u{feff}{good}\r\n{good}"),
+    )
+    .await
+    .expect_status(200);
+    assert_eq!(
+        (&answer["accepted"], &answer["rejected_total"]),
+        (&json!(3), &json!(1)),
+        "{answer:#}"
+    );
+    assert_eq!(answer["rejected"][0]["line"], 4, "{answer:#}");
+    let path = "/v1/topics/days/messages";
+    let marked = node.request(Method::POST, path).body(format!("\u{feff}{good}"));
+    assert_eq!(node.send(marked).await.expect_status(200)["accepted"], 1);
+    for media_type in ["application/json", "application/x-ndjson"] {
+        let packed = node.request(Method::POST, path).header("content-type", media_type);
+        let packed = packed.header("content-encoding", "gzip").body(vec![0x1f, 0x8b, 8, 0]);
+        let refused = node.send(packed).await.expect_problem(415, &[]);
+        assert!(
+            refused["detail"].as_str().unwrap_or_default().contains("gzip"),
+            "{refused:#}"
+        );
+    }
+    let past = ["0001-01-01T00:00:00Z", "1815-06-18T11:00:00Z", "1969-07-20T20:17:40Z"];
+    let messages: Vec<Value> = past
+        .iter()
+        .map(|due| json!({"sender": 1, "receiver": 2, "due": due}))
+        .collect();
+    send(&node, "instants", &messages).await;
+    ended(&node, "instants", 3).await;
+    let dues = node.all("/v1/topics/instants/messages").await;
+    let dues: Vec<&str> = dues.iter().filter_map(|message| message["due"].as_str()).collect();
+    assert_eq!(dues, past.map(|due| due.replace('Z', ".000000Z")));
 }
 
 /// A key stands for one message within its day, whoever sends it, and however often.

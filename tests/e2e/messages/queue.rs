@@ -3,6 +3,7 @@
 use heddle_tests::{Node, World, eventually};
 use serde_json::{Value, json};
 
+use super::ingest::send_lines;
 use super::{count, due_now, ended, put_topic, send};
 
 async fn claim(node: &Node, lease: &str) -> Value {
@@ -101,4 +102,165 @@ async fn workers_and_nodes_are_lost() {
         count(&nodes[1], "outgoing", "failed").await,
     );
     assert_eq!(counts, (9, 1), "without retries, what failed is given up");
+}
+
+/// A batch is what a run's params can carry, whatever stands around the payloads, however long they are once they are
+/// written out, and although retries come together from many batches. What no run can carry fails alone.
+#[tokio::test]
+async fn batches_are_cut_for_their_runs() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "retry": retry, "max_payload": "128KiB"});
+    put_topic(&node, "outgoing", spec).await;
+    let due = "2013-07-01T00:00:00Z";
+    let line = |n: i64, payload: &str| {
+        let id = i64::MAX - n;
+        format!("{{\"sender\":{id},\"receiver\":{id},\"due\":\"{due}\",\"payload\":{payload}}}\n")
+    };
+    let mut lines: String = (0..1_000)
+        .map(|n| line(n, &format!("\"{}\"", "x".repeat(118))))
+        .collect();
+    let numbers = |count: usize| format!("[{}]", vec!["1e15"; count].join(","));
+    lines.extend((0..30).map(|n| line(n, &numbers(1_500))));
+    lines.extend((0..60).map(|n| line(n, &format!("\"{}\"", "y".repeat(8_000)))));
+    lines.push_str(&line(0, &numbers(25_000)));
+    let answer = send_lines(&node, "outgoing", lines).await.expect_status(200);
+    assert_eq!(answer["accepted"], 1_091, "{answer:#}");
+    // Everything fails once, and comes again.
+    let mut tried: std::collections::HashMap<String, u32> = std::collections::HashMap::new();
+    while tried.len() < 1_090 || tried.values().any(|times| *times < 2) {
+        let claimed = claim(&node, "30s").await;
+        let mut failed = Vec::new();
+        for id in ids(&claimed) {
+            let times = tried.entry(id.clone()).or_default();
+            *times += 1;
+            if *times == 1 {
+                failed.push(id);
+            }
+        }
+        complete(&node, &claimed, json!({"failed": failed})).await;
+    }
+    ended(&node, "outgoing", 1_091).await;
+    let counts = (
+        count(&node, "outgoing", "sent").await,
+        count(&node, "outgoing", "failed").await,
+    );
+    assert_eq!(counts, (1_090, 1));
+    let messages = node
+        .all(&format!("/v1/topics/outgoing/messages?sender={}", i64::MAX))
+        .await;
+    let failed: Vec<&Value> = messages.iter().filter(|message| message["state"] == "failed").collect();
+    assert_eq!(failed.len(), 1, "{failed:#?}");
+    let said = failed[0]["error"].as_str().unwrap_or_default();
+    assert!(said.contains("bytes"), "{said}");
+}
+
+/// A topic that goes to a script from now on: what workers have is theirs to end, and what they say still counts.
+#[tokio::test]
+async fn a_topic_leaves_its_queue() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
+    let spec = |takes: &str, name: &str| json!({takes: name, "granularity": "instant", "retry": retry});
+    put_topic(&node, "outgoing", spec("queue", "senders")).await;
+    let messages: Vec<Value> = (0..3).map(|n| due_now(n, json!({}))).collect();
+    send(&node, "outgoing", &messages).await;
+    let held = claim(&node, "60s").await;
+    put_topic(&node, "outgoing", spec("script", "postbox")).await;
+    send(&node, "outgoing", &[due_now(7, json!({}))]).await;
+    eventually("the script to have sent its own", async || {
+        (count(&node, "outgoing", "sent").await == 1).then_some(())
+    })
+    .await;
+    complete(&node, &held, json!({"failed": [ids(&held)[0]]})).await;
+    ended(&node, "outgoing", 4).await;
+    assert_eq!(
+        count(&node, "outgoing", "sent").await,
+        4,
+        "what the worker failed, the script has sent"
+    );
+}
+
+/// What a worker says of a batch as a whole is true of each of its messages: they are tried again, or given up.
+#[tokio::test]
+async fn batches_fail() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 5, "interval": "10ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "retry": retry});
+    put_topic(&node, "outgoing", spec).await;
+    let answer = send(&node, "outgoing", &[due_now(1, json!({})), due_now(2, json!({}))]).await;
+    for fatal in [false, true] {
+        let held = claim(&node, "60s").await;
+        assert_eq!(ids(&held).len(), 2);
+        let path = format!("/v1/claims/{}/fail", held["id"].as_str().unwrap());
+        let body = json!({"token": held["token"], "error": "no line", "fatal": fatal});
+        node.post(&path, body).await.expect_status(200);
+    }
+    ended(&node, "outgoing", 2).await;
+    assert_eq!(count(&node, "outgoing", "failed").await, 2);
+    let path = format!("/v1/topics/outgoing/messages/{}", answer["ids"][0].as_str().unwrap());
+    let found = node.get(&path).await.expect_status(200);
+    assert_eq!(
+        (&found["state"], &found["attempts"]),
+        (&json!("failed"), &json!(2)),
+        "{found:#}"
+    );
+    assert!(
+        found["error"].as_str().unwrap_or_default().contains("no line"),
+        "{found:#}"
+    );
+}
+
+/// What is cancelled while its batch waits in the queue is not given to the worker who comes; a batch of which nothing is
+/// left is given to nobody.
+#[tokio::test]
+async fn cancelled_in_the_queue() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "batch": 4, "concurrency": 2, "retry": retry});
+    put_topic(&node, "outgoing", spec).await;
+    let messages: Vec<Value> = (0..8).map(|n| due_now(n, json!({}))).collect();
+    let answer = send(&node, "outgoing", &messages).await;
+    let id = |n: usize| answer["ids"][n].as_str().expect("an id").to_owned();
+    eventually("two batches in the queue", async || {
+        (node.get("/v1/queues/senders").await.body["depth"] == 2).then_some(())
+    })
+    .await;
+    let cancel = async |filter: Value| {
+        let path = "/v1/topics/outgoing/cancel";
+        node.post(path, filter).await.expect_status(200);
+    };
+    cancel(json!({"sender": 1})).await;
+    node.delete(&format!("/v1/topics/outgoing/messages/{}", id(2)))
+        .await
+        .expect_status(409);
+    for sender in 4..8 {
+        cancel(json!({"sender": sender})).await;
+    }
+    let first = claim(&node, "200ms").await;
+    assert_eq!(ids(&first), [id(0), id(3)]);
+    // A worker is lost; the next one is given the same, but for what was cancelled since.
+    cancel(json!({"receiver": 1})).await;
+    let again = claim(&node, "60s").await;
+    assert_eq!((ids(&again), &again["run"]), (vec![id(3)], &first["run"]));
+    complete(&node, &again, json!({"failed": [id(3)]})).await;
+    let last = claim(&node, "60s").await;
+    assert_eq!(ids(&last), [id(3)]);
+    complete(&node, &last, json!(null)).await;
+    ended(&node, "outgoing", 8).await;
+    let counts = (
+        count(&node, "outgoing", "sent").await,
+        count(&node, "outgoing", "cancelled").await,
+    );
+    assert_eq!(counts, (1, 7));
+    let states = node.all("/v1/topics/outgoing/messages").await;
+    let states: Vec<&str> = states.iter().filter_map(|message| message["state"].as_str()).collect();
+    assert_eq!(
+        states.iter().filter(|state| **state == "cancelled").count(),
+        7,
+        "{states:?}"
+    );
 }

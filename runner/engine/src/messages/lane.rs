@@ -193,26 +193,27 @@ impl Lane {
                     };
                     self.retries_first = batch.tried.is_empty();
                     let lease = wish.map_or(0, |wish| wish.lease);
-                    match consumer {
+                    let mut sending = None;
+                    let sent = match consumer {
                         Some(Consumer::Script(script)) => {
-                            let sending = match self.topic.concurrency() {
-                                None => self.sending.enter().await,
-                                Some(_) => None,
-                            };
+                            if self.topic.concurrency().is_none() {
+                                sending = self.sending.enter().await;
+                            }
                             if !inner.sends() || inner.lease() != lease {
                                 // It waited for so long that it is not to be sent, or not by this node.
                                 self.give_back(&batch, lease).await;
                                 return;
                             }
-                            finish = self.send(&script, &batch, lease).await.map(|finish| Pending {
-                                batch: (!finish.effects.is_empty()).then_some(batch),
-                                finish,
-                                sending,
-                                _holding: holding,
-                            });
+                            self.send(&script, &batch, lease).await
                         }
-                        _ => queue::hand_over(&inner, &self.row, &batch, lease).await,
-                    }
+                        _ => queue::hand_over(&inner, &self.row, &self.topic, &batch, lease).await,
+                    };
+                    finish = sent.map(|finish| Pending {
+                        batch: (!finish.effects.is_empty()).then_some(batch),
+                        finish,
+                        sending,
+                        _holding: holding,
+                    });
                 }
                 Claimed::Later(millis) => {
                     drop(asking);

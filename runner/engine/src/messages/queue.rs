@@ -2,28 +2,32 @@
 //!
 //! A batch becomes a run of the topic's own group ([`group_name`]), whose only task goes to the queue with params
 //! `{topic, messages}`. Its key is the batch's id. So leases, heartbeats, tokens and the loss of workers are those of
-//! any task run; what is added is that the run's end ends the batch.
+//! any task run; what is added is that the run's end ends the batch, and that a worker who claims it is not given what was
+//! cancelled while it waited ([`Inner::cut_batch`]).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::message::address_of;
+use heddle_domain::message::{address_of, queued_bytes};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::topic::Topic;
-use heddle_store::message::{EndedQueueBatch, MessageBatch};
+use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
 use heddle_store::topic::TopicRow;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::compile;
 use super::lane::{MessageEnd, finish_of, params_of};
 use crate::submit::PARAMS_BYTES_MAX;
-use crate::{Engine, EngineError, Inner, Submission, SubmitError};
+use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
 
-/// A batch for a queue is cut so that a run can carry it: half for the payloads, half for what stands around them.
-pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX / 2 - 4 * 1024;
+/// A batch for a queue is cut so that a run's params can carry it: its messages, as they are written there, and the
+/// topic's name around them.
+pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX - 512;
 
 /// The group whose runs carry a topic's batches.
 pub fn group_name(topic: i32) -> String {
@@ -42,8 +46,60 @@ impl Engine {
     }
 }
 
-/// Makes a run of a batch. What cannot be handed over is given back.
-pub(super) async fn hand_over(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch, lease: i64) {
+/// The topic whose batches a group carries, if it does.
+fn topic_of(group: &str) -> Option<i32> {
+    group.strip_prefix("_topic-")?.parse().ok()
+}
+
+/// A batch as it stands in a run's params.
+#[derive(Serialize, Deserialize)]
+struct BatchParams<'a> {
+    #[serde(borrow)]
+    messages: Vec<&'a RawValue>,
+    topic: &'a str,
+}
+
+#[derive(Deserialize)]
+struct MessageId {
+    id: Uuid,
+}
+
+/// Params without the messages that are not among `kept`; `None`: they are as they were.
+fn without_others(params: &str, kept: &[Uuid]) -> Option<String> {
+    let mut batch: BatchParams<'_> = serde_json::from_str(params).ok()?;
+    let all = batch.messages.len();
+    if all == kept.len() {
+        return None;
+    }
+    let kept: HashSet<&Uuid> = kept.iter().collect();
+    batch.messages.retain(|message| {
+        let read: Result<MessageId, _> = serde_json::from_str(message.get());
+        read.is_ok_and(|message| kept.contains(&message.id))
+    });
+    serde_json::to_string(&batch).ok()
+}
+
+/// Makes a run of a batch. What cannot be handed over is given back; a message that no run can carry is given up.
+pub(super) async fn hand_over(
+    inner: &Arc<Inner>,
+    row: &TopicRow,
+    topic: &Topic,
+    batch: &MessageBatch,
+    lease: i64,
+) -> Option<Finish> {
+    if let [message] = batch.messages.as_slice()
+        && let bytes = queued_bytes(&message.payload)
+        && bytes > BATCH_BYTES_MAX
+    {
+        // It stands alone because it fits into no batch.
+        let end = MessageEnd::Failed {
+            message: format!("written out for its queue it has {bytes} bytes; at most {BATCH_BYTES_MAX}"),
+            fatal: true,
+            retry_after: None,
+        };
+        let messages = (vec![(message.id, message.bucket)], batch.tried.as_slice());
+        return Some(finish_of(inner, topic, batch.id, batch.day, lease, messages, vec![end]));
+    }
     let run = match submit(inner, row, batch).await {
         Ok(run) => run,
         Err(error) => {
@@ -55,13 +111,14 @@ pub(super) async fn hand_over(inner: &Arc<Inner>, row: &TopicRow, batch: &Messag
                 tracing::warn!(%error, "a batch could not be given back; it is taken over when the lease ends");
             }
             tokio::time::sleep(super::LOOK_EVERY).await;
-            return;
+            return None;
         }
     };
     // Whoever takes the batch over after a failure here finds the run by its key.
     if let Err(error) = inner.store.hand_batch_to_run(batch.id, lease, run.0).await {
         tracing::warn!(%error, batch = %batch.id, "cannot note which run has a batch");
     }
+    None
 }
 
 async fn submit(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch) -> Result<RunId, SubmitError> {
@@ -89,7 +146,12 @@ async fn submit(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch) -> Res
 fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
     if ended.state != RunState::Succeeded.number() {
         let why = ended.error.as_deref().unwrap_or("it ended without success");
-        return vec![MessageEnd::failed(format!("its batch was not done: {why}")); ended.ids.len()];
+        let end = MessageEnd::Failed {
+            message: format!("its batch was not done: {why}"),
+            fatal: ended.fatal,
+            retry_after: None,
+        };
+        return vec![end; ended.ids.len()];
     }
     let output: Value = ended
         .output
@@ -113,6 +175,21 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
 }
 
 impl Inner {
+    /// What a worker is given of a task run's params: of a batch of messages all but what was cancelled while it waited in
+    /// the queue. `None`: nothing is left of it.
+    pub(crate) async fn cut_batch(&self, context: &RunContext, params: String) -> Result<Option<String>, EngineError> {
+        let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
+        let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
+            return Ok(Some(params));
+        };
+        Ok(match self.store.cut_queue_batch(topic, batch).await? {
+            Some(kept) if kept.is_empty() => None,
+            Some(kept) => Some(without_others(&params, &kept).unwrap_or(params)),
+            // Its topic was deleted, or it is no batch of ours at all.
+            None => Some(params),
+        })
+    }
+
     /// Records batches whose runs have ended.
     pub(super) async fn settle_queues(self: &Arc<Self>) -> Result<(), EngineError> {
         for row in self.store.topics_with_runs().await? {
@@ -131,5 +208,24 @@ impl Inner {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_cancelled_is_cut_out() {
+        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let params =
+            json!({"topic": "t", "messages": [{"id": one, "payload": [1e300]}, {"id": other, "payload": "é"}]});
+        let text = params.to_string();
+        assert_eq!(without_others(&text, &[one, other]), None);
+        let cut: Value = serde_json::from_str(&without_others(&text, &[other]).unwrap()).unwrap();
+        assert_eq!(cut, json!({"topic": "t", "messages": [{"id": other, "payload": "é"}]}));
+        assert_eq!(without_others("{}", &[one]), None);
+        assert_eq!(topic_of(&group_name(7)), Some(7));
+        assert_eq!(topic_of("_topic-x"), None);
     }
 }

@@ -224,6 +224,10 @@ impl Inner {
                 Err(ending) => return Ok(Err(ending)),
             },
         };
+        let Some(params) = self.cut_batch(context, params).await? else {
+            // Of a batch of messages that were all cancelled meanwhile there is nothing to be done.
+            return Ok(Err(Ending::Succeeded("null".to_owned())));
+        };
         let item = match at.key.item {
             Some(index) => match self.item(context, at, index).await? {
                 Ok((item, count)) => Some(MapItem { item, index, count }),

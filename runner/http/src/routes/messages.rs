@@ -41,6 +41,9 @@ const LINGER: Duration = Duration::from_millis(100);
 /// transaction kept open for it (the database ends those that are idle for 6 s).
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
+/// U+FEFF.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// Seconds after which a caller who was turned away should come back.
 const RETRY_SECONDS: u64 = 1;
 
@@ -172,6 +175,7 @@ async fn take(mut request: Request) -> Outcome {
         .ok_or_else(|| Problem::unavailable("this node takes no messages", RETRY_SECONDS))?;
     let ingestion = engine.ingest(&name).await?;
     if is_lines(&request) {
+        request.is_plain()?;
         let body = std::mem::replace(request.body.get_mut(), Body::empty());
         return take_stream(&request, ingestion, body).await;
     }
@@ -181,6 +185,7 @@ async fn take(mut request: Request) -> Outcome {
         return Err(Problem::malformed("the body is empty; messages were expected"));
     }
     let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("the body is not UTF-8"))?;
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     match serde_json::from_str::<&RawValue>(text) {
         Ok(whole) if whole.get().starts_with('[') => take_array(ingestion, whole.get()).await,
         Ok(whole) if whole.get().starts_with('{') => take_one(ingestion, whole.get()).await,
@@ -303,11 +308,19 @@ fn so_far(report: &IngestReport) -> String {
     )
 }
 
+/// A line without what some editors and shells begin a file with, which RFC 8259 (8.1) lets a reader pass over.
+fn unmarked(line: &str, number: u64) -> &str {
+    match number {
+        1 => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line),
+        _ => line,
+    }
+}
+
 async fn push_lines(ingestion: &mut Ingestion, first: u64, bytes: &[u8]) -> Result<(), IngestError> {
     let mut lines = Vec::new();
     for (place, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let number = first + place as u64;
-        match std::str::from_utf8(line) {
+        match std::str::from_utf8(line).map(|text| unmarked(text, number)) {
             Ok(text) if text.trim_ascii().is_empty() => {}
             Ok(text) => lines.push((number, text)),
             Err(_) => ingestion.report().reject(number, "the line is not UTF-8"),

@@ -113,6 +113,8 @@ async fn list(request: Request) -> Outcome {
 async fn create(mut request: Request) -> Outcome {
     let body = request.spec().await?;
     let id = match body.get("id").and_then(Value::as_str) {
+        // Its path is the list's, so nobody could look at it again, or delete it.
+        Some("occurrences") => return Err(Problem::invalid_at("/id", "no offer is called `occurrences`")),
         Some(id) => Name::new(id).map_err(|error| Problem::invalid_at("/id", error.to_string()))?,
         None => {
             let made = heddle_domain::id::uuid_v7(request.now, request.app.chance.bits()).to_string();
@@ -143,7 +145,7 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
     let store = &request.app.store;
     // An instant that is left out stands for the creation, and goes on doing so.
     let before = store.offer(id).await?;
-    let created_at = before.as_ref().map_or(request.now, |row| row.starts_at);
+    let created_at = before.as_ref().map_or(request.now, |row| row.created_at);
     let template = spec.template.clone();
     let compiled = Offer::compile(spec, created_at);
     let mut faults = Faults::default();
@@ -237,7 +239,8 @@ struct OccurrenceView {
 fn parse_cursor(request: &Request) -> Result<Option<(Time, i64)>, Problem> {
     let wrong = || Problem::malformed("`cursor` is what `next_cursor` said");
     let Some(text) = request.cursor() else { return Ok(None) };
-    let (at, offer) = text.split_once('-').ok_or_else(wrong)?;
+    // From the end: what was due before 1970 has a sign.
+    let (at, offer) = text.rsplit_once('-').ok_or_else(wrong)?;
     let at = at
         .parse()
         .ok()

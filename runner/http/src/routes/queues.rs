@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use heddle_domain::spec::{TAG_CHARS_MAX, TAGS_MAX, is_tag};
 use heddle_domain::{Fault, Faults, Span};
 use heddle_store::queue::{QueueChange, QueueView, Rate, WorkerView};
 use serde::{Deserialize, Serialize};
@@ -24,10 +25,8 @@ const LEASE_DEFAULT: Duration = Duration::from_secs(30);
 const LEASE_MIN: Duration = Duration::from_millis(100);
 const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Bounds of a worker's name and tags.
+/// The bound of a worker's name.
 const WORKER_CHARS_MAX: usize = 200;
-const TAGS_MAX: usize = 64;
-const TAG_CHARS_MAX: usize = 100;
 
 /// The longest message of a failure; more is cut.
 const MESSAGE_CHARS_MAX: usize = 16_384;
@@ -340,10 +339,8 @@ async fn claim(mut request: Request) -> Outcome {
     }
     let body: ClaimBody = request.body(false).await?;
     let mut faults = Faults::default();
-    let is_name = |text: &str, chars_max: usize| {
-        !text.is_empty() && text.chars().count() <= chars_max && !text.chars().any(char::is_control)
-    };
-    if !is_name(&body.worker, WORKER_CHARS_MAX) {
+    let name = &body.worker;
+    if name.is_empty() || name.chars().count() > WORKER_CHARS_MAX || name.chars().any(char::is_control) {
         faults.add(
             "/worker",
             format!("a worker's name has 1 to {WORKER_CHARS_MAX} characters, no control characters"),
@@ -362,7 +359,7 @@ async fn claim(mut request: Request) -> Outcome {
         .iter()
         .take(TAGS_MAX)
         .enumerate()
-        .filter(|(_, tag)| !is_name(tag, TAG_CHARS_MAX))
+        .filter(|(_, tag)| !is_tag(tag))
     {
         faults.add(
             format!("/tags/{place}"),

@@ -2,12 +2,13 @@
 
 use chrono::NaiveDate;
 use heddle_domain::Time;
-use heddle_domain::message::bucket_in;
+use heddle_domain::message::{bucket_in, queued_bytes};
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::finish::{Finish, Finished, finish_in};
+use super::retry::{claim_retries, set_aside};
 use super::{Plans, day_number, lock_topic};
 use crate::{Store, StoreError};
 
@@ -31,7 +32,8 @@ pub struct BatchWish {
     pub lease: i64,
     /// The new batch's id.
     pub id: Uuid,
-    /// The most messages, and about the most bytes of payload.
+    /// The most messages, and the most bytes of what is handed over: of payloads, or for a queue of all that its run's
+    /// params say of a message ([`heddle_domain::message::queued_bytes`]).
     pub messages_max: i64,
     pub bytes_max: usize,
     /// Batches at once in the cluster; `None`: [`AHEAD_MAX`] for each lease, of which it sends one at a time.
@@ -202,7 +204,7 @@ async fn claim_in(
 
 /// Messages by their ids, in the order of the ids. (Limits in lateral joins hold the planner to one look-up for each:
 /// of a partition that has just grown it knows nothing, and might read all of it.)
-async fn by_ids(
+pub(super) async fn by_ids(
     connection: &mut PgConnection,
     topic: i32,
     day: NaiveDate,
@@ -240,7 +242,9 @@ async fn by_ids(
         .collect())
 }
 
-/// A batch that a node left behind, with the same messages but for those that were cancelled meanwhile.
+/// A batch that a node left behind, with the same messages but for those that were cancelled meanwhile. (And for those
+/// that do not fit: the topic went to a script when it was claimed and goes to a queue now, which takes less at a time.
+/// They become retries that are due, for nobody could ever take such a batch.)
 async fn take_over(connection: &mut PgConnection, wish: &BatchWish, lost: Uuid) -> Result<Claimed, StoreError> {
     let row = sqlx::query!(
         "UPDATE heddle.message_batches SET lease = $2, losses = losses + 1, claimed_at = clock_timestamp()
@@ -259,10 +263,13 @@ async fn take_over(connection: &mut PgConnection, wish: &BatchWish, lost: Uuid) 
         tried.retain(|_| ids.next().is_some_and(|id| kept.contains(id)));
     }
     let (stopped, kept): (Vec<_>, Vec<_>) = found.into_iter().partition(|entry| entry.1);
-    let messages: Vec<HeldMessage> = kept.into_iter().map(|entry| entry.0).collect();
-    if !stopped.is_empty() || messages.is_empty() {
+    let mut messages: Vec<HeldMessage> = kept.into_iter().map(|entry| entry.0).collect();
+    let rest = messages.split_off(fitting(&messages, wish));
+    if !stopped.is_empty() || !rest.is_empty() || messages.is_empty() {
         let stopped: Vec<Uuid> = stopped.into_iter().map(|entry| entry.0.id).collect();
         super::cancel::record_in(connection, wish.topic, row.day, &stopped).await?;
+        let tried_of_rest = tried.split_off(messages.len().min(tried.len()));
+        set_aside(connection, wish.topic, row.day, &rest, &tried_of_rest).await?;
         let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
         let retries = (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default());
         sqlx::query!(
@@ -298,40 +305,8 @@ pub(super) fn read_tried(value: Option<Value>) -> Result<Vec<Tried>, StoreError>
         })
 }
 
-async fn claim_retries(
-    connection: &mut PgConnection,
-    wish: &BatchWish,
-    day: NaiveDate,
-    limit: i64,
-) -> Result<Claimed, StoreError> {
-    // Batches of what has failed often are small: a message that makes the script trap takes ever fewer along.
-    let rows = sqlx::query_file!("src/sql/message_retries.sql", wish.topic, day, limit)
-        .fetch_all(&mut *connection)
-        .await?;
-    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-    let tried: Vec<Tried> = rows
-        .into_iter()
-        .map(|row| Tried {
-            attempt: row.attempt,
-            retry: row.retry,
-        })
-        .collect();
-    let messages: Vec<HeldMessage> = by_ids(connection, wish.topic, day, &ids)
-        .await?
-        .into_iter()
-        .map(|entry| entry.0)
-        .collect();
-    if messages.len() != ids.len() {
-        return Err(StoreError::Unreadable {
-            table: "message_retries",
-            detail: format!("{} messages of {day} are missing", ids.len() - messages.len()),
-        });
-    }
-    hold(connection, wish, day, messages, tried).await
-}
-
 /// Writes the row that says that a batch is in hand.
-async fn hold(
+pub(super) async fn hold(
     connection: &mut PgConnection,
     wish: &BatchWish,
     day: NaiveDate,
@@ -496,11 +471,14 @@ async fn first_slice(connection: &mut PgConnection, topic: i32) -> Result<Option
 }
 
 /// How many of the messages fit into the bytes, at least one.
-fn fitting(messages: &[HeldMessage], bytes_max: usize) -> usize {
+pub(super) fn fitting(messages: &[HeldMessage], wish: &BatchWish) -> usize {
     let mut bytes = 0;
     let fit = messages.iter().take_while(|message| {
-        bytes += message.payload.len();
-        bytes <= bytes_max
+        bytes += match wish.queued {
+            true => queued_bytes(&message.payload),
+            false => message.payload.len(),
+        };
+        bytes <= wish.bytes_max
     });
     fit.count().max(1).min(messages.len())
 }
@@ -534,7 +512,7 @@ async fn next_of_day(
             payload: row.payload,
         })
         .collect();
-    let fit = fitting(&messages, wish.bytes_max);
+    let fit = fitting(&messages, wish);
     front.done = (messages.len() as i64) < limit && fit == messages.len();
     messages.truncate(fit);
     if let Some(last) = messages.last() {
@@ -575,7 +553,7 @@ async fn next_of_slices(
             payload: row.payload,
         });
     }
-    let fit = fitting(&messages, wish.bytes_max);
+    let fit = fitting(&messages, wish);
     let cut = full || fit < messages.len();
     messages.truncate(fit);
     // Slices before the last that gave a message are at their end; behind a cut nobody has looked.

@@ -4,15 +4,11 @@ use chrono::NaiveDate;
 use heddle_domain::Time;
 use uuid::Uuid;
 
-use super::claim::{Tried, read_tried};
 use crate::topic::TopicRow;
 use crate::{Store, StoreError};
 
 /// How many topics one look finds.
-const TOPICS_MAX: i64 = 1_000;
-
-/// How many of a queue's batches one look settles.
-const ENDED_MAX: i64 = 100;
+pub(super) const TOPICS_MAX: i64 = 1_000;
 
 /// A bucket of a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,20 +38,6 @@ pub struct DayRow {
     pub counts: DayCounts,
     pub drained_at: Option<Time>,
     pub dropped_at: Option<Time>,
-}
-
-/// A batch that a queue's worker has done with.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EndedQueueBatch {
-    pub id: Uuid,
-    pub day: NaiveDate,
-    pub ids: Vec<Uuid>,
-    pub tried: Vec<Tried>,
-    /// The run's state.
-    pub state: i16,
-    /// What the worker said.
-    pub output: Option<String>,
-    pub error: Option<String>,
 }
 
 impl Store {
@@ -93,19 +75,6 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// A node has made a run of its batch: the run has it from now on. `false`: somebody else took the batch.
-    pub async fn hand_batch_to_run(&self, batch: Uuid, lease: i64, run: Uuid) -> Result<bool, StoreError> {
-        let done = sqlx::query!(
-            "UPDATE heddle.message_batches SET lease = 0, run = $3 WHERE id = $1 AND lease = $2",
-            batch,
-            lease,
-            run
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(done.rows_affected() == 1)
-    }
-
     /// Lets go of a lease's batches that nobody works on: all but `held`, if they are not quite new. They are taken over
     /// like those of a node that is gone.
     pub async fn disown_batches(&self, lease: i64, held: &[Uuid]) -> Result<u64, StoreError> {
@@ -130,52 +99,6 @@ impl Store {
         .execute(&self.pool)
         .await?;
         Ok(())
-    }
-
-    /// Topics with batches that workers of queues have.
-    pub async fn topics_with_runs(&self) -> Result<Vec<TopicRow>, StoreError> {
-        Ok(sqlx::query_as!(
-            TopicRow,
-            "SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
-               FROM heddle.topics t
-              WHERE t.queue IS NOT NULL
-                AND EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = t.id AND b.run IS NOT NULL)
-              LIMIT $1",
-            TOPICS_MAX
-        )
-        .fetch_all(&self.pool)
-        .await?)
-    }
-
-    /// Batches of a topic whose runs have ended, or were deleted.
-    pub async fn ended_queue_batches(&self, topic: i32) -> Result<Vec<EndedQueueBatch>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT b.id, b.day, b.ids, b.retries, d.state AS "state?", d.error AS "error?",
-                      (SELECT a.output FROM heddle.attempts a
-                        WHERE a.run = b.run AND a.task = 0 AND a.item = -1 AND a.output IS NOT NULL
-                        ORDER BY a.attempt DESC LIMIT 1) AS output
-                 FROM heddle.message_batches b LEFT JOIN heddle.runs_done d ON d.id = b.run
-                WHERE b.topic = $1 AND b.run IS NOT NULL
-                  AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = b.run OFFSET 0)
-                LIMIT $2"#,
-            topic,
-            ENDED_MAX
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let mut ended = Vec::with_capacity(rows.len());
-        for row in rows {
-            ended.push(EndedQueueBatch {
-                id: row.id,
-                day: row.day,
-                ids: row.ids,
-                tried: read_tried(row.retries)?,
-                state: row.state.unwrap_or(-1),
-                output: row.output,
-                error: row.error,
-            });
-        }
-        Ok(ended)
     }
 
     /// Notes days on which nothing is left to be sent, and nothing comes any more: those before `before`.

@@ -87,8 +87,14 @@ pub(super) async fn finish_in(
         return Ok(Finished::Lost);
     }
     for effect in &finish.effects {
-        if let Some(why) = apply(connection, finish.batch, effect).await? {
-            return Ok(Finished::Refused(why));
+        match apply(connection, finish.batch, effect).await {
+            Ok(None) => {}
+            Ok(Some(why)) => return Ok(Finished::Refused(why)),
+            // What cannot be kept now can never be: to try again would hold the topic up for ever.
+            Err(error) => match unkeepable(&error) {
+                Some(why) => return Ok(Finished::Refused(why)),
+                None => return Err(error),
+            },
         }
     }
     if finish.failed.is_empty() {
@@ -157,6 +163,18 @@ pub(super) async fn finish_in(
         .await?;
     }
     Ok(Finished::Done)
+}
+
+/// What Postgres says of values that it does not take: SQLSTATE classes 22 (data exceptions), 23 (constraints) and 54
+/// (what no column or index has room for).
+fn unkeepable(error: &StoreError) -> Option<String> {
+    let StoreError::Database(sqlx::Error::Database(error)) = error else {
+        return None;
+    };
+    let of_value = error
+        .code()
+        .is_some_and(|code| ["22", "23", "54"].contains(&&code[..2.min(code.len())]));
+    of_value.then(|| format!("what it wrote cannot be kept: {}", error.message()))
 }
 
 /// Writes an effect; answers what is wrong with it.

@@ -41,13 +41,16 @@ mod day;
 mod finish;
 mod ingest;
 mod look;
+mod queued;
+mod retry;
 
 pub use cancel::{CancelFilter, Cancelled};
 pub use claim::{AHEAD_MAX, BatchWish, Claimed, HeldMessage, MessageBatch, Tried};
-pub use day::{BucketRow, DayCounts, DayRow, EndedQueueBatch};
+pub use day::{BucketRow, DayCounts, DayRow};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
 pub use ingest::{DaySlice, MessageIngest, NewMessage};
 pub use look::{LookFilter, MessageRow, MessageState};
+pub use queued::EndedQueueBatch;
 
 use chrono::NaiveDate;
 use sqlx::PgConnection;

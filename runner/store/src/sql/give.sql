@@ -4,8 +4,10 @@
 -- before is visible to this statement, which is newer than the holds. Rows of occurrences are locked in their order;
 -- the update sees the newest `taken`, so that nothing is oversold. Holds that are refused are deleted by the caller.
 --
--- What a user has had is read by the user: `+ 0` keeps the planner from the index by offer, which has an entry for each
--- user who was given the occurrence, and the order from putting a bitmap of everybody's ids beside the user's few rows.
+-- What a user has had is read by the user, in the order that the index by user alone has, in a transaction that neither
+-- sorts nor collects (`Store::take`): else a partition that was analysed while it was empty is read by everybody's ids,
+-- for each user. (An equality would make the order worth nothing, so an occurrence is named by two inequalities; `+ 0`
+-- keeps the planner from the index by offer, which has an entry for each user who was given the occurrence.)
 --
 -- verdict: 0 given, 1 the offer has changed, 2 not a member, 3 not due, 4 the user's window has moved on, 5 the user
 -- has had it, 6 no stock.
@@ -22,11 +24,7 @@ judged AS MATERIALIZED (
                 WHEN o.run IS NULL AND h.occurrence < clock_timestamp() - $2::bigint * interval '1 microsecond' THEN 3
                 WHEN o.run IS NULL AND later.later THEN 4
                 WHEN o.run IS NULL AND NOT o.repeats AND had.had THEN 5
-                WHEN o.run IS NOT NULL AND NOT o.repeats AND EXISTS (
-                    SELECT FROM heddle.assignments a
-                     WHERE a.uid = h.uid AND a.occurrence = h.occurrence AND a.offer_id + 0 = h.offer_id
-                       -- A new attempt is for those again who did not complete the last one.
-                       AND (a.state = 1 OR a.finished_at >= o.updated_at)) THEN 5
+                WHEN o.run IS NOT NULL AND NOT o.repeats AND did.did THEN 5
                 ELSE 0 END AS verdict
       FROM held h
       JOIN heddle.offers o ON o.id = h.offer_id
@@ -40,10 +38,19 @@ judged AS MATERIALIZED (
       ) later ON true
       LEFT JOIN LATERAL (
           SELECT true AS had FROM heddle.assignments a
-           WHERE a.uid = h.uid AND a.occurrence = h.occurrence AND a.offer_id + 0 = h.offer_id
-             AND a.id >= $3 AND a.id < $4
-           LIMIT 1
+           WHERE a.uid = h.uid AND a.occurrence >= h.occurrence AND a.occurrence <= h.occurrence
+             AND a.offer_id + 0 = h.offer_id AND a.id >= $3 AND a.id < $4
+           ORDER BY a.occurrence LIMIT 1
       ) had ON true
+      LEFT JOIN LATERAL (
+          SELECT true AS did FROM heddle.assignments a
+           WHERE o.run IS NOT NULL
+             AND a.uid = h.uid AND a.occurrence >= h.occurrence AND a.occurrence <= h.occurrence
+             AND a.offer_id + 0 = h.offer_id
+             -- A new attempt is for those again who did not complete the last one.
+             AND (a.state = 1 OR a.finished_at >= o.updated_at)
+           ORDER BY a.occurrence LIMIT 1
+      ) did ON true
 ),
 wanted AS (
     SELECT offer_id, occurrence, least(count(*), min(coalesce(stock, 2147483647)))::integer AS count

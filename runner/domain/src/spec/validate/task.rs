@@ -3,10 +3,13 @@
 use serde_json::Value;
 
 use super::{Catalog, GroupSpec, ScriptLookup, check_description, check_notify};
+use crate::dispatch;
 use crate::fault::pointer_token;
 use crate::plan::{Executor, ITEMS_MAX, executor_of};
 use crate::retry::Policy;
-use crate::spec::{AudienceSpec, ByteSize, ForEach, HttpSpec, Shards, TaskSpec, TimeoutSpec};
+use crate::spec::{
+    AudienceSpec, ByteSize, ForEach, HttpSpec, Shards, TAG_CHARS_MAX, TAGS_MAX, TaskSpec, TimeoutSpec, is_tag,
+};
 use crate::template::{Tasks, Templates, is_template};
 use crate::{Faults, Name};
 
@@ -20,7 +23,7 @@ pub const LOG: std::ops::RangeInclusive<u64> = 0..=64 << 20;
 pub const ITEMS_MAX_BYTES: usize = 8 << 20;
 /// The largest `max_lost`.
 pub const LOST_MAX: u32 = 1_000;
-/// How long the lists of a task may be: tags, hosts, connections, secrets, pools, headers.
+/// How long the lists of a task may be: hosts, connections, secrets, pools, headers.
 pub const LIST_MAX: usize = 100;
 
 /// Checks templates, and the tasks that they name.
@@ -64,10 +67,16 @@ pub(super) fn check(
         check_http(http, &format!("{place}/http"), templates, faults);
     }
     if let Some(audience) = &task.audience {
-        check_audience(audience, &format!("{place}/audience"), catalog, faults);
+        check_audience(audience, &format!("{place}/audience"), catalog, templates, faults);
     }
     if !task.tags.is_empty() && task.queue.is_none() {
         faults.add(format!("{place}/tags"), "only a task with a `queue` has tags");
+    }
+    for (index, _) in task.tags.iter().enumerate().filter(|(_, tag)| !is_tag(tag)) {
+        faults.add(
+            format!("{place}/tags/{index}"),
+            format!("a tag has 1 to {TAG_CHARS_MAX} characters, no control characters"),
+        );
     }
     templates.value(&Value::Object(task.params.clone()), &format!("{place}/params"), faults);
     if let Some(Err(detail)) = task.when.as_deref().map(|when| templates.condition(when)) {
@@ -184,29 +193,28 @@ pub(super) fn check_url(text: &str) -> Result<(), String> {
     }
 }
 
-fn check_audience(spec: &AudienceSpec, place: &str, catalog: &dyn Catalog, faults: &mut Faults) {
-    let named = ["uid_", "gid_"]
-        .iter()
-        .any(|kind| spec.audience.strip_prefix(kind).is_some_and(|id| !id.is_empty()));
-    let sound = named && spec.audience.len() <= 255;
-    if !sound && !is_template(&spec.audience) {
-        faults.add(format!("{place}/audience"), "an audience is `uid_` or `gid_` and an id");
+fn check_audience(
+    spec: &AudienceSpec,
+    place: &str,
+    catalog: &dyn Catalog,
+    templates: &Checker<'_>,
+    faults: &mut Faults,
+) {
+    let pointer = format!("{place}/audience");
+    if is_template(&spec.audience) {
+        templates.value(&Value::String(spec.audience.clone()), &pointer, faults);
+    } else if let Err(detail) = dispatch::check_audience(&spec.audience) {
+        faults.add(pointer, detail);
     }
-    match &spec.dispatch_times {
-        None => {}
-        Some(Value::String(word)) if word == "each" => {}
-        Some(Value::Number(times)) if times.as_u64().is_some_and(|times| (1..=1_000_000_000).contains(&times)) => {}
-        Some(_) => faults.add(
-            format!("{place}/dispatch_times"),
-            "`dispatch_times` is a number from 1, or `each`",
-        ),
+    let stock = dispatch::parse_stock(spec.dispatch_times.as_ref());
+    if let Err(detail) = &stock {
+        faults.add(format!("{place}/dispatch_times"), detail.as_str());
     }
-    if spec
-        .mode
-        .as_deref()
-        .is_some_and(|mode| !matches!(mode, "single" | "repeat"))
-    {
-        faults.add(format!("{place}/mode"), "`mode` is `single` or `repeat`");
+    match spec.mode.as_deref() {
+        None | Some("single") => {}
+        Some("repeat") if stock == Ok(None) => faults.add(format!("{place}/mode"), dispatch::EACH_ONCE),
+        Some("repeat") => {}
+        Some(_) => faults.add(format!("{place}/mode"), "`mode` is `single` or `repeat`"),
     }
     if let Some(template) = &spec.template
         && catalog.template(template).is_none()
@@ -248,7 +256,6 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
         }
     }
     for (field, length) in [
-        ("tags", task.tags.len()),
         ("allow_hosts", task.allow_hosts.len()),
         ("sql", task.sql.len()),
         ("secrets", task.secrets.len()),
@@ -257,6 +264,9 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
         if length > LIST_MAX {
             faults.add(format!("{place}/{field}"), format!("at most {LIST_MAX} of them"));
         }
+    }
+    if task.tags.len() > TAGS_MAX {
+        faults.add(format!("{place}/tags"), format!("at most {TAGS_MAX} of them"));
     }
 }
 

@@ -344,6 +344,17 @@ fn fields() {
         one(json!({"script": "free", "tags": ["a"]})),
         &[("/tasks/t/tags", "only a task with a `queue`")],
     );
+    for tag in ["", "a\u{1f}b", &"x".repeat(101)] {
+        check(
+            one(json!({"queue": "q", "tags": ["a", tag]})),
+            &[("/tasks/t/tags/1", "1 to 100 characters")],
+        );
+    }
+    check(one(json!({"queue": "q", "tags": vec!["日本 a100"; 64]})), &[]);
+    check(
+        one(json!({"queue": "q", "tags": vec!["a"; 65]})),
+        &[("/tasks/t/tags", "at most 64")],
+    );
     check(
         one(json!({"http": {"url": "ftp://x"}})),
         &[("/tasks/t/http/url", "no http or https URL")],
@@ -365,6 +376,19 @@ fn fields() {
         one(json!({"audience": {"audience": "gid_x", "dispatch_times": "some"}})),
         &[("/tasks/t/audience/dispatch_times", "or `each`")],
     );
+    check(
+        one(json!({"audience": {"audience": "gid_x", "dispatch_times": "each", "mode": "repeat"}})),
+        &[("/tasks/t/audience/mode", "does not go with")],
+    );
+    check(
+        one(json!({"audience": {"audience": "gid_{{ params"}})),
+        &[("/tasks/t/audience/audience", "bad template")],
+    );
+    check(
+        one(json!({"audience": {"audience": "uid_{{ upstream.ghost }}"}})),
+        &[("/tasks/t/audience/audience", "ghost")],
+    );
+    check(one(json!({"audience": {"audience": "gid_{{ params.team }}"}})), &[]);
     for (host, sound) in [
         ("api.example.com", true),
         ("*.example.com", true),

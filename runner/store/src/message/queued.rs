@@ -1,0 +1,173 @@
+//! Batches that wait in queues, and are with their workers: each is carried by a run.
+
+use chrono::NaiveDate;
+use heddle_domain::state::ErrorKind;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::claim::{Tried, by_ids, read_tried};
+use super::day::TOPICS_MAX;
+use super::{Plans, lock_topic};
+use crate::topic::TopicRow;
+use crate::{Store, StoreError};
+
+/// How many of a topic's batches one look settles.
+const ENDED_MAX: i64 = 100;
+
+/// A batch that a queue's worker has done with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndedQueueBatch {
+    pub id: Uuid,
+    pub day: NaiveDate,
+    pub ids: Vec<Uuid>,
+    pub tried: Vec<Tried>,
+    /// The run's state.
+    pub state: i16,
+    /// What the worker said.
+    pub output: Option<String>,
+    pub error: Option<String>,
+    /// The worker said that it is not worth another try.
+    pub fatal: bool,
+}
+
+impl Store {
+    /// A node has made a run of its batch: the run has it from now on. `false`: somebody else took the batch.
+    pub async fn hand_batch_to_run(&self, batch: Uuid, lease: i64, run: Uuid) -> Result<bool, StoreError> {
+        let done = sqlx::query!(
+            "UPDATE heddle.message_batches SET lease = 0, run = $3 WHERE id = $1 AND lease = $2",
+            batch,
+            lease,
+            run
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// What of a batch that waited in a queue a worker is to be given: its messages but for those that were cancelled
+    /// while it waited, which are taken out of it. `None`: there is no such batch (any more).
+    pub async fn cut_queue_batch(&self, topic: i32, batch: Uuid) -> Result<Option<Vec<Uuid>>, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        // Before the topic's lock, which claims of others wait for: next to always there is nothing to be done.
+        let (day, ids) = match held_ids(&mut tx, topic, batch).await? {
+            Some(held) => held,
+            None => return Ok(None),
+        };
+        plan_for_its_day(&mut tx).await?;
+        if !by_ids(&mut tx, topic, day, &ids).await?.iter().any(|entry| entry.1) {
+            return Ok(Some(ids));
+        }
+        tx.rollback().await?;
+        let mut tx = self.pool.begin().await?;
+        if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
+            return Ok(None);
+        }
+        let row = sqlx::query!(
+            "SELECT ids, retries FROM heddle.message_batches WHERE id = $1 AND topic = $2",
+            batch,
+            topic
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let tried = read_tried(row.retries)?;
+        let found = by_ids(&mut tx, topic, day, &row.ids).await?;
+        let stopped: Vec<Uuid> = found.iter().filter(|entry| entry.1).map(|entry| entry.0.id).collect();
+        let kept: Vec<Uuid> = found.iter().filter(|entry| !entry.1).map(|entry| entry.0.id).collect();
+        let tried: Vec<&Tried> = row
+            .ids
+            .iter()
+            .zip(&tried)
+            .filter(|(id, _)| kept.contains(id))
+            .map(|(_, tried)| tried)
+            .collect();
+        super::cancel::record_in(&mut tx, topic, day, &stopped).await?;
+        sqlx::query!(
+            "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
+            batch,
+            &kept,
+            (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default())
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(Some(kept))
+    }
+
+    /// Topics with batches that workers of queues have; also those that go to a script by now.
+    pub async fn topics_with_runs(&self) -> Result<Vec<TopicRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TopicRow,
+            "SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
+               FROM heddle.topics t
+              WHERE EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = t.id AND b.run IS NOT NULL)
+              LIMIT $1",
+            TOPICS_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Batches of a topic whose runs have ended, or were deleted.
+    pub async fn ended_queue_batches(&self, topic: i32) -> Result<Vec<EndedQueueBatch>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT b.id, b.day, b.ids, b.retries, d.state AS "state?", d.error AS "error?",
+                      (SELECT a.output FROM heddle.attempts a
+                        WHERE a.run = b.run AND a.task = 0 AND a.item = -1 AND a.output IS NOT NULL
+                        ORDER BY a.attempt DESC LIMIT 1) AS output,
+                      coalesce((SELECT a.error_kind = $3 FROM heddle.attempts a
+                                 WHERE a.run = b.run AND a.task = 0 AND a.item = -1
+                                 ORDER BY a.attempt DESC LIMIT 1), false) AS "fatal!"
+                 FROM heddle.message_batches b LEFT JOIN heddle.runs_done d ON d.id = b.run
+                WHERE b.topic = $1 AND b.run IS NOT NULL
+                  AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = b.run OFFSET 0)
+                LIMIT $2"#,
+            topic,
+            ENDED_MAX,
+            ErrorKind::Fatal.number()
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut ended = Vec::with_capacity(rows.len());
+        for row in rows {
+            ended.push(EndedQueueBatch {
+                id: row.id,
+                day: row.day,
+                ids: row.ids,
+                tried: read_tried(row.retries)?,
+                state: row.state.unwrap_or(-1),
+                output: row.output,
+                error: row.error,
+                fatal: row.fatal,
+            });
+        }
+        Ok(ended)
+    }
+}
+
+/// The day and the messages of a batch in hand.
+async fn held_ids(
+    connection: &mut PgConnection,
+    topic: i32,
+    batch: Uuid,
+) -> Result<Option<(NaiveDate, Vec<Uuid>)>, StoreError> {
+    let row = sqlx::query!(
+        "SELECT day, ids FROM heddle.message_batches WHERE id = $1 AND topic = $2",
+        batch,
+        topic
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.map(|row| (row.day, row.ids)))
+}
+
+/// What follows in the transaction names a day of messages, and is planned for that day; as `message_lock` does.
+async fn plan_for_its_day(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",
+                  set_config('enable_sort', 'off', true) AS "sort!", set_config('enable_bitmapscan', 'off', true) AS "bitmap!""#
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Messages that failed, in hand again.
+
+use chrono::NaiveDate;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::claim::{BatchWish, Claimed, HeldMessage, Tried, by_ids, fitting, hold};
+use crate::StoreError;
+
+/// Claims retries that are due: as many as fit into a batch.
+pub(super) async fn claim_retries(
+    connection: &mut PgConnection,
+    wish: &BatchWish,
+    day: NaiveDate,
+    limit: i64,
+) -> Result<Claimed, StoreError> {
+    // Batches of what has failed often are small: a message that makes the script trap takes ever fewer along.
+    let rows = sqlx::query_file!("src/sql/message_retries.sql", wish.topic, day, limit)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+    let mut tried: Vec<Tried> = rows
+        .into_iter()
+        .map(|row| Tried {
+            attempt: row.attempt,
+            retry: row.retry,
+        })
+        .collect();
+    let mut messages: Vec<HeldMessage> = by_ids(connection, wish.topic, day, &ids)
+        .await?
+        .into_iter()
+        .map(|entry| entry.0)
+        .collect();
+    if messages.len() != ids.len() {
+        return Err(StoreError::Unreadable {
+            table: "message_retries",
+            detail: format!("{} messages of {day} are missing", ids.len() - messages.len()),
+        });
+    }
+    // They failed in batches that fitted, and come together here from many of them.
+    let fit = fitting(&messages, wish);
+    messages.truncate(fit);
+    ids.truncate(fit);
+    tried.truncate(fit);
+    sqlx::query!(
+        // One look-up for each, whatever is known of how many there are; see `by_ids`.
+        "DELETE FROM heddle.message_retries r
+          WHERE r.ctid = ANY (ARRAY(
+                SELECT f.place FROM UNNEST($3::uuid[]) AS i (id)
+                 CROSS JOIN LATERAL (SELECT r.ctid AS place FROM heddle.message_retries r
+                                      WHERE r.topic = $1 AND r.day = $2 AND r.bucket = heddle.message_bucket(i.id)
+                                        AND r.id = i.id LIMIT 1) AS f))",
+        wish.topic,
+        day,
+        &ids
+    )
+    .execute(&mut *connection)
+    .await?;
+    hold(connection, wish, day, messages, tried).await
+}
+
+/// Makes messages that were in hand due again, by themselves, with what is known of their attempts.
+pub(super) async fn set_aside(
+    connection: &mut PgConnection,
+    topic: i32,
+    day: NaiveDate,
+    messages: &[HeldMessage],
+    tried: &[Tried],
+) -> Result<(), StoreError> {
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let of = |place: usize| tried.get(place).cloned().unwrap_or_default();
+    sqlx::query!(
+        "INSERT INTO heddle.message_retries (topic, day, bucket, id, attempt, retry, due_at, error)
+         SELECT $1, $2, heddle.message_bucket(f.id), f.id, f.attempt, f.retry, clock_timestamp(), ''
+           FROM UNNEST($3::uuid[], $4::integer[], $5::jsonb[]) AS f (id, attempt, retry)",
+        topic,
+        day,
+        &messages.iter().map(|message| message.id).collect::<Vec<_>>(),
+        &(0..messages.len()).map(|place| of(place).attempt).collect::<Vec<_>>(),
+        &(0..messages.len()).map(|place| of(place).retry).collect::<Vec<_>>()
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
