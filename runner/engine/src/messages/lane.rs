@@ -30,6 +30,9 @@ use crate::{EngineError, Inner};
 /// About how many bytes of payload a batch has at most.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
+/// How many bytes of payload may be read for a batch: with large payloads allowed, batches are of fewer messages.
+const READ_BYTES_MAX: u64 = 32 << 20;
+
 /// How long to wait before the database is asked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
@@ -183,7 +186,10 @@ impl Lane {
             };
             match claimed {
                 Claimed::Batch(batch) => {
-                    if batch.messages.len() as u32 == self.topic.spec.batch {
+                    if wish
+                        .as_ref()
+                        .is_some_and(|wish| batch.messages.len() as i64 == wish.messages_max)
+                    {
                         // There is more where these came from.
                         inner.start_lane(&self.row, &self.topic);
                     }
@@ -248,7 +254,8 @@ impl Lane {
             topic: self.row.id,
             lease: inner.lease(),
             id: uuid_v7(inner.now(), inner.chance.bits()),
-            messages_max: i64::from(spec.batch),
+            // They are read before they are weighed.
+            messages_max: i64::from(spec.batch).min((READ_BYTES_MAX / spec.max_payload.0.max(1)).max(1) as i64),
             bytes_max: if queued {
                 queue::BATCH_BYTES_MAX
             } else {
