@@ -154,7 +154,11 @@ impl Lane {
             // Before the question: its answer may get lost.
             let asking = wish.as_ref().map(|wish| Holding::of(&inner, wish.id));
             let last = finish.as_ref().map(|pending| &pending.finish);
-            let answer = {
+            let plain = last.filter(|last| only_records && last.is_plain());
+            let answer = if let Some(last) = plain {
+                let finished = inner.store.finish_plain(self.row.id, last).await;
+                finished.map(|finished| (finished, Claimed::Nothing))
+            } else {
                 let _turn = self.turn.enter().await;
                 let _place = inner.messages.claims.enter().await;
                 inner.store.next_batch(self.row.id, last, wish.as_ref()).await

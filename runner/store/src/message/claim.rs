@@ -252,8 +252,12 @@ async fn take_over(connection: &mut PgConnection, wish: &BatchWish, lost: Uuid) 
         lost,
         wish.lease
     )
-    .fetch_one(&mut *connection)
+    .fetch_optional(&mut *connection)
     .await?;
+    let Some(row) = row else {
+        // Whoever held it has recorded it after all.
+        return Ok(Claimed::Later(0));
+    };
     let mut tried: Vec<Tried> = read_tried(row.retries)?;
     let found = by_ids(connection, wish.topic, row.day, &row.ids).await?;
     if !tried.is_empty() {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::StoreError;
+use crate::{Store, StoreError};
 
 /// A message that failed.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ pub struct Finish {
     pub day: NaiveDate,
     /// The lease that it is held by; 0: of a queue's run.
     pub lease: i64,
-    /// How many were sent, by bucket, each bucket once.
+    /// How many were sent, by bucket, each bucket once, in their order.
     pub sent: Vec<(i16, i64)>,
     pub failed: Vec<FailedMessage>,
     pub effects: Vec<MessageEffect>,
@@ -66,13 +66,28 @@ pub enum Finished {
     Refused(String),
 }
 
-/// Records what became of a batch. The topic's lock is held.
-pub(super) async fn finish_in(
-    connection: &mut PgConnection,
-    topic: i32,
-    finish: &Finish,
-) -> Result<Finished, StoreError> {
-    let taken = sqlx::query_file_scalar!(
+impl Finish {
+    /// Whether all of it was sent, and nothing else is to be written.
+    pub fn is_plain(&self) -> bool {
+        self.failed.is_empty() && self.effects.is_empty()
+    }
+}
+
+impl Store {
+    /// Records a batch that [is plain](Finish::is_plain), in one statement, beside claims of the topic.
+    pub async fn finish_plain(&self, topic: i32, finish: &Finish) -> Result<Finished, StoreError> {
+        debug_assert!(finish.is_plain());
+        let mut connection = self.pool.acquire().await?;
+        match count_sent(&mut connection, topic, finish).await? {
+            true => Ok(Finished::Done),
+            false => Ok(Finished::Lost),
+        }
+    }
+}
+
+/// Ends the batch and counts what was sent; `false`: somebody else has it.
+async fn count_sent(connection: &mut PgConnection, topic: i32, finish: &Finish) -> Result<bool, StoreError> {
+    Ok(sqlx::query_file_scalar!(
         "src/sql/message_finish.sql",
         finish.batch,
         topic,
@@ -81,9 +96,17 @@ pub(super) async fn finish_in(
         &finish.sent.iter().map(|entry| entry.0).collect::<Vec<_>>(),
         &finish.sent.iter().map(|entry| entry.1).collect::<Vec<_>>()
     )
-    .fetch_one(&mut *connection)
-    .await?;
-    if !taken {
+    .fetch_one(connection)
+    .await?)
+}
+
+/// Records what became of a batch. The topic's lock is held.
+pub(super) async fn finish_in(
+    connection: &mut PgConnection,
+    topic: i32,
+    finish: &Finish,
+) -> Result<Finished, StoreError> {
+    if !count_sent(connection, topic, finish).await? {
         return Ok(Finished::Lost);
     }
     for effect in &finish.effects {
@@ -153,7 +176,7 @@ pub(super) async fn finish_in(
         sqlx::query!(
             "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, failed)
              SELECT $1, $2, heddle.message_bucket(i.id), count(*) FROM UNNEST($3::uuid[]) AS i (id)
-              GROUP BY heddle.message_bucket(i.id)
+              GROUP BY heddle.message_bucket(i.id) ORDER BY 3
              ON CONFLICT (topic, day, bucket) DO UPDATE SET failed = o.failed + excluded.failed",
             topic,
             finish.day,

@@ -18,11 +18,13 @@
 //!
 //! A cancel of a day marks its slices; later messages for that day begin another slice. Any other cancel marks rows
 //! that no frontier has passed. What is in hand is sent, but not tried again. Counts are kept by bucket: *how many*
-//! (`message_buckets`) by ingest, *what became of them* (`message_outcomes`) under the topic's lock.
+//! (`message_buckets`) by ingest, *what became of them* (`message_outcomes`) under the
+//! topic's lock, or a share of it.
 //!
 //! # Order of locks
 //!
-//! 1. the row of *topic_drains*: claims, checkpoints and cancels of one topic take turns;
+//! 1. the row of *topic_drains*: claims, checkpoints and cancels of one topic take turns; a batch whose messages were all
+//!    sent is recorded beside a claim (a share of the row), but not beside a cancel;
 //! 2. the advisory lock (topic, day): shared by ingest, alone by the seal (which does not wait) and a day's cancel;
 //! 3. rows of *message_keys*, in their order; rows of *message_buckets*, in their order, right before ingest's commit.
 //!
@@ -71,9 +73,18 @@ async fn lock_topic(connection: &mut PgConnection, topic: i32, plans: Plans) -> 
         Plans::Kept => "auto",
         Plans::OfTheirDay => "force_custom_plan",
     };
-    Ok(sqlx::query_file_as!(Drain, "src/sql/message_lock.sql", topic, mode)
+    let drain = sqlx::query_file_as!(Drain, "src/sql/message_lock.sql", topic, mode)
+        .fetch_optional(&mut *connection)
+        .await?;
+    if drain.is_some() && plans == Plans::OfTheirDay {
+        sqlx::query_scalar!(
+            "SELECT topic FROM heddle.topic_drains WHERE topic = $1 FOR UPDATE",
+            topic
+        )
         .fetch_optional(connection)
-        .await?)
+        .await?;
+    }
+    Ok(drain)
 }
 
 /// For a statement that looks for a receiver, to whom no index leads: the day is read in the order in which it lies there,
