@@ -1,9 +1,11 @@
 //! Templates: strings in params, `when` and `for_each` that are filled in when a task starts.
 //!
 //! Wraps minijinja, bounded so that a template can take neither time nor memory from others: fuel for its steps, a
-//! bound on its length, on what it gives, and on the operators that make much out of little. There are expressions,
+//! bound on its length, on what it gives, and a budget for what it makes on the way (`budget`, which `weigh` writes
+//! into its source). There are expressions,
 //! `if`, `for` and plain `set`; no macros, includes or blocks. A name that is not defined is an error that says so.
 
+mod budget;
 mod check;
 mod compare;
 mod filters;
@@ -11,7 +13,9 @@ mod guard;
 mod scan;
 mod uses;
 mod value;
+mod weigh;
 
+pub use budget::{LOOKS_MAX, MADE_MAX_BYTES};
 pub use check::{Tasks, any_task};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,6 +114,7 @@ impl Scope {
         minijinja::Value::from_object(value::Context {
             fixed: self.fixed.clone(),
             params: self.params.clone(),
+            budget: minijinja::Value::from_object(budget::Budget::default()),
         })
     }
 }
@@ -139,6 +144,7 @@ impl Templates {
         env.remove_global("namespace");
         filters::install(&mut env);
         compare::install(&mut env);
+        budget::install(&mut env);
         Self { env }
     }
 
@@ -154,16 +160,13 @@ impl Templates {
             return value::to_json(&result, &mut { OUTPUT_MAX_BYTES }, DEPTH_MAX)
                 .map_err(|error| explain(&error, expression, None));
         }
-        let compiled = self
-            .env
-            .template_from_str(template)
+        self.env
+            .template_from_str(&weigh::defused(template, &codes))
             .map_err(|error| explain(&error, template, None))?;
         let rewritten = compare::rewrite(template, &codes);
         let explain = |error: Error| explain(&error, template, rewritten.as_ref());
-        let compiled = match &rewritten {
-            Some(rewritten) => self.env.template_from_str(&rewritten.text).map_err(explain)?,
-            None => compiled,
-        };
+        let text = rewritten.as_ref().map_or(template, |rewritten| &rewritten.text);
+        let compiled = self.env.template_from_str(text).map_err(explain)?;
         let mut out = Bounded::default();
         match compiled.render_captured_to(scope.context(), &mut out) {
             Ok(_) => String::from_utf8(out.text)
@@ -176,16 +179,13 @@ impl Templates {
 
     fn evaluate(&self, expression: &str, scope: &Scope) -> Result<minijinja::Value, TemplateError> {
         let code = guard::check_expression(expression).map_err(TemplateError)?;
-        let compiled = self
-            .env
-            .compile_expression(expression)
+        self.env
+            .compile_expression(&weigh::defused(expression, std::slice::from_ref(&code)))
             .map_err(|error| explain(&error, expression, None))?;
         let rewritten = compare::rewrite(expression, std::slice::from_ref(&code));
         let explain = |error: Error| explain(&error, expression, rewritten.as_ref());
-        let compiled = match &rewritten {
-            Some(rewritten) => self.env.compile_expression(&rewritten.text).map_err(explain)?,
-            None => compiled,
-        };
+        let text = rewritten.as_ref().map_or(expression, |rewritten| &rewritten.text);
+        let compiled = self.env.compile_expression(text).map_err(explain)?;
         let result = compiled.eval(scope.context()).map_err(explain)?;
         if result.is_undefined() {
             return Err(TemplateError(format!("`{}` is not defined", shown(expression))));

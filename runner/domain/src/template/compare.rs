@@ -9,26 +9,31 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use minijinja::value::{Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::scan::{Code, Kind, Token};
 use super::value::{Instant, invalid, moment_of};
+use super::{budget, weigh};
 
 /// The filter. Its name begins with `_`, and templates may use none that does.
 const FILTER: &str = "_compare";
 
 pub(super) fn install(env: &mut Environment<'_>) {
-    env.add_filter(FILTER, |first: Value, rest: Rest<Value>| -> Result<bool, Error> {
-        let mut left = first;
-        let mut pairs = rest.iter();
-        while let (Some(sign), Some(right)) = (pairs.next(), pairs.next()) {
-            if !compare(sign.as_str().unwrap_or_default(), &left, right)? {
-                return Ok(false);
+    env.add_filter(
+        FILTER,
+        |state: &State, first: Value, rest: Rest<Value>| -> Result<bool, Error> {
+            let mut left = first;
+            let mut pairs = rest.iter();
+            while let (Some(sign), Some(right)) = (pairs.next(), pairs.next()) {
+                budget::compared(state, &left, right)?;
+                if !compare(sign.as_str().unwrap_or_default(), &left, right)? {
+                    return Ok(false);
+                }
+                left = right.clone();
             }
-            left = right.clone();
-        }
-        Ok(true)
-    });
+            Ok(true)
+        },
+    );
     for (sign, names) in [
         ("==", ["eq", "equalto", "=="].as_slice()),
         ("!=", &["ne", "!="]),
@@ -39,7 +44,10 @@ pub(super) fn install(env: &mut Environment<'_>) {
         ("in", &["in"]),
     ] {
         for name in names {
-            env.add_test(*name, move |left: Value, right: Value| compare(sign, &left, &right));
+            env.add_test(*name, move |state: &State, left: Value, right: Value| {
+                budget::compared(state, &left, &right)?;
+                compare(sign, &left, &right)
+            });
         }
     }
 }
@@ -86,7 +94,11 @@ fn contains(container: &Value, value: &Value) -> Result<bool, Error> {
             let text = container.as_str().unwrap_or_default();
             Ok(match value.as_str() {
                 Some(part) => text.contains(part),
-                None => text.contains(&value.to_string()),
+                // A list's text may be longer than the list.
+                None => match value.kind() {
+                    ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => false,
+                    _ => text.contains(&value.to_string()),
+                },
             })
         }
         ValueKind::Map => Ok(container.as_object().is_some_and(|map| map.get_value(value).is_some())),
@@ -136,12 +148,15 @@ impl Rewritten {
 }
 
 /// A change of the source: this range of it becomes that text.
-type Edit = (Range<usize>, String);
+pub(super) type Edit = (Range<usize>, String);
 
-/// Writes comparisons as filters; none if there is none. The source must be one that minijinja compiles.
+/// Writes comparisons as filters, and beside what may grow what is to be charged for it; none if there is neither. The
+/// source must be one that minijinja compiles.
 pub(super) fn rewrite(source: &str, codes: &[Code<'_>]) -> Option<Rewritten> {
     let (mut edits, mut comparisons) = (Vec::new(), Vec::new());
     for code in codes {
+        // Before what ends at the same place: a comparison's bracket closes after its last operand.
+        weigh::add(code, &mut edits);
         rewrite_code(code, &mut edits, &mut comparisons);
     }
     if edits.is_empty() {
@@ -187,18 +202,8 @@ impl Level {
 }
 
 fn rewrite_code(code: &Code<'_>, edits: &mut Vec<Edit>, comparisons: &mut Vec<Range<usize>>) {
-    let first = match code.tag() {
-        "" => 0,
-        "if" | "elif" => 1,
-        "for" => match code.tokens.iter().position(|token| token.is("in")) {
-            Some(index) => index + 1,
-            None => return,
-        },
-        "set" => match code.tokens.iter().position(|token| token.is("=")) {
-            Some(index) => index + 1,
-            None => return,
-        },
-        _ => return,
+    let Some(first) = weigh::expression_start(code) else {
+        return;
     };
     let mut levels = vec![Level::default()];
     let mut last_end = 0;

@@ -5,8 +5,8 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Environment, Error, State, Value};
 
-use super::OUTPUT_MAX_BYTES;
 use super::value::{Instant, format_local, instant_of, invalid, to_json, too_large};
+use super::{OUTPUT_MAX_BYTES, budget};
 use crate::Span;
 use crate::schedule::local::parse_zone;
 
@@ -80,12 +80,12 @@ fn move_time(state: &State, value: &Value, span: &str, forward: bool) -> Result<
     Ok(Value::from_object(Instant { at, zone }))
 }
 
-fn tojson(value: Value) -> Result<String, Error> {
+fn tojson(state: &State, value: Value) -> Result<String, Error> {
     let json = to_json(&value, &mut { OUTPUT_MAX_BYTES }, super::DEPTH_MAX)?;
-    Ok(json.to_string())
+    budget::made(state, json.to_string())
 }
 
-fn replace(value: String, from: String, to: String) -> Result<String, Error> {
+fn replace(state: &State, value: String, from: String, to: String) -> Result<String, Error> {
     let grown = value
         .matches(from.as_str())
         .count()
@@ -94,10 +94,10 @@ fn replace(value: String, from: String, to: String) -> Result<String, Error> {
     if grown > OUTPUT_MAX_BYTES {
         return Err(too_large());
     }
-    Ok(value.replace(&from, &to))
+    budget::made(state, value.replace(&from, &to))
 }
 
-fn join(value: Value, joiner: Option<String>, attribute: Option<String>) -> Result<String, Error> {
+fn join(state: &State, value: Value, joiner: Option<String>, attribute: Option<String>) -> Result<String, Error> {
     let joiner = joiner.unwrap_or_default();
     let mut out = String::new();
     for (index, item) in value.try_iter()?.enumerate() {
@@ -110,16 +110,19 @@ fn join(value: Value, joiner: Option<String>, attribute: Option<String>) -> Resu
         };
         match item.as_str() {
             Some(text) => out.push_str(text),
-            None => out.push_str(&item.to_string()),
+            None => {
+                budget::printed(state, &item)?;
+                out.push_str(&item.to_string());
+            }
         }
         if out.len() > OUTPUT_MAX_BYTES {
             return Err(too_large());
         }
     }
-    Ok(out)
+    budget::made(state, out)
 }
 
-fn indent(value: String, width: Option<usize>, first: Option<bool>) -> Result<String, Error> {
+fn indent(state: &State, value: String, width: Option<usize>, first: Option<bool>) -> Result<String, Error> {
     const WIDTH_MAX: usize = 100;
     let width = width.unwrap_or(4);
     if width > WIDTH_MAX {
@@ -139,17 +142,29 @@ fn indent(value: String, width: Option<usize>, first: Option<bool>) -> Result<St
             return Err(too_large());
         }
     }
-    Ok(out)
+    budget::made(state, out)
 }
 
-fn printf(pattern: String, args: Rest<Value>) -> Result<String, Error> {
-    // A width is written in digits, or taken from an argument by `*`.
-    let wide = pattern.contains('*')
-        || pattern
-            .split(|c: char| !c.is_ascii_digit())
-            .any(|digits| digits.trim_start_matches('0').len() > 3);
-    if wide && pattern.contains('%') {
+fn printf(state: &State, pattern: String, args: Rest<Value>) -> Result<String, Error> {
+    /// What a width or a precision, which is written in digits, may be.
+    const WIDTH_MAX: usize = 1000;
+    let mut digits = pattern.split(|c: char| !c.is_ascii_digit());
+    let wide = pattern.contains('*') || digits.any(|digits| digits.trim_start_matches('0').len() > 3);
+    let places = pattern.matches('%').count();
+    if wide && places > 0 {
         return Err(invalid("`format` takes widths below 1000"));
     }
-    format(FormatStyle::Printf, &pattern, &args)
+    let mut longest = 0;
+    for value in args.iter() {
+        longest = longest.max(budget::text_bytes(state, value)?);
+    }
+    let width = if pattern.contains(|c: char| c.is_ascii_digit()) {
+        WIDTH_MAX
+    } else {
+        0
+    };
+    if places.saturating_mul(longest.max(width)).saturating_add(pattern.len()) > OUTPUT_MAX_BYTES {
+        return Err(too_large());
+    }
+    budget::made(state, format(FormatStyle::Printf, &pattern, &args)?)
 }

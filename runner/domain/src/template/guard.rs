@@ -87,9 +87,19 @@ pub(super) fn check_expression(expression: &str) -> Result<Code<'_>, String> {
     Ok(code)
 }
 
-/// minijinja takes `in` and the like for a name where it expects an operand; here they are none.
+/// minijinja takes `in` and the like for a name where it expects an operand; here they are none. A list is not spread
+/// into arguments or items either: one token would make as many values as the list has.
 fn check_words(source: &str, code: &Code<'_>) -> Result<(), String> {
     let tags = usize::from(code.statement);
+    for (index, token) in code.tokens.iter().enumerate() {
+        let spread = token.is("*");
+        let between = index
+            .checked_sub(1)
+            .is_some_and(|before| before >= tags && code.tokens[before].ends_operand() && !code.is_operator(before));
+        if spread && !between {
+            return Err(wrong(source, token.start, "a list is not spread here"));
+        }
+    }
     for index in (tags..code.tokens.len()).filter(|index| code.is_operator(*index)) {
         let token = &code.tokens[index];
         let word = |at: usize| {

@@ -218,12 +218,15 @@ impl Object for Upstream {
 pub(super) struct Context {
     pub(super) fixed: Arc<BTreeMap<&'static str, Value>>,
     pub(super) params: Value,
+    /// What this rendering may use up.
+    pub(super) budget: Value,
 }
 
 impl Object for Context {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         match key.as_str()? {
             "params" => Some(self.params.clone()),
+            super::budget::NAME => Some(self.budget.clone()),
             name => self.fixed.get(name).cloned(),
         }
     }
