@@ -67,7 +67,6 @@ fn refused() -> Vec<String> {
         "{{ ('a' * 1000000)|list|length }}",
         "{{ [params.text, params.text]|map('list')|list|length }}",
         "{{ range(1000)|map('replace', '1', 'b' * 100000)|list|length }}",
-        "{{ range(1000)|map('indent', 100)|map('tojson')|map('default', 'a' * 1000000)|join|length }}",
         "{{ ([upstream.extract.rows] * 1000)|sum(start=[])|length }}",
         "{{ ([params.text] * 1000)|sum(start='')|length }}",
         "{{ (('%(a)s' * 10000)|format({'a': params.text}))|length }}",
@@ -190,15 +189,19 @@ fn no_template_takes_more_than_its_budget() {
         }
     }
     let before = peak_kib();
+    let mut wrong = Vec::new();
     for template in refused() {
-        let shown: String = template.chars().take(300).collect();
         let given = templates.render(&template, &scope);
-        let _ = templates.check(&template, &heddle_domain::template::any_task);
-        assert!(given.is_err(), "{shown}: was rendered");
-        let peak = peak_kib();
-        assert!(
-            peak < before + GROWTH_MAX_KIB,
-            "{shown}: {before} KiB became {peak}, {given:?}"
-        );
+        let checked = templates.check(&template, &heddle_domain::template::any_task);
+        let grown = peak_kib() - before;
+        if given.is_ok() || grown > GROWTH_MAX_KIB {
+            let shown: String = template.chars().take(200).collect();
+            wrong.push(format!(
+                "{shown}: {grown} KiB more, checked {checked:?}, rendered: {}",
+                given.is_ok()
+            ));
+        }
     }
+    println!("the peak grew by {} KiB", peak_kib() - before);
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
