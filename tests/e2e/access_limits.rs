@@ -233,26 +233,46 @@ async fn nodes_that_do_not_start() {
 }
 
 /// A node that starts is shown one right token by all of its pollers at once, before it knows it: more of them than it
-/// would look up tokens that nobody knows.
+/// would look up tokens that nobody knows. The table answers nobody until they have all come.
 #[tokio::test]
 async fn a_right_token_shown_by_many_at_once_is_looked_up_once() {
     let world = World::new().await;
     let node = world.node().await;
-    for round in 0..5 {
-        // A change of any token has the node ask again.
-        let fresh = node
-            .post("/v1/tokens", json!({"name": format!("many-{round}"), "role": "viewer"}))
+    let fresh = node
+        .post("/v1/tokens", json!({"name": "many", "role": "viewer"}))
+        .await
+        .expect_status(201);
+    let api = node.with_token(fresh["token"].as_str());
+    let mut sql = world.sql().await;
+    let lock = sql.transaction().await.unwrap();
+    lock.batch_execute("LOCK TABLE heddle.tokens IN ACCESS EXCLUSIVE MODE")
+        .await
+        .unwrap();
+    let asked: Vec<_> = (0..300)
+        .map(|_| {
+            let api = api.clone();
+            tokio::spawn(async move { api.get("/v1/groups").await.status })
+        })
+        .collect();
+    let watcher = world.sql().await;
+    eventually("the look-up, which waits for the table", async || {
+        let waiting = watcher
+            .query_one(
+                "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'heddle.tokens'::regclass",
+                &[],
+            )
             .await
-            .expect_status(201);
-        let api = node.with_token(fresh["token"].as_str());
-        let asked: Vec<_> = (0..300)
-            .map(|_| {
-                let api = api.clone();
-                tokio::spawn(async move { api.get("/v1/groups").await.status })
-            })
-            .collect();
-        for one in asked {
-            assert_eq!(one.await.expect("an answer"), 200);
-        }
+            .unwrap();
+        (waiting.get::<_, i64>(0) > 0).then_some(())
+    })
+    .await;
+    // Whoever asked after these has been answered, so those before have been heard: one that was turned away has ended.
+    for _ in 0..50 {
+        node.with_token(None).get("/healthz").await.expect_status(200);
+        tokio::task::yield_now().await;
+    }
+    lock.rollback().await.unwrap();
+    for one in asked {
+        assert_eq!(one.await.expect("an answer"), 200);
     }
 }

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use heddle_tests::World;
+use heddle_tests::{TOKEN, World};
 use reqwest::Method;
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 
 /// `METHOD path  who`; what the words mean stands in [`roles`].
 const TABLE: &str = "
@@ -172,6 +174,7 @@ fn filled(path: &str) -> String {
     let part = |part: &str| match part {
         "{id}" => "00000000-0000-7000-8000-000000000000".to_owned(),
         "{version}" | "{revision}" => "1".to_owned(),
+        "{audience}" => "gid_nothing".to_owned(),
         _ if part.starts_with('{') => "nothing".to_owned(),
         _ => part.to_owned(),
     };
@@ -233,5 +236,101 @@ async fn every_route_and_every_role() {
             }
             assert!(status < 500 || status == 503, "{told}");
         }
+    }
+}
+
+/// What the document says of the routes: paths, methods, and whether they read a body.
+async fn routes(node: &heddle_tests::Node) -> Vec<(String, String, bool)> {
+    let document = node.get("/v1/openapi.json").await.expect_status(200);
+    let mut routes = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let body = operation.get("requestBody").is_some();
+            routes.push((path.clone(), method.to_uppercase(), body));
+        }
+    }
+    routes
+}
+
+/// The status of a request that announces a body, and sends none of it.
+async fn announced(node: &heddle_tests::Node, method: &str, path: &str, bytes: u64) -> u16 {
+    let mut stream = TcpStream::connect(node.authority()).await.unwrap();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\n\
+         Content-Type: application/json\r\nContent-Length: {bytes}\r\n\r\n",
+        node.authority()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = BufReader::new(stream);
+    let mut line = String::new();
+    answer.read_line(&mut line).await.unwrap();
+    let status = line.split_whitespace().nth(1).and_then(|status| status.parse().ok());
+    status.unwrap_or_else(|| panic!("{method} {path}: {line:?}"))
+}
+
+/// Each route that reads a body refuses one that is too large before it comes, unless what the path names is not there.
+#[tokio::test]
+async fn every_route_bounds_its_body() {
+    /// More than any route takes at once.
+    const TOO_MANY_BYTES: u64 = 1 << 40;
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("nothing", json!({"tasks": {"nothing": {"queue": "nothing"}}}))
+        .await;
+    let topic = json!({"queue": "nothing", "granularity": "day"});
+    node.put("/v1/topics/nothing", topic).await.expect_status(201);
+    let (mut refused, mut absent, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
+    for (path, method, _) in routes(&node).await.into_iter().filter(|(_, _, body)| *body) {
+        let status = announced(&node, &method, &filled(&path), TOO_MANY_BYTES).await;
+        match status {
+            413 => refused.push(format!("{method} {path}")),
+            404 => absent.push(format!("{method} {path}")),
+            // These say what is wrong in the body of a 200, as their callers expect.
+            200 if path.starts_with("/task-scheduler/") => {}
+            _ => wrong.push(format!("{method} {path}: {status}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(refused.len() >= 32, "{} bounded, absent: {absent:#?}", refused.len());
+    assert!(
+        absent.iter().all(|route| route.contains('{')),
+        "what is not there needs a name: {absent:#?}"
+    );
+}
+
+/// Each route that wants a token counts how often it is shown, and says when to come again; the others do not.
+#[tokio::test]
+async fn every_route_has_a_rate() {
+    /// One request a second is let in; of so many at once some are too many, if not the first time.
+    const AT_ONCE: usize = 8;
+    const TIMES_MAX: usize = 50;
+    let world = World::new().await;
+    let patient = world.node().await;
+    let node = world.options().env("HEDDLE_RATE_LIMIT", "1").start().await;
+    let open: Vec<(&str, &str)> = TABLE
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.len() == 3 && words[2] == "open")
+        .map(|words| (words[1], words[0]))
+        .collect();
+    for (path, method, _) in routes(&patient).await {
+        if open.contains(&(path.as_str(), method.as_str())) {
+            continue;
+        }
+        let mut told = None;
+        for _ in 0..TIMES_MAX {
+            let asked = (0..AT_ONCE).map(|_| {
+                let request = node.request(method.parse::<Method>().unwrap(), &filled(&path));
+                node.send(request.json(&json!({})))
+            });
+            let replies = futures::future::join_all(asked).await;
+            if let Some(refused) = replies.into_iter().find(|reply| reply.status == 429) {
+                told = refused.headers.get("retry-after").cloned();
+                break;
+            }
+        }
+        let told = told.unwrap_or_else(|| panic!("{method} {path} is never too much, or does not say until when"));
+        let seconds: u64 = told.to_str().unwrap().parse().expect("seconds");
+        assert!(seconds >= 1, "{method} {path}: {seconds}");
     }
 }

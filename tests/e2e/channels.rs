@@ -293,6 +293,47 @@ async fn bad_mail_servers_hurt_nobody_else() {
     .await;
 }
 
+/// Servers whose answers have no end cost no memory, and one that is slow no more than its time: the notifier goes, and
+/// says why. What has been read of an answer is told by what the server could send before that: sockets buffer some.
+#[tokio::test]
+async fn mail_servers_without_an_end_are_left() {
+    /// What a reader without a bound of its own passes within a second.
+    const SENT_MAX_BYTES: usize = 32 * 1024 * 1024;
+    let world = World::new().await;
+    let node = world.node().await;
+    let mut group = Vec::new();
+    let mut servers = Vec::new();
+    for (name, manners, tls) in [
+        ("babbles", Manners::Babbles, "none"),
+        ("babbles-tls", Manners::Babbles, "implicit"),
+        ("rambles", Manners::Rambles, "none"),
+        ("drips", Manners::Drips, "none"),
+        ("hangs", Manners::Hangs, "none"),
+    ] {
+        let server = Smtp::start(false).await;
+        server.behaves(manners);
+        // An address of its own: each is told once.
+        let to = format!("{name}@example.com");
+        mail(&node, name, &server, tls, json!({"to": [to]})).await;
+        group.push(name);
+        servers.push((name, server));
+    }
+    let rules = json!({"on": ["failed"], "channels": group});
+    node.put_group("g", with(one(fails()), json!({"notify": rules}))).await;
+    node.run("g", json!({})).await;
+    for (name, server) in servers {
+        let left = eventually(&format!("{name} is left"), async || {
+            let (sent, left) = server.said();
+            (left > 0).then_some(sent)
+        })
+        .await;
+        assert!(left < SENT_MAX_BYTES, "{name} could send {left} bytes");
+        let told = becomes(&node, &format!("channel={name}"), |item| item["attempts"] != 0).await;
+        assert_eq!(told["state"], "pending", "{told:#}");
+        assert!(!told["last_error"].is_null(), "{told:#}");
+    }
+}
+
 #[tokio::test]
 async fn bad_receivers_hurt_nobody_else() {
     let world = World::new().await;

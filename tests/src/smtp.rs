@@ -81,6 +81,12 @@ pub enum Manners {
     Refuses(&'static str),
     /// It goes away in the middle of a mail.
     Drops,
+    /// It greets with a line that has no end.
+    Babbles,
+    /// It greets with an answer of lines without end.
+    Rambles,
+    /// It greets by a byte a second.
+    Drips,
 }
 
 /// The server.
@@ -93,6 +99,8 @@ pub struct Smtp {
     mails: Arc<Mutex<Vec<Mail>>>,
     manners: Arc<Mutex<Manners>>,
     connections: Arc<Mutex<usize>>,
+    said: Arc<Mutex<usize>>,
+    left: Arc<Mutex<usize>>,
 }
 
 impl Smtp {
@@ -114,6 +122,8 @@ impl Smtp {
             mails: Arc::default(),
             manners: Arc::new(Mutex::new(Manners::Good)),
             connections: Arc::default(),
+            said: Arc::default(),
+            left: Arc::default(),
         };
         let (state, tls) = (server.clone(), TlsAcceptor::from(Arc::new(config)));
         tokio::spawn(async move {
@@ -145,10 +155,14 @@ impl Smtp {
     }
 
     async fn serve(self, stream: TcpStream, tls: TlsAcceptor, implicit: bool) -> Option<()> {
-        if self.manners() == Manners::Hangs {
-            // Until the other side has had enough.
-            let mut lines = BufReader::new(stream).lines();
-            while let Ok(Some(_)) = lines.next_line().await {}
+        if let Some(worse) = match self.manners() {
+            Manners::Hangs => Some(""),
+            Manners::Babbles => Some("220 mail.test and more "),
+            Manners::Rambles => Some("220-mail.test and more\r\n"),
+            Manners::Drips => Some("220"),
+            _ => None,
+        } {
+            self.misbehave(stream, worse).await;
             return None;
         }
         if implicit {
@@ -158,6 +172,35 @@ impl Smtp {
         let stream = self.converse(BufReader::new(stream), false, true).await??;
         let stream = tls.accept(stream).await.ok()?;
         self.converse(BufReader::new(stream), true, false).await.map(drop)
+    }
+
+    /// Says the same again and again until the other side has had enough, which is noted; nothing, if that is empty.
+    async fn misbehave(&self, stream: TcpStream, text: &str) {
+        let (reading, mut writing) = stream.into_split();
+        let endless = async {
+            let pause = std::time::Duration::from_secs(1);
+            let (chunk, pause) = match (text, self.manners()) {
+                ("", _) => return std::future::pending().await,
+                (text, Manners::Drips) => (text[..1].to_owned(), Some(pause)),
+                (text, _) => (text.repeat(1000), None),
+            };
+            while writing.write_all(chunk.as_bytes()).await.is_ok() {
+                *self.said.lock().expect("nobody panics with it") += chunk.len();
+                if let Some(pause) = pause {
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        };
+        let mut lines = BufReader::new(reading).lines();
+        let left = async { while let Ok(Some(_)) = lines.next_line().await {} };
+        tokio::select! { () = endless => {}, () = left => {} }
+        *self.left.lock().expect("nobody panics with it") += 1;
+    }
+
+    /// How many bytes it has sent while it misbehaved, and how many callers have gone since.
+    pub fn said(&self) -> (usize, usize) {
+        let count = |of: &Mutex<usize>| *of.lock().expect("nobody panics with it");
+        (count(&self.said), count(&self.left))
     }
 
     /// One conversation; `Some(Some(stream))` when it goes on encrypted.

@@ -2,6 +2,7 @@
 
 use heddle_domain::Time;
 use heddle_domain::notify::message::Facts;
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::change::{By, Noun, Page};
@@ -37,6 +38,45 @@ pub struct NotificationRow {
     pub sent_at: Option<Time>,
     /// When it is tried next.
     pub next_attempt_at: Option<Time>,
+}
+
+/// The same as the table has it.
+struct Found {
+    id: Uuid,
+    channel: String,
+    event: String,
+    run: Option<Uuid>,
+    subject: String,
+    facts: Value,
+    recipients: Vec<String>,
+    state: i16,
+    attempts: i32,
+    last_error: Option<String>,
+    created_at: Time,
+    sent_at: Option<Time>,
+    due_at: Option<Time>,
+}
+
+impl TryFrom<Found> for NotificationRow {
+    type Error = StoreError;
+
+    fn try_from(row: Found) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: row.id,
+            channel: row.channel,
+            event: row.event,
+            run: row.run,
+            subject: row.subject,
+            facts: facts_of(row.facts)?,
+            recipients: row.recipients,
+            state: row.state,
+            attempts: row.attempts,
+            last_error: row.last_error,
+            created_at: row.created_at,
+            sent_at: row.sent_at,
+            next_attempt_at: row.due_at,
+        })
+    }
 }
 
 /// Which notifications.
@@ -75,7 +115,8 @@ impl Store {
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Page<NotificationRow>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = sqlx::query_as!(
+            Found,
             "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts, n.recipients, n.state, n.attempts, n.last_error,
                     n.created_at, n.sent_at, o.due_at AS \"due_at?\"
                FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id
@@ -99,30 +140,15 @@ impl Store {
         .await?;
         let rows = rows
             .into_iter()
-            .map(|row| {
-                Ok(NotificationRow {
-                    id: row.id,
-                    channel: row.channel,
-                    event: row.event,
-                    run: row.run,
-                    subject: row.subject,
-                    facts: facts_of(row.facts)?,
-                    recipients: row.recipients,
-                    state: row.state,
-                    attempts: row.attempts,
-                    last_error: row.last_error,
-                    created_at: row.created_at,
-                    sent_at: row.sent_at,
-                    next_attempt_at: row.due_at,
-                })
-            })
+            .map(NotificationRow::try_from)
             .collect::<Result<Vec<_>, StoreError>>()?;
         Ok(Page::of(rows, limit, |row| row.id.to_string()))
     }
 
     /// One of them.
     pub async fn notification(&self, id: Uuid) -> Result<Option<NotificationRow>, StoreError> {
-        let row = sqlx::query!(
+        let row = sqlx::query_as!(
+            Found,
             "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts, n.recipients, n.state, n.attempts, n.last_error,
                     n.created_at, n.sent_at, o.due_at AS \"due_at?\"
                FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id WHERE n.id = $1",
@@ -130,22 +156,7 @@ impl Store {
         )
         .fetch_optional(&self.pool)
         .await?;
-        let Some(row) = row else { return Ok(None) };
-        Ok(Some(NotificationRow {
-            id: row.id,
-            channel: row.channel,
-            event: row.event,
-            run: row.run,
-            subject: row.subject,
-            facts: facts_of(row.facts)?,
-            recipients: row.recipients,
-            state: row.state,
-            attempts: row.attempts,
-            last_error: row.last_error,
-            created_at: row.created_at,
-            sent_at: row.sent_at,
-            next_attempt_at: row.due_at,
-        }))
+        row.map(NotificationRow::try_from).transpose()
     }
 
     /// Has a notification sent again, to all its recipients, as if it had never been tried; one that waits is sent now.

@@ -16,9 +16,11 @@ use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
 use lettre::transport::smtp::extension::ClientId;
 use lettre::{Address, transport::smtp::Error};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::answers::{Answers, Encrypted};
 use super::send::Failure;
 
 /// How long a server may take for one mail, with connecting where that is needed.
@@ -150,21 +152,19 @@ async fn deliver(
 
 async fn connect(smtp: &SmtpSpec) -> Result<AsyncSmtpConnection, Failure> {
     let hello = ClientId::Domain("heddle.local".to_owned());
-    let tls = match smtp.tls {
-        SmtpTls::None => None,
-        SmtpTls::Starttls | SmtpTls::Implicit => Some(tls(smtp).await?),
-    };
-    let (from_the_start, upgrade) = if smtp.tls == SmtpTls::Implicit {
-        (tls, None)
-    } else {
-        (None, tls)
-    };
     let place = (smtp.host.as_str(), smtp.port());
-    let mut connection = AsyncSmtpConnection::connect_tokio1(place, Some(MAIL_TIMEOUT), &hello, from_the_start, None)
-        .await
-        .map_err(failure)?;
-    if let Some(tls) = upgrade {
-        connection.starttls(tls, &hello).await.map_err(failure)?;
+    let mut connection = if smtp.tls == SmtpTls::Implicit {
+        let stream = Encrypted::connect(place, tls(smtp).await?).await.map_err(failure)?;
+        AsyncSmtpConnection::connect_with_transport(Box::new(Answers::new(stream)), &hello).await
+    } else {
+        let stream = TcpStream::connect(place)
+            .await
+            .map_err(|error| Failure::passing(format!("the mail server cannot be reached: {error}")))?;
+        AsyncSmtpConnection::connect_with_transport(Box::new(Answers::new(stream)), &hello).await
+    }
+    .map_err(failure)?;
+    if smtp.tls == SmtpTls::Starttls {
+        connection.starttls(tls(smtp).await?, &hello).await.map_err(failure)?;
     }
     if let (Some(username), Some(password)) = (&smtp.username, &smtp.password) {
         let credentials = Credentials::new(username.clone(), password.clone());

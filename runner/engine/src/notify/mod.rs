@@ -21,6 +21,7 @@
 //! * What is tried again carries the same id, in a header that receivers can know it by.
 //! * No transaction is open while something is sent.
 
+mod answers;
 mod chat;
 mod count;
 mod fan_out;

@@ -1,0 +1,67 @@
+//! How much is due: what a dry run tells.
+
+use heddle_domain::Time;
+use heddle_domain::retention::{EndState, Retention};
+
+use super::rules::{RunRules, id_floor};
+use crate::{Store, StoreError};
+
+/// Up to how many rows a preview counts.
+pub const COUNT_MAX: i64 = 1_000_000;
+
+/// What is due of tables that are no runs.
+#[derive(Clone, Copy, Debug)]
+pub struct DueRows {
+    pub audit: i64,
+    pub events: i64,
+    pub assignments: i64,
+}
+
+impl Store {
+    /// How many runs are due, by the number of their state; each up to [`COUNT_MAX`].
+    pub async fn count_due_runs(&self, rules: &RunRules, now: Time) -> Result<Vec<(i16, i64)>, StoreError> {
+        let mut counts = Vec::new();
+        for state in EndState::ALL {
+            let number = state.state().number();
+            let count = sqlx::query_scalar!(
+                r#"SELECT count(*) AS "count!" FROM (
+                     SELECT FROM heddle.runs_done d
+                       JOIN UNNEST($1::bigint[], $2::smallint[], $3::bigint[]) AS every (group_id, state, keep)
+                         ON every.group_id = 0 AND every.state = d.state
+                       LEFT JOIN UNNEST($1::bigint[], $2::smallint[], $3::bigint[]) AS own (group_id, state, keep)
+                         ON own.group_id = d.group_id AND own.state = d.state
+                      WHERE d.state = $4
+                        AND d.finished_at < $5::timestamptz
+                            - coalesce(own.keep, every.keep) * interval '1 microsecond'
+                      LIMIT $6) AS due"#,
+                &rules.groups,
+                &rules.states,
+                &rules.runs_micros,
+                number,
+                now,
+                COUNT_MAX
+            )
+            .fetch_one(&self.pool)
+            .await?;
+            counts.push((number, count));
+        }
+        Ok(counts)
+    }
+
+    /// How many audit rows, events and ended assignments are due; each up to [`COUNT_MAX`].
+    pub async fn count_due_rows(&self, retention: &Retention, now: Time) -> Result<DueRows, StoreError> {
+        Ok(sqlx::query_as!(
+            DueRows,
+            r#"SELECT (SELECT count(*) FROM (SELECT FROM heddle.audit WHERE at < $1 LIMIT $4) AS a) AS "audit!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.events WHERE at < $2 LIMIT $4) AS e) AS "events!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.assignments WHERE id < $3 LIMIT $4) AS s)
+                          AS "assignments!""#,
+            now - retention.audit.chrono(),
+            now - retention.events.chrono(),
+            id_floor(now - retention.assignments.chrono()),
+            COUNT_MAX
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+}

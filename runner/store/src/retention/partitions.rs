@@ -1,0 +1,225 @@
+//! Partitions: one for each day, made ahead and dropped as a whole.
+
+use heddle_domain::Time;
+use sqlx::{PgConnection, Postgres, Transaction};
+
+use super::rules::{Day, RunRules};
+use crate::{Store, StoreError};
+
+/// How long dropping and making partitions wait for a table.
+const LOCK_WAIT: &str = "300ms";
+
+/// What came of an attempt to drop a day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// Its partitions are gone.
+    Gone,
+    /// Not all that is in it has ended and is due.
+    Needed,
+    /// They were gone already.
+    Before,
+    /// Somebody has one of its tables; later.
+    Busy,
+}
+
+/// The statement that takes a table's parent alone. Partitions are named after these tables, and nobody else names them.
+fn lock_statement(table: Partitioned) -> &'static str {
+    match table {
+        Partitioned::Logs => "LOCK TABLE ONLY heddle.logs IN ACCESS EXCLUSIVE MODE",
+        Partitioned::Attempts => "LOCK TABLE ONLY heddle.attempts IN ACCESS EXCLUSIVE MODE",
+        Partitioned::Maps => "LOCK TABLE ONLY heddle.maps IN ACCESS EXCLUSIVE MODE",
+        Partitioned::Runs => "LOCK TABLE ONLY heddle.runs_done IN ACCESS EXCLUSIVE MODE",
+        Partitioned::Events => "LOCK TABLE ONLY heddle.events IN ACCESS EXCLUSIVE MODE",
+        Partitioned::Assignments => "LOCK TABLE ONLY heddle.assignments IN ACCESS EXCLUSIVE MODE",
+    }
+}
+
+/// A table with a partition for each day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partitioned {
+    Logs,
+    Attempts,
+    Maps,
+    Runs,
+    Events,
+    Assignments,
+}
+
+impl Partitioned {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Logs => "logs",
+            Self::Attempts => "attempts",
+            Self::Maps => "maps",
+            Self::Runs => "runs_done",
+            Self::Events => "events",
+            Self::Assignments => "assignments",
+        }
+    }
+}
+
+/// What goes with a day's runs.
+const OF_RUNS: [Partitioned; 4] = [
+    Partitioned::Logs,
+    Partitioned::Attempts,
+    Partitioned::Maps,
+    Partitioned::Runs,
+];
+
+/// What is looked at once more before partitions are dropped.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    rules: &'a RunRules,
+    now: Time,
+    /// Whether the runs themselves go; else their logs only.
+    runs: bool,
+}
+
+impl Store {
+    /// The days of which a table has a partition, oldest first.
+    pub async fn partition_days(&self, table: Partitioned) -> Result<Vec<Day>, StoreError> {
+        Ok(
+            sqlx::query_scalar!(r#"SELECT heddle.partition_days($1) AS "day!""#, table.name())
+                .fetch_all(&self.pool)
+                .await?
+                .into_iter()
+                .map(Day)
+                .collect(),
+        )
+    }
+
+    /// Makes the partitions of the next days, unless somebody has the tables for long.
+    pub async fn make_all_partitions(&self, days: i32) -> Result<(), StoreError> {
+        let mut tx = self.with_lock_wait().await?;
+        sqlx::query!(
+            r#"SELECT heddle.make_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, $1) AS "made!""#,
+            days
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        let mut tx = self.with_lock_wait().await?;
+        sqlx::query!(
+            r#"SELECT heddle.make_dispatch_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, $1) AS "made!""#,
+            days
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// A transaction that does not wait for tables, and so holds nobody up who comes after it.
+    async fn with_lock_wait(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query!("SELECT set_config('lock_timeout', $1, true)", LOCK_WAIT)
+            .fetch_one(&mut *tx)
+            .await?;
+        Ok(tx)
+    }
+
+    /// Whether a run of a day lives or is to be kept; `logs`: for its logs.
+    pub async fn is_day_needed(&self, rules: &RunRules, day: Day, now: Time, logs: bool) -> Result<bool, StoreError> {
+        let look = Look {
+            rules,
+            now,
+            runs: !logs,
+        };
+        let mut connection = self.pool.acquire().await?;
+        is_needed(&mut connection, look, day).await
+    }
+
+    /// Drops a day's runs, attempts, logs and maps, if all of its runs have ended and are due.
+    pub async fn drop_run_day(&self, rules: &RunRules, day: Day, now: Time) -> Result<Dropped, StoreError> {
+        let look = Look { rules, now, runs: true };
+        self.drop_partitions(&OF_RUNS, day, Some(look)).await
+    }
+
+    /// Drops a day's logs, if those of all its runs are due.
+    pub async fn drop_log_day(&self, rules: &RunRules, day: Day, now: Time) -> Result<Dropped, StoreError> {
+        let look = Look {
+            rules,
+            now,
+            runs: false,
+        };
+        self.drop_partitions(&[Partitioned::Logs], day, Some(look)).await
+    }
+
+    /// Drops a day of a table whose rows are due by their day alone: events, assignments.
+    pub async fn drop_day(&self, table: Partitioned, day: Day) -> Result<Dropped, StoreError> {
+        self.drop_partitions(&[table], day, None).await
+    }
+
+    async fn drop_partitions(
+        &self,
+        tables: &[Partitioned],
+        day: Day,
+        look: Option<Look<'_>>,
+    ) -> Result<Dropped, StoreError> {
+        match self.drop_partitions_once(tables, day, look).await {
+            // A lock was not to be had in time.
+            Err(StoreError::Conflict(_)) => Ok(Dropped::Busy),
+            done => done,
+        }
+    }
+
+    async fn drop_partitions_once(
+        &self,
+        tables: &[Partitioned],
+        day: Day,
+        look: Option<Look<'_>>,
+    ) -> Result<Dropped, StoreError> {
+        let mut tx = self.with_lock_wait().await?;
+        for &table in tables {
+            sqlx::query(lock_statement(table)).execute(&mut *tx).await?;
+        }
+        if let Some(look) = look {
+            if is_needed(&mut tx, look, day).await? {
+                return Ok(Dropped::Needed);
+            }
+            if look.runs {
+                sqlx::query!(
+                    "INSERT INTO heddle.pruned_days (day, at) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                    day.0,
+                    look.now
+                )
+                .execute(&mut *tx)
+                .await?;
+            }
+        }
+        let mut any = false;
+        for table in tables {
+            any |= sqlx::query_scalar!(
+                r#"SELECT heddle.drop_partition($1, $2) AS "dropped!""#,
+                table.name(),
+                day.0
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+        }
+        if !any {
+            // Another node was quicker.
+            return Ok(Dropped::Before);
+        }
+        tx.commit().await?;
+        Ok(Dropped::Gone)
+    }
+}
+
+/// Whether a run of a day lives, or is to be kept.
+async fn is_needed(connection: &mut PgConnection, look: Look<'_>, day: Day) -> Result<bool, StoreError> {
+    let Look { rules, now, runs } = look;
+    let keep_micros = if runs { &rules.runs_micros } else { &rules.logs_micros };
+    let (first, behind) = day.ids();
+    Ok(sqlx::query_file_scalar!(
+        "src/sql/day_needed.sql",
+        &rules.groups,
+        &rules.states,
+        keep_micros,
+        first,
+        behind,
+        now
+    )
+    .fetch_one(connection)
+    .await?)
+}
