@@ -373,13 +373,12 @@ impl Inner {
             return Ok(if found.exhausted { Turned::Idle } else { Turned::More });
         }
         let made = self
-            .make_runs(&mut turn, &row, &group, &source, found.make, now)
+            .make_runs(&mut turn, &row, &group, &source, (found.make, &moved), now)
             .await?;
-        moved.made = made.runs.len() as i64;
-        moved.skipped += made.lost;
-        turn.commit(&moved, now).await?;
+        turn.commit_made().await?;
+        let count = made.runs.len();
         self.made(made.runs, made.contexts, &made.created);
-        Ok(if found.exhausted || moved.made as usize == room {
+        Ok(if found.exhausted || count == room {
             Turned::Idle
         } else {
             Turned::More
@@ -412,7 +411,7 @@ impl Inner {
         row: &BackfillRow,
         group: &Group,
         source: &Source,
-        make: Vec<Standing>,
+        (make, moved): (Vec<Standing>, &Moved),
         now: Time,
     ) -> Result<Made, EngineError> {
         let revision = &group.revision;
@@ -460,10 +459,8 @@ impl Inner {
             .zip(&laid_out)
             .map(|(standing, (run, _))| (standing.at, run.id, standing.registered.map(|(run, _)| run)))
             .collect();
-        let got: HashSet<RunId> = turn.register(&registrations).await?.into_iter().collect();
-        let asked = laid_out.len();
+        let got: HashSet<RunId> = turn.register(&registrations, moved).await?.into_iter().collect();
         laid_out.retain(|(run, _)| got.contains(&run.id));
-        let lost = (asked - laid_out.len()) as i64;
         let (mut runs, contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = laid_out.into_iter().unzip();
         self.hand_out(&mut runs);
         let created = turn.create(&runs, self.lease(), now).await?;
@@ -477,7 +474,6 @@ impl Inner {
             runs,
             contexts,
             created,
-            lost,
         })
     }
 
@@ -508,8 +504,6 @@ struct Made {
     runs: Vec<NewRun>,
     contexts: Vec<Arc<RunContext>>,
     created: Vec<Created>,
-    /// At so many instants somebody was faster.
-    lost: i64,
 }
 
 /// What a turn's search found.

@@ -213,8 +213,6 @@ pub struct Moved {
     pub position: Option<Time>,
     /// See the migration.
     pub catching_up: bool,
-    /// Runs made in this turn.
-    pub made: i64,
     /// Instants left alone in this turn.
     pub skipped: i64,
     /// Why it makes no runs although it could.
@@ -570,8 +568,13 @@ impl BackfillTurn {
     }
 
     /// Registers instants to runs: `(instant, run, the run that it was seen registered to)`. Answers the runs that
-    /// got theirs; at the other instants somebody was faster.
-    pub async fn register(&mut self, instants: &[(Time, RunId, Option<Uuid>)]) -> Result<Vec<RunId>, StoreError> {
+    /// got theirs; at the other instants somebody was faster. Writes how far the turn has come, all of `moved` but how
+    /// many runs were made, which it counts itself.
+    pub async fn register(
+        &mut self,
+        instants: &[(Time, RunId, Option<Uuid>)],
+        moved: &Moved,
+    ) -> Result<Vec<RunId>, StoreError> {
         let times: Vec<Time> = instants.iter().map(|one| one.0).collect();
         let runs: Vec<Uuid> = instants.iter().map(|one| one.1.0).collect();
         let seen: Vec<Option<Uuid>> = instants.iter().map(|one| one.2).collect();
@@ -580,11 +583,21 @@ impl BackfillTurn {
             self.row.group_id,
             &times,
             &runs,
-            &seen as &[Option<Uuid>]
+            &seen as &[Option<Uuid>],
+            self.row.id,
+            moved.position,
+            moved.catching_up,
+            moved.skipped
         )
         .fetch_all(&mut *self.tx)
         .await?;
         Ok(got.into_iter().map(RunId).collect())
+    }
+
+    /// Ends a turn whose runs are [registered](Self::register) and made.
+    pub async fn commit_made(self) -> Result<(), StoreError> {
+        self.tx.commit().await?;
+        Ok(())
     }
 
     /// Creates runs.
@@ -611,18 +624,16 @@ impl BackfillTurn {
             .collect())
     }
 
-    /// Writes how far it has come, and ends the turn.
+    /// Writes how far it has come without making runs, and ends the turn.
     pub async fn commit(mut self, moved: &Moved, now: Time) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.backfills
-                SET position = $2, catching_up = $3, made = made + $4, skipped = skipped + $5, note = $6,
-                    state = coalesce($7, state),
-                    finished_at = CASE WHEN $7::smallint IS NOT NULL THEN greatest($8, created_at) END
+                SET position = $2, catching_up = $3, skipped = skipped + $4, note = $5, state = coalesce($6, state),
+                    finished_at = CASE WHEN $6::smallint IS NOT NULL THEN greatest($7, created_at) END
               WHERE id = $1",
             self.row.id,
             moved.position,
             moved.catching_up,
-            moved.made,
             moved.skipped,
             moved.note,
             moved.ended,
