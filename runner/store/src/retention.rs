@@ -303,8 +303,9 @@ impl Store {
         Ok(sqlx::query!(
             "DELETE FROM heddle.leases WHERE lease IN (
                  SELECT l.lease FROM heddle.leases l
-                  WHERE NOT EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = l.lease)
-                    AND NOT EXISTS (SELECT FROM heddle.running r WHERE r.lease = l.lease)
+                  -- Read once: what runs is no more than the slots of all nodes.
+                  WHERE l.lease <> ALL (ARRAY(SELECT n.lease FROM heddle.nodes n
+                                               UNION SELECT r.lease FROM heddle.running r WHERE r.lease IS NOT NULL))
                   LIMIT $1)",
             limit
         )
