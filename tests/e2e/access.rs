@@ -61,6 +61,11 @@ async fn life_of_a_token() {
         .expect_status(201);
     let viewer = node.with_token(second["token"].as_str());
     viewer.get("/v1/groups").await.expect_status(200);
+    let later = json!({"name": "later", "role": "viewer", "expires_at": "2100-01-01T08:00:00+08:00"});
+    let later = api.post("/v1/tokens", later).await.expect_status(201);
+    assert_eq!(later["expires_at"], "2100-01-01T00:00:00.000000Z");
+    let audit = api.get("/v1/audit?limit=1").await.expect_status(200);
+    assert_eq!(audit["items"][0]["after"]["expires_at"], later["expires_at"]);
     api.post("/v1/tokens", json!({"name": "second", "role": "viewer"}))
         .await
         .expect_problem(409, &[]);

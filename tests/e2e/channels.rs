@@ -129,7 +129,13 @@ async fn bad_channels_and_rules_are_refused() {
         .await
         .expect_problem(422, &["/tasks/t/notify/channels/0"]);
     node.put_group("g", one(json!({"script": "hello"}))).await;
-    for callback in ["nope", "ftp://example.com", "https://u:p@example.com/", ""] {
+    for callback in [
+        "nope",
+        "ftp://example.com",
+        "https://u:p@example.com/",
+        "https://example.com/\r\nX: y",
+        "",
+    ] {
         node.post("/v1/groups/g/runs", json!({"callback": callback}))
             .await
             .expect_problem(422, &["/callback"]);

@@ -1,5 +1,6 @@
 //! Bearer tokens. Only their SHA-256 is kept: they are 256 random bits, so a plain hash is enough.
 
+use chrono::SecondsFormat;
 use heddle_domain::Time;
 use serde_json::json;
 use uuid::Uuid;
@@ -57,8 +58,9 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = added else { return Ok(None) };
+        let expires_at = row.expires_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
         let after = json!({
-            "id": row.id, "role": row.role, "queues": row.queues, "uids": row.uids, "expires_at": row.expires_at,
+            "id": row.id, "role": row.role, "queues": row.queues, "uids": row.uids, "expires_at": expires_at,
         });
         change::record(&mut tx, by, "create", Noun::Token, write.name, None, Some(&after)).await?;
         tx.commit().await?;

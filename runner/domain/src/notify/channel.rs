@@ -378,6 +378,10 @@ pub fn check_http_url(text: &str) -> Result<Url, String> {
     if text.len() > VALUE_MAX_BYTES {
         return Err(format!("a URL has at most {VALUE_MAX_BYTES} bytes"));
     }
+    // The parser takes line breaks and tabs out, but what is kept and shown is the text.
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err("a URL holds no spaces, line breaks or other control characters".into());
+    }
     let url = Url::parse(text).map_err(|error| format!("this is no URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
         return Err("a URL begins with http:// or https:// and names a host".into());
@@ -489,6 +493,10 @@ mod tests {
         check(json!({"kind": "webhook"}), &["/url"]);
         check(json!({"kind": "webhook", "url": "ftp://x"}), &["/url"]);
         check(json!({"kind": "webhook", "url": "https://u:p@example.com"}), &["/url"]);
+        check(
+            json!({"kind": "webhook", "url": "https://example.com/\nX: y"}),
+            &["/url"],
+        );
         check(
             json!({"kind": "webhook", "url": "https://example.com", "secret": "plain"}),
             &["/secret"],
