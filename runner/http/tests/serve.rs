@@ -52,7 +52,9 @@ async fn a_head_that_never_ends_is_cut_off_and_shutdown_lets_requests_end() {
     let mut kept = TcpStream::connect(address).await.unwrap();
     kept.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     entered.recv().await.unwrap();
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    // Whoever connects now and is silent is cut off first: so long does this answer take.
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    assert_eq!(read_all(&mut silent).await, "");
     release.notify_one();
     let text = read_all(&mut kept).await;
     assert!(text.ends_with("late"), "{text}");

@@ -46,7 +46,7 @@ pub async fn cancel(mut bench: Bench) {
     bench.limits.timeout = None;
     let script = bench.script(command(FOREVER)).await;
     let all: Vec<_> = (0..50).map(|_| bench.start(&script, &Arc::default())).collect();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until(&bench, "they spin", |load| load.live == 50 && load.long > 0).await;
     let began = crate::now();
     for (handle, _) in &all {
         handle.cancel();
@@ -153,7 +153,7 @@ pub async fn spinners_do_not_hold_up_others(mut bench: Bench) {
     bench.limits.timeout = None;
     let spin = bench.script(command(FOREVER)).await;
     let spinners: Vec<_> = (0..16).map(|_| bench.start(&spin, &Arc::default())).collect();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until(&bench, "all are out of others' way", |load| load.long == 16).await;
     let among = median_start(&bench, &light).await;
     for (handle, _) in &spinners {
         handle.cancel();

@@ -95,11 +95,14 @@ impl Server {
 
     async fn ready(&self) {
         for _ in 0..200 {
-            if tokio::net::UnixStream::connect(self.directory.path().join(".s.PGSQL.5432"))
-                .await
-                .is_ok()
-            {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+            let mut config = tokio_postgres::Config::new();
+            config
+                .host_path(self.directory.path())
+                .user("test")
+                .password("topsecret")
+                .dbname("postgres");
+            // A socket that is there is not yet a server that answers.
+            if config.connect(tokio_postgres::NoTls).await.is_ok() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;

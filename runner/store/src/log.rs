@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 
@@ -42,6 +43,35 @@ pub struct LogFilter {
 /// may come to be seen after later lines of another attempt. Those of one attempt are committed in their order.
 pub type LogsSeen = HashMap<AttemptKey, i32>;
 
+/// A line as it stands in the table.
+struct Line {
+    task: i16,
+    item: i32,
+    attempt: i32,
+    line: i32,
+    at: Time,
+    level: i16,
+    message: String,
+    fields: Option<String>,
+}
+
+impl Line {
+    fn of(self, run: RunId) -> LogRow {
+        LogRow {
+            run,
+            at: AttemptKey {
+                key: TaskKey::from_numbers(self.task, self.item),
+                attempt: self.attempt as u32,
+            },
+            line: self.line,
+            time: self.at,
+            level: self.level,
+            message: self.message,
+            fields: self.fields,
+        }
+    }
+}
+
 impl Store {
     /// Writes lines of attempts that are under way; lines that are there already are left alone.
     pub async fn insert_logs(&self, rows: &[LogRow]) -> Result<(), StoreError> {
@@ -56,7 +86,8 @@ impl Store {
     pub async fn logs(&self, run: RunId, filter: &LogFilter, limit: i64) -> Result<Vec<LogRow>, StoreError> {
         let after = filter.after.unwrap_or_default();
         let at = chrono::DateTime::from_timestamp_micros(after.at_micros).unwrap_or_default();
-        let rows = sqlx::query!(
+        let rows = sqlx::query_as!(
+            Line,
             "SELECT task, item, attempt, line, at, level, message, fields FROM heddle.logs
               WHERE run = $1 AND ($2::smallint IS NULL OR task = $2) AND ($3::integer IS NULL OR item = $3)
                 AND ($4::integer IS NULL OR attempt = $4)
@@ -76,21 +107,7 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| LogRow {
-                run,
-                at: AttemptKey {
-                    key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u32,
-                },
-                line: row.line,
-                time: row.at,
-                level: row.level,
-                message: row.message,
-                fields: row.fields,
-            })
-            .collect())
+        Ok(rows.into_iter().map(|line| line.of(run)).collect())
     }
 
     /// What a reader has seen that stands behind a position.
@@ -134,7 +151,8 @@ impl Store {
             attempts.push(at.attempt as i32);
             nexts.push(*next);
         }
-        let rows = sqlx::query!(
+        let rows = sqlx::query_as!(
+            Line,
             "SELECT l.task, l.item, l.attempt, l.line, l.at, l.level, l.message, l.fields FROM heddle.logs l
                LEFT JOIN UNNEST($5::smallint[], $6::integer[], $7::integer[], $8::integer[]) s (task, item, attempt, next)
                     ON s.task = l.task AND s.item = l.item AND s.attempt = l.attempt
@@ -153,20 +171,6 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| LogRow {
-                run,
-                at: AttemptKey {
-                    key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u32,
-                },
-                line: row.line,
-                time: row.at,
-                level: row.level,
-                message: row.message,
-                fields: row.fields,
-            })
-            .collect())
+        Ok(rows.into_iter().map(|line| line.of(run)).collect())
     }
 }
