@@ -418,6 +418,70 @@ async fn it_outlives_nodes() {
     assert!((1..=7).contains(&most), "{most} were active at once");
 }
 
+/// Two backfills of the same days from both ends, each one run after the other: they meet in the middle, a node dies, one
+/// of them pauses, nodes are woken for another one all the time, and each day has one run; neither ever has two at once.
+#[tokio::test]
+async fn one_run_follows_the_other() {
+    let world = World::new().await;
+    let mut nodes = world.nodes(2).await;
+    for group in ["g", "h"] {
+        nodes[0].put_group(group, daily(sleeps(0.04))).await;
+    }
+    let asked = |order: &str| json!({"from": "2012-01-01", "to": "2012-04-29", "order": order});
+    let made = [
+        ask(&nodes[0], "g", asked("asc")).await,
+        ask(&nodes[1], "g", asked("desc")).await,
+    ];
+    let sql = world.sql().await;
+    let watch = tokio::spawn(async move {
+        let (open, count) = (
+            "SELECT count(*) FROM heddle.backfills WHERE finished_at IS NULL",
+            "SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM heddle.runs_live WHERE source IS NOT NULL
+              GROUP BY source) AS active",
+        );
+        let mut most = 0i64;
+        while sql.query_one(open, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+            most = most.max(sql.query_one(count, &[]).await.unwrap().get(0));
+        }
+        most
+    });
+    let other = ask(&nodes[0], "h", json!({"from": "2012-01-01", "to": "2012-12-31"})).await;
+    let more = async |node: &Api, than: usize| {
+        eventually("more runs", async || {
+            for action in ["pause", "resume"] {
+                node.post(&format!("/v1/backfills/{}/{action}", text(&other["id"])), json!({}))
+                    .await
+                    .expect_status(200);
+            }
+            (runs(node, "g").await.len() > than).then_some(())
+        })
+        .await;
+    };
+    more(nodes[0].api(), 40).await;
+    let paused = format!("/v1/backfills/{}/pause", text(&made[0]["id"]));
+    nodes[0].post(&paused, json!({})).await.expect_status(200);
+    more(nodes[0].api(), 60).await;
+    nodes[1].kill();
+    let resumed = format!("/v1/backfills/{}/resume", text(&made[0]["id"]));
+    nodes[0].post(&resumed, json!({})).await.expect_status(200);
+    more(nodes[0].api(), 80).await;
+    nodes[1] = world.node().await;
+    let mut total = 0;
+    for made in &made {
+        let end = ended(&nodes[1], made).await;
+        assert_eq!(end["state"], "succeeded", "{end:#}");
+        total += end["counts"]["succeeded"].as_i64().unwrap();
+    }
+    let found = days(&runs(&nodes[0], "g").await);
+    assert_eq!((total, found.len()), (120, 120));
+    assert!(found.values().all(|count| *count == 1), "{found:?}");
+    nodes[0]
+        .post(&format!("/v1/backfills/{}/cancel", text(&other["id"])), json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!(watch.await.unwrap(), 1, "at once");
+}
+
 /// Four years of days, in less than three seconds with a release build; here only not one after the other.
 #[tokio::test]
 async fn there_is_no_barrier_between_batches() {

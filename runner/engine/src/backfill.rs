@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::catalog::{Group, Resolution};
+use crate::catalog::{Group, Resolution, Revision};
 use crate::control::{BulkAction, ControlError};
 use crate::submit::Layout;
 use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
@@ -101,6 +101,8 @@ struct Ahead {
     catching_up: bool,
     looked_at: tokio::time::Instant,
     free: VecDeque<Standing>,
+    /// How the turn left the backfill, if its runs follow one another and nothing but themselves is to be written.
+    left: Option<Arc<BackfillRow>>,
 }
 
 impl Ahead {
@@ -319,6 +321,9 @@ impl Inner {
     }
 
     async fn backfill_turn(self: &Arc<Self>, id: Uuid) -> Result<Turned, EngineError> {
+        if self.backfill_step(id).await? {
+            return Ok(Turned::Idle);
+        }
         let now = self.now();
         let Some(mut turn) = self.store.backfill_turn(id).await? else {
             return Ok(Turned::Busy);
@@ -377,12 +382,100 @@ impl Inner {
             .await?;
         turn.commit_made().await?;
         let count = made.runs.len();
+        if row.max_active == 1
+            && made.runs.iter().all(NewRun::is_plain)
+            && let Some(ahead) = source.ahead.lock().as_mut()
+        {
+            ahead.left = Some(Arc::new(BackfillRow {
+                position: moved.position,
+                catching_up: moved.catching_up,
+                made: row.made + count as i64,
+                ..row
+            }));
+        }
         self.made(made.runs, made.contexts, &made.created);
         Ok(if found.exhausted || count == room {
             Turned::Idle
         } else {
             Turned::More
         })
+    }
+
+    /// The turn of a backfill whose runs follow one another, at an instant that the last turn found free: one statement.
+    /// `false`: there is no such instant, or something is not as the last turn left it, and nothing was done.
+    async fn backfill_step(self: &Arc<Self>, id: Uuid) -> Result<bool, EngineError> {
+        let Some(source) = self.sources.get(&id) else {
+            return Ok(false);
+        };
+        let known = source.ahead.lock().take();
+        let Some(mut ahead) = known.filter(|ahead| ahead.looked_at.elapsed() < AHEAD_FOR) else {
+            return Ok(false);
+        };
+        let (Some(row), Some(next)) = (ahead.left.clone(), ahead.free.front().map(|next| next.at)) else {
+            *source.ahead.lock() = Some(ahead);
+            return Ok(false);
+        };
+        let group = match self.catalog.group(&row.group_name).await? {
+            Some(group) if group.id == row.group_id && (group.enabled || row.force) => group,
+            _ => return Ok(false),
+        };
+        let now = self.now();
+        let labels = labels_of(&group.revision);
+        let (run, context) = self.lay_out_instant(
+            &row,
+            &group.revision,
+            &group.resolution,
+            (&source.grid, next),
+            labels,
+            now,
+        );
+        if !run.is_plain() {
+            return Ok(false);
+        }
+        let mut runs = vec![run];
+        self.hand_out(&mut runs);
+        let Some(handed) = self.store.step_backfill(&row, &runs[0], self.lease(), now).await? else {
+            return Ok(false);
+        };
+        ahead.free.pop_front();
+        ahead.position = Some(next);
+        ahead.left = Some(Arc::new(BackfillRow {
+            position: Some(next),
+            made: row.made + 1,
+            ..BackfillRow::clone(&row)
+        }));
+        *source.ahead.lock() = Some(ahead);
+        self.made(runs, vec![context], &[Created::Made { handed }]);
+        Ok(true)
+    }
+
+    /// A run for an instant of a backfill. The turn registers it, since it may take an instant over from another run.
+    fn lay_out_instant(
+        &self,
+        row: &BackfillRow,
+        revision: &Arc<Revision>,
+        resolution: &Arc<Resolution>,
+        (grid, at): (&Grid, Time),
+        labels: Option<Value>,
+        now: Time,
+    ) -> (NewRun, Arc<RunContext>) {
+        let layout = Layout {
+            trigger: Trigger::Backfill,
+            priority: Some(row.priority),
+            logical_time: at,
+            interval: grid.data_interval(at),
+            params: row.params.clone(),
+            task_params: None,
+            labels,
+            key: None,
+            dedupe: None,
+            callback: None,
+            source: Some(row.id),
+            parent: None,
+        };
+        let (mut run, context) = self.lay_out(revision, resolution, layout, now);
+        run.instant = false;
+        (run, context)
     }
 
     /// Its instants, reckoned from the revision that it was made for; remembered while it goes on.
@@ -415,14 +508,7 @@ impl Inner {
         now: Time,
     ) -> Result<Made, EngineError> {
         let revision = &group.revision;
-        let labels: Map<String, Value> = revision
-            .plan
-            .spec
-            .labels
-            .iter()
-            .map(|(key, value)| (key.clone(), json!(value)))
-            .collect();
-        let labels = (!labels.is_empty()).then_some(Value::Object(labels));
+        let labels = labels_of(revision);
         let mut pinned: HashMap<i64, Arc<Resolution>> = HashMap::new();
         let mut laid_out = Vec::with_capacity(make.len());
         for standing in &make {
@@ -435,24 +521,14 @@ impl Inner {
                 },
                 _ => group.resolution.clone(),
             };
-            let layout = Layout {
-                trigger: Trigger::Backfill,
-                priority: Some(row.priority),
-                logical_time: standing.at,
-                interval: source.grid.data_interval(standing.at),
-                params: row.params.clone(),
-                task_params: None,
-                labels: labels.clone(),
-                key: None,
-                dedupe: None,
-                callback: None,
-                source: Some(row.id),
-                parent: None,
-            };
-            let (mut run, context) = self.lay_out(revision, &resolution, layout, now);
-            // The turn registers it, since it may take an instant over from another run.
-            run.instant = false;
-            laid_out.push((run, context));
+            laid_out.push(self.lay_out_instant(
+                row,
+                revision,
+                &resolution,
+                (&source.grid, standing.at),
+                labels.clone(),
+                now,
+            ));
         }
         let registrations: Vec<(Time, RunId, Option<Uuid>)> = make
             .iter()
@@ -497,6 +573,13 @@ impl Inner {
         self.sources.remove(&id);
         Ok(())
     }
+}
+
+/// What a group's runs are labelled with.
+fn labels_of(revision: &Revision) -> Option<Value> {
+    let labels = &revision.plan.spec.labels;
+    let labels: Map<String, Value> = labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    (!labels.is_empty()).then_some(Value::Object(labels))
 }
 
 /// Runs of a turn.
@@ -568,6 +651,7 @@ async fn search(
             position: None,
             catching_up: moved.catching_up,
             looked_at: since,
+            left: None,
             free: standings
                 .take_while(|standing| standing.last.is_none() && standing.registered.is_none())
                 .collect(),
@@ -576,6 +660,7 @@ async fn search(
     if let Some(ahead) = ahead.filter(|ahead| !ahead.free.is_empty()) {
         *source.ahead.lock() = Some(Ahead {
             position: moved.position,
+            left: None,
             ..ahead
         });
     }

@@ -8,6 +8,10 @@
 //! the rest in *run_instants*, creates their runs and moves the position: all in one transaction. A node that dies in
 //! the middle leaves nothing behind but the row as it was, and the next node's turn is the same turn again.
 //!
+//! Where one run follows the other (`max_active` 1), what a turn costs beside the run itself is round trips. A node that
+//! knows from its last turn which instants come next and that nothing stands there takes a [step](Store::step_backfill):
+//! the same turn as one statement, which does nothing unless all is as the node believes.
+//!
 //! # Invariants
 //!
 //! * Its live runs are counted, and new ones made, under its row's lock: never more than `max_active` at once.
@@ -490,6 +494,53 @@ impl Store {
                 finished_at: found.finished_at,
             },
         }))
+    }
+}
+
+impl Store {
+    /// A turn in one statement; see `sql/step_backfill.sql`. `row` is how the last turn left the backfill, `run` the
+    /// one for the next instant, [plain](NewRun::is_plain). `None`: something is not as believed, and nothing was done;
+    /// else whether what was meant for this node came to it.
+    pub async fn step_backfill(
+        &self,
+        row: &BackfillRow,
+        run: &NewRun,
+        lease: i64,
+        now: Time,
+    ) -> Result<Option<bool>, StoreError> {
+        let tasks: Vec<i16> = run.ready.iter().map(|row| row.at.key.task as i16).collect();
+        let items: Vec<i32> = run.ready.iter().map(|row| row.at.key.item_number()).collect();
+        let attempts: Vec<i32> = run.ready.iter().map(|row| row.at.attempt as i32).collect();
+        let turns: Vec<i64> = run.ready.iter().map(|row| row.turn).collect();
+        let handed: Vec<bool> = run.ready.iter().map(|row| row.handed).collect();
+        Ok(sqlx::query_file_scalar!(
+            "src/sql/step_backfill.sql",
+            row.id,
+            row.made,
+            row.position,
+            row.catching_up,
+            row.group_id,
+            run.logical_time,
+            run.id.0,
+            run.revision_id,
+            run.resolution_id,
+            run.trigger.number(),
+            run.priority,
+            run.interval.0,
+            run.interval.1,
+            run.params,
+            run.labels,
+            now,
+            run.progress,
+            &tasks,
+            &items,
+            &attempts,
+            &turns,
+            &handed,
+            lease
+        )
+        .fetch_optional(&self.pool)
+        .await?)
     }
 }
 

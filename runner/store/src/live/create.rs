@@ -118,6 +118,20 @@ pub struct Audited {
 }
 
 impl NewRun {
+    /// Whether nothing has to be settled or written for it beside its own row and what of it is ready.
+    pub fn is_plain(&self) -> bool {
+        self.key.is_none()
+            && self.dedupe.is_none()
+            && self.parent.is_none()
+            && !self.gated
+            && !self.instant
+            && !self.start_told
+            && self.audited.is_none()
+            && self.deadline_at.is_none()
+            && self.queued.is_empty()
+            && self.ready.iter().all(|row| row.pools.is_none())
+    }
+
     fn unpooled(&self) -> impl Iterator<Item = &ReadyRow> {
         self.ready.iter().filter(|row| row.pools.is_none())
     }
@@ -140,19 +154,7 @@ pub enum Created {
 impl Store {
     /// Creates runs, in one transaction. The answers are in the order of `runs`.
     pub async fn create_runs(&self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
-        let plain = runs.iter().all(|run| {
-            run.key.is_none()
-                && run.dedupe.is_none()
-                && run.parent.is_none()
-                && !run.gated
-                && !run.instant
-                && !run.start_told
-                && run.audited.is_none()
-                && run.deadline_at.is_none()
-                && run.queued.is_empty()
-                && run.ready.iter().all(|row| row.pools.is_none())
-        });
-        if plain {
+        if runs.iter().all(NewRun::is_plain) {
             let all: Vec<&NewRun> = runs.iter().collect();
             let mut connection = self.pool.acquire().await?;
             let handed = insert_runs(&mut connection, &all, lease, now).await?;

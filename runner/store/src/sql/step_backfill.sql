@@ -1,0 +1,58 @@
+-- step_backfill: the turn of a backfill whose runs follow one another (max_active 1), in one statement: takes the
+-- backfill's row, registers the next instant, makes its run and hands it to this node. What a turn of several statements
+-- finds out is given here as what the last turn on this node left behind ($2 to $4); if anything of it is not so, or
+-- somebody has the row or the instant, nothing is done and nothing answered, and a turn of several statements follows.
+--
+-- Locking: the backfill's row first, as in every turn; who has it is not waited for. That none of its runs is active is
+-- seen by the statement's snapshot, which may be older than the row that was locked: then another turn has come in
+-- between, and `made` or `position` differ from what they are compared with, since both are looked at again in the row
+-- as it was locked. The instant's unique key is the second lock; a row that stands there is never taken over.
+WITH turn AS MATERIALIZED (
+    SELECT b.id, b.group_id
+      FROM heddle.backfills b JOIN heddle.groups g ON g.id = b.group_id
+     WHERE b.id = $1 AND b.state = 1 AND b.finished_at IS NULL AND b.max_active = 1
+       AND b.made = $2 AND b.position IS NOT DISTINCT FROM $3 AND b.catching_up = $4
+       AND b.group_id = $5 AND g.deleted_at IS NULL
+       AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.source = $1 AND l.group_id = $5)
+       FOR NO KEY UPDATE OF b SKIP LOCKED
+),
+got AS (
+    INSERT INTO heddle.run_instants (group_id, logical_time, run)
+    SELECT group_id, $6, $7 FROM turn
+    ON CONFLICT (group_id, logical_time) DO NOTHING
+    RETURNING group_id
+),
+moved AS (
+    UPDATE heddle.backfills b SET position = $6, made = b.made + 1, note = NULL FROM got WHERE b.id = $1
+),
+-- From here on as create_runs.
+new_run AS (
+    INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
+        interval_start, interval_end, params, labels, created_at, started_at, source, progress)
+    SELECT $7, group_id, $8, $9, 1, $10, $11, $6, $12, $13, $14, $15, $16, $16, $1, $17
+      FROM got
+    RETURNING id, group_id, trigger, logical_time
+),
+told AS (
+    INSERT INTO heddle.events (kind, at, data)
+    SELECT 'run.started', $16,
+           jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
+               (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
+               'logical_time', heddle.moment(x.logical_time)))
+      FROM new_run x JOIN heddle.groups g ON g.id = x.group_id HAVING count(*) > 0
+),
+rows AS MATERIALIZED (
+    SELECT w.*, w.handed AND EXISTS (
+               SELECT FROM heddle.nodes n WHERE n.lease = $23 AND n.expires_at > clock_timestamp()) AS here
+      FROM got, UNNEST($18::smallint[], $19::integer[], $20::integer[], $21::bigint[], $22::boolean[])
+             AS w (task, item, attempt, turn, handed)
+),
+queued AS (
+    INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
+    SELECT $7, task, item, attempt, $11, turn FROM rows WHERE NOT here
+),
+held AS (
+    INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
+    SELECT $7, task, item, attempt, $23, $16 FROM rows WHERE here
+)
+SELECT coalesce((SELECT bool_and(here) FROM rows WHERE handed), true) AS "fit!" FROM got
