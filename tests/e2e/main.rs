@@ -7,6 +7,7 @@ mod access_session;
 mod access_table;
 mod backfills;
 mod channels;
+mod claims;
 mod cli;
 mod clocks;
 mod compatibility;

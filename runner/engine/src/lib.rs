@@ -86,7 +86,7 @@ pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use pruner::Pruned;
-pub use queue::{ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
+pub use queue::{CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use submit::{Submission, SubmitError, Submitted};
 pub use wake::RunWatch;
 

@@ -80,8 +80,11 @@ impl Store {
             // All statements of the data plane reach their rows by index. A plan that was made while a table was empty,
             // and is kept, must not scan it when there are a hundred thousand runs in it a second later. A table that
             // was analysed while it was empty counts as one row until it is analysed again, and then the whole of an
-            // index is as cheap as one row of it: so statements that join what they are given with such a table name
-            // the given keys once more (`= ANY ($1)`), which leaves no other way; and what is taken from a queue is
+            // index is as cheap as one row of it. So statements that join what they are given with such a table compare
+            // keys as arrays of one (`r.run = ANY (ARRAY[given.run])`): of that the planner can make a look-up in the
+            // index for each given row, and nothing else, since it is no equality by which an index's order would be
+            // worth reading. (To name all given keys once more, `r.run = ANY ($1)`, also leaves no other way, but each
+            // look-up then goes through all keys: a thousand ends took a million steps.) What is taken from a queue is
             // taken by `ctid = ANY (ARRAY(SELECT ... SKIP LOCKED))`, which is evaluated once.
             .options([
                 ("enable_seqscan", "off"),

@@ -486,7 +486,7 @@ impl Completion {
         sqlx::query!(
             "UPDATE heddle.runs_live l SET waiting_for = w.waiting_for
                FROM UNNEST($1::uuid[], $2::jsonb[]) AS w (run, waiting_for)
-              WHERE l.id = w.run AND l.id = ANY ($1) AND l.waiting_for IS DISTINCT FROM w.waiting_for",
+              WHERE l.id = ANY (ARRAY[w.run]) AND l.waiting_for IS DISTINCT FROM w.waiting_for",
             &ids,
             &waiting_for
         )

@@ -26,6 +26,9 @@ const BUSY_FOR: Duration = Duration::from_millis(500);
 /// The reaper is told of leases that run out within this; it looks that often anyway.
 const REAPED_AFTER: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
 
+/// How many bytes of params and items one answer carries; more wait for the next. The first is given however large it is.
+pub const CLAIM_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// What a worker asks for.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
@@ -157,6 +160,7 @@ impl Inner {
             tags: &request.tags,
             lease_ms: millis(request.lease),
             fresh: &fresh,
+            bytes_max: CLAIM_BYTES_MAX as i64,
         };
         let answer = self.store.claim_queued(&wish).await?;
         let limited = answer.limited_ms.map(Duration::from_millis);
@@ -171,12 +175,12 @@ impl Inner {
         if answer.claimed.iter().any(|claimed| claimed.lease_expires_at < soon) {
             self.queues.soon.notify_one();
         }
-        if answer.claimed.len() == request.max {
+        if answer.cut || answer.claimed.len() == request.max {
             // There may be more where these came from.
             self.queues.ring(&request.queue, super::Ring { rows: 1, tagged: false });
         }
         let keys: Vec<ClaimKey> = answer.claimed.iter().map(|claimed| claimed.claim).collect();
-        match self.told(answer.claimed).await {
+        match self.told(request, answer.claimed).await {
             Ok(claims) => Ok(Found { claims, limited }),
             Err(error) => {
                 let claims = keys.into_iter().map(|key| (key, Ending::Released)).collect();
@@ -186,24 +190,44 @@ impl Inner {
         }
     }
 
-    /// What the worker is told of what it has claimed.
-    async fn told(self: &Arc<Self>, claimed: Vec<QueueClaimed>) -> Result<Vec<QueueClaim>, EngineError> {
-        let mut runs: Vec<_> = claimed.iter().map(|claimed| claimed.claim.run).collect();
-        runs.sort_unstable();
-        runs.dedup();
-        self.load_contexts(&runs).await?;
-        let mut claims = Vec::with_capacity(claimed.len());
+    /// What the worker is told of what it has claimed. What would make the answer too large goes back into the queue.
+    async fn told(
+        self: &Arc<Self>,
+        request: &ClaimRequest,
+        claimed: Vec<QueueClaimed>,
+    ) -> Result<Vec<QueueClaim>, EngineError> {
+        self.load_runs(claimed.iter().map(|claimed| claimed.claim.run)).await?;
+        let mut claims: Vec<QueueClaim> = Vec::with_capacity(claimed.len());
         let mut refused = Vec::new();
-        for claimed in claimed {
+        let mut bytes = 0;
+        let mut left = claimed.into_iter();
+        let mut untold = Vec::new();
+        while let Some(claimed) = left.next() {
             let key = claimed.claim;
             // Without a run it has been cancelled meanwhile, and the claim with it.
             let Some(context) = self.contexts.get(&key.run) else {
                 continue;
             };
-            match self.tell(&context, claimed).await? {
-                Ok(claim) => claims.push(claim),
-                Err(ending) => refused.push((key, ending)),
+            let claim = match self.tell(&context, &claimed).await? {
+                Ok(claim) => claim,
+                Err(ending) => {
+                    refused.push((key, ending));
+                    continue;
+                }
+            };
+            bytes += claim.params.get().len() + claim.context.get().len();
+            if bytes > CLAIM_BYTES_MAX && !claims.is_empty() {
+                untold.push(claimed);
+                untold.extend(left);
+                break;
             }
+            if crate::work::tells_start(&context, key.at) {
+                self.tell_started(&context, key.at).await?;
+            }
+            claims.push(claim);
+        }
+        if !untold.is_empty() {
+            self.unclaim(&request.queue, untold).await?;
         }
         if !refused.is_empty() {
             self.give_back(refused).await;
@@ -214,11 +238,11 @@ impl Inner {
     async fn tell(
         &self,
         context: &RunContext,
-        claimed: QueueClaimed,
+        claimed: &QueueClaimed,
     ) -> Result<Result<QueueClaim, Ending>, EngineError> {
         let at = claimed.claim.at;
-        let params = match claimed.params {
-            Some(params) => params,
+        let params = match &claimed.params {
+            Some(params) => params.clone(),
             None => match crate::prepare::constant_params(context, at.key.task) {
                 Ok(params) => params,
                 Err(ending) => return Ok(Err(ending)),
@@ -235,9 +259,6 @@ impl Inner {
             },
             None => None,
         };
-        if crate::work::tells_start(context, at) {
-            self.tell_started(context, at).await?;
-        }
         let mut told = self.context_of(context, at, item);
         told.deadline = claimed.deadline_at;
         let raw =

@@ -19,6 +19,7 @@
 mod claim;
 mod reaper;
 mod settle;
+mod unclaim;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use tokio::time::Instant;
 use crate::Inner;
 use crate::catalog::Revision;
 
-pub use claim::{ClaimRequest, QueueClaim};
+pub use claim::{CLAIM_BYTES_MAX, ClaimRequest, QueueClaim};
 pub(crate) use reaper::reap;
 pub(crate) use settle::{Ask, start};
 pub use settle::{ClaimEnd, ClaimRefused};
@@ -220,6 +221,7 @@ impl Queues {
             floor,
             place,
             params,
+            ready_at: None,
         }
     }
 }

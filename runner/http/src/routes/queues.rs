@@ -6,7 +6,7 @@ use heddle_domain::spec::{TAG_CHARS_MAX, TAGS_MAX, is_tag};
 use heddle_domain::{Fault, Faults, Span};
 use heddle_store::queue::{QueueChange, QueueView, Rate, WorkerView};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::access::{Access, Caller};
@@ -90,9 +90,10 @@ pub(crate) fn routes() -> Vec<Route> {
             claim,
         )
         .detail(
-            "Waits up to `wait` (at most 60 s) for the first; fewer than `max`, or none, is no error. A claim is the \
-             worker's until `lease_expires_at`, which heartbeats move. Task runs with tags go to workers that carry all \
-             of them.",
+            "Waits up to `wait` (at most 60 s) for the first; fewer than `max`, or none, is no error. An answer carries at \
+             most 4 MiB of params and contexts, so large task runs come in smaller batches; a single one is given \
+             however large it is. A claim is the worker's until `lease_expires_at`, which heartbeats move. Task runs \
+             with tags go to workers that carry all of them.",
         )
         .pace(Pace::Waits)
         .takes("ClaimRequest")
@@ -332,6 +333,12 @@ struct ClaimBody {
     tags: Vec<String>,
 }
 
+/// What is answered for many; written as it is, since params may be large.
+#[derive(Serialize)]
+struct Items<T> {
+    items: Vec<T>,
+}
+
 async fn claim(mut request: Request) -> Outcome {
     let queue = request.new_name("queue")?;
     if !request.caller.may_claim(queue.as_str()) {
@@ -383,7 +390,7 @@ async fn claim(mut request: Request) -> Outcome {
         wait,
     };
     let items = request.app.engine.claim(spec).await?;
-    ok(&json!({"items": items}))
+    ok(&Items { items })
 }
 
 fn checked_lease(lease: Option<Span>, pointer: &str, faults: &mut Faults) -> Option<Duration> {
@@ -572,5 +579,5 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
             }
         })
         .collect();
-    ok(&json!({"items": items}))
+    ok(&Items { items })
 }

@@ -521,7 +521,7 @@ impl Completion {
                             started_at = CASE WHEN w.state = 0 THEN l.started_at ELSE coalesce(l.started_at, $4) END,
                             waiting_for = CASE WHEN w.state = 0 THEN l.waiting_for END
                        FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[]) AS w (id, state, progress)
-                      WHERE l.id = w.id AND l.id = ANY ($1)
+                      WHERE l.id = ANY (ARRAY[w.id])
                      RETURNING l.id, l.group_id, l.trigger, l.logical_time, l.started_at)
                  INSERT INTO heddle.events (kind, at, data)
                  SELECT 'run.started', $4,
@@ -681,10 +681,10 @@ impl Completion {
              ),
              unclaimed AS (
                  DELETE FROM heddle.ready r USING hit h
-                  WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.run = ANY ($1)
+                  WHERE r.run = ANY (ARRAY[h.run]) AND r.task = h.task AND r.item = h.item
              )
              DELETE FROM heddle.queue_ready r USING hit h
-              WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.run = ANY ($1)",
+              WHERE r.run = ANY (ARRAY[h.run]) AND r.task = h.task AND r.item = h.item",
             &runs,
             &tasks,
             &items

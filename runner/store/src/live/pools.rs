@@ -130,7 +130,7 @@ pub(crate) async fn interrupt_pooled(
 ) -> Result<(), StoreError> {
     sqlx::query!(
         "DELETE FROM heddle.ready_pooled r USING UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)
-          WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.run = ANY ($1)",
+          WHERE r.run = ANY (ARRAY[h.run]) AND r.task = h.task AND r.item = h.item",
         runs,
         tasks,
         items

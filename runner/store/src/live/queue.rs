@@ -43,6 +43,8 @@ pub struct QueueRow {
     pub place: QueuePlace,
     /// Rendered; `None`: they can be told from the plan and the run.
     pub params: Option<String>,
+    /// Since when it is ready, if it was in its queue before.
+    pub ready_at: Option<Time>,
 }
 
 /// What a worker shows to prove that a claim is its own.
@@ -71,6 +73,8 @@ pub struct ClaimWish<'a> {
     pub lease_ms: i64,
     /// Ids and leases for as many task runs as are wanted.
     pub fresh: &'a [(Uuid, i64)],
+    /// The bound of their params together; the first is given however large it is.
+    pub bytes_max: i64,
 }
 
 /// A claimed task run.
@@ -80,6 +84,8 @@ pub struct QueueClaimed {
     pub claim: ClaimKey,
     /// Its place in the queue.
     pub turn: i64,
+    /// Since when it was ready.
+    pub ready_at: Time,
     /// Rendered params.
     pub params: Option<String>,
     /// When the token becomes old.
@@ -93,6 +99,8 @@ pub struct QueueClaimed {
 pub struct QueueClaims {
     /// What is the worker's now.
     pub claimed: Vec<QueueClaimed>,
+    /// There is more, which would have made too many bytes.
+    pub cut: bool,
     /// The rate limit lets nothing through for so many milliseconds.
     pub limited_ms: Option<u64>,
 }
@@ -168,7 +176,8 @@ pub(crate) async fn put_in(connection: &mut PgConnection, rows: &[(RunId, i16, &
         &column!(row => row.place.timeout_ms) as &[Option<i64>],
         &column!(row => row.place.queue_timeout_ms) as &[Option<i64>],
         &column!(row => row.params.clone()) as &[Option<String>],
-        &column!(row => row.floor)
+        &column!(row => row.floor),
+        &column!(row => row.ready_at) as &[Option<Time>]
     )
     .execute(connection)
     .await?;
@@ -180,7 +189,7 @@ async fn claim_in(
     wish: &ClaimWish<'_>,
     limit: i64,
     rated: bool,
-) -> Result<Vec<QueueClaimed>, StoreError> {
+) -> Result<QueueClaims, StoreError> {
     let ids: Vec<Uuid> = wish.fresh.iter().map(|fresh| fresh.0).collect();
     let leases: Vec<i64> = wish.fresh.iter().map(|fresh| fresh.1).collect();
     let rows = sqlx::query_file!(
@@ -192,11 +201,13 @@ async fn claim_in(
         &leases,
         wish.worker,
         wish.lease_ms,
-        rated
+        rated,
+        wish.bytes_max
     )
     .fetch_all(connection)
     .await?;
-    Ok(rows
+    let cut = rows.iter().any(|row| row.cut);
+    let claimed = rows
         .into_iter()
         .map(|row| QueueClaimed {
             claim: ClaimKey {
@@ -209,19 +220,25 @@ async fn claim_in(
                 lease: row.lease,
             },
             turn: row.turn,
+            ready_at: row.ready_at,
             params: row.params,
             lease_expires_at: row.lease_expires_at,
             deadline_at: row.deadline_at,
         })
-        .collect())
+        .collect();
+    Ok(QueueClaims {
+        claimed,
+        cut,
+        limited_ms: None,
+    })
 }
 
 impl Store {
     /// Claims what comes next on a queue, within its rate limit.
     pub async fn claim_queued(&self, wish: &ClaimWish<'_>) -> Result<QueueClaims, StoreError> {
         let mut connection = self.pool.acquire().await?;
-        let claimed = claim_in(&mut connection, wish, wish.fresh.len() as i64, false).await?;
-        if claimed.is_empty() {
+        let claims = claim_in(&mut connection, wish, wish.fresh.len() as i64, false).await?;
+        if claims.claimed.is_empty() {
             // There is nothing, or a rate limit.
             let rated = sqlx::query_scalar!(
                 r#"SELECT true AS "rated!" FROM heddle.queues WHERE name = $1 AND rate_count IS NOT NULL AND NOT paused"#,
@@ -234,10 +251,7 @@ impl Store {
                 return self.claim_rated(wish).await;
             }
         }
-        Ok(QueueClaims {
-            claimed,
-            limited_ms: None,
-        })
+        Ok(claims)
     }
 
     /// Takes from the queue's bucket, whose row serialises the claims of all nodes.
@@ -261,7 +275,7 @@ impl Store {
         };
         let mut claims = QueueClaims::default();
         if limit > 0 {
-            claims.claimed = claim_in(&mut tx, wish, limit, true).await?;
+            claims = claim_in(&mut tx, wish, limit, true).await?;
         } else if let Some(bucket) = bucket {
             let missing = (1.0 - bucket.allowance) * bucket.rate_per_ms as f64 / f64::from(bucket.rate_count);
             claims.limited_ms = Some(missing.ceil().max(1.0) as u64);
@@ -413,8 +427,7 @@ impl Store {
         let rows = sqlx::query!(
             "SELECT c.id, c.queue FROM heddle.queue_claims c
                JOIN UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::uuid[]) AS k (run, task, item, id)
-                 ON c.run = k.run AND c.task = k.task AND c.item = k.item AND c.id = k.id
-              WHERE c.run = ANY ($1)",
+                 ON c.run = ANY (ARRAY[k.run]) AND c.task = k.task AND c.item = k.item AND c.id = k.id",
             &runs,
             &tasks,
             &items,
@@ -429,7 +442,8 @@ impl Store {
     pub async fn queues_with_work(&self, names: &[String]) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT n.name AS "name!" FROM UNNEST($1::text[]) AS n (name)
-                WHERE EXISTS (SELECT FROM heddle.queue_ready r WHERE r.queue = n.name OFFSET 0)
+                WHERE (SELECT true FROM heddle.queue_ready r WHERE r.queue = n.name
+                        ORDER BY r.queue, r.priority DESC, r.turn, r.run LIMIT 1)
                   AND NOT EXISTS (SELECT FROM heddle.queues q WHERE q.name = n.name AND q.paused)"#,
             names
         )
@@ -492,6 +506,19 @@ impl Completion {
     /// Hands task runs to workers. The caller holds the runs' rows.
     pub async fn put_queued(&mut self, rows: &[(RunId, i16, &QueueRow)]) -> Result<(), StoreError> {
         put_in(self.connection(), rows).await
+    }
+
+    /// What was claimed from a queue with a rate limit and goes back unseen goes back into its bucket as well.
+    pub async fn refund_queue(&mut self, queue: &str, count: usize) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.queues SET allowance = least(rate_count, allowance + $2)
+              WHERE name = $1 AND rate_count IS NOT NULL",
+            queue,
+            count as f64
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
     }
 }
 

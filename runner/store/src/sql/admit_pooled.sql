@@ -7,7 +7,7 @@ WITH picked AS (
 ),
 taken AS (
     DELETE FROM heddle.ready_pooled r USING picked p
-     WHERE r.run = p.run AND r.task = p.task AND r.item = p.item AND r.run = ANY ($1)
+     WHERE r.run = ANY (ARRAY[p.run]) AND r.task = p.task AND r.item = p.item
     RETURNING r.*
 ),
 held AS (

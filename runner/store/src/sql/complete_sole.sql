@@ -23,8 +23,8 @@ logged AS (
 fenced AS (
     DELETE FROM heddle.running r
      USING ended e
-     WHERE r.run = e.run AND r.task = 0 AND r.item = -1 AND r.attempt = e.attempt AND r.lease = $15
-       AND r.run = ANY (ARRAY(SELECT id FROM locked))
+     WHERE r.run = ANY (ARRAY[e.run]) AND r.task = 0 AND r.item = -1 AND r.attempt = e.attempt AND r.lease = $15
+       AND (SELECT count(*) FROM locked) >= 0
     RETURNING e.*, r.started_at
 ),
 recorded AS (
@@ -35,7 +35,7 @@ recorded AS (
       FROM fenced
 ),
 gone AS (
-    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = f.run AND l.id = ANY ($1)
+    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = ANY (ARRAY[f.run])
     RETURNING l.*, f.run_state AS end_state, f.progress AS end_progress, f.run_error, f.finished_at
 ),
 done AS (
@@ -56,8 +56,7 @@ counted AS (
                    THEN greatest(g.finished_at + s.delay, s.starts_at)
            END
       FROM gone g
-     WHERE g.trigger IN (1, 2, 3) AND s.group_id = g.group_id AND s.awaits = g.id
-       AND s.group_id = ANY (ARRAY(SELECT group_id FROM gone))
+     WHERE g.trigger IN (1, 2, 3) AND s.group_id = ANY (ARRAY[g.group_id]) AND s.awaits = g.id
 ),
 followed AS (
     INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)

@@ -7,11 +7,11 @@ WITH asked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::text[], $3::smallint[], $4::text[]) AS a (id, uid, state, result)
 ),
 locked AS MATERIALIZED (
-    SELECT h.id FROM heddle.holds h WHERE h.uid = ANY ($2) AND h.id = ANY ($1) ORDER BY h.uid FOR UPDATE
+    SELECT h.id FROM heddle.holds h WHERE h.uid = ANY ($2) ORDER BY h.uid FOR UPDATE
 ),
 gone AS (
     DELETE FROM heddle.holds h USING asked a
-     WHERE h.uid = a.uid AND h.id = a.id AND h.uid = ANY ($2) AND h.id = ANY ($1) AND (SELECT count(*) FROM locked) >= 0
+     WHERE h.uid = ANY (ARRAY[a.uid]) AND h.id = ANY (ARRAY[a.id]) AND (SELECT count(*) FROM locked) >= 0
     RETURNING h.*, a.state, a.result
 ),
 judged AS MATERIALIZED (

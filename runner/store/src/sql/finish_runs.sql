@@ -9,7 +9,7 @@ WITH ended AS (
         AS e (id, state, progress, error, gated)
 ),
 gone AS (
-    DELETE FROM heddle.runs_live l USING ended e WHERE l.id = ANY ($1) AND l.id = e.id
+    DELETE FROM heddle.runs_live l USING ended e WHERE l.id = ANY (ARRAY[e.id])
     RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated
 ),
 told AS (
@@ -38,8 +38,7 @@ counted AS (
                    THEN greatest($5::timestamptz + s.delay, s.starts_at)
            END
       FROM gone g
-     WHERE g.trigger IN (1, 2, 3) AND s.group_id = g.group_id AND s.awaits = g.id
-       AND s.group_id = ANY (ARRAY(SELECT group_id FROM gone))
+     WHERE g.trigger IN (1, 2, 3) AND s.group_id = ANY (ARRAY[g.group_id]) AND s.awaits = g.id
 ),
 followed AS (
     INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)

@@ -14,7 +14,7 @@
 WITH held AS MATERIALIZED (
     SELECT h.id, h.uid, h.offer_id, h.version, h.audience, h.occurrence, h.assigned_at, a.place
       FROM UNNEST($1::uuid[]) WITH ORDINALITY AS a (id, place)
-      JOIN heddle.holds h ON h.id = a.id AND h.id = ANY ($1)
+      JOIN heddle.holds h ON h.id = ANY (ARRAY[a.id])
 ),
 judged AS MATERIALIZED (
     SELECT h.*, o.name, o.stock,

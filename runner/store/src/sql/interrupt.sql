@@ -7,16 +7,16 @@ WITH hit AS (
 ),
 unclaimed AS (
     DELETE FROM heddle.ready r USING hit h
-     WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.run = ANY ($1)
+     WHERE r.run = ANY (ARRAY[h.run]) AND r.task = h.task AND r.item = h.item
 ),
 stopped AS (
     DELETE FROM heddle.running r USING hit h
-     WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.run = ANY ($1)
+     WHERE r.run = ANY (ARRAY[h.run]) AND r.task = h.task AND r.item = h.item
     RETURNING r.run, r.task, r.item, r.attempt, r.lease, r.started_at
 ),
 revoked AS (
     DELETE FROM heddle.queue_claims c USING hit h
-     WHERE c.run = h.run AND c.task = h.task AND c.item = h.item AND c.run = ANY ($1)
+     WHERE c.run = ANY (ARRAY[h.run]) AND c.task = h.task AND c.item = h.item
 ),
 recorded AS (
     INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, node)

@@ -1,7 +1,7 @@
 -- lock_ended: locks the runs of attempts that ended, and takes the attempts' rows out of *running*.
 --
 -- Locking: runs first, in id order (every transaction that locks several runs does so in that order), then their rows
--- in *running*; a cancel takes the same locks in the same order. The ARRAY sub-select is an initial plan of the DELETE,
+-- in *running*; a cancel takes the same locks in the same order. The count is an initial plan of the DELETE,
 -- so it is complete, with all its locks, before the first row is deleted. An attempt that is not there any more, or
 -- carries another lease or number, is a zombie's: it is not returned, and nothing of it is written.
 WITH ended AS (
@@ -18,8 +18,8 @@ locked AS MATERIALIZED (
 gone AS (
     DELETE FROM heddle.running r
      USING ended e
-     WHERE r.run = e.run AND r.task = e.task AND r.item = e.item AND r.attempt = e.attempt AND r.lease = e.lease
-       AND r.run = ANY (ARRAY(SELECT id FROM locked))
+     WHERE r.run = ANY (ARRAY[e.run]) AND r.task = e.task AND r.item = e.item AND r.attempt = e.attempt
+       AND r.lease = e.lease AND (SELECT count(*) FROM locked) >= 0
     RETURNING r.run, r.task, r.item, r.attempt, r.started_at
 )
 SELECT id AS "run!", state AS "state?", progress AS "progress?", NULL::smallint AS "task?", NULL::integer AS "item?",

@@ -23,4 +23,4 @@ UPDATE heddle.schedules s
                THEN greatest(m.cursor + s.delay, s.starts_at)
        END
   FROM moved m
- WHERE s.group_id = m.group_id AND s.name = m.name AND s.group_id = ANY ($1)
+ WHERE s.group_id = ANY (ARRAY[m.group_id]) AND s.name = m.name

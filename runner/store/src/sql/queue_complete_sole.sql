@@ -18,7 +18,7 @@ locked AS MATERIALIZED (
 given_up AS (
     DELETE FROM heddle.queue_claims c
      USING ended e
-     WHERE c.run = ANY ($1) AND c.run = e.run AND c.task = 0 AND c.item = -1 AND c.attempt = e.attempt
+     WHERE c.run = ANY (ARRAY[e.run]) AND c.task = 0 AND c.item = -1 AND c.attempt = e.attempt
        AND c.lease = e.lease
        AND c.id = e.claim AND c.lease_expires_at > clock_timestamp() AND (SELECT count(*) FROM locked) >= 0
     RETURNING e.*
@@ -26,7 +26,7 @@ given_up AS (
 fenced AS (
     DELETE FROM heddle.running r
      USING given_up g
-     WHERE r.run = ANY ($1) AND r.run = g.run AND r.task = 0 AND r.item = -1 AND r.attempt = g.attempt AND r.lease = g.lease
+     WHERE r.run = ANY (ARRAY[g.run]) AND r.task = 0 AND r.item = -1 AND r.attempt = g.attempt AND r.lease = g.lease
     RETURNING g.*, r.started_at
 ),
 recorded AS (
@@ -37,7 +37,7 @@ recorded AS (
       FROM fenced
 ),
 gone AS (
-    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = f.run AND l.id = ANY ($1)
+    DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = ANY (ARRAY[f.run])
     RETURNING l.*, f.run_state AS end_state, f.progress AS end_progress, f.run_error, f.finished_at
 ),
 done AS (
@@ -58,8 +58,7 @@ counted AS (
                    THEN greatest(g.finished_at + s.delay, s.starts_at)
            END
       FROM gone g
-     WHERE g.trigger IN (1, 2, 3) AND s.group_id = g.group_id AND s.awaits = g.id
-       AND s.group_id = ANY (ARRAY(SELECT group_id FROM gone))
+     WHERE g.trigger IN (1, 2, 3) AND s.group_id = ANY (ARRAY[g.group_id]) AND s.awaits = g.id
 ),
 followed AS (
     INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)

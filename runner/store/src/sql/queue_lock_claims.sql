@@ -4,7 +4,7 @@
 -- is an initial plan of the first DELETE, so all locks are there before a row is deleted. A claim that is gone, carries
 -- another id, lease or number, or (unless $7 asks for expired ones) whose lease has run out by the database's clock is
 -- not returned, and nothing of it is written. A lease that has run out is never extended, so it has run out for good.
--- The rows of these runs are named once more as an array: whatever the statistics say, others' claims are not read.
+-- Keys are compared as arrays of one: whatever the statistics say, others' claims are not read (`lib.rs`).
 -- Claims of runs that are not live any more are taken as well: nothing refers to them.
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::uuid[])
@@ -20,7 +20,8 @@ locked AS MATERIALIZED (
 given_up AS (
     DELETE FROM heddle.queue_claims c
      USING ended e
-     WHERE c.run = ANY ($1) AND c.run = e.run AND c.task = e.task AND c.item = e.item AND c.attempt = e.attempt AND c.lease = e.lease
+     WHERE c.run = ANY (ARRAY[e.run]) AND c.task = e.task AND c.item = e.item AND c.attempt = e.attempt
+       AND c.lease = e.lease
        AND c.id = e.id AND (c.lease_expires_at <= clock_timestamp()) = $7
        AND (SELECT count(*) FROM locked) >= 0
     RETURNING c.run, c.task, c.item, c.attempt, c.lease
@@ -28,7 +29,8 @@ given_up AS (
 gone AS (
     DELETE FROM heddle.running r
      USING given_up g
-     WHERE r.run = ANY ($1) AND r.run = g.run AND r.task = g.task AND r.item = g.item AND r.attempt = g.attempt AND r.lease = g.lease
+     WHERE r.run = ANY (ARRAY[g.run]) AND r.task = g.task AND r.item = g.item AND r.attempt = g.attempt
+       AND r.lease = g.lease
     RETURNING r.run, r.task, r.item, r.attempt, r.started_at
 )
 SELECT id AS "run!", state AS "state?", progress AS "progress?", NULL::smallint AS "task?", NULL::integer AS "item?",

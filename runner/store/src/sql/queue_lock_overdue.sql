@@ -15,7 +15,7 @@ locked AS MATERIALIZED (
 gone AS (
     DELETE FROM heddle.queue_ready r
      USING ended e
-     WHERE r.run = ANY ($1) AND r.run = e.run AND r.task = e.task AND r.item = e.item AND r.attempt = e.attempt
+     WHERE r.run = ANY (ARRAY[e.run]) AND r.task = e.task AND r.item = e.item AND r.attempt = e.attempt
        AND coalesce(r.expires_at <= clock_timestamp(), false) AND (SELECT count(*) FROM locked) >= 0
     RETURNING r.run, r.task, r.item, r.attempt, r.ready_at
 )

@@ -1,0 +1,127 @@
+//! How much one answer of claims carries: large task runs come in smaller batches, and nobody notices otherwise.
+
+use std::collections::BTreeSet;
+
+use heddle_tests::{Api, World, eventually};
+use serde_json::{Value, json};
+
+/// What one answer carries of params and contexts, but for its first claim.
+const BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Claims as many as there may be.
+async fn claims(api: &Api, queue: &str) -> Vec<Value> {
+    let ask = json!({"worker": "w", "max": 1000, "lease": "10m", "wait": "20s"});
+    let answer = api.post(&format!("/v1/queues/{queue}/claims"), ask).await.expect_status(200);
+    answer["items"].as_array().cloned().expect("items")
+}
+
+fn bytes(claim: &Value) -> usize {
+    claim["params"].to_string().len() + claim["context"].to_string().len()
+}
+
+/// Claims until all runs are held, each once and as its first attempt; how many each answer had.
+async fn drain(api: &Api, queue: &str, runs: &BTreeSet<String>) -> Vec<usize> {
+    let (mut held, mut sizes) = (BTreeSet::new(), Vec::new());
+    while held.len() < runs.len() {
+        let claims = claims(api, queue).await;
+        assert!(!claims.is_empty(), "{} of {} are held", held.len(), runs.len());
+        let all: usize = claims.iter().map(bytes).sum();
+        assert!(claims.len() == 1 || all <= BYTES_MAX, "{} claims of {all} bytes", claims.len());
+        for claim in &claims {
+            assert_eq!(claim["attempt"], 1, "what was not told has not begun");
+            let run = claim["run"].as_str().expect("a run").to_owned();
+            assert!(runs.contains(&run), "{run}");
+            assert!(held.insert(run.clone()), "{run} was given twice");
+        }
+        sizes.push(claims.len());
+        let words: Vec<Value> = claims
+            .iter()
+            .map(|claim| json!({"id": claim["id"], "token": claim["token"], "output": 1}))
+            .collect();
+        let answer = api.post("/v1/claims/complete", json!({"items": words})).await.expect_status(200);
+        for one in answer["items"].as_array().expect("items") {
+            assert_eq!(one["status"], 200, "{one}");
+        }
+    }
+    sizes
+}
+
+async fn start(api: &Api, group: &str, params: Value, count: usize) -> BTreeSet<String> {
+    let mut runs = BTreeSet::new();
+    for _ in 0..count {
+        runs.insert(api.start(group, json!({"params": params})).await);
+    }
+    runs
+}
+
+/// Each of these is a run's whole params: sixteen fill an answer, and the rest waits in the queue.
+#[tokio::test]
+async fn large_task_runs_come_in_smaller_batches() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("large", json!({"tasks": {"t": {"queue": "q"}}})).await;
+    let runs = start(&node, "large", json!({"text": "x".repeat(250 * 1024)}), 40).await;
+    let sizes = drain(&node, "q", &runs).await;
+    assert!(sizes.len() >= 3, "{sizes:?}");
+    assert!(sizes[..sizes.len() - 1].iter().all(|&size| size > 10), "{sizes:?}");
+    for run in &runs {
+        assert_eq!(node.ended(run).await["state"], "succeeded");
+    }
+}
+
+/// What a group adds to each of its runs is known only when the answer is written: what does not fit goes back unseen, at
+/// no cost to the queue's rate, to its retries or to its place. What is larger than an answer comes alone.
+#[tokio::test]
+async fn what_does_not_fit_was_never_claimed() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group(
+        "huge",
+        json!({"params": {"text": "x".repeat(3_900 * 1024)}, "tasks": {"t": {"queue": "q", "queue_timeout": "1h"}}}),
+    )
+    .await;
+    // The bucket is empty after three: it holds no more than what was told.
+    node.put("/v1/queues/q", json!({"rate": {"count": 3, "per": "1d"}})).await;
+    let runs = start(&node, "huge", json!({"more": "x".repeat(250 * 1024)}), 3).await;
+    assert_eq!(drain(&node, "q", &runs).await, [1, 1, 1]);
+    for run in &runs {
+        let run = node.ended(run).await;
+        assert_eq!(run["state"], "succeeded", "{run:#}");
+        assert_eq!(node.attempts(run["id"].as_str().expect("an id"), "t").await.len(), 1);
+    }
+}
+
+/// Items of a map are no part of the queue's row either: two runs' items, of 3.6 MB each.
+#[tokio::test]
+async fn items_count_as_well() {
+    const ITEMS: usize = 12;
+    let world = World::new().await;
+    let node = world.node().await;
+    let items: Vec<String> = (0..ITEMS).map(|_| "x".repeat(300 * 1024)).collect();
+    node.put_group("mapped", json!({"tasks": {"t": {"queue": "q", "for_each": items}}}))
+        .await;
+    let runs = start(&node, "mapped", json!({}), 2).await;
+    eventually("items in the queue", async || {
+        let queue = node.get("/v1/queues/q").await.body;
+        (queue["depth"] == 2 * ITEMS).then_some(())
+    })
+    .await;
+    let mut sizes = Vec::new();
+    let mut seen = BTreeSet::new();
+    while seen.len() < 2 * ITEMS {
+        let claims = claims(&node, "q").await;
+        let all: usize = claims.iter().map(bytes).sum();
+        assert!(!claims.is_empty() && all <= BYTES_MAX, "{} claims of {all} bytes", claims.len());
+        for claim in &claims {
+            assert_eq!(claim["attempt"], 1);
+            assert!(seen.insert((claim["run"].to_string(), claim["item"].as_i64())), "twice: {}", claim["item"]);
+            let path = format!("/v1/claims/{}/complete", claim["id"].as_str().expect("an id"));
+            node.post(&path, json!({"token": claim["token"]})).await.expect_status(200);
+        }
+        sizes.push(claims.len());
+    }
+    assert_eq!(sizes, [13, 11]);
+    for run in &runs {
+        assert_eq!(node.ended(run).await["state"], "succeeded");
+    }
+}
