@@ -307,10 +307,10 @@ impl Store {
         let groups: Vec<i64> = backfills.iter().map(|one| one.1).collect();
         let rows = sqlx::query!(
             r#"SELECT source AS "source!", state AS "state!", count(*) AS "count!"
-                 FROM (SELECT l.source, l.state FROM heddle.runs_live l
-                         JOIN UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id)
-                           ON l.source = b.id AND l.group_id = b.group_id
-                        WHERE l.source = ANY ($1) AND l.source IS NOT NULL AND l.group_id = ANY ($2)
+                 FROM (SELECT b.id AS source, live.state
+                         FROM UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id),
+                              LATERAL (SELECT l.state FROM heddle.runs_live l
+                                        WHERE l.source = b.id AND l.group_id = b.group_id OFFSET 0) AS live
                        UNION ALL
                        SELECT d.source, d.state FROM heddle.runs_done d
                          JOIN UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id)

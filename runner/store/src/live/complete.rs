@@ -608,7 +608,7 @@ impl Completion {
             let items: Vec<i32> = dropped.iter().map(|(_, key)| key.item_number()).collect();
             sqlx::query!(
                 "DELETE FROM heddle.timers t USING UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS d (run, task, item)
-                  WHERE t.run = d.run AND t.task = d.task AND t.item = d.item AND t.kind = 0",
+                  WHERE t.run = ANY (ARRAY[d.run]) AND t.task = d.task AND t.item = d.item AND t.kind + 0 = 0",
                 &runs,
                 &tasks,
                 &items
