@@ -134,6 +134,17 @@ pub fn written_out(offer: &Offer) -> Value {
     spec
 }
 
+/// See [`Store::dispatch_news`].
+#[derive(Clone, Copy, Debug)]
+pub struct DispatchNews {
+    /// Holds have lasted too long.
+    pub overdue: bool,
+    /// Attempts of audience tasks wait to be settled.
+    pub settlements: bool,
+    /// Returns of stock wait to be told of.
+    pub returns: bool,
+}
+
 impl Store {
     /// Makes or changes an offer. `only_new`: it must not be there. At most `repeating_max` repeating ones per audience.
     pub async fn put_offer(
@@ -499,15 +510,16 @@ impl Store {
         Ok(true)
     }
 
-    /// Whether attempts of audience tasks wait to be settled, and whether returns of stock wait to be told of.
-    pub async fn has_dispatch_news(&self) -> Result<(bool, bool), StoreError> {
-        let row = sqlx::query!(
-            r#"SELECT EXISTS (SELECT FROM heddle.offer_settlements) AS "settlements!",
+    /// What there is to be done that nobody asks for, at one look.
+    pub async fn dispatch_news(&self) -> Result<DispatchNews, StoreError> {
+        Ok(sqlx::query_as!(
+            DispatchNews,
+            r#"SELECT EXISTS (SELECT FROM heddle.holds WHERE expires_at <= clock_timestamp()) AS "overdue!",
+                      EXISTS (SELECT FROM heddle.offer_settlements) AS "settlements!",
                       EXISTS (SELECT FROM heddle.stock_returns) AS "returns!""#
         )
         .fetch_one(&self.pool)
-        .await?;
-        Ok((row.settlements, row.returns))
+        .await?)
     }
 
     /// Fails attempts of audience tasks whose timeout has passed; answers how many.

@@ -36,15 +36,6 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 impl Inner {
     /// One round.
     async fn reap_dispatch(self: &Arc<Self>, tick: u64) -> Result<(), EngineError> {
-        loop {
-            let expired = self.store.expire_holds(self.now(), BATCH_MAX as i64).await?;
-            for one in &expired {
-                self.dispatch.cache.changed(&one.assignment.audience);
-            }
-            if expired.len() < BATCH_MAX {
-                break;
-            }
-        }
         if tick.is_multiple_of(WITHDRAW_TICKS) {
             for audience in self.store.withdraw_offers(self.now()).await? {
                 self.dispatch.cache.changed(&audience);
@@ -54,13 +45,29 @@ impl Inner {
         if tick.is_multiple_of(SWEEP_TICKS) {
             self.store.settle_completed_offers().await?;
         }
-        let (mut settlements, returns) = self.store.has_dispatch_news().await?;
-        if returns {
+        let mut news = self.store.dispatch_news().await?;
+        if news.overdue {
+            self.expire_holds().await?;
+            news = self.store.dispatch_news().await?;
+        }
+        if news.returns {
             self.store.announce_returns(self.now()).await?;
         }
-        while settlements && self.settle_offers().await? > 0 {
-            (settlements, _) = self.store.has_dispatch_news().await?;
+        while news.settlements && self.settle_offers().await? > 0 {
+            news = self.store.dispatch_news().await?;
         }
         Ok(())
+    }
+
+    async fn expire_holds(&self) -> Result<(), EngineError> {
+        loop {
+            let expired = self.store.expire_holds(self.now(), BATCH_MAX as i64).await?;
+            for one in &expired {
+                self.dispatch.cache.changed(&one.assignment.audience);
+            }
+            if expired.len() < BATCH_MAX {
+                return Ok(());
+            }
+        }
     }
 }

@@ -267,13 +267,23 @@ impl Inner {
     }
 
     async fn look_for_due(self: &Arc<Self>) -> Result<(), EngineError> {
-        for row in self.store.topics_with_work().await? {
-            match compile(&row) {
-                Ok(topic) => self.start_lane(&row, &Arc::new(topic)),
-                Err(error) => tracing::error!(%error, "a topic cannot be used"),
+        for work in self.store.topics_with_work().await? {
+            let row = work.topic;
+            let topic = match compile(&row) {
+                Ok(topic) => Arc::new(topic),
+                Err(error) => {
+                    tracing::error!(%error, "a topic cannot be used");
+                    continue;
+                }
+            };
+            if work.due {
+                self.start_lane(&row, &topic);
+            }
+            if work.runs {
+                self.settle_queue(&row, &topic).await?;
             }
         }
-        self.settle_queues().await
+        Ok(())
     }
 }
 

@@ -20,7 +20,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::compile;
 use super::lane::{MessageEnd, finish_of, params_of};
 use crate::submit::PARAMS_BYTES_MAX;
 use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
@@ -191,21 +190,18 @@ impl Inner {
     }
 
     /// Records batches whose runs have ended.
-    pub(super) async fn settle_queues(self: &Arc<Self>) -> Result<(), EngineError> {
-        for row in self.store.topics_with_runs().await? {
-            let topic = compile(&row)?;
-            for ended in self.store.ended_queue_batches(row.id).await? {
-                let ends = said(&ended);
-                let messages = ended
-                    .ids
-                    .iter()
-                    .map(|id| (*id, address_of(*id).map_or(0, |address| address.1)))
-                    .collect();
-                let finish = finish_of(self, &topic, ended.id, ended.day, 0, (messages, &ended.tried), ends);
-                let _place = self.messages.claims.enter().await;
-                self.store.next_batch(row.id, Some(&finish), None).await?;
-                self.messages.work.notify_one();
-            }
+    pub(super) async fn settle_queue(self: &Arc<Self>, row: &TopicRow, topic: &Topic) -> Result<(), EngineError> {
+        for ended in self.store.ended_queue_batches(row.id).await? {
+            let ends = said(&ended);
+            let messages = ended
+                .ids
+                .iter()
+                .map(|id| (*id, address_of(*id).map_or(0, |address| address.1)))
+                .collect();
+            let finish = finish_of(self, topic, ended.id, ended.day, 0, (messages, &ended.tried), ends);
+            let _place = self.messages.claims.enter().await;
+            self.store.next_batch(row.id, Some(&finish), None).await?;
+            self.messages.work.notify_one();
         }
         Ok(())
     }

@@ -40,27 +40,57 @@ pub struct DayRow {
     pub dropped_at: Option<Time>,
 }
 
+/// A topic that has something to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopicWork {
+    /// Which.
+    pub topic: TopicRow,
+    /// It is enabled, and something of it can be claimed, or was left behind by somebody.
+    pub due: bool,
+    /// Batches of it are in queues.
+    pub runs: bool,
+}
+
 impl Store {
-    /// Topics that have something to be claimed, or batches that somebody left behind.
-    pub async fn topics_with_work(&self) -> Result<Vec<TopicRow>, StoreError> {
-        Ok(sqlx::query_as!(
-            TopicRow,
-            r#"SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
-                 FROM heddle.topics t
-                WHERE (t.spec ->> 'enabled')::boolean IS NOT FALSE
-                  AND (EXISTS (SELECT FROM heddle.message_slices s
-                                WHERE s.topic = t.id AND s.state = 0 AND s.due_at <= clock_timestamp())
-                    OR EXISTS (SELECT FROM heddle.message_retries r
-                                WHERE r.topic = t.id AND r.due_at <= clock_timestamp())
-                    OR EXISTS (SELECT FROM heddle.message_batches b
-                                WHERE b.topic = t.id AND b.run IS NULL
-                                  AND NOT EXISTS (SELECT FROM heddle.nodes n
-                                                   WHERE n.lease = b.lease AND n.expires_at > clock_timestamp())))
+    /// Topics that have something to be done. Nodes ask this all the time: it is one statement.
+    pub async fn topics_with_work(&self) -> Result<Vec<TopicWork>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, w.due AS "due!", w.runs AS "runs!"
+                 FROM heddle.topics t,
+                      LATERAL (SELECT
+                          (t.spec ->> 'enabled')::boolean IS NOT FALSE
+                          AND (EXISTS (SELECT FROM heddle.message_slices s
+                                        WHERE s.topic = t.id AND s.state = 0 AND s.due_at <= clock_timestamp())
+                            OR EXISTS (SELECT FROM heddle.message_retries r
+                                        WHERE r.topic = t.id AND r.due_at <= clock_timestamp())
+                            OR EXISTS (SELECT FROM heddle.message_batches b
+                                        WHERE b.topic = t.id AND b.run IS NULL
+                                          AND NOT EXISTS (SELECT FROM heddle.nodes n
+                                                           WHERE n.lease = b.lease
+                                                             AND n.expires_at > clock_timestamp()))) AS due,
+                          EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = t.id AND b.run IS NOT NULL) AS runs
+                          OFFSET 0) AS w
+                WHERE w.due OR w.runs
                 LIMIT $1"#,
             TOPICS_MAX
         )
         .fetch_all(&self.pool)
-        .await?)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| TopicWork {
+                topic: TopicRow {
+                    id: row.id,
+                    name: row.name,
+                    spec: row.spec,
+                    created_at: row.created_at,
+                    updated_at: row.updated_at,
+                    problem: None,
+                },
+                due: row.due,
+                runs: row.runs,
+            })
+            .collect())
     }
 
     /// Says why nothing is sent on a topic, for people; answers whether that is news.

@@ -6,9 +6,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::claim::{Tried, by_ids, read_tried};
-use super::day::TOPICS_MAX;
 use super::{Plans, lock_topic};
-use crate::topic::TopicRow;
 use crate::{Store, StoreError};
 
 /// How many of a topic's batches one look settles.
@@ -92,20 +90,6 @@ impl Store {
         .await?;
         tx.commit().await?;
         Ok(Some(kept))
-    }
-
-    /// Topics with batches that workers of queues have; also those that go to a script by now.
-    pub async fn topics_with_runs(&self) -> Result<Vec<TopicRow>, StoreError> {
-        Ok(sqlx::query_as!(
-            TopicRow,
-            "SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
-               FROM heddle.topics t
-              WHERE EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = t.id AND b.run IS NOT NULL)
-              LIMIT $1",
-            TOPICS_MAX
-        )
-        .fetch_all(&self.pool)
-        .await?)
     }
 
     /// Batches of a topic whose runs have ended, or were deleted.
