@@ -526,7 +526,11 @@ async fn categories_and_templates() {
         node.delete(path).await.expect_problem(404, &[]);
     }
     let reply = node.put("/v1/templates/bad", json!({"type": "nonsense"})).await;
-    assert_eq!(reply.status, 422, "{:#}", reply.body);
+    reply.expect_problem(422, &["/type"]);
+    let deep = json!({"properties": {"a": {"minimum": "x"}}});
+    node.put("/v1/templates/bad", deep)
+        .await
+        .expect_problem(422, &["/properties/a/minimum"]);
 }
 
 /// What people change is audited.

@@ -63,8 +63,15 @@ pub enum LinkEvent {
         /// Which.
         run: RunId,
     },
-    /// A group has changed: its spec, whether it is enabled, or what its overlap left out.
+    /// A group has changed: its spec, or whether it is enabled.
     Changed(i64),
+    /// A group's overlap has left an instant out.
+    LeftOut {
+        /// Of which group.
+        group_id: i64,
+        /// Which instant.
+        logical_time: Time,
+    },
 }
 
 /// A success of a followed group.
@@ -221,6 +228,10 @@ impl Completion {
                 (1, Some(run), _) => LinkEvent::Arrived {
                     group_id: row.group_id,
                     run: RunId(run),
+                },
+                (_, None, Some(logical_time)) => LinkEvent::LeftOut {
+                    group_id: row.group_id,
+                    logical_time,
                 },
                 _ => LinkEvent::Changed(row.group_id),
             })
@@ -535,11 +546,31 @@ impl Completion {
     pub async fn note_skipped(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         sqlx::query!(
-            "WITH marked AS (UPDATE heddle.run_instants SET skipped = true WHERE run = ANY ($1) RETURNING group_id)
-             INSERT INTO heddle.link_events (kind, group_id)
-             SELECT DISTINCT 2, m.group_id FROM marked m
+            "WITH marked AS (UPDATE heddle.run_instants SET skipped = true WHERE run = ANY ($1) RETURNING group_id, logical_time)
+             INSERT INTO heddle.link_events (kind, group_id, logical_time)
+             SELECT 2, m.group_id, m.logical_time FROM marked m
               WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = m.group_id AND l.kind = 'depends_on')",
             &ids
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Tells whoever follows these groups that they leave out these instants.
+    pub async fn tell_left_out(&mut self, instants: &[(i64, Time)]) -> Result<(), StoreError> {
+        if instants.is_empty() {
+            return Ok(());
+        }
+        let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
+        let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
+        sqlx::query!(
+            "INSERT INTO heddle.link_events (kind, group_id, logical_time)
+             SELECT 2, i.group_id, i.logical_time
+               FROM UNNEST($1::bigint[], $2::timestamptz[]) AS i (group_id, logical_time)
+              WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = i.group_id AND l.kind = 'depends_on')",
+            &groups,
+            &times
         )
         .execute(self.connection())
         .await?;
