@@ -190,6 +190,21 @@ async fn left_out_instants_hold_up_nobody() {
     );
 }
 
+/// What succeeded for a logical time before anybody followed it counts like what succeeds later.
+#[tokio::test]
+async fn successes_from_before_count() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("early", hello()).await;
+    node.put_group("late", hello()).await;
+    let at = json!({"logical_time": T1});
+    node.run("early", at.clone()).await;
+    node.put_group("down", follows(json!(["early", "late"]))).await;
+    node.run("late", at).await;
+    let run = eventually("a run", async || runs(&node, "down").await.pop()).await;
+    assert_eq!(run["logical_time"], T1);
+}
+
 /// A group without schedules does not wait for an upstream that is disabled, or whose overlap left the instant out,
 /// whichever of its upstreams comes first.
 #[tokio::test]

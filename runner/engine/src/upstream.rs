@@ -333,7 +333,9 @@ impl Inner {
                     .map(|link| (link.upstream_id, entry.1))
             })
             .collect();
-        let succeeded: HashSet<(i64, Time)> = completion.succeeded_at(&pairs).await?.into_iter().collect();
+        let mut succeeded: HashSet<(i64, Time)> = completion.succeeded_at(&pairs).await?.into_iter().collect();
+        let unnoted: Vec<(i64, Time)> = pairs.into_iter().filter(|pair| !succeeded.contains(pair)).collect();
+        succeeded.extend(completion.succeeded_unnoted(&unnoted).await?);
         let (mut runs, mut contexts) = (Vec::new(), Vec::new());
         // It has no run for that instant either, and must not hold up who follows it.
         let mut passed_on = Vec::new();

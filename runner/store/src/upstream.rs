@@ -487,6 +487,31 @@ impl Completion {
         .collect())
     }
 
+    /// Which of these (group, logical time) have a succeeded run although nothing was noted of it: it was made for that
+    /// time by hand, when nobody followed the group yet.
+    pub async fn succeeded_unnoted(&mut self, pairs: &[(i64, Time)]) -> Result<Vec<(i64, Time)>, StoreError> {
+        if pairs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let groups: Vec<i64> = pairs.iter().map(|pair| pair.0).collect();
+        let times: Vec<Time> = pairs.iter().map(|pair| pair.1).collect();
+        Ok(sqlx::query!(
+            r#"SELECT DISTINCT p.group_id AS "group_id!", p.logical_time AS "logical_time!"
+                 FROM UNNEST($1::bigint[], $2::timestamptz[]) AS p (group_id, logical_time)
+                CROSS JOIN LATERAL (SELECT FROM heddle.runs_done d
+                                     WHERE d.group_id = p.group_id AND d.logical_time = p.logical_time
+                                       AND d.logical_time <> d.created_at AND d.trigger <> 4 AND d.state = 3
+                                     LIMIT 1) AS d"#,
+            &groups,
+            &times
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .map(|row| (row.group_id, row.logical_time))
+        .collect())
+    }
+
     /// Writes what was found of waiting runs, which are locked: those that lack nothing take their turn.
     pub async fn write_weighed(&mut self, weighed: &[Weighed]) -> Result<(), StoreError> {
         if weighed.is_empty() {
