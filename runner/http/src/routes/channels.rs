@@ -4,6 +4,7 @@ use heddle_domain::notify::channel::ChannelSpec;
 use heddle_store::channel::{CHANNELS_MAX, ChannelPut, ChannelRow};
 use serde::Serialize;
 
+use super::grants;
 use super::notifications::NotificationView;
 use crate::access::Access;
 use crate::moment::Moment;
@@ -98,7 +99,7 @@ async fn list(request: Request) -> Outcome {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let spec: ChannelSpec = typed(request.spec().await?, "")?;
+    let spec: ChannelSpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     let app = &request.app;
     let done = app
         .store

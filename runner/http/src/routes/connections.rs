@@ -110,7 +110,7 @@ async fn list(request: Request) -> Outcome {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let body: ConnectionBody = typed(request.spec().await?, "")?;
+    let body: ConnectionBody = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     if let Some(url) = &body.url {
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
             return Err(Problem::invalid_at(

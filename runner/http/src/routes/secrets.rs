@@ -90,7 +90,7 @@ async fn list(request: Request) -> Outcome {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let body: SecretBody = typed(request.spec().await?, "")?;
+    let body: SecretBody = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     if body.value.len() > SECRET_BYTES_MAX {
         return Err(Problem::invalid_at(
             "/value",
