@@ -228,6 +228,46 @@ async fn runs() {
     ends(&node, REFUSED, &["run", "cancel", &id]);
 }
 
+/// What is put by name is shown by name; JSON is asked for everywhere and comes alone.
+#[tokio::test]
+async fn things_with_names() {
+    let world = World::new().await;
+    let node = world.node().await;
+    ends(&node, DONE, &["pool", "set", "p", "3"]);
+    assert_eq!(json_of(&node, &["pool", "show", "p"])["slots"], 3);
+    ends(&node, REFUSED, &["pool", "show", "nope"]);
+    let secret = json!({"value": "hush", "groups": ["g"]});
+    node.put("/v1/secrets/s", secret).await.expect_status(201);
+    let shown = ends(&node, DONE, &["secret", "show", "s"]);
+    assert!(shown.contains('g') && !shown.contains("hush"), "{shown}");
+    let file = world.directory().join("hello.wasm");
+    let told = json_of(&node, &["script", "download", "hello@1", &file.to_string_lossy()]);
+    assert_eq!(told["bytes"], std::fs::metadata(&file).unwrap().len());
+    let spec = json!({"history": true, "tasks": {"t": {"script": "hello"}}});
+    node.put_group("g", spec).await;
+    let day = [
+        "backfill",
+        "g",
+        "--from",
+        "2024-01-01",
+        "--to",
+        "2024-01-03",
+        "--step",
+        "1d",
+    ];
+    let watched = json_of(&node, &[&day[..], &["--watch"]].concat());
+    assert_eq!(
+        (&watched["state"], &watched["counts"]["succeeded"]),
+        (&json!("succeeded"), &json!(3))
+    );
+    let listed = json_of(&node, &["backfill", "list", "--group", "g"]);
+    assert_eq!(listed["items"][0]["id"], watched["id"]);
+    ends(&node, DONE, &["group", "disable", "g"]);
+    let again = [&day[..], &["--on-existing", "all"]].concat();
+    ends(&node, REFUSED, &again);
+    ends(&node, DONE, &[&again[..], &["--force", "--watch"]].concat());
+}
+
 /// Helpful errors and their exit codes.
 #[tokio::test]
 async fn errors() {

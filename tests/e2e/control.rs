@@ -484,6 +484,10 @@ async fn bulk() {
         json!({"filter": {"group": "g", "state": "cancelled"}, "action": "state", "state": "succeeded", "reason": "x"});
     assert_eq!(bulk(set).await.expect_status(200)["changed"], 21);
     assert_eq!(node.all("/v1/runs?group=g&state=succeeded").await.len(), 21);
+    // The same by its other name.
+    let set = json!({"filter": {"group": "g"}, "action": "override", "state": "failed", "reason": "x"});
+    bulk(set).await.expect_status(200);
+    assert_eq!(node.all("/v1/runs?group=g&state=succeeded").await.len(), 0);
 }
 
 /// A disabled group takes no runs unless forced; `drain` lets active ones end, `stop` cancels them.

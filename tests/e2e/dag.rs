@@ -215,6 +215,10 @@ async fn when_is_an_expression() {
     for (name, condition, _) in expect {
         tasks[name] = when(condition);
     }
+    // YAML has words of its own for constants.
+    for (name, constant) in [("always", true), ("never", false)] {
+        tasks[name] = json!({"script": "hello", "when": constant});
+    }
     tasks["after_skipped"] = json!({"script": "hello", "depends_on": ["params_no"]});
     node.put_group("when", json!({"tasks": tasks})).await;
     let run = node
@@ -228,6 +232,8 @@ async fn when_is_an_expression() {
         assert_eq!(task(&run, name)["state"], state, "{condition}");
     }
     assert_eq!(task(&run, "after_skipped")["state"], "skipped");
+    assert_eq!(task(&run, "always")["state"], "succeeded");
+    assert_eq!(task(&run, "never")["state"], "skipped");
 }
 
 /// A `when` that cannot be answered fails its task, fatally.

@@ -190,6 +190,77 @@ async fn left_out_instants_hold_up_nobody() {
     );
 }
 
+/// What succeeded for a logical time before anybody followed it counts like what succeeds later.
+#[tokio::test]
+async fn successes_from_before_count() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("early", hello()).await;
+    node.put_group("late", hello()).await;
+    let at = json!({"logical_time": T1});
+    node.run("early", at.clone()).await;
+    node.put_group("down", follows(json!(["early", "late"]))).await;
+    node.run("late", at).await;
+    let run = eventually("a run", async || runs(&node, "down").await.pop()).await;
+    assert_eq!(run["logical_time"], T1);
+}
+
+/// A group without schedules does not wait for an upstream that is disabled, or whose overlap left the instant out,
+/// whichever of its upstreams comes first.
+#[tokio::test]
+async fn groups_without_schedules_are_held_up_by_nobody_that_left_an_instant_out() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("off", hello()).await;
+    node.put_group("good", hello()).await;
+    node.put_group("down", follows(json!(["off", "good"]))).await;
+    node.post("/v1/groups/off/disable", json!({})).await.expect_status(200);
+    // Of the time before it was disabled it is still asked.
+    node.run("good", json!({"logical_time": T1})).await;
+    let good = node.run("good", json!({})).await;
+    let down = eventually("a run", async || runs(&node, "down").await.pop()).await;
+    assert_eq!(down["logical_time"], good["logical_time"]);
+    settled(&world).await;
+    assert_eq!(runs(&node, "down").await.len(), 1);
+
+    // `slow` leaves out what comes while its first run goes on; `between` follows it, `quick` does not.
+    let now: DateTime<Utc> = world.sql().await.query_one("SELECT now()", &[]).await.unwrap().get(0);
+    let window = json!({"s": {"every": "1s", "ends_at": now + chrono::TimeDelta::seconds(5)}});
+    let slow = json!({"schedules": window, "overlap": "skip", "tasks": {"t": sleeps(3_600.0)}});
+    node.put_group("slow", slow).await;
+    node.put_group("between", follows(json!(["slow"]))).await;
+    node.put_group("quick", hello()).await;
+    node.put_group("near", follows(json!(["slow", "quick"]))).await;
+    node.put_group("far", follows(json!(["between", "quick"]))).await;
+    let left_out = eventually("an instant that is left out", async || {
+        let runs = runs(&node, "slow").await;
+        runs.into_iter().find(|run| run["state"] == "cancelled")
+    })
+    .await;
+    node.run("quick", json!({"logical_time": left_out["logical_time"]}))
+        .await;
+    for group in ["near", "far"] {
+        let run = eventually("a run", async || runs(&node, group).await.pop()).await;
+        assert_eq!(run["logical_time"], left_out["logical_time"], "{group}");
+    }
+    assert_eq!(runs(&node, "between").await, [] as [Value; 0]);
+
+    // The success comes first, what is left out later.
+    let now: DateTime<Utc> = world.sql().await.query_one("SELECT now()", &[]).await.unwrap().get(0);
+    let later = now + chrono::TimeDelta::seconds(4);
+    node.run("quick", json!({"logical_time": later})).await;
+    let window = json!({"l": {"once": {"at": later}}});
+    let slow = json!({"schedules": window, "overlap": "skip", "tasks": {"t": sleeps(3_600.0)}});
+    node.put_group("slow", slow).await;
+    for group in ["near", "far"] {
+        eventually("a run for what is left out later", async || {
+            let last = runs(&node, group).await.pop()?;
+            (time(&last["logical_time"]) == later).then_some(())
+        })
+        .await;
+    }
+}
+
 /// A chain of groups, each started by the one before, on two nodes.
 #[tokio::test]
 async fn a_chain_of_groups() {

@@ -525,8 +525,31 @@ async fn categories_and_templates() {
         node.delete(path).await.expect_status(204);
         node.delete(path).await.expect_problem(404, &[]);
     }
+    // What was read is put again.
+    let channel = json!({"kind": "webhook", "url": "https://example.com/x"});
+    let connection = json!({"url": "postgres://u:p@db.example.com/d", "groups": ["*"]});
+    for (path, body) in [
+        ("/v1/categories/again", json!({"description": "x"})),
+        ("/v1/pools/again", json!({"slots": 3})),
+        ("/v1/channels/again", channel.clone()),
+        ("/v1/connections/again", connection),
+    ] {
+        node.put(path, body).await.expect_status(201);
+        let mut read = node.get(path).await.expect_status(200);
+        node.put(path, read.clone()).await.expect_status(200);
+        read["name"] = json!("other");
+        node.put(path, read).await.expect_problem(422, &["/name"]);
+    }
+    // YAML as well as JSON.
+    let yaml = "kind: webhook\nurl: https://example.com/x\n";
+    let put = node.put_bytes("/v1/channels/again", "application/yaml", yaml).await;
+    put.expect_status(200);
     let reply = node.put("/v1/templates/bad", json!({"type": "nonsense"})).await;
-    assert_eq!(reply.status, 422, "{:#}", reply.body);
+    reply.expect_problem(422, &["/type"]);
+    let deep = json!({"properties": {"a": {"minimum": "x"}}});
+    node.put("/v1/templates/bad", deep)
+        .await
+        .expect_problem(422, &["/properties/a/minimum"]);
 }
 
 /// What people change is audited.

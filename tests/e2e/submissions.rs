@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use heddle_tests::{World, id, time};
 use serde_json::{Value, json};
 
-use crate::{one, sleeps};
+use crate::{one, sleeps, with};
 
 /// A key is unique per group for as long as the run is kept; a repeat gets 409 with the existing run's id.
 #[tokio::test]
@@ -310,6 +310,21 @@ async fn in_sql() {
         let error = sql.query_one(bad, &[]).await.expect_err(bad);
         assert!(error.as_db_error().is_some(), "{bad}: {error}");
     }
+    // What the group adds to its runs, it adds to these.
+    let adds = json!({"labels": {"team": "x"}, "schedules": {"daily": {"cron": "0 0 * * *"}}});
+    node.put_group("adds", with(one(json!({"script": "echo"})), adds)).await;
+    let deadline = json!({"deadline": "100ms", "deadline_action": "cancel"});
+    node.put_group("late", with(one(sleeps(3_600.0)), deadline)).await;
+    let statement = "SELECT heddle.submit('adds')::text, heddle.submit('late')::text";
+    let row = sql.query_one(statement, &[]).await.unwrap();
+    let (added, late) = (node.ended(row.get(0)).await, node.ended(row.get(1)).await);
+    assert_eq!(added["labels"], json!({"team": "x"}));
+    let interval = &added["data_interval"];
+    assert_eq!(interval["end"], added["logical_time"]);
+    assert!(interval["start"].as_str().unwrap().ends_with("T00:00:00.000000Z"));
+    let told = &heddle_tests::task(&added, "t")["output"]["context"];
+    assert_eq!(told["data_interval"], *interval);
+    assert_eq!(late["state"], "cancelled");
     // Many in one transaction.
     let statement = "SELECT heddle.submit('g', jsonb_build_object('n', n))::text FROM generate_series(1, 200) n";
     let rows = sql.query(statement, &[]).await.unwrap();

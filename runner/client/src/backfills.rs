@@ -41,6 +41,9 @@ pub struct BackfillRequest {
     /// Params of each run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub params: Option<Value>,
+    /// Also while the group is disabled.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
     /// Lists the instants and makes nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,

@@ -116,7 +116,7 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
     if !text.trim_start().starts_with('{') {
         return Err("a message is a JSON object".into());
     }
-    let line: Line<'a> = serde_json::from_str(text).map_err(|error| shortened(&error.to_string()))?;
+    let line: Line<'a> = serde_json::from_str(text).map_err(|error| shortened(&unplaced(&error)))?;
     let sender = user("sender", line.sender)?;
     let receiver = user("receiver", line.receiver)?;
     let due = line.due.ok_or("`due` is missing")?;
@@ -224,6 +224,15 @@ impl<'de> Visitor<'de> for Readable {
         let inner = self.deeper()?;
         while members.next_entry_seed(inner, inner)?.is_some() {}
         Ok(())
+    }
+}
+
+/// What is wrong with JSON, without the place within the text where it is an affair of the fields: they are named.
+fn unplaced(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(end) if error.is_data() => text[..end].to_owned(),
+        _ => text,
     }
 }
 

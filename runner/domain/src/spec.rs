@@ -323,7 +323,7 @@ pub struct TaskSpec {
     /// What of them it waits for; default `all_success`.
     pub trigger_rule: TriggerRule,
     /// A minijinja expression over params, upstream, logical_time.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "read::condition", skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
     /// Its params; strings may be templates.
     pub params: Map<String, Value>,

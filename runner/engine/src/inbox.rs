@@ -13,15 +13,16 @@ use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::{AttemptKey, Event, Progress};
 use heddle_domain::spec::{DeadlineAction, NotifyEvent};
 use heddle_domain::state::{ErrorKind, RunState};
-use heddle_store::live::{Due, EndedAttempt, RunWrite, Settlement};
+use heddle_store::live::{Due, EndedAttempt, RunWrite, Settlement, SqlStart};
 use heddle_store::notice::NewNotices;
 use serde_json::json;
 
 use crate::apply::{After, Applied};
 use crate::control::BulkAction;
 use crate::notify::new_notices;
+use crate::submit::labels_of;
 use crate::work::{Done, End, Ending};
-use crate::{Engine, EngineError, Inner};
+use crate::{Engine, EngineError, Inner, RunContext};
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -272,6 +273,8 @@ impl Inner {
         let mut writes: Vec<RunWrite> = Vec::new();
         let mut room = self.room();
         let mut gated = Vec::new();
+        let mut begin = Vec::new();
+        let mut starts = Vec::new();
         for run in runs {
             let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else {
                 continue;
@@ -279,16 +282,18 @@ impl Inner {
             if found.state != RunState::Waiting {
                 continue;
             }
-            if context.facts.resolution_id.is_none() {
-                completion.set_resolution(run, context.resolution.id).await?;
+            let (start, context) = completed(&context);
+            starts.push(start);
+            self.contexts.insert(run, context.clone());
+            let facts = &context.facts;
+            if context.revision.is_gated(facts.trigger, facts.source.is_some()) {
+                gated.push((run, facts.group_id));
+            } else {
+                begin.push((found, context));
             }
-            if context
-                .revision
-                .is_gated(context.facts.trigger, context.facts.source.is_some())
-            {
-                gated.push((run, context.facts.group_id));
-                continue;
-            }
+        }
+        completion.complete_starts(&starts).await?;
+        for (found, context) in begin {
             let mut found = found.clone();
             found.progress = Progress::new(&context.revision.plan).to_bytes();
             let (actions, state, progress) = self
@@ -381,6 +386,29 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// A run as SQL submits it knows neither schedules nor spec: what its group adds, as to any run when it is made.
+fn completed(context: &RunContext) -> (SqlStart, Arc<RunContext>) {
+    let (revision, resolution) = (&context.revision, &context.resolution);
+    let mut facts = context.facts.clone();
+    facts.resolution_id = Some(resolution.id);
+    facts.interval = revision.calendar.data_interval(facts.logical_time);
+    facts.deadline_at = revision.plan.deadline.map(|span| facts.created_at + span.chrono());
+    let start = SqlStart {
+        run: facts.id,
+        resolution_id: resolution.id,
+        interval: facts.interval,
+        labels: labels_of(revision, &Default::default()),
+        deadline_at: facts.deadline_at,
+    };
+    let context = RunContext {
+        facts,
+        revision: revision.clone(),
+        resolution: resolution.clone(),
+        maps: Default::default(),
+    };
+    (start, Arc::new(context))
 }
 
 /// What the timers of a run ask for.

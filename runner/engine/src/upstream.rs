@@ -22,13 +22,15 @@
 //! # What a success calls for
 //!
 //! A follower without schedules gets a run (trigger `upstream`) for the logical time if all of its upstreams have
-//! succeeded for it, if it is enabled, and if it has none yet. A backfilled success does so only if its backfill
+//! succeeded for it, if it is enabled, and if it has none yet. Upstreams that were disabled then, or whose overlap left
+//! that instant out, are not asked, as long as one has succeeded; so an instant that is left out may call for a run of
+//! those that only lacked it. A backfilled success does so only if its backfill
 //! brings dependants along; then followers with schedules get runs as well, for those of their instants that need the
 //! one that succeeded (so the twelfth month of a year brings the yearly summary along, which has waited from the first
 //! month on).
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -151,6 +153,7 @@ impl Inner {
         let mut weigh: BTreeSet<RunId> = BTreeSet::new();
         let mut gates: BTreeSet<i64> = BTreeSet::new();
         let mut changed: BTreeSet<i64> = BTreeSet::new();
+        let mut left_out: Vec<(i64, Time)> = Vec::new();
         for event in events {
             match event {
                 LinkEvent::Succeeded(success) => successes.push(success),
@@ -159,6 +162,10 @@ impl Inner {
                     weigh.insert(run);
                 }
                 LinkEvent::Changed(group_id) => drop(changed.insert(group_id)),
+                LinkEvent::LeftOut { group_id, logical_time } => {
+                    changed.insert(group_id);
+                    left_out.push((group_id, logical_time));
+                }
             }
         }
         let upstreams: Vec<i64> = changed
@@ -186,7 +193,9 @@ impl Inner {
         weigh.extend(completion.lacking(&instants).await?);
         let concerned: Vec<i64> = concerned.into_iter().collect();
         weigh.extend(completion.waiting_within(&concerned, CHANGED_MAX).await?);
-        let (runs, contexts) = self.called_for(&mut completion, &successes, &first, &followers).await?;
+        let (runs, contexts) = self
+            .called_for(&mut completion, &successes, &first, &left_out, &followers)
+            .await?;
         let waiting = completion.lock_waiting(&weigh.into_iter().collect::<Vec<_>>()).await?;
         let weighed = self.weigh(&mut completion, waiting).await?;
         completion.write_weighed(&weighed).await?;
@@ -271,12 +280,13 @@ impl Inner {
         Ok(weighed)
     }
 
-    /// The runs that successes call for.
+    /// The runs that successes call for, and instants that were left out.
     async fn called_for(
         self: &Arc<Self>,
         completion: &mut Completion,
         successes: &[Success],
         first: &[bool],
+        left_out: &[(i64, Time)],
         followers: &[Follower],
     ) -> Result<(Vec<heddle_store::live::NewRun>, Vec<Arc<crate::RunContext>>), EngineError> {
         let now = self.now();
@@ -300,6 +310,12 @@ impl Inner {
                 }
             }
         }
+        for &(group, at) in left_out {
+            let lacked = followers
+                .iter()
+                .filter(|one| one.upstream_id == group && one.enabled && !one.scheduled);
+            wanted.extend(lacked.map(|follower| (follower, at, None)));
+        }
         wanted.sort_unstable_by_key(|entry| (entry.0.group_id, entry.1));
         wanted.dedup_by_key(|entry| (entry.0.group_id, entry.1));
         if wanted.is_empty() {
@@ -317,13 +333,23 @@ impl Inner {
                     .map(|link| (link.upstream_id, entry.1))
             })
             .collect();
-        let succeeded: std::collections::HashSet<(i64, Time)> =
-            completion.succeeded_at(&pairs).await?.into_iter().collect();
+        let mut succeeded: HashSet<(i64, Time)> = completion.succeeded_at(&pairs).await?.into_iter().collect();
+        let unnoted: Vec<(i64, Time)> = pairs.into_iter().filter(|pair| !succeeded.contains(pair)).collect();
+        succeeded.extend(completion.succeeded_unnoted(&unnoted).await?);
         let (mut runs, mut contexts) = (Vec::new(), Vec::new());
+        // It has no run for that instant either, and must not hold up who follows it.
+        let mut passed_on = Vec::new();
         for (follower, at, source) in wanted {
             let above = family.above(follower.group_id);
-            if !follower.scheduled && !above.iter().all(|link| succeeded.contains(&(link.upstream_id, at))) {
-                continue;
+            if !follower.scheduled {
+                match call(completion, &family, above, &succeeded, at).await? {
+                    Call::Waits => continue,
+                    Call::Starts => {}
+                    Call::LeftOut => {
+                        passed_on.push((follower.group_id, at));
+                        continue;
+                    }
+                }
             }
             let Some(group) = self.catalog.group(&follower.name).await? else {
                 continue;
@@ -354,6 +380,7 @@ impl Inner {
             runs.push(run);
             contexts.push(context);
         }
+        completion.tell_left_out(&passed_on).await?;
         Ok((runs, contexts))
     }
 
@@ -506,6 +533,38 @@ async fn excused(
         }
     }
     Ok(excused)
+}
+
+/// What an instant means to a group without schedules.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// It has to wait for somebody.
+    Waits,
+    /// One of the groups above it has succeeded; all others have, or hold up nobody.
+    Starts,
+    /// All of the groups above it left it out.
+    LeftOut,
+}
+
+async fn call(
+    completion: &mut Completion,
+    family: &Family,
+    above: &[Above],
+    succeeded: &HashSet<(i64, Time)>,
+    at: Time,
+) -> Result<Call, EngineError> {
+    let (done, open): (Vec<&Above>, Vec<&Above>) = above
+        .iter()
+        .partition(|link| succeeded.contains(&(link.upstream_id, at)));
+    for link in open {
+        if !excused(completion, family, link.upstream_id, at, at, 0)
+            .await?
+            .covers(at)
+        {
+            return Ok(Call::Waits);
+        }
+    }
+    Ok(if done.is_empty() { Call::LeftOut } else { Call::Starts })
 }
 
 /// The instants of a group's schedules, or of those that it follows, from `from` to `to`.

@@ -384,7 +384,10 @@ fn tasks(all: &mut Schemas) {
             "trigger_rule?",
             one_of(&["all_success", "all_done", "any_success", "any_failed"]),
         ),
-        ("when?", text()),
+        (
+            "when?",
+            json!({"type": ["string", "boolean"], "examples": ["params.rows > 0"]}),
+        ),
         ("params?", some_object()),
         ("retry?", to("Retry")),
         ("max_lost?", integer()),
@@ -649,7 +652,9 @@ fn runs(all: &mut Schemas) {
             ("filter", filter),
             (
                 "action",
-                one_of(&["cancel", "pause", "resume", "restart", "rerun", "state", "delete"]),
+                one_of(&[
+                    "cancel", "pause", "resume", "restart", "rerun", "state", "override", "delete",
+                ]),
             ),
             ("dry_run?", flag()),
             ("scripts?", one_of(&["pinned", "active"])),

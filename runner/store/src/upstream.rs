@@ -63,8 +63,15 @@ pub enum LinkEvent {
         /// Which.
         run: RunId,
     },
-    /// A group has changed: its spec, whether it is enabled, or what its overlap left out.
+    /// A group has changed: its spec, or whether it is enabled.
     Changed(i64),
+    /// A group's overlap has left an instant out.
+    LeftOut {
+        /// Of which group.
+        group_id: i64,
+        /// Which instant.
+        logical_time: Time,
+    },
 }
 
 /// A success of a followed group.
@@ -221,6 +228,10 @@ impl Completion {
                 (1, Some(run), _) => LinkEvent::Arrived {
                     group_id: row.group_id,
                     run: RunId(run),
+                },
+                (_, None, Some(logical_time)) => LinkEvent::LeftOut {
+                    group_id: row.group_id,
+                    logical_time,
                 },
                 _ => LinkEvent::Changed(row.group_id),
             })
@@ -476,6 +487,31 @@ impl Completion {
         .collect())
     }
 
+    /// Which of these (group, logical time) have a succeeded run although nothing was noted of it: it was made for that
+    /// time by hand, when nobody followed the group yet.
+    pub async fn succeeded_unnoted(&mut self, pairs: &[(i64, Time)]) -> Result<Vec<(i64, Time)>, StoreError> {
+        if pairs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let groups: Vec<i64> = pairs.iter().map(|pair| pair.0).collect();
+        let times: Vec<Time> = pairs.iter().map(|pair| pair.1).collect();
+        Ok(sqlx::query!(
+            r#"SELECT DISTINCT p.group_id AS "group_id!", p.logical_time AS "logical_time!"
+                 FROM UNNEST($1::bigint[], $2::timestamptz[]) AS p (group_id, logical_time)
+                CROSS JOIN LATERAL (SELECT FROM heddle.runs_done d
+                                     WHERE d.group_id = p.group_id AND d.logical_time = p.logical_time
+                                       AND d.logical_time <> d.created_at AND d.trigger <> 4 AND d.state = 3
+                                     LIMIT 1) AS d"#,
+            &groups,
+            &times
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .map(|row| (row.group_id, row.logical_time))
+        .collect())
+    }
+
     /// Writes what was found of waiting runs, which are locked: those that lack nothing take their turn.
     pub async fn write_weighed(&mut self, weighed: &[Weighed]) -> Result<(), StoreError> {
         if weighed.is_empty() {
@@ -535,11 +571,31 @@ impl Completion {
     pub async fn note_skipped(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         sqlx::query!(
-            "WITH marked AS (UPDATE heddle.run_instants SET skipped = true WHERE run = ANY ($1) RETURNING group_id)
-             INSERT INTO heddle.link_events (kind, group_id)
-             SELECT DISTINCT 2, m.group_id FROM marked m
+            "WITH marked AS (UPDATE heddle.run_instants SET skipped = true WHERE run = ANY ($1) RETURNING group_id, logical_time)
+             INSERT INTO heddle.link_events (kind, group_id, logical_time)
+             SELECT 2, m.group_id, m.logical_time FROM marked m
               WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = m.group_id AND l.kind = 'depends_on')",
             &ids
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Tells whoever follows these groups that they leave out these instants.
+    pub async fn tell_left_out(&mut self, instants: &[(i64, Time)]) -> Result<(), StoreError> {
+        if instants.is_empty() {
+            return Ok(());
+        }
+        let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
+        let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
+        sqlx::query!(
+            "INSERT INTO heddle.link_events (kind, group_id, logical_time)
+             SELECT 2, i.group_id, i.logical_time
+               FROM UNNEST($1::bigint[], $2::timestamptz[]) AS i (group_id, logical_time)
+              WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = i.group_id AND l.kind = 'depends_on')",
+            &groups,
+            &times
         )
         .execute(self.connection())
         .await?;

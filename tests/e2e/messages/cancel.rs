@@ -45,6 +45,14 @@ async fn by_every_filter() {
     assert_eq!(cancel(&node, "days", json!({"sender": 1, "bucket": 2})).await, 0);
     assert_eq!(cancel(&node, "days", json!({"receiver": 101, "day": day})).await, 5);
     assert_eq!(cancel(&node, "days", json!({"day": day, "bucket": 7})).await, 2);
+    // What is cancelled is not what is sent: neither the day nor a bucket has begun.
+    let found = node.get(&format!("{path}/days/{day}")).await.expect_status(200);
+    assert_eq!(found["state"], "scheduled");
+    let states = |bucket: usize| found["buckets"][bucket]["state"].as_str().unwrap().to_owned();
+    assert_eq!(
+        (states(0).as_str(), states(1).as_str(), states(7).as_str()),
+        ("scheduled", "scheduled", "drained")
+    );
     let counts = async |day: &str| {
         let found = node.get(&format!("{path}/days/{day}")).await.expect_status(200);
         (found["total"].as_i64().unwrap(), found["cancelled"].as_i64().unwrap())

@@ -123,6 +123,7 @@ async fn what_is_wrong_is_said() {
     check("sender", json!("1")).await;
     check("payload", json!("x".repeat(40))).await;
     check("key", json!("")).await;
+    check("sendr", json!(1)).await;
     node.post(path, json!({"sender": 1}))
         .await
         .expect_problem(422, &["/receiver"]);

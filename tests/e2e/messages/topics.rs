@@ -210,6 +210,22 @@ async fn on_the_command_line() {
     assert!(heddle(&node, &["topic", "days", "t"]).1.contains(&day));
     let (code, said) = heddle(&node, &["topic", "messages", "t", "--sender", "7", "-o", "json"]);
     assert!(code == 0 && said.contains("scheduled"), "{said}");
+    let first = heddle(&node, &["topic", "messages", "t", "--limit", "2"]).1;
+    let cursor = first
+        .split("--cursor ")
+        .nth(1)
+        .expect("a cursor")
+        .trim_end_matches([')', '\n']);
+    let (code, said) = heddle(
+        &node,
+        &[
+            "topic", "messages", "t", "--limit", "2", "--cursor", cursor, "-o", "json",
+        ],
+    );
+    assert!(
+        code == 0 && !said.contains(&first.lines().nth(1).unwrap()[..36]),
+        "{first} {said}"
+    );
     let (code, said) = heddle(&node, &["topic", "cancel", "t", "--sender", "7"]);
     assert!(code == 0 && said.contains("1 messages cancelled"), "{said}");
     assert!(heddle(&node, &["topic", "cancel", "t"]).1.contains("at least one"));
@@ -217,6 +233,16 @@ async fn on_the_command_line() {
     assert!(code == 0 && said.contains("12345 messages cancelled"), "{said}");
     let (code, said) = heddle(&node, &["topic", "day", "t", &day, "--watch"]);
     assert!(code == 0 && said.contains("12346/12346 drained"), "{said}");
+    let (code, said) = heddle(&node, &["topic", "day", "t", &day, "--watch", "-o", "json"]);
+    let found: Value = serde_json::from_str(&said).expect("JSON and nothing else");
+    assert_eq!((code, &found["state"]), (0, &json!("drained")));
+    // The group behind a topic that goes to a queue belongs to the topic, and is not exported beside it.
+    put_topic(&node, "q", json!({"queue": "q"})).await;
+    let exported = heddle(&node, &["export", "--all"]).1;
+    assert!(
+        exported.contains("queue: q") && !exported.contains("_topic-"),
+        "{exported}"
+    );
     assert_eq!(heddle(&node, &["topic", "rm", "t"]).0, 0);
     assert!(heddle(&node, &["topic", "show", "t"]).0 != 0);
 }

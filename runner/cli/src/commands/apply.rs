@@ -20,6 +20,9 @@ use crate::output::{self, yaml};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
 
+/// What the names of groups begin with that Heddle keeps for topics that go to queues.
+const TOPIC_GROUPS: &str = "_topic-";
+
 const FILES_HELP: &str = "Files hold YAML (or JSON) documents, divided by `---`, of the form
 
   kind: group      # or category, template, secret, connection, pool, channel, topic, offer; default group
@@ -247,7 +250,10 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
             .query_if("category", export.category.as_deref());
         let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
         for group in groups {
-            let Some(name) = name_of(&group) else { continue };
+            // Those that Heddle keeps for its topics come with these.
+            let Some(name) = name_of(&group).filter(|name| !name.starts_with(TOPIC_GROUPS)) else {
+                continue;
+            };
             things.push((Kind::Group, session.client.get_named("groups", &name).await?));
         }
     }

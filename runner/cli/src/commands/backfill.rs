@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use heddle_client::BackfillRequest;
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::done;
 use super::run::Params;
 use crate::exit::NO;
-use crate::session::Session;
+use crate::output::Format;
+use crate::session::{MAX_LISTED, Session};
 use crate::{output, terminal};
 
 /// Between two looks at a watched backfill.
@@ -33,6 +34,13 @@ pub struct Backfill {
 /// What can be done with a backfill.
 #[derive(Subcommand, Debug)]
 pub enum BackfillCommand {
+    /// List backfills, newest first
+    #[command(alias = "ls")]
+    List {
+        /// Only of this group
+        #[arg(long)]
+        group: Option<String>,
+    },
     /// Show a backfill
     Show {
         /// Its id
@@ -96,6 +104,9 @@ pub struct Start {
     /// Params of each run
     #[command(flatten)]
     pub params: Params,
+    /// Also while the group is disabled
+    #[arg(long)]
+    pub force: bool,
     /// List the instants, make nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -107,6 +118,22 @@ pub struct Start {
 pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCode> {
     match backfill.command {
         None => start(session, backfill.start).await,
+        Some(BackfillCommand::List { group }) => {
+            let columns = [
+                ("ID", "/id"),
+                ("GROUP", "/group"),
+                ("STATE", "/state"),
+                ("FROM", "/from"),
+                ("TO", "/to"),
+                ("TOTAL", "/total"),
+                ("CREATED", "/created_at"),
+                ("FINISHED", "/finished_at"),
+            ];
+            let request = session.client.get(&["v1", "backfills"]).query_if("group", group);
+            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+            session.output.print_list(&json!({ "items": items }), &columns)?;
+            done()
+        }
         Some(BackfillCommand::Show { id }) => {
             session.show(&["v1", "backfills", &id.to_string()]).await?;
             done()
@@ -131,6 +158,7 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
         scripts: start.scripts,
         priority: start.priority,
         params: (!params.is_empty()).then_some(Value::Object(params)),
+        force: start.force,
         dry_run: start.dry_run,
     };
     let answer = session
@@ -180,7 +208,7 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
             backfill.state,
             counts.join(", ")
         );
-        if line != last {
+        if line != last && session.output == Format::Table {
             if live {
                 canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
             } else {
@@ -189,6 +217,9 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
             last = line;
         }
         if backfill.is_final() {
+            if session.output != Format::Table {
+                session.output.print_thing(&serde_json::to_value(&backfill)?)?;
+            }
             let bad = backfill.state != "succeeded" || backfill.counts.get("failed").is_some_and(|failed| *failed > 0);
             return if bad && backfill.state != "completed" {
                 Ok(ExitCode::from(NO))

@@ -80,6 +80,11 @@ pub enum SecretCommand {
     /// List the names of secrets
     #[command(alias = "ls")]
     List,
+    /// Show a secret: who may use it, not its value
+    Show {
+        /// Its name
+        name: String,
+    },
     /// Set a secret; its value is read from stdin, so that it stays out of the shell's history
     Set {
         /// Its name
@@ -137,6 +142,11 @@ pub enum PoolCommand {
     /// List pools
     #[command(alias = "ls")]
     List,
+    /// Show a pool
+    Show {
+        /// Its name
+        name: String,
+    },
     /// Set how many slots a pool has
     Set {
         /// Its name
@@ -236,6 +246,7 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
 pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<ExitCode> {
     match command {
         SecretCommand::List => session.list(&["v1", "secrets"], &GRANTED).await?,
+        SecretCommand::Show { name } => session.show(&["v1", "secrets", &name]).await?,
         SecretCommand::Set {
             name,
             groups,
@@ -306,6 +317,7 @@ pub(crate) async fn pool(session: &Session, command: PoolCommand) -> Result<Exit
                 )
                 .await?;
         }
+        PoolCommand::Show { name } => session.show(&["v1", "pools", &name]).await?,
         PoolCommand::Set { name, slots } => set(session, "pools", &name, &json!({ "slots": slots })).await?,
         PoolCommand::Rm { name } => session.remove("pool", &name, &["v1", "pools", &name], false).await?,
     }

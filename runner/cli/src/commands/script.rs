@@ -206,11 +206,10 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
             let wasm = session.client.script_wasm(script, version).await?;
             let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.wasm")));
             std::fs::write(&file, &wasm).with_context(|| format!("cannot write {}", file.display()))?;
-            output::print(&format!(
-                "wrote {script}@{version} to {} ({} bytes)",
-                file.display(),
-                wasm.len()
-            ))?;
+            let told = json!({"name": script, "version": version, "file": file, "bytes": wasm.len()});
+            session.output.print(&told, |_| {
+                format!("wrote {script}@{version} to {} ({} bytes)", file.display(), wasm.len())
+            })?;
             done()
         }
         ScriptCommand::Rm { name } => {

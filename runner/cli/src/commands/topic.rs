@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use super::backfill::bar;
 use super::done;
 use crate::exit::{NO, usage};
+use crate::output::Format;
 use crate::session::Session;
 use crate::{document, output, terminal};
 
@@ -72,6 +73,12 @@ pub enum TopicCommand {
         /// Which
         #[command(flatten)]
         filter: MessageFilter,
+        /// How many, at most 500
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+        /// Where the last page ended
+        #[arg(long)]
+        cursor: Option<String>,
     },
     /// Cancel messages: by filter, or one by its id
     Cancel {
@@ -168,13 +175,20 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             return told(session, &answer);
         }
         TopicCommand::Fill(fill) => return fill_topic(session, fill).await,
-        TopicCommand::Messages { name, filter } => {
+        TopicCommand::Messages {
+            name,
+            filter,
+            limit,
+            cursor,
+        } => {
             let request = session.client.get(&["v1", "topics", &name, "messages"]);
             let request = request
                 .query_if("day", filter.day)
                 .query_if("bucket", filter.bucket)
                 .query_if("sender", filter.sender)
-                .query_if("receiver", filter.receiver);
+                .query_if("receiver", filter.receiver)
+                .query("limit", limit)
+                .query_if("cursor", cursor);
             let page: Value = request.send().await?;
             let columns = [
                 ("ID", "/id"),
@@ -366,7 +380,7 @@ async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode>
     loop {
         let found = session.client.topic_day(name, day).await?;
         let line = progress(&found);
-        if line != last {
+        if line != last && session.output == Format::Table {
             if live {
                 canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
             } else {
@@ -375,6 +389,9 @@ async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode>
             last = line;
         }
         if found["total"].as_i64().unwrap_or(0) > 0 && matches!(found["state"].as_str(), Some("drained" | "dropped")) {
+            if session.output != Format::Table {
+                session.output.print_thing(&found)?;
+            }
             let bad = found["failed"].as_i64().unwrap_or(0) > 0;
             return if bad { Ok(ExitCode::from(NO)) } else { done() };
         }

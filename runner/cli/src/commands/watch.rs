@@ -237,7 +237,8 @@ fn glyph(state: TaskState) -> (&'static str, &'static str) {
 fn progress(task: &TaskRun) -> Option<String> {
     let progress = task.more.get("progress")?;
     let fraction = progress.as_f64().or_else(|| progress.get("fraction")?.as_f64())?;
-    let note = progress.get("note").and_then(Value::as_str).unwrap_or_default();
+    let note = task.more.get("note").or_else(|| progress.get("note"));
+    let note = note.and_then(Value::as_str).unwrap_or_default();
     Some(
         format!("{:.0} % {note}", fraction.clamp(0.0, 1.0) * 100.0)
             .trim_end()

@@ -111,6 +111,27 @@ impl<'de> Deserialize<'de> for GroupDependency {
     }
 }
 
+/// A condition: an expression, or a constant, which YAML and JSON have words of their own for.
+pub(super) fn condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    struct Either;
+    impl Visitor<'_> for Either {
+        type Value = Option<String>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an expression, `true` or `false`")
+        }
+        fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+        fn visit_bool<E: Error>(self, constant: bool) -> Result<Self::Value, E> {
+            Ok(Some(constant.to_string()))
+        }
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(text.to_owned()))
+        }
+    }
+    deserializer.deserialize_any(Either)
+}
+
 /// An audience alone, or with all that may be said of an offer to it.
 pub(super) fn audience<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<AudienceSpec>, D::Error> {
     struct Either;

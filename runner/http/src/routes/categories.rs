@@ -3,6 +3,7 @@
 use heddle_store::category::{CategoryDelete, CategoryRow};
 use serde::{Deserialize, Serialize};
 
+use super::grants;
 use crate::access::Access;
 use crate::moment::Moment;
 use crate::problem::Problem;
@@ -67,8 +68,6 @@ pub(crate) fn routes() -> Vec<Route> {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct CategoryBody {
-    /// May repeat the name in the path, as a document that was read does.
-    name: Option<String>,
     description: String,
 }
 
@@ -85,8 +84,7 @@ async fn list(request: Request) -> Outcome {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let body: CategoryBody = typed(request.spec().await?, "")?;
-    super::grants::same_name(&name, body.name.as_deref())?;
+    let body: CategoryBody = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     if body.description.chars().count() > DESCRIPTION_CHARS_MAX {
         return Err(Problem::invalid_at(
             "/description",

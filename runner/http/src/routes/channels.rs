@@ -4,11 +4,12 @@ use heddle_domain::notify::channel::ChannelSpec;
 use heddle_store::channel::{CHANNELS_MAX, ChannelPut, ChannelRow};
 use serde::Serialize;
 
+use super::grants;
 use super::notifications::NotificationView;
 use crate::access::Access;
 use crate::moment::Moment;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok, put};
+use crate::request::{Outcome, Request, no_content, ok, put, typed};
 use crate::shapes::List;
 use crate::table::{Method, Pace, Route};
 
@@ -98,7 +99,7 @@ async fn list(request: Request) -> Outcome {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let spec: ChannelSpec = request.body(true).await?;
+    let spec: ChannelSpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     let app = &request.app;
     let done = app
         .store

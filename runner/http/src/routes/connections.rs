@@ -8,7 +8,7 @@ use super::grants;
 use crate::access::Access;
 use crate::moment::Moment;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok, put};
+use crate::request::{Outcome, Request, ok, put, typed};
 use crate::shapes::List;
 use crate::table::{Method, Route};
 
@@ -56,7 +56,7 @@ pub(crate) fn routes() -> Vec<Route> {
             save,
         )
         .detail("The URL is kept encrypted and never shown again; a change that gives none keeps it.")
-        .takes("ConnectionSpec")
+        .takes_spec("ConnectionSpec")
         .answers_put("Connection"),
         Route::new(
             Method::Get,
@@ -110,7 +110,7 @@ async fn list(request: Request) -> Outcome {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let body: ConnectionBody = request.body(false).await?;
+    let body: ConnectionBody = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     if let Some(url) = &body.url {
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
             return Err(Problem::invalid_at(

@@ -3,6 +3,7 @@
 use heddle_domain::{Faults, Name};
 use heddle_store::secret::Grant;
 use heddle_store::usage::Removal;
+use serde_json::Value;
 
 use crate::problem::Problem;
 use crate::request::{Outcome, no_content};
@@ -45,6 +46,22 @@ pub(crate) fn same_name(name: &Name, given: Option<&str>) -> Result<(), Problem>
         }
         _ => Ok(()),
     }
+}
+
+/// What was read may be put again: without what only answers have. A name has to be the one in the path.
+pub(crate) fn as_put(mut value: Value, name: &Name) -> Result<Value, Problem> {
+    let Value::Object(fields) = &mut value else {
+        return Ok(value);
+    };
+    for field in ["created_at", "updated_at"] {
+        fields.remove(field);
+    }
+    match fields.remove("name") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(given)) => same_name(name, Some(&given))?,
+        Some(_) => return Err(Problem::invalid_at("/name", "a name is a string")),
+    }
+    Ok(value)
 }
 
 /// 204 when a thing is gone; 409 naming those who name it, 404 when there was none.

@@ -8,6 +8,7 @@ use axum::http::header;
 use bytes::{Bytes, BytesMut};
 use chrono::NaiveDate;
 use futures::StreamExt;
+use heddle_domain::fault::pointer_token;
 use heddle_domain::message::{BUCKETS, address_of};
 use heddle_domain::topic::parse_day;
 use heddle_engine::{IngestError, IngestReport, Ingestion};
@@ -220,6 +221,12 @@ fn pointer_of(detail: &str) -> String {
         if detail.starts_with(&format!("`{field}`")) {
             return format!("/{field}");
         }
+    }
+    let unfit = ["unknown field `", "duplicate field `"];
+    if let Some(rest) = unfit.iter().find_map(|words| detail.strip_prefix(words))
+        && let Some((field, _)) = rest.split_once('`')
+    {
+        return format!("/{}", pointer_token(field));
     }
     match detail.starts_with("the payload") {
         true => "/payload".into(),

@@ -61,7 +61,6 @@ pub(crate) fn routes() -> Vec<Route> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PoolBody {
-    name: Option<String>,
     slots: i64,
 }
 
@@ -75,8 +74,7 @@ async fn list(request: Request) -> Outcome {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let body: PoolBody = typed(request.spec().await?, "")?;
-    super::grants::same_name(&name, body.name.as_deref())?;
+    let body: PoolBody = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     let slots = i32::try_from(body.slots)
         .ok()
         .filter(|slots| (0..=POOL_SLOTS_MAX).contains(slots))

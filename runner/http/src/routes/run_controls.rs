@@ -49,7 +49,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers_empty(204)
             .problem(409, "the run has not ended"),
         Route::new(Method::Post, "/v1/runs/bulk", Access::Operate, "Control all runs of a filter", bulk)
-            .detail("`action`: cancel, pause, resume, restart, rerun, state (with `state` and `reason`) or delete. `dry_run: true` only says what would happen.")
+            .detail("`action`: cancel, pause, resume, restart, rerun, state (or override: with `state` and `reason`) or delete. `dry_run: true` only says what would happen.")
             .takes("Bulk")
             .answers(200, "BulkReport")
             .problem(422, "the filter is empty, or the action unknown"),
@@ -235,6 +235,7 @@ enum Action {
     Resume,
     Restart,
     Rerun,
+    #[serde(alias = "override")]
     State,
     Delete,
 }

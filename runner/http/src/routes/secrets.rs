@@ -7,7 +7,7 @@ use super::grants;
 use crate::access::Access;
 use crate::moment::Moment;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok, put};
+use crate::request::{Outcome, Request, ok, put, typed};
 use crate::shapes::List;
 use crate::table::{Method, Route};
 
@@ -39,7 +39,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers(200, "SecretList"),
         Route::new(Method::Put, "/v1/secrets/{name}", Access::Admin, "Create or change a secret", save)
             .detail("Kept encrypted; never shown again. Only the groups and categories that it names may use it; `*` stands for all, and nobody may if it names none.")
-            .takes("SecretSpec")
+            .takes_spec("SecretSpec")
             .answers_put("Secret"),
         Route::new(Method::Get, "/v1/secrets/{name}", Access::Admin, "Get a secret, without its value", get)
             .answers(200, "Secret"),
@@ -90,7 +90,7 @@ async fn list(request: Request) -> Outcome {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let body: SecretBody = request.body(false).await?;
+    let body: SecretBody = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     if body.value.len() > SECRET_BYTES_MAX {
         return Err(Problem::invalid_at(
             "/value",

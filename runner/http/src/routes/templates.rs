@@ -75,7 +75,11 @@ async fn save(mut request: Request) -> Outcome {
     if !(schema.is_object() || schema.is_boolean()) {
         return Err(Problem::invalid_at("", "a JSON Schema is an object or a boolean"));
     }
-    Schema::compile(&schema).map_err(|error| Problem::invalid_at("", error))?;
+    Schema::compile(&schema).map_err(|error| match error.split_once(": ") {
+        // It begins with the place, where it has one.
+        Some((place, detail)) if place.starts_with('/') => Problem::invalid_at(place, detail),
+        _ => Problem::invalid_at("", error),
+    })?;
     let done = request.app.store.put_template(request.by(), &name, &schema).await?;
     put(done.created, &TemplateView::from(done.row))
 }

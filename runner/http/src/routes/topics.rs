@@ -341,9 +341,10 @@ struct BucketView {
     state: &'static str,
 }
 
-/// How far something has come; of a bucket that nobody has begun, and of one that is through, that is certain.
+/// How far something has come; of a bucket that nobody has begun, and of one that is through, that is certain. To
+/// cancel some of it is not to begin it.
 fn state_of(total: i64, ended: i64, begun: bool) -> &'static str {
-    match (ended >= total, ended > 0 || begun) {
+    match (ended >= total, begun) {
         (true, _) => "drained",
         (false, true) => "draining",
         (false, false) => "scheduled",
@@ -358,14 +359,14 @@ fn bucket_view(row: BucketRow) -> BucketView {
         sent: row.sent,
         failed: row.failed,
         cancelled: row.cancelled,
-        state: state_of(row.total, ended, false),
+        state: state_of(row.total, ended, row.sent + row.failed > 0),
     }
 }
 
 fn day_view(row: &DayRow) -> DayView {
     let counts = row.counts;
     let ended = counts.sent + counts.failed + counts.cancelled;
-    let begun = counts.in_hand + counts.retrying > 0;
+    let begun = counts.sent + counts.failed + counts.in_hand + counts.retrying > 0;
     DayView {
         day: row.day,
         state: match row.dropped_at {

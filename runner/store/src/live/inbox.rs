@@ -7,6 +7,8 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::RunState;
+use serde_json::Value;
+use uuid::Uuid;
 
 use super::complete::Completion;
 use super::{BATCH_MAX, EndedAttempt};
@@ -36,13 +38,28 @@ pub struct Settlement {
     pub error: Option<String>,
 }
 
+/// A run that was submitted in SQL, with what its group adds to it.
+#[derive(Clone, Debug)]
+pub struct SqlStart {
+    /// Which.
+    pub run: RunId,
+    /// The script versions that it runs.
+    pub resolution_id: i64,
+    /// The data that it is for.
+    pub interval: (Time, Time),
+    /// The group's.
+    pub labels: Option<Value>,
+    /// When it must have ended.
+    pub deadline_at: Option<Time>,
+}
+
 /// An attempt whose node is gone.
 #[derive(Clone, Copy, Debug)]
 pub struct LostAttempt {
     /// Which.
     pub ended: EndedAttempt,
     /// The node that is gone; it may have come back under a new lease.
-    pub node: Option<uuid::Uuid>,
+    pub node: Option<Uuid>,
 }
 
 /// A run that has begun.
@@ -151,6 +168,42 @@ impl Completion {
         .fetch_all(self.connection())
         .await?;
         Ok(rows.into_iter().map(RunId).collect())
+    }
+
+    /// Writes what only the engine can tell of runs that were submitted in SQL, and sets their deadlines' timers.
+    pub async fn complete_starts(&mut self, starts: &[SqlStart]) -> Result<(), StoreError> {
+        if starts.is_empty() {
+            return Ok(());
+        }
+        let runs: Vec<Uuid> = starts.iter().map(|start| start.run.0).collect();
+        let resolutions: Vec<i64> = starts.iter().map(|start| start.resolution_id).collect();
+        let from: Vec<Time> = starts.iter().map(|start| start.interval.0).collect();
+        let to: Vec<Time> = starts.iter().map(|start| start.interval.1).collect();
+        let labels: Vec<Option<Value>> = starts.iter().map(|start| start.labels.clone()).collect();
+        let deadlines: Vec<Option<Time>> = starts.iter().map(|start| start.deadline_at).collect();
+        sqlx::query!(
+            "WITH given AS MATERIALIZED (
+                 SELECT * FROM UNNEST($1::uuid[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::jsonb[],
+                                      $6::timestamptz[])
+                     AS g (run, resolution_id, interval_start, interval_end, labels, deadline_at)
+             ), timed AS (
+                 INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
+                 SELECT run, -1, -1, 1, 0, deadline_at FROM given WHERE deadline_at IS NOT NULL
+             )
+             UPDATE heddle.runs_live l
+                SET resolution_id = g.resolution_id, interval_start = g.interval_start, interval_end = g.interval_end,
+                    labels = g.labels, deadline_at = g.deadline_at
+               FROM given g WHERE l.id = g.run AND l.id = ANY ($1)",
+            &runs,
+            &resolutions,
+            &from,
+            &to,
+            &labels as &[Option<Value>],
+            &deadlines as &[Option<Time>]
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
     }
 
     /// Takes groups whose waiting runs are to be looked at, and holds each group's gate until the end of the

@@ -50,7 +50,7 @@ pub use complete::{
 pub use control::{Interrupted, LiveRun};
 pub(crate) use create::create_in;
 pub use create::{Audited, Created, NewRun, ReadyRow};
-pub use inbox::{ActiveRun, AtGate, Due, Gate, Inbox, LostAttempt, Settlement};
+pub use inbox::{ActiveRun, AtGate, Due, Gate, Inbox, LostAttempt, Settlement, SqlStart};
 pub use queue::{
     ClaimFate, ClaimKey, ClaimWish, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,
 };
