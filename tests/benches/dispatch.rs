@@ -482,7 +482,7 @@ async fn pull_bare(bench: Bench, worker: usize) -> usize {
         let mut columns: [Vec<&str>; 4] = Default::default();
         for message in &claimed {
             if let SimpleQueryMessage::Row(row) = message {
-                for (column, name) in columns.iter_mut().zip(["run", "attempt", "lease", "id"]) {
+                for (column, name) in columns.iter_mut().zip(["run!", "attempt!", "lease!", "id!"]) {
                     column.push(row.get(name).expect("a value"));
                 }
             }

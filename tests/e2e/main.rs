@@ -6,6 +6,7 @@ mod access_secrets;
 mod access_session;
 mod access_table;
 mod backfills;
+mod batches;
 mod channels;
 mod claims;
 mod cli;
