@@ -25,10 +25,14 @@ async fn pages(sql: &Client, prepared: &str, before: &str, execute: &str, plans:
     .await
     .expect("a statement");
     let lines = sql
-        .simple_query(&format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT json) EXECUTE one ({execute})"))
+        .simple_query(&format!(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) EXECUTE one ({execute})"
+        ))
         .await
         .expect("a plan");
-    sql.batch_execute("ROLLBACK; DEALLOCATE one").await.expect("rolled back");
+    sql.batch_execute("ROLLBACK; DEALLOCATE one")
+        .await
+        .expect("rolled back");
     let text: String = lines
         .iter()
         .filter_map(|line| match line {
@@ -45,13 +49,17 @@ async fn pages(sql: &Client, prepared: &str, before: &str, execute: &str, plans:
 async fn looks_at(sql: &Client, what: &str, (prepared, before, execute): (&str, &str, &str), most: u64) {
     for plans in ["force_custom_plan", "force_generic_plan"] {
         let pages = pages(sql, prepared, before, execute, plans).await;
-        assert!(pages > 0 && pages <= most, "{what} looks at {pages} pages with {plans}, not {most}");
+        assert!(
+            pages > 0 && pages <= most,
+            "{what} looks at {pages} pages with {plans}, not {most}"
+        );
     }
 }
 
 /// A column of what is claimed, as an array.
 async fn column(sql: &Client, name: &str, array: &str) -> String {
-    let text = format!("SELECT quote_literal(array_agg({name} ORDER BY run)::text) || '::{array}[]' FROM heddle.queue_claims");
+    let text =
+        format!("SELECT quote_literal(array_agg({name} ORDER BY run)::text) || '::{array}[]' FROM heddle.queue_claims");
     sql.query_one(&text, &[]).await.expect("what is claimed").get(0)
 }
 
@@ -71,9 +79,15 @@ async fn ends_of_a_thousand_claims() {
     let claims = node.post("/v1/queues/q/claims", ask).await.expect_status(200);
     assert_eq!(claims["items"].as_array().map(Vec::len), Some(BATCH as usize));
     let sql = world.sql().await;
-    let (runs, attempts) = (column(&sql, "run", "uuid").await, column(&sql, "attempt", "integer").await);
+    let (runs, attempts) = (
+        column(&sql, "run", "uuid").await,
+        column(&sql, "attempt", "integer").await,
+    );
     let (leases, ids) = (column(&sql, "lease", "bigint").await, column(&sql, "id", "uuid").await);
-    let (tasks, items) = (column(&sql, "task", "smallint").await, column(&sql, "item", "integer").await);
+    let (tasks, items) = (
+        column(&sql, "task", "smallint").await,
+        column(&sql, "item", "integer").await,
+    );
     let all = |value: &str| format!("array_fill({value}, ARRAY[{BATCH}])");
     let (state, progress) = (all("3::smallint"), all(r"'\x00'::bytea"));
     let (none, kind, now) = (all("NULL::text"), all("NULL::smallint"), all("now()"));
@@ -95,7 +109,10 @@ async fn ends_of_a_thousand_claims() {
         format!("{keys}, {}", all("7::bigint")),
         format!("{runs}, {state}, {progress}, {none}, now(), {}", all("false")),
     );
-    let (locked, beats) = (format!("{keys}, {leases}, {ids}, false"), format!("{keys}, {leases}, {ids}, {}", all("NULL::bigint")));
+    let (locked, beats) = (
+        format!("{keys}, {leases}, {ids}, false"),
+        format!("{keys}, {leases}, {ids}, {}", all("NULL::bigint")),
+    );
     let interrupted = format!("{runs}, {tasks}, {items}, now()");
     for (what, statement, before, arguments) in [
         (
@@ -174,9 +191,8 @@ async fn ends_of_assignments() {
         .await
         .expect("who holds");
     let (ids, uids): (String, String) = (held.get(0), held.get(1));
-    let end = format!(
-        "{ids}, {uids}, array_fill(1::smallint, ARRAY[{ENDS}]), array_fill('1'::text, ARRAY[{ENDS}]), now()"
-    );
+    let end =
+        format!("{ids}, {uids}, array_fill(1::smallint, ARRAY[{ENDS}]), array_fill('1'::text, ARRAY[{ENDS}]), now()");
     let statement = include_str!("../../runner/store/src/sql/end_holds.sql");
     looks_at(&sql, "end_holds", (statement, "", &end), ENDS * PAGES_PER_ROW).await;
     let give = format!(

@@ -193,7 +193,7 @@ impl Completion {
              UPDATE heddle.runs_live l
                 SET resolution_id = g.resolution_id, interval_start = g.interval_start, interval_end = g.interval_end,
                     labels = g.labels, deadline_at = g.deadline_at
-               FROM given g WHERE l.id = g.run AND l.id = ANY ($1)",
+               FROM given g WHERE l.id = ANY (ARRAY[g.run])",
             &runs,
             &resolutions,
             &from,
