@@ -11,7 +11,10 @@ const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Claims as many as there may be.
 async fn claims(api: &Api, queue: &str) -> Vec<Value> {
     let ask = json!({"worker": "w", "max": 1000, "lease": "10m", "wait": "20s"});
-    let answer = api.post(&format!("/v1/queues/{queue}/claims"), ask).await.expect_status(200);
+    let answer = api
+        .post(&format!("/v1/queues/{queue}/claims"), ask)
+        .await
+        .expect_status(200);
     answer["items"].as_array().cloned().expect("items")
 }
 
@@ -26,7 +29,11 @@ async fn drain(api: &Api, queue: &str, runs: &BTreeSet<String>) -> Vec<usize> {
         let claims = claims(api, queue).await;
         assert!(!claims.is_empty(), "{} of {} are held", held.len(), runs.len());
         let all: usize = claims.iter().map(bytes).sum();
-        assert!(claims.len() == 1 || all <= BYTES_MAX, "{} claims of {all} bytes", claims.len());
+        assert!(
+            claims.len() == 1 || all <= BYTES_MAX,
+            "{} claims of {all} bytes",
+            claims.len()
+        );
         for claim in &claims {
             assert_eq!(claim["attempt"], 1, "what was not told has not begun");
             let run = claim["run"].as_str().expect("a run").to_owned();
@@ -38,7 +45,10 @@ async fn drain(api: &Api, queue: &str, runs: &BTreeSet<String>) -> Vec<usize> {
             .iter()
             .map(|claim| json!({"id": claim["id"], "token": claim["token"], "output": 1}))
             .collect();
-        let answer = api.post("/v1/claims/complete", json!({"items": words})).await.expect_status(200);
+        let answer = api
+            .post("/v1/claims/complete", json!({"items": words}))
+            .await
+            .expect_status(200);
         for one in answer["items"].as_array().expect("items") {
             assert_eq!(one["status"], 200, "{one}");
         }
@@ -81,7 +91,8 @@ async fn what_does_not_fit_was_never_claimed() {
     )
     .await;
     // The bucket is empty after three: it holds no more than what was told.
-    node.put("/v1/queues/q", json!({"rate": {"count": 3, "per": "1d"}})).await;
+    node.put("/v1/queues/q", json!({"rate": {"count": 3, "per": "1d"}}))
+        .await;
     let runs = start(&node, "huge", json!({"more": "x".repeat(250 * 1024)}), 3).await;
     assert_eq!(drain(&node, "q", &runs).await, [1, 1, 1]);
     for run in &runs {
@@ -111,12 +122,22 @@ async fn items_count_as_well() {
     while seen.len() < 2 * ITEMS {
         let claims = claims(&node, "q").await;
         let all: usize = claims.iter().map(bytes).sum();
-        assert!(!claims.is_empty() && all <= BYTES_MAX, "{} claims of {all} bytes", claims.len());
+        assert!(
+            !claims.is_empty() && all <= BYTES_MAX,
+            "{} claims of {all} bytes",
+            claims.len()
+        );
         for claim in &claims {
             assert_eq!(claim["attempt"], 1);
-            assert!(seen.insert((claim["run"].to_string(), claim["item"].as_i64())), "twice: {}", claim["item"]);
+            assert!(
+                seen.insert((claim["run"].to_string(), claim["item"].as_i64())),
+                "twice: {}",
+                claim["item"]
+            );
             let path = format!("/v1/claims/{}/complete", claim["id"].as_str().expect("an id"));
-            node.post(&path, json!({"token": claim["token"]})).await.expect_status(200);
+            node.post(&path, json!({"token": claim["token"]}))
+                .await
+                .expect_status(200);
         }
         sizes.push(claims.len());
     }

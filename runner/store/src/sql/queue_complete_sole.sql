@@ -5,7 +5,7 @@
 -- Locking: runs first, in id order, then the claims' rows, then their rows in *running*, as queue_lock_claims; the count
 -- is an initial plan of the first DELETE, so all runs are locked before a row is deleted. A claim that is gone, carries
 -- another id, lease or number, or whose lease has run out by the database's clock is not returned, and nothing of it is
--- written.
+-- written. (`+ 0`: everybody's only task is number 0; the index would be read whole for it.)
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::integer[], $3::bigint[], $4::uuid[], $5::smallint[], $6::bytea[], $7::text[],
                          $8::smallint[], $9::timestamptz[], $10::text[], $11::smallint[], $12::text[])
@@ -18,7 +18,7 @@ locked AS MATERIALIZED (
 given_up AS (
     DELETE FROM heddle.queue_claims c
      USING ended e
-     WHERE c.run = ANY (ARRAY[e.run]) AND c.task = 0 AND c.item = -1 AND c.attempt = e.attempt
+     WHERE c.run = ANY (ARRAY[e.run]) AND c.task + 0 = 0 AND c.item + 0 = -1 AND c.attempt = e.attempt
        AND c.lease = e.lease
        AND c.id = e.claim AND c.lease_expires_at > clock_timestamp() AND (SELECT count(*) FROM locked) >= 0
     RETURNING e.*
@@ -26,7 +26,8 @@ given_up AS (
 fenced AS (
     DELETE FROM heddle.running r
      USING given_up g
-     WHERE r.run = ANY (ARRAY[g.run]) AND r.task = 0 AND r.item = -1 AND r.attempt = g.attempt AND r.lease = g.lease
+     WHERE r.run = ANY (ARRAY[g.run]) AND r.task + 0 = 0 AND r.item + 0 = -1 AND r.attempt = g.attempt
+       AND r.lease = g.lease
     RETURNING g.*, r.started_at
 ),
 recorded AS (
