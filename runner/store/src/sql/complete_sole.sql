@@ -1,10 +1,8 @@
 -- complete_sole: ends runs that consist of one task run, with its attempt, in one statement.
 --
 -- For these no progress has to be read: the outcome of the attempt is the outcome of the run. The row in *running* is
--- the fence, as in lock_ended; and as there, runs are locked first, in id order.
---
--- `+ 0` keeps the task's number from being an index condition by itself: with it the planner, believing *running* to be
--- all but empty, read the index from end to end and went through all that was given for each of its rows.
+-- the fence, as in lock_ended; and as there, runs are locked first, in id order. (`+ 0`: everybody's only task is number 0;
+-- the index would be read whole for it.)
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::integer[], $3::smallint[], $4::bytea[], $5::text[], $6::smallint[],
                          $7::boolean[], $8::timestamptz[], $9::text[], $10::smallint[], $11::text[], $12::text[],
@@ -26,8 +24,8 @@ logged AS (
 fenced AS (
     DELETE FROM heddle.running r
      USING ended e
-     WHERE r.run = ANY (ARRAY[e.run]) AND r.task + 0 = 0 AND r.item + 0 = -1 AND r.attempt = e.attempt AND r.lease = $15
-       AND (SELECT count(*) FROM locked) >= 0
+     WHERE r.run = ANY (ARRAY[e.run]) AND r.task + 0 = 0 AND r.item + 0 = -1 AND r.attempt = e.attempt
+       AND r.lease = $15 AND (SELECT count(*) FROM locked) >= 0
     RETURNING e.*, r.started_at
 ),
 recorded AS (

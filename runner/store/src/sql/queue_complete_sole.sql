@@ -1,11 +1,11 @@
 -- queue_complete_sole: ends claims of workers, with the runs that consist of these task runs alone, in one statement.
 --
--- As in complete_sole no progress has to be read: the outcome of the attempt is the outcome of the run; `+ 0` is as there.
+-- As in complete_sole no progress has to be read: the outcome of the attempt is the outcome of the run.
 --
 -- Locking: runs first, in id order, then the claims' rows, then their rows in *running*, as queue_lock_claims; the count
 -- is an initial plan of the first DELETE, so all runs are locked before a row is deleted. A claim that is gone, carries
 -- another id, lease or number, or whose lease has run out by the database's clock is not returned, and nothing of it is
--- written.
+-- written. (`+ 0`: everybody's only task is number 0; the index would be read whole for it.)
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::integer[], $3::bigint[], $4::uuid[], $5::smallint[], $6::bytea[], $7::text[],
                          $8::smallint[], $9::timestamptz[], $10::text[], $11::smallint[], $12::text[])
@@ -26,7 +26,8 @@ given_up AS (
 fenced AS (
     DELETE FROM heddle.running r
      USING given_up g
-     WHERE r.run = ANY (ARRAY[g.run]) AND r.task + 0 = 0 AND r.item + 0 = -1 AND r.attempt = g.attempt AND r.lease = g.lease
+     WHERE r.run = ANY (ARRAY[g.run]) AND r.task + 0 = 0 AND r.item + 0 = -1 AND r.attempt = g.attempt
+       AND r.lease = g.lease
     RETURNING g.*, r.started_at
 ),
 recorded AS (
