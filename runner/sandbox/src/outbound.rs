@@ -94,6 +94,7 @@ enum Exception {
 
 impl OutboundPolicy {
     /// Public addresses, and of the others those listed: names (`*.internal` too), addresses, networks (`10.0.0.0/8`).
+    /// Those of the clouds' metadata services have to be listed as addresses or networks.
     pub fn new(private_hosts: &[String]) -> Result<Self, String> {
         let exceptions = private_hosts
             .iter()
@@ -112,7 +113,9 @@ impl OutboundPolicy {
         self
     }
 
-    /// The same with private addresses allowed (a channel's `allow_private`).
+    /// The same with private addresses allowed (a channel's `allow_private`), but for those at which clouds tell what a
+    /// machine may do: nothing that takes messages listens there. It is for the host that somebody wrote down; where
+    /// that host sends us is a matter of the policy without this.
     pub fn allowing_private(&self) -> Self {
         Self {
             exceptions: Arc::clone(&self.exceptions),
@@ -138,13 +141,16 @@ impl OutboundPolicy {
     /// Whether this address may be reached under this name.
     pub fn check(&self, host: &str, address: IpAddr) -> Result<(), Refused> {
         let address = unwrapped(address);
+        let metadata = is_metadata(address);
         let listed = || {
             self.exceptions.iter().any(|exception| match exception {
-                Exception::Host(pattern) => pattern.matches_host(host),
+                // `*.internal` is not meant to be `metadata.google.internal`.
+                Exception::Host(pattern) => !metadata && pattern.matches_host(host),
                 Exception::Network { base, prefix } => contains(*base, *prefix, address),
             })
         };
-        if is_public(address) || self.allow_private || listed() {
+        let allowed = !metadata && (is_public(address) || self.allow_private);
+        if allowed || listed() {
             return Ok(());
         }
         Err(Refused::Private {
@@ -381,6 +387,21 @@ fn unwrapped(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Whether an address is where clouds tell a machine its credentials: link-local ones, and those that some clouds have
+/// chosen elsewhere (Alibaba 100.100.100.200, Oracle 192.0.0.192, Azure 168.63.129.16, in IPv6 Amazon and Google).
+fn is_metadata(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let octets = v4.octets();
+            octets[..2] == [169, 254] || matches!(octets, [100, 100, 100, 200] | [192, 0, 0, 192] | [168, 63, 129, 16])
+        }
+        IpAddr::V6(v6) => {
+            let s = v6.segments();
+            (s[0] & 0xffc0) == 0xfe80 || matches!(s, [0xfd00, 0xec2, ..] | [0xfd20, 0xce, ..])
+        }
+    }
+}
+
 /// Whether an address is one that anybody on the internet could have. After the IANA special-purpose registries.
 fn is_public(address: IpAddr) -> bool {
     match address {
@@ -483,6 +504,48 @@ mod tests {
         );
         assert!(OutboundPolicy::new(&["10.0.0.0/33".into()]).is_err());
         assert!(OutboundPolicy::new(&["what ever".into()]).is_err());
+    }
+
+    /// A channel that may be private is no way to what the clouds tell their machines, unless the operator listed it.
+    #[test]
+    fn metadata() {
+        let private = OutboundPolicy::default().allowing_private();
+        let listed = OutboundPolicy::new(&["169.254.0.0/16".into()]).unwrap();
+        let check = |policy: &OutboundPolicy, text: &str| policy.check("x", text.parse().unwrap()).is_ok();
+        for address in [
+            "169.254.169.254",
+            "169.254.170.2",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "fe80::1",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "100.100.100.200",
+            "192.0.0.192",
+            "168.63.129.16",
+        ] {
+            assert!(!check(&OutboundPolicy::default(), address), "{address}");
+            assert!(!check(&private, address), "{address}");
+        }
+        assert!(check(&listed, "169.254.169.254") && !check(&listed, "10.0.0.1"));
+        let named = OutboundPolicy::new(&["*.internal".into()]).unwrap();
+        let named = |address: &str| {
+            named
+                .check("metadata.google.internal", address.parse().unwrap())
+                .is_ok()
+        };
+        assert!(named("10.0.0.1") && !named("169.254.169.254"));
+        for address in [
+            "10.0.0.1",
+            "127.0.0.1",
+            "100.64.0.1",
+            "192.168.1.1",
+            "::1",
+            "fd12::1",
+            "168.63.129.17",
+        ] {
+            assert!(check(&private, address), "{address}");
+        }
     }
 
     #[test]
