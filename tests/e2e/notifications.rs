@@ -590,3 +590,25 @@ async fn one_bad_notice_holds_nobody_up() {
     .await;
     assert_eq!(node.all("/v1/notifications").await.len(), 1);
 }
+
+/// Who resends what is just being sent waits for nobody who waits for them.
+#[tokio::test]
+async fn resending_what_is_being_sent() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let receiver = Receiver::start(Answer::Status(503)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    let told = node.post("/v1/channels/hook/test", json!({})).await.expect_status(200);
+    let path = format!("/v1/notifications/{}/resend", id(&told));
+    for _ in 0..10 {
+        let resends = (0..8).map(|_| node.post(&path, json!({})));
+        for reply in futures::future::join_all(resends).await {
+            assert_eq!(reply.status, 200, "{:#}", reply.body);
+        }
+    }
+    receiver.answers(Answer::Status(200));
+    node.post(&path, json!({})).await.expect_status(200);
+    becomes(&node, "channel=hook", |item| item["state"] == "sent").await;
+    // A deadlock that Postgres had to end.
+    assert!(!node.log().contains("cannot be recorded"), "{}", node.log());
+}
