@@ -354,7 +354,7 @@ async fn bodies_where_none_is_taken() {
         let broken = node.request(Method::POST, path).body("{");
         node.send(broken).await.expect_problem(400, &[]);
     }
-    node.put("/v1/topics/post", json!({"queue": "q"}))
+    node.put("/v1/topics/post", json!({"queue": "q", "granularity": "instant"}))
         .await
         .expect_status(201);
     let message = json!({"sender": 1, "receiver": 2, "due": "2026-01-01T00:00:00Z"}).to_string();

@@ -491,6 +491,41 @@ async fn two_nodes_tell_once() {
     assert_eq!((runs.len(), receiver.requests().len()), (100, 100));
 }
 
+/// What a node has in hand is taken by no other as long as the node lives, however long it takes.
+#[tokio::test]
+async fn what_is_in_hand_is_left_alone() {
+    let world = World::new().await;
+    let first = world.node().await;
+    let slow = Receiver::start(Answer::Silence).await;
+    let quick = Receiver::start(Answer::Status(200)).await;
+    webhook(&first, "slow", &slow.url, json!({})).await;
+    webhook(&first, "quick", &quick.url, json!({"burst": 100000})).await;
+    let told = |channel: &str| {
+        with(
+            one(fails()),
+            json!({"notify": {"on": ["failed"], "channels": [channel]}}),
+        )
+    };
+    first.put_group("slow", told("slow")).await;
+    first.put_group("quick", told("quick")).await;
+    first.run("slow", json!({})).await;
+    requests(&slow, 1).await;
+    let second = world.node().await;
+    // Until the other one has taken something: it would have taken this as well.
+    eventually("what the second node sends", async || {
+        second.run("quick", json!({})).await;
+        let text = second.get("/metrics").await.body;
+        let sent = metric(text.as_str()?, "heddle_notifications_sent_total{kind=\"webhook\"}")?;
+        (sent >= 3).then_some(())
+    })
+    .await;
+    let waiting = becomes(&first, "channel=slow", |_| true).await;
+    // Unless its time was over meanwhile.
+    if waiting["attempts"] == 0 {
+        assert_eq!(slow.requests().len(), 1, "{waiting:#}");
+    }
+}
+
 /// Groups without rules write nothing, and nothing is asked of the outbox by their runs.
 #[tokio::test]
 async fn groups_without_rules_have_no_notices() {
