@@ -40,6 +40,7 @@ mod retries;
 mod sandbox;
 mod schedules;
 mod scripts;
+mod senders;
 mod submissions;
 mod traces;
 mod turns;
