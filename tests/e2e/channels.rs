@@ -311,12 +311,16 @@ async fn mail_servers_without_an_end_are_left() {
     let mut servers = Vec::new();
     for (name, manners, tls) in [
         ("babbles", Manners::Babbles, "none"),
+        ("babbles-unencrypted", Manners::Babbles, "starttls"),
         ("babbles-tls", Manners::Babbles, "implicit"),
+        ("rambles-tls", Manners::Rambles, "implicit"),
+        ("hangs-tls", Manners::Hangs, "implicit"),
+        ("babbles-starttls", Manners::BabblesEncrypted, "starttls"),
         ("rambles", Manners::Rambles, "none"),
         ("drips", Manners::Drips, "none"),
         ("hangs", Manners::Hangs, "none"),
     ] {
-        let server = Smtp::start(false).await;
+        let server = Smtp::start(tls == "implicit").await;
         server.behaves(manners);
         // An address of its own: each is told once.
         let to = format!("{name}@example.com");
@@ -442,6 +446,60 @@ async fn redirects_to_private_addresses_are_refused() {
     assert!(
         tried["last_error"].as_str().unwrap().contains("169.254.169.254"),
         "{tried:#}"
+    );
+}
+
+/// `allow_private` is leave to go to the host that an administrator wrote down, not to any other that this host names.
+#[tokio::test]
+async fn a_private_channel_sends_us_nowhere_else() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let receiver = Receiver::start(Answer::Status(500)).await;
+    let hidden = Receiver::start(Answer::Status(200)).await;
+    let port = hidden.url.rsplit(':').next().unwrap();
+    for kind in ["webhook", "slack"] {
+        let spec = json!({"kind": kind, "url": receiver.url, "allow_private": true});
+        node.put(&format!("/v1/channels/{kind}"), spec).await.expect_status(201);
+        for place in [
+            "http://169.254.169.254/latest/meta-data/",
+            "http://127.0.0.2:PORT/",
+            "http://[::1]:PORT/",
+            "http://[::ffff:127.0.0.1]:PORT/",
+            "http://localhost:PORT/",
+            "http://10.0.0.1/",
+            "https://192.168.0.1/",
+            "file:///etc/passwd",
+        ] {
+            let place = place.replace("PORT", port);
+            receiver.answers(Answer::Redirect(307, place.clone()));
+            let answer = node
+                .post(&format!("/v1/channels/{kind}/test"), json!({}))
+                .await
+                .expect_status(200);
+            assert_eq!(answer["state"], "failed", "{place}: {answer:#}");
+            let said = answer["last_error"].as_str().unwrap();
+            assert!(
+                said.contains("not public") || said.contains("redirected"),
+                "{place}: {said}"
+            );
+        }
+        assert_eq!(hidden.requests().len(), 0);
+        receiver.answers(Answer::Redirect(307, format!("{}/other", hidden.url)));
+        let answer = node
+            .post(&format!("/v1/channels/{kind}/test"), json!({}))
+            .await
+            .expect_status(200);
+        assert_eq!(answer["state"], "sent", "another port of the same host: {answer:#}");
+        assert_eq!(hidden.requests().len(), 1);
+        hidden.forget();
+    }
+    // Where clouds tell credentials no channel goes, unless the operator said so.
+    let spec = json!({"kind": "webhook", "url": "http://169.254.169.254/latest/meta-data/", "allow_private": true});
+    node.put("/v1/channels/cloud", spec).await.expect_status(201);
+    let answer = node.post("/v1/channels/cloud/test", json!({})).await.expect_status(200);
+    assert!(
+        answer["last_error"].as_str().unwrap().contains("not public"),
+        "{answer:#}"
     );
 }
 

@@ -180,6 +180,13 @@ async fn days_are_dropped() {
     let mut dropped = days(&one);
     dropped.extend(days(&two));
     assert_eq!(dropped, ["2020-01-01"], "{one:#} {two:#}");
+    // Whoever dropped it says the same as the preview; the other one, that it removed nothing.
+    let counts = [&one, &two].map(|done| (done["runs"].clone(), done["by_state"].clone()));
+    let nothing = json!({"succeeded": 0, "failed": 0, "cancelled": 0});
+    assert!(
+        counts.contains(&(json!(5), preview["by_state"].clone())) && counts.contains(&(json!(0), nothing)),
+        "{one:#} {two:#}"
+    );
     for id in &old {
         nodes[1].get(&format!("/v1/runs/{id}")).await.expect_problem(404, &[]);
     }
@@ -250,6 +257,11 @@ async fn runs_are_removed_one_by_one() {
     assert_eq!(
         (pruned["runs"].clone(), days(&pruned).len()),
         (json!(2), 0),
+        "{pruned:#}"
+    );
+    assert_eq!(
+        pruned["by_state"],
+        json!({"succeeded": 2, "failed": 0, "cancelled": 0}),
         "{pruned:#}"
     );
     for id in [&gone, &late] {

@@ -53,6 +53,11 @@ impl Receiver {
         self.answer.send_replace(answer);
     }
 
+    /// Forgets what has come in so far.
+    pub fn forget(&self) {
+        self.requests.lock().expect("nobody panics with it").clear();
+    }
+
     /// What has come in so far.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("nobody panics with it").clone()

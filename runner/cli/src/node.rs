@@ -10,7 +10,7 @@ use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
 use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, SystemChance};
-use heddle_http::access::{DEVICE_KEY_BYTES_MIN, USES_WRITTEN_EVERY};
+use heddle_http::access::{DEVICE_KEY_BYTES_MIN, TokenSpec, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
 use heddle_store::Store;
 use heddle_store::secret::{SecretKey, SecretKeys};
@@ -75,7 +75,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let clock = Arc::new(NodeClock::skewed(skew));
     let device_keys = device_keys(&config.options)?;
     let _lock = lock_identity(data_dir, config.node_id.as_deref())?;
-    let node = identity(data_dir, config.node_id.as_deref(), chance.as_ref())?;
+    let node = identity(data_dir, config.node_id.as_deref(), clock.own(), chance.as_ref())?;
     let name = config.node_id.clone().unwrap_or_else(host_name);
     let traces = traces::start(&config.options, node, &name, chance.clone())?;
     let keys = secret_keys(&config, chance.as_ref())?;
@@ -291,7 +291,7 @@ fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfi
             }
             text.trim_end_matches('/').to_owned()
         }
-        None => format!("http://{address}"),
+        None => own_url(address, &host_name()),
     };
     let stalled_after = match &config.options.queue_stalled_after {
         Some(text) => text
@@ -308,6 +308,23 @@ fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfi
         mail_dir: config.dev.then(|| config.data_dir.join("mails")),
         stalled_after,
     })
+}
+
+/// What links begin with unless it is configured. A node that listens on all addresses has none that others could use:
+/// the best that it knows of itself is its host's name.
+fn own_url(address: SocketAddr, host: &str) -> String {
+    if !address.ip().to_canonical().is_unspecified() {
+        return format!("http://{address}");
+    }
+    let usable = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let host = if !host.is_empty() && host.chars().all(usable) {
+        host
+    } else {
+        "localhost"
+    };
+    let url = format!("http://{host}:{}", address.port());
+    tracing::warn!(%url, "no --public-url: links in messages begin with this host's name, which others may not know");
+    url
 }
 
 fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> HttpConfig {
@@ -366,7 +383,7 @@ fn digest16(text: &str) -> [u8; 16] {
 }
 
 /// Who this node is, over restarts.
-fn identity(data_dir: &Path, given: Option<&str>, chance: &dyn Chance) -> Result<Uuid> {
+fn identity(data_dir: &Path, given: Option<&str>, now: Time, chance: &dyn Chance) -> Result<Uuid> {
     if let Some(given) = given {
         let named = || uuid::Builder::from_custom_bytes(digest16(given)).into_uuid();
         return Ok(given.parse().unwrap_or_else(|_| named()));
@@ -378,7 +395,7 @@ fn identity(data_dir: &Path, given: Option<&str>, chance: &dyn Chance) -> Result
             .parse()
             .with_context(|| format!("{} holds no UUID", path.display()));
     }
-    let id = uuid::Builder::from_random_bytes(chance.bits().to_be_bytes()).into_uuid();
+    let id = heddle_domain::id::uuid_v7(now, chance.bits());
     write_private(&path, &id.to_string())?;
     Ok(id)
 }
@@ -472,8 +489,12 @@ pub async fn migrate(database_url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes a token directly in the database; how the first one comes to be. Answers the token.
+/// Makes a token directly in the database; how the first one comes to be. Checked as the API checks it. Answers the
+/// token.
 pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -> Result<String> {
+    let now = NodeClock::default().own();
+    let spec = TokenSpec::read(&serde_json::to_value(token)?, now)
+        .map_err(|faults| usage(format!("the token is not valid: {faults}")))?;
     let store = Store::connect(database_url, 1)
         .await
         .context("cannot connect to the database")?;
@@ -482,15 +503,14 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
         .await
         .context("the schema cannot be brought up to date")?;
     let text = heddle_http::access::new_token(&SystemChance);
-    let now = NodeClock::default().own();
     let write = heddle_store::token::TokenWrite {
         id: heddle_domain::id::uuid_v7(now, SystemChance.bits()),
-        name: &token.name,
+        name: &spec.name,
         hash: heddle_http::access::token_hash(&text),
-        role: &token.role,
-        queues: token.queues.as_deref().unwrap_or_default(),
-        uids: token.uids.as_deref().unwrap_or_default(),
-        expires_at: token.expires_at,
+        role: spec.role.as_str(),
+        queues: &spec.queues,
+        uids: &spec.uids,
+        expires_at: spec.expires_at,
     };
     let by = heddle_store::change::By {
         actor: "command line",
@@ -507,5 +527,24 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
             "there is a token named `{}` already; revoke it first",
             token.name
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_never_lead_to_all_addresses() {
+        let check = |address: &str, host: &str, url: &str| {
+            assert_eq!(own_url(address.parse().unwrap(), host), url, "{address} {host}");
+        };
+        check("0.0.0.0:8080", "box-1.example.com", "http://box-1.example.com:8080");
+        check("[::]:8080", "box", "http://box:8080");
+        check("[::ffff:0.0.0.0]:80", "box", "http://box:80");
+        check("0.0.0.0:8080", "", "http://localhost:8080");
+        check("0.0.0.0:8080", "a b/c", "http://localhost:8080");
+        check("10.0.0.1:8080", "box", "http://10.0.0.1:8080");
+        check("[::1]:8080", "box", "http://[::1]:8080");
     }
 }

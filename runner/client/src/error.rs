@@ -75,10 +75,16 @@ pub struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.detail.is_empty() {
-            write!(f, "{} {}", self.status, self.title)?;
-        } else {
-            f.write_str(&self.detail)?;
+        // A server that has one thing to say says it in both places; of several, the first, and how many there are.
+        let repeated = self
+            .errors
+            .first()
+            .is_some_and(|first| self.detail.starts_with(&first.to_string()));
+        match self.errors.as_slice() {
+            [_] if repeated => return f.write_str(&self.detail),
+            errors if repeated => write!(f, "{} things are wrong:", errors.len())?,
+            _ if self.detail.is_empty() => write!(f, "{} {}", self.status, self.title)?,
+            _ => f.write_str(&self.detail)?,
         }
         for error in &self.errors {
             write!(f, "\n  {error}")?;
@@ -88,3 +94,34 @@ impl std::fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thing_is_said_once() {
+        let check = |detail: &str, errors: &[(&str, &str)], expect: &str| {
+            let problem = Problem {
+                status: 422,
+                title: "Unprocessable Entity".into(),
+                detail: detail.into(),
+                errors: errors
+                    .iter()
+                    .map(|(pointer, detail)| Fault::at(*pointer, *detail))
+                    .collect(),
+                ..Problem::default()
+            };
+            assert_eq!(problem.to_string(), expect);
+        };
+        check("no such thing", &[], "no such thing");
+        check("", &[], "422 Unprocessable Entity");
+        check("/a: bad", &[("/a", "bad")], "/a: bad");
+        check(
+            "/a: bad (and 1 more)",
+            &[("/a", "bad"), ("/b", "worse")],
+            "2 things are wrong:\n  /a: bad\n  /b: worse",
+        );
+        check("it is bad", &[("/a", "bad")], "it is bad\n  /a: bad");
+    }
+}

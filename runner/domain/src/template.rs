@@ -1,17 +1,22 @@
 //! Templates: strings in params, `when` and `for_each` that are filled in when a task starts.
 //!
 //! Wraps minijinja, bounded so that a template can take neither time nor memory from others: fuel for its steps, a
-//! bound on its length, on what it gives, and on the operators that make much out of little. There are expressions,
-//! `if`, `for` and plain `set`; no macros, includes or blocks. A name that is not defined is an error that says so.
+//! bound on its length and on what it gives, and a [`budget`] for what it makes and looks at on the way, which
+//! [`rewrite`] writes into its source where minijinja offers no other place. There are expressions, `if`, `for` and plain `set`; no macros, includes or blocks. A name that is not defined is an error that says so.
 
+mod budget;
+mod charged;
 mod check;
 mod compare;
 mod filters;
 mod guard;
+mod operators;
+mod rewrite;
 mod scan;
 mod uses;
 mod value;
 
+pub use budget::{LOOKS_MAX, MADE_MAX_BYTES};
 pub use check::{Tasks, any_task};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,6 +115,7 @@ impl Scope {
         minijinja::Value::from_object(value::Context {
             fixed: self.fixed.clone(),
             params: self.params.clone(),
+            budget: minijinja::Value::from_object(budget::Budget::default()),
         })
     }
 }
@@ -137,7 +143,9 @@ impl Templates {
         env.remove_global("debug");
         // What it binds outlives the rounds of a `for`, so that a string could double in each.
         env.remove_global("namespace");
+        charged::install(&mut env);
         filters::install(&mut env);
+        operators::install(&mut env);
         compare::install(&mut env);
         Self { env }
     }
@@ -154,16 +162,14 @@ impl Templates {
             return value::to_json(&result, &mut { OUTPUT_MAX_BYTES }, DEPTH_MAX)
                 .map_err(|error| explain(&error, expression, None));
         }
-        let compiled = self
-            .env
-            .template_from_str(template)
+        // What has no sense is told of the source as it stands; then it is written anew.
+        self.env
+            .template_from_str(&rewrite::defused(template, &codes))
             .map_err(|error| explain(&error, template, None))?;
-        let rewritten = compare::rewrite(template, &codes);
+        let rewritten = rewrite::rewrite(template, &codes);
         let explain = |error: Error| explain(&error, template, rewritten.as_ref());
-        let compiled = match &rewritten {
-            Some(rewritten) => self.env.template_from_str(&rewritten.text).map_err(explain)?,
-            None => compiled,
-        };
+        let text = rewritten.as_ref().map_or(template, |rewritten| &rewritten.text);
+        let compiled = self.env.template_from_str(text).map_err(explain)?;
         let mut out = Bounded::default();
         match compiled.render_captured_to(scope.context(), &mut out) {
             Ok(_) => String::from_utf8(out.text)
@@ -176,16 +182,14 @@ impl Templates {
 
     fn evaluate(&self, expression: &str, scope: &Scope) -> Result<minijinja::Value, TemplateError> {
         let code = guard::check_expression(expression).map_err(TemplateError)?;
-        let compiled = self
-            .env
-            .compile_expression(expression)
+        let codes = std::slice::from_ref(&code);
+        self.env
+            .compile_expression(&rewrite::defused(expression, codes))
             .map_err(|error| explain(&error, expression, None))?;
-        let rewritten = compare::rewrite(expression, std::slice::from_ref(&code));
+        let rewritten = rewrite::rewrite(expression, codes);
         let explain = |error: Error| explain(&error, expression, rewritten.as_ref());
-        let compiled = match &rewritten {
-            Some(rewritten) => self.env.compile_expression(&rewritten.text).map_err(explain)?,
-            None => compiled,
-        };
+        let text = rewritten.as_ref().map_or(expression, |rewritten| &rewritten.text);
+        let compiled = self.env.compile_expression(text).map_err(explain)?;
         let result = compiled.eval(scope.context()).map_err(explain)?;
         if result.is_undefined() {
             return Err(TemplateError(format!("`{}` is not defined", shown(expression))));
@@ -327,7 +331,7 @@ fn shown(text: &str) -> String {
 }
 
 /// An error in words. Its place is one in what the source was rewritten to, if it was.
-fn explain(error: &Error, source: &str, rewritten: Option<&compare::Rewritten>) -> TemplateError {
+fn explain(error: &Error, source: &str, rewritten: Option<&rewrite::Rewritten>) -> TemplateError {
     let place = error.range().and_then(|range| {
         let range = rewritten.map_or(range.clone(), |rewritten| rewritten.place(range));
         // The range of `a.b.c` may begin at one of the dots.
@@ -378,3 +382,7 @@ mod tests;
 #[cfg(test)]
 #[path = "template/attack_tests.rs"]
 mod attack_tests;
+
+#[cfg(test)]
+#[path = "template/operator_tests.rs"]
+mod operator_tests;

@@ -5,6 +5,7 @@
 //! it dies, the next round is another's. A round is bounded, in rows and in statements; when it has not come to an end,
 //! the next one begins soon.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -59,10 +60,10 @@ const NODES_KEPT: TimeDelta = TimeDelta::days(30);
 pub struct Pruned {
     /// Nothing was removed.
     pub dry_run: bool,
-    /// Runs: with `dry_run` all that are due, else those that were removed one by one.
+    /// Runs, those of whole days among them.
     pub runs: u64,
-    /// With `dry_run`: the same by state.
-    pub by_state: Vec<(RunState, u64)>,
+    /// The same by state; states that none had may be missing.
+    pub by_state: BTreeMap<RunState, u64>,
     /// Days whose runs went as a whole.
     pub days: Vec<NaiveDate>,
     /// Days whose logs went before their runs.
@@ -87,6 +88,26 @@ pub struct Pruned {
     pub tokens: u64,
     /// There is more to do; the next round goes on.
     pub more: bool,
+}
+
+impl Pruned {
+    /// Counts runs, by the number of their state; answers how many.
+    fn count_runs(&mut self, states: impl IntoIterator<Item = (i16, u64)>) -> u64 {
+        let mut all = 0;
+        for (state, count) in states {
+            all += count;
+            if let Some(state) = RunState::from_number(state) {
+                *self.by_state.entry(state).or_default() += count;
+            }
+        }
+        self.runs += all;
+        all
+    }
+
+    /// Counts runs that were removed one by one; answers how many.
+    fn count_each(&mut self, states: Vec<i16>) -> u64 {
+        self.count_runs(states.into_iter().map(|state| (state, 1)))
+    }
 }
 
 pub(crate) async fn run(inner: Arc<Inner>) {
@@ -192,16 +213,14 @@ impl Inner {
         }
         for &group in &rules.shorter {
             loop {
-                let gone = self.store.prune_runs_of(&rules, group, now, RUNS_MAX).await?;
-                pruned.runs += gone;
+                let gone = pruned.count_each(self.store.prune_runs_of(&rules, group, now, RUNS_MAX).await?);
                 if !budget.goes_on(gone, RUNS_MAX, &mut pruned) {
                     break;
                 }
             }
         }
         loop {
-            let gone = self.store.prune_runs(&rules, None, now, RUNS_MAX).await?;
-            pruned.runs += gone;
+            let gone = pruned.count_each(self.store.prune_runs(&rules, None, now, RUNS_MAX).await?);
             if !budget.goes_on(gone, RUNS_MAX, &mut pruned) {
                 break;
             }
@@ -236,9 +255,12 @@ impl Inner {
                     break;
                 }
             }
+            // All of them have ended, so that nothing is added while the day goes.
+            let counts = self.store.count_day_runs(day).await?;
             match self.store.drop_run_day(rules, day, now).await? {
                 Dropped::Gone => {
                     pruned.days.push(day.0);
+                    pruned.count_runs(counts.into_iter().map(|(state, count)| (state, count as u64)));
                     return Ok(());
                 }
                 Dropped::Busy => {
@@ -250,8 +272,7 @@ impl Inner {
             }
         }
         loop {
-            let gone = self.store.prune_runs(rules, Some(day), now, RUNS_MAX).await?;
-            pruned.runs += gone;
+            let gone = pruned.count_each(self.store.prune_runs(rules, Some(day), now, RUNS_MAX).await?);
             if !budget.goes_on(gone, RUNS_MAX, pruned) {
                 return Ok(());
             }
@@ -365,13 +386,8 @@ impl Inner {
             dry_run: true,
             ..Pruned::default()
         };
-        for (state, count) in self.store.count_due_runs(&rules, now).await? {
-            let count = count as u64;
-            pruned.runs += count;
-            if let Some(state) = RunState::from_number(state) {
-                pruned.by_state.push((state, count));
-            }
-        }
+        let due = self.store.count_due_runs(&rules, now).await?;
+        pruned.count_runs(due.into_iter().map(|(state, count)| (state, count as u64)));
         for day in self.store.partition_days(Partitioned::Runs).await? {
             if rules.may_be_due(day, now)
                 && day.is_over(now)

@@ -276,14 +276,20 @@ impl Request {
         self.json_up_to(bytes_max).await
     }
 
-    /// The body as JSON of up to so many bytes.
-    pub async fn json_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
-        if self.media_type()? == MediaType::Yaml {
-            return Err(Problem::new(
+    /// Refuses a body that says of itself that it is no JSON.
+    pub fn is_json(&self) -> Result<(), Problem> {
+        match self.media_type()? {
+            MediaType::Json => Ok(()),
+            MediaType::Yaml => Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "this takes application/json only",
-            ));
+            )),
         }
+    }
+
+    /// The body as JSON of up to so many bytes.
+    pub async fn json_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
+        self.is_json()?;
         json::parse(&self.bytes(bytes_max).await?)
     }
 
@@ -301,6 +307,12 @@ impl Request {
         }
     }
 
+    /// The body of a call that takes nothing: none, or an empty object. What else is sent is meant to do something, and
+    /// would not.
+    pub async fn nothing(&mut self) -> Result<(), Problem> {
+        self.body::<Nothing>(true).await.map(drop)
+    }
+
     /// The body as something typed; `{}` if there is none and `optional`.
     pub async fn body<T: DeserializeOwned>(&mut self, optional: bool) -> Result<T, Problem> {
         let bytes_max = self.app.config.body_bytes_max;
@@ -314,6 +326,11 @@ impl Request {
         typed(value, "")
     }
 }
+
+/// What a call takes that takes nothing.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MediaType {

@@ -885,7 +885,7 @@ fn admin(all: &mut Schemas) {
     all.insert("NodeList", list_of(node));
     all.insert("Stats", some_object());
     let audit = object(&[
-        ("id", integer()),
+        ("id", uuid()),
         ("at", time()),
         ("actor", text()),
         ("action", text()),
@@ -912,7 +912,7 @@ fn admin(all: &mut Schemas) {
         object(&[
             ("dry_run", json!({"type": "boolean"})),
             ("runs", integer()),
-            ("by_state?", by_state(integer)),
+            ("by_state", by_state(integer)),
             ("days", days()),
             ("log_days", days()),
             ("logs", integer()),

@@ -13,6 +13,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
 use futures::future::BoxFuture;
+use heddle_domain::Faults;
+use heddle_domain::fault::pointer_token;
 use parking_lot::Mutex;
 
 use crate::access::{Access, authenticate};
@@ -107,7 +109,7 @@ pub struct Route {
     pub summary: &'static str,
     /// What is good to know besides.
     pub detail: &'static str,
-    /// What may stand in its query.
+    /// What may stand in its query; anything else is refused below `/v1`.
     pub query: Vec<QueryParam>,
     /// What goes in.
     pub takes: Vec<Media>,
@@ -376,6 +378,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     }
     let now = app.clock.now();
     let query = parse_query(parts.uri.query())?;
+    check_query(&route, &query)?;
     let peer = crate::access::Peer::of(&parts);
     let request = Request {
         app,
@@ -393,6 +396,36 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         Some(permit) if route.pace == Pace::Waits => hold(response, permit),
         _ => response,
     })
+}
+
+/// Refuses parameters that the route does not have, as unknown fields of a body are refused: who writes `dryrun` for
+/// `dry_run`, or `stat` for `state`, is told so rather than that something else was done. What is not ours to define
+/// (health checks, the calls of other schedulers) is left alone.
+fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem> {
+    /// How much of a name that was given is said back.
+    const SHOWN_CHARS_MAX: usize = 100;
+    if !route.path.starts_with("/v1/") {
+        return Ok(());
+    }
+    let mut faults = Faults::default();
+    for (name, _) in query {
+        if route.query.iter().any(|known| known.name == name) {
+            continue;
+        }
+        let shown: String = name.chars().take(SHOWN_CHARS_MAX).collect();
+        let there = match route.query.as_slice() {
+            [] => "this takes none".to_owned(),
+            known => {
+                let names: Vec<_> = known.iter().map(|known| format!("`{}`", known.name)).collect();
+                format!("there are {}", names.join(", "))
+            }
+        };
+        faults.add(
+            format!("/{}", pointer_token(&shown)),
+            format!("there is no query parameter `{shown}` here; {there}"),
+        );
+    }
+    faults.or(()).map_err(Problem::invalid)
 }
 
 /// Keeps a permit until the body has been sent.

@@ -88,14 +88,15 @@ impl Store {
         Ok(RunRules::new(cluster, &groups))
     }
 
-    /// Removes up to `limit` due runs of a day, or of the default partition, with all that belongs to them.
+    /// Removes up to `limit` due runs of a day, or of the default partition, with all that belongs to them; answers the
+    /// number of each one's state.
     pub async fn prune_runs(
         &self,
         rules: &RunRules,
         day: Option<Day>,
         now: Time,
         limit: i64,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Vec<i16>, StoreError> {
         let mut tx = self.begin().await?;
         let ids = if let Some(day) = day {
             let (first, behind) = day.ids();
@@ -126,14 +127,15 @@ impl Store {
         remove_runs(tx, &ids).await
     }
 
-    /// Removes up to `limit` due runs of a group that keeps them for a shorter time than the others.
+    /// Removes up to `limit` due runs of a group that keeps them for a shorter time than the others; answers the number
+    /// of each one's state.
     pub async fn prune_runs_of(
         &self,
         rules: &RunRules,
         group_id: i64,
         now: Time,
         limit: i64,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Vec<i16>, StoreError> {
         let mut tx = self.begin().await?;
         let ids = sqlx::query_file_scalar!(
             "src/sql/due_runs_of.sql",
@@ -315,10 +317,11 @@ impl Store {
     }
 }
 
-/// Removes runs, whose rows the transaction has locked, with all that belongs to them, and ends it; answers how many.
-async fn remove_runs(mut tx: Transaction<'static, Postgres>, ids: &[Uuid]) -> Result<u64, StoreError> {
+/// Removes runs, whose rows the transaction has locked, with all that belongs to them, and ends it; answers the number
+/// of each one's state.
+async fn remove_runs(mut tx: Transaction<'static, Postgres>, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
     if ids.is_empty() {
-        return Ok(0);
+        return Ok(Vec::new());
     }
     sqlx::query!(
         "INSERT INTO heddle.successes (group_id, logical_time, run)
@@ -336,8 +339,10 @@ async fn remove_runs(mut tx: Transaction<'static, Postgres>, ids: &[Uuid]) -> Re
             $(sqlx::query!($statement, ids).execute(&mut *tx).await?;)+
         };
     }
+    let states = sqlx::query_scalar!("DELETE FROM heddle.runs_done WHERE id = ANY ($1) RETURNING state", ids)
+        .fetch_all(&mut *tx)
+        .await?;
     remove!(
-        "DELETE FROM heddle.runs_done WHERE id = ANY ($1)",
         "DELETE FROM heddle.attempts WHERE run = ANY ($1)",
         "DELETE FROM heddle.logs WHERE run = ANY ($1)",
         "DELETE FROM heddle.maps WHERE run = ANY ($1)",
@@ -350,5 +355,5 @@ async fn remove_runs(mut tx: Transaction<'static, Postgres>, ids: &[Uuid]) -> Re
                          WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)",
     );
     tx.commit().await?;
-    Ok(ids.len() as u64)
+    Ok(states)
 }

@@ -169,6 +169,10 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
     match id {
         Some(id) if start.watch => watch(session, id).await,
         _ => {
+            if answer["instants"].as_array().is_some_and(Vec::is_empty) {
+                // Beside the list, which is empty for whoever reads it.
+                eprintln!("there is nothing to do: no instant from there to there would get a run");
+            }
             session
                 .output
                 .print(&answer, |answer| match answer["instants"].as_array() {

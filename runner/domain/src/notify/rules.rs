@@ -265,6 +265,10 @@ impl Targets {
                     for address in addresses {
                         self.mail(name.as_str(), address);
                     }
+                    // Told to nobody is not told: it is made, fails, and says so.
+                    if addresses.is_empty() && rules.to.is_empty() {
+                        self.places.insert(name.as_str().to_owned());
+                    }
                 }
                 Some(Reach::Place) | None => {
                     self.places.insert(name.as_str().to_owned());
@@ -371,6 +375,7 @@ mod tests {
                 Reach::Mail(vec!["ops@example.com".into(), "a@example.com".into()]),
             ),
             ("hook".into(), Reach::Place),
+            ("nobodys-mail".into(), Reach::Mail(Vec::new())),
         ])
     }
 
@@ -380,6 +385,22 @@ mod tests {
             .into_iter()
             .map(|(channel, to)| format!("{channel} {}", to.join(" ")).trim().to_owned())
             .collect()
+    }
+
+    #[test]
+    fn who_is_not_named_is_not_forgotten() {
+        let of_group = |rules: serde_json::Value| {
+            let spec = spec(json!({"notify": rules, "tasks": {"t": {"queue": "q"}}}));
+            told(&spec, &Notice::of_task(NotifyEvent::Retrying, 0))
+        };
+        assert_eq!(
+            of_group(json!({"on": ["retrying"], "channels": ["nobodys-mail"]})),
+            ["nobodys-mail"]
+        );
+        assert_eq!(
+            of_group(json!({"on": ["retrying"], "channels": ["nobodys-mail"], "to": ["a@example.com"]})),
+            ["nobodys-mail a@example.com"]
+        );
     }
 
     #[test]

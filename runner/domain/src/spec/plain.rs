@@ -290,6 +290,12 @@ mod tests {
             "/params",
             "invalid type: array, expected an object",
         );
+        check::<GroupSpec>(task(json!({"http": {}})), "/tasks/t/http/url", "missing field `url`");
+        check::<GroupSpec>(
+            json!({"depends_on": [{}]}),
+            "/depends_on/0/group",
+            "missing field `group`",
+        );
         let long = "x".repeat(1000);
         let Err(faults) = read::<GroupSpec>(&json!({"overlap": long})) else {
             panic!("it was read")

@@ -80,6 +80,13 @@ pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
                 pointer.push_str(&below);
             }
         }
+        // And at the end of an object that lacks one; the place is that of what is to be written.
+        let missing = detail
+            .strip_prefix("missing field `")
+            .and_then(|rest| rest.strip_suffix('`'));
+        if let Some(field) = missing {
+            pointer.push_str(&format!("/{}", pointer_token(field)));
+        }
         Fault::at(pointer, detail.chars().take(DETAIL_MAX_CHARS).collect::<String>()).into()
     })
 }

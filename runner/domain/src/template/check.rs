@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::uses::{self, Taken, Use};
-use super::{Templates, compare, condition_expression, explain, guard, is_template, scan};
+use super::{Templates, condition_expression, explain, guard, is_template, rewrite, scan};
 use crate::{Faults, Name};
 
 /// Says why a template may not take the output of a task, if it may not.
@@ -21,13 +21,10 @@ impl Templates {
             return Ok(());
         }
         let codes = guard::check(template)?;
-        let compile = |source: &str| match self.env.template_from_str(source) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(explain(&error, source, None).0),
-        };
-        compile(template)?;
-        if let Some(rewritten) = compare::rewrite(template, &codes) {
-            compile(&rewritten.text)?;
+        let compile = |text: &str| self.env.template_from_str(text).map(drop);
+        compile(&rewrite::defused(template, &codes)).map_err(|error| explain(&error, template, None).0)?;
+        if let Some(rewritten) = rewrite::rewrite(template, &codes) {
+            compile(&rewritten.text).map_err(|error| explain(&error, template, Some(&rewritten)).0)?;
         }
         self.check_names(template, &codes, tasks)
     }
@@ -37,13 +34,10 @@ impl Templates {
         let expression = condition_expression(condition);
         let code = guard::check_expression(expression)?;
         let codes = std::slice::from_ref(&code);
-        let compile = |source: &str| match self.env.compile_expression(source) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(explain(&error, source, None).0),
-        };
-        compile(expression)?;
-        if let Some(rewritten) = compare::rewrite(expression, codes) {
-            compile(&rewritten.text)?;
+        let compile = |text: &str| self.env.compile_expression(text).map(drop);
+        compile(&rewrite::defused(expression, codes)).map_err(|error| explain(&error, expression, None).0)?;
+        if let Some(rewritten) = rewrite::rewrite(expression, codes) {
+            compile(&rewritten.text).map_err(|error| explain(&error, expression, Some(&rewritten)).0)?;
         }
         self.check_names(expression, codes, tasks)
     }

@@ -1,11 +1,14 @@
 //! Filters of ours, and bounded forms of those built-in ones that can make much out of little.
 
+use std::fmt::{self, Write};
+
 use chrono_tz::Tz;
 use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Kwargs, Rest};
+use minijinja::value::{Kwargs, Rest, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value};
 
 use super::OUTPUT_MAX_BYTES;
+use super::budget::Budget;
 use super::value::{Instant, format_local, instant_of, invalid, to_json, too_large};
 use crate::Span;
 use crate::schedule::local::parse_zone;
@@ -29,6 +32,7 @@ pub(super) fn install(env: &mut Environment<'_>) {
     env.add_filter("minus", |state: &State, value: Value, span: String| {
         move_time(state, &value, &span, false)
     });
+    env.add_filter("pprint", pprint);
     env.add_filter("tojson", tojson);
     env.add_filter("replace", replace);
     env.add_filter("join", join);
@@ -80,12 +84,39 @@ fn move_time(state: &State, value: &Value, span: &str, forward: bool) -> Result<
     Ok(Value::from_object(Instant { at, zone }))
 }
 
-fn tojson(value: Value) -> Result<String, Error> {
-    let json = to_json(&value, &mut { OUTPUT_MAX_BYTES }, super::DEPTH_MAX)?;
-    Ok(json.to_string())
+/// Charges text whose bounds are told otherwise.
+fn made(budget: &Budget, text: String) -> Result<String, Error> {
+    budget.make(text.len()).map(|()| text)
 }
 
-fn replace(value: String, from: String, to: String) -> Result<String, Error> {
+fn tojson(state: &State, value: Value) -> Result<String, Error> {
+    let budget = Budget::of(state);
+    budget.looked(&value)?;
+    let json = to_json(&value, &mut { OUTPUT_MAX_BYTES }, super::DEPTH_MAX)?;
+    made(&budget, json.to_string())
+}
+
+fn pprint(state: &State, value: Value) -> Result<String, Error> {
+    struct Page(String);
+    impl Write for Page {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            if self.0.len() + text.len() > OUTPUT_MAX_BYTES {
+                return Err(fmt::Error);
+            }
+            self.0.push_str(text);
+            Ok(())
+        }
+    }
+    let budget = Budget::of(state);
+    budget.looked(&value)?;
+    let mut page = Page(String::new());
+    write!(page, "{value:#?}").map_err(|_| too_large())?;
+    made(&budget, page.0)
+}
+
+fn replace(state: &State, value: String, from: String, to: String) -> Result<String, Error> {
+    let budget = Budget::of(state);
+    budget.read(&value)?;
     let grown = value
         .matches(from.as_str())
         .count()
@@ -94,13 +125,15 @@ fn replace(value: String, from: String, to: String) -> Result<String, Error> {
     if grown > OUTPUT_MAX_BYTES {
         return Err(too_large());
     }
-    Ok(value.replace(&from, &to))
+    made(&budget, value.replace(&from, &to))
 }
 
-fn join(value: Value, joiner: Option<String>, attribute: Option<String>) -> Result<String, Error> {
+fn join(state: &State, value: Value, joiner: Option<String>, attribute: Option<String>) -> Result<String, Error> {
+    let budget = Budget::of(state);
     let joiner = joiner.unwrap_or_default();
     let mut out = String::new();
     for (index, item) in value.try_iter()?.enumerate() {
+        budget.look(1)?;
         if index > 0 {
             out.push_str(&joiner);
         }
@@ -110,16 +143,19 @@ fn join(value: Value, joiner: Option<String>, attribute: Option<String>) -> Resu
         };
         match item.as_str() {
             Some(text) => out.push_str(text),
-            None => out.push_str(&item.to_string()),
+            None => {
+                budget.text(&item, 1)?;
+                out.push_str(&item.to_string());
+            }
         }
         if out.len() > OUTPUT_MAX_BYTES {
             return Err(too_large());
         }
     }
-    Ok(out)
+    made(&budget, out)
 }
 
-fn indent(value: String, width: Option<usize>, first: Option<bool>) -> Result<String, Error> {
+fn indent(state: &State, value: String, width: Option<usize>, first: Option<bool>) -> Result<String, Error> {
     const WIDTH_MAX: usize = 100;
     let width = width.unwrap_or(4);
     if width > WIDTH_MAX {
@@ -139,17 +175,34 @@ fn indent(value: String, width: Option<usize>, first: Option<bool>) -> Result<St
             return Err(too_large());
         }
     }
-    Ok(out)
+    made(&Budget::of(state), out)
 }
 
-fn printf(pattern: String, args: Rest<Value>) -> Result<String, Error> {
+fn printf(state: &State, pattern: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    /// What a width or a precision, which is written in digits, may be.
+    const WIDTH_MAX: usize = 1000;
+    let budget = Budget::of(state);
+    let args = args.into_values();
     // A width is written in digits, or taken from an argument by `*`.
-    let wide = pattern.contains('*')
-        || pattern
-            .split(|c: char| !c.is_ascii_digit())
-            .any(|digits| digits.trim_start_matches('0').len() > 3);
-    if wide && pattern.contains('%') {
+    let mut digits = pattern.split(|c: char| !c.is_ascii_digit());
+    let wide = pattern.contains('*') || digits.any(|digits| digits.trim_start_matches('0').len() > 3);
+    let places = pattern.matches('%').count();
+    if wide && places > 0 {
         return Err(invalid("`format` takes widths below 1000"));
     }
-    format(FormatStyle::Printf, &pattern, &args)
+    // Each argument once by its place; one that is named, as often as it is named.
+    let named = pattern.matches("%(").count().max(1);
+    let mut bytes = pattern.len();
+    for value in args.iter() {
+        bytes = bytes.saturating_add(budget.walk(value, OUTPUT_MAX_BYTES)?.saturating_mul(named));
+    }
+    if pattern.contains(|c: char| c.is_ascii_digit()) {
+        bytes = bytes.saturating_add(places.saturating_mul(WIDTH_MAX));
+    }
+    budget.make(bytes)?;
+    let out = format(FormatStyle::Printf, &pattern, &args)?;
+    if out.len() > OUTPUT_MAX_BYTES {
+        return Err(too_large());
+    }
+    Ok(out)
 }

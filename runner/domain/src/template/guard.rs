@@ -109,6 +109,8 @@ fn check_words(source: &str, code: &Code<'_>) -> Result<(), String> {
                 let before = code.before(index);
                 before.is_some_and(|before| before.kind != Kind::Sign || matches!(before.text, "," | ":" | "="))
             }
+            // No test is named so.
+            (Some("not"), "not") if before.is_some_and(|before| before > tags && word(before - 1) == "is") => false,
             (Some(_), "not") => true,
             (Some(""), _) => code.before(index).is_some_and(Token::ends_operand),
             _ => false,

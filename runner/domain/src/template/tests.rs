@@ -28,7 +28,7 @@ pub(super) fn scope() -> Scope {
     )
 }
 
-fn check(template: &str, expect: Result<Value, &str>) {
+pub(super) fn check(template: &str, expect: Result<Value, &str>) {
     let got = Templates::new().render(template, &scope()).map_err(|error| error.0);
     match (&got, &expect) {
         (Err(got), Err(expect)) => assert!(got.contains(expect), "{template}: {got}"),
@@ -368,7 +368,7 @@ proptest::proptest! {
         let templates = Templates::new();
         if let Ok(code) = guard::check_expression(&expression)
             && let Ok(plain) = templates.env.compile_expression(&expression)
-            && let Some(rewritten) = compare::rewrite(&expression, std::slice::from_ref(&code))
+            && let Some(rewritten) = rewrite::rewrite(&expression, std::slice::from_ref(&code))
         {
             let ours = templates.env.compile_expression(&rewritten.text).expect(&expression);
             match (plain.eval(scope().context()), ours.eval(scope().context())) {
@@ -384,7 +384,7 @@ proptest::proptest! {
             format!("{{% if {expression} %}}{{% endif %}}"), format!("{{% for y in {expression} %}}{{% endfor %}}")] {
             if let Ok(codes) = guard::check(&template)
                 && templates.env.template_from_str(&template).is_ok()
-                && let Some(rewritten) = compare::rewrite(&template, &codes)
+                && let Some(rewritten) = rewrite::rewrite(&template, &codes)
             {
                 templates.env.template_from_str(&rewritten.text).expect(&rewritten.text);
             }

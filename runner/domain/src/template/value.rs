@@ -35,7 +35,12 @@ pub(super) fn from_json(json: &Json) -> Value {
 
 /// A template value as JSON, using up `budget`, roughly the bytes that it would take as text.
 pub(super) fn to_json(value: &Value, budget: &mut usize, depth: usize) -> Result<Json, Error> {
-    let size = value.as_str().map_or(2, |text| text.len() + 2);
+    /// What a small map takes in memory is many times its text.
+    const MAP_BYTES: usize = 24;
+    let size = match value.kind() {
+        ValueKind::Map => MAP_BYTES,
+        _ => value.as_str().map_or(2, |text| text.len() + 2),
+    };
     *budget = budget.checked_sub(size).ok_or_else(too_large)?;
     let deeper = depth
         .checked_sub(1)
@@ -218,12 +223,15 @@ impl Object for Upstream {
 pub(super) struct Context {
     pub(super) fixed: Arc<BTreeMap<&'static str, Value>>,
     pub(super) params: Value,
+    /// What this rendering may use up.
+    pub(super) budget: Value,
 }
 
 impl Object for Context {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         match key.as_str()? {
             "params" => Some(self.params.clone()),
+            super::budget::NAME => Some(self.budget.clone()),
             name => self.fixed.get(name).cloned(),
         }
     }

@@ -37,18 +37,26 @@ impl Answer {
     }
 }
 
+/// A policy, and a client that keeps to it.
+pub(super) type Way = (OutboundPolicy, Client);
+
+/// How posts go out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ways<'a> {
+    /// To the host that somebody wrote down: of a channel with `allow_private`, to private addresses too.
+    pub(super) given: &'a Way,
+    /// To any other that a receiver names: `allow_private` is no leave for it to send us about the private network.
+    pub(super) elsewhere: &'a Way,
+}
+
 /// Posts a body; 2xx is a success whose body is not read.
 ///
 /// 410 says that nobody wants to hear more. 307 and 308 are followed, to addresses that the policy allows; other
 /// redirects would turn the POST into a GET, and are errors.
-pub(super) async fn post(
-    (policy, client): &(OutboundPolicy, Client),
-    url: &Url,
-    headers: &HeaderMap,
-    body: &str,
-) -> Result<Answer, Failure> {
-    let mut url = url.clone();
+pub(super) async fn post(ways: Ways<'_>, given: &Url, headers: &HeaderMap, body: &str) -> Result<Answer, Failure> {
+    let mut url = given.clone();
     for _ in 0..=REDIRECTS_MAX {
+        let (policy, client) = ways.to(&url, given);
         policy
             .check_url(&url)
             .map_err(|refused| Failure::Final(refused.to_string()))?;
@@ -69,7 +77,7 @@ pub(super) async fn post(
             return Ok(Answer { response });
         }
         if status.is_redirection() {
-            url = redirected(policy, &url, &response)?;
+            url = redirected(ways, &url, given, &response)?;
             continue;
         }
         return Err(refused(status, response).await);
@@ -77,7 +85,17 @@ pub(super) async fn post(
     Err(Failure::passing(format!("more than {REDIRECTS_MAX} redirects")))
 }
 
-fn redirected(policy: &OutboundPolicy, url: &Url, response: &reqwest::Response) -> Result<Url, Failure> {
+impl<'a> Ways<'a> {
+    fn to(self, url: &Url, given: &Url) -> &'a Way {
+        if url.host() == given.host() {
+            self.given
+        } else {
+            self.elsewhere
+        }
+    }
+}
+
+fn redirected(ways: Ways<'_>, url: &Url, given: &Url, response: &reqwest::Response) -> Result<Url, Failure> {
     let status = response.status();
     let location = response
         .headers()
@@ -87,7 +105,7 @@ fn redirected(policy: &OutboundPolicy, url: &Url, response: &reqwest::Response) 
     let next = url
         .join(location)
         .map_err(|error| Failure::passing(format!("{status} to what is no URL: {error}")))?;
-    if let Err(refused) = policy.check_url(&next) {
+    if let Err(refused) = ways.to(&next, given).0.check_url(&next) {
         return Err(Failure::Final(format!("redirected, which is refused: {refused}")));
     }
     if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {

@@ -10,10 +10,9 @@ use futures::FutureExt;
 use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
 use heddle_domain::notify::message::Message;
 use heddle_domain::notify::{Event, retry_after};
-use heddle_sandbox::OutboundPolicy;
 use heddle_store::outbox::{NewNotification, Outgoing, Sent};
+use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Url};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -220,7 +219,8 @@ impl Inner {
             return within(POST_TIMEOUT, async {
                 let url = parse(&outgoing.channel)?;
                 let headers = headers(outgoing.id, self.now().timestamp(), None, &body)?;
-                post::post(&self.notifier.public, &url, &headers, &body).await.map(drop)
+                let ways = self.ways(false);
+                post::post(ways, &url, &headers, &body).await.map(drop)
             })
             .await;
         };
@@ -243,6 +243,14 @@ impl Inner {
         }
     }
 
+    fn ways(&self, allow_private: bool) -> post::Ways<'_> {
+        let (private, public) = (&self.notifier.private, &self.notifier.public);
+        post::Ways {
+            given: if allow_private { private } else { public },
+            elsewhere: public,
+        }
+    }
+
     async fn deliver_by_post(
         &self,
         kind: ChannelKind,
@@ -250,11 +258,7 @@ impl Inner {
         channel: &ChannelSpec,
         words: &Message,
     ) -> Result<(), Failure> {
-        let way: &(OutboundPolicy, Client) = if channel.allow_private {
-            &self.notifier.private
-        } else {
-            &self.notifier.public
-        };
+        let ways = self.ways(channel.allow_private);
         let url = parse(channel.url.as_deref().unwrap_or_default())?;
         let now = self.now();
         if kind == ChannelKind::Webhook {
@@ -263,12 +267,12 @@ impl Inner {
                 _ => webhook_body(outgoing, words).to_string(),
             };
             let headers = headers(outgoing.id, now.timestamp(), channel.secret.as_deref(), &body)?;
-            return post::post(way, &url, &headers, &body).await.map(drop);
+            return post::post(ways, &url, &headers, &body).await.map(drop);
         }
         let (url, body) = chat::request(kind, &url, channel.secret.as_deref(), words, now);
         let body = body.to_string();
         let headers = headers(outgoing.id, now.timestamp(), None, &body)?;
-        let answer = post::post(way, &url, &headers, &body).await?;
+        let answer = post::post(ways, &url, &headers, &body).await?;
         if kind == ChannelKind::Slack {
             return Ok(());
         }

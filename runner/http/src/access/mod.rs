@@ -17,6 +17,7 @@ mod device;
 mod local;
 mod rate;
 pub(crate) mod session;
+mod spec;
 mod tokens;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub use device::{DEVICE_KEY_BYTES_MIN, DEVICE_TOKEN_MAX, Signer};
 pub use local::check_local;
 pub use rate::Peer;
 pub(crate) use rate::Rates;
+pub use spec::TokenSpec;
 pub(crate) use tokens::TokenCache;
 pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, new_token, token_hash};
 
@@ -178,12 +180,15 @@ impl Caller {
         }
     }
 
-    /// Whether it may poll for a user: not if it is bound to others, nor if it is bound to queues.
+    /// Whether it may poll for a user, by the bare id: not if it is bound to others, nor if it is bound to queues. What
+    /// it is bound to may be written `uid_x`, as in an audience, for `x`.
     pub fn may_poll(&self, uid: &str) -> bool {
         if self.uids.is_empty() {
             self.queues.is_empty()
         } else {
-            self.uids.iter().any(|own| own == uid)
+            self.uids
+                .iter()
+                .any(|own| own.strip_prefix("uid_").unwrap_or(own) == uid)
         }
     }
 

@@ -69,8 +69,8 @@ pub fn token_hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// What a hash is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a hash is of: each is good for its own header only, remembered or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Shown {
     /// A token.
     Token,
@@ -86,6 +86,9 @@ pub(crate) struct Token {
     pub(super) caller: Option<Arc<Caller>>,
 }
 
+/// What was shown, by its hash.
+type Key = (Shown, [u8; 32]);
+
 #[derive(Debug)]
 struct Known {
     token: Arc<Token>,
@@ -96,8 +99,8 @@ struct Known {
 struct Memory {
     /// Counts what was forgotten: an answer that was asked for before that is not remembered.
     age: u64,
-    good: HashMap<[u8; 32], Known>,
-    bad: HashMap<[u8; 32], Time>,
+    good: HashMap<Key, Known>,
+    bad: HashMap<Key, Time>,
 }
 
 /// What the table will answer to all who show the same token meanwhile.
@@ -108,7 +111,7 @@ type Answer = Arc<OnceCell<Result<Arc<Token>, Problem>>>;
 pub(crate) struct TokenCache {
     memory: Mutex<Memory>,
     /// What is being asked, by hash and age; an entry for each token that a request under way waits for.
-    asked: Mutex<HashMap<([u8; 32], u64), Answer>>,
+    asked: Mutex<HashMap<(Key, u64), Answer>>,
     uses: Mutex<Uses>,
 }
 
@@ -158,12 +161,12 @@ impl TokenCache {
 /// one of them asks, as one that nobody knows, and all hear the answer.
 struct Flight<'a> {
     cache: &'a TokenCache,
-    key: ([u8; 32], u64),
+    key: (Key, u64),
     answer: Answer,
 }
 
 impl<'a> Flight<'a> {
-    fn join(cache: &'a TokenCache, key: ([u8; 32], u64)) -> Self {
+    fn join(cache: &'a TokenCache, key: (Key, u64)) -> Self {
         let answer = cache.asked.lock().entry(key).or_default().clone();
         Self { cache, key, answer }
     }
@@ -191,10 +194,11 @@ pub(crate) async fn look_up(
     hash: [u8; 32],
     now: Time,
 ) -> Result<Arc<Token>, Problem> {
+    let key = (shown, hash);
     let in_force = |row: &TokenRow| row.expires_at.is_none_or(|expires_at| expires_at > now);
     let asked = {
         let memory = app.tokens.memory.lock();
-        match memory.good.get(&hash) {
+        match memory.good.get(&key) {
             Some(known) if known.until > now => {
                 return if in_force(&known.token.row) {
                     Ok(known.token.clone())
@@ -203,33 +207,26 @@ pub(crate) async fn look_up(
                 };
             }
             Some(_) => (memory.age, true),
-            None if memory.bad.get(&hash).is_some_and(|until| *until > now) => return Err(refused()),
+            None if memory.bad.get(&key).is_some_and(|until| *until > now) => return Err(refused()),
             None => (memory.age, false),
         }
     };
-    let flight = Flight::join(&app.tokens, (hash, asked.0));
+    let flight = Flight::join(&app.tokens, (key, asked.0));
     flight
         .answer
-        .get_or_init(|| ask(app, peer, shown, hash, asked, now))
+        .get_or_init(|| ask(app, peer, key, asked, now))
         .await
         .clone()
 }
 
 /// The table's answer.
-async fn ask(
-    app: &App,
-    peer: Peer,
-    shown: Shown,
-    hash: [u8; 32],
-    (age, was_good): (u64, bool),
-    now: Time,
-) -> Result<Arc<Token>, Problem> {
+async fn ask(app: &App, peer: Peer, key: Key, (age, was_good): (u64, bool), now: Time) -> Result<Arc<Token>, Problem> {
     if !was_good {
         app.rates.of_unknown(peer, now)?;
     }
-    let row = match shown {
-        Shown::Token => app.store.token_by_hash(&hash, now).await?,
-        Shown::Session => app.store.session(&hash, now).await?,
+    let row = match key {
+        (Shown::Token, hash) => app.store.token_by_hash(&hash, now).await?,
+        (Shown::Session, hash) => app.store.session(&hash, now).await?,
     };
     if row.is_some() && !was_good {
         app.rates.was_known(peer);
@@ -248,7 +245,7 @@ async fn ask(
             }
             let until = now + TOKEN_TTL;
             memory.good.insert(
-                hash,
+                key,
                 Known {
                     token: token.clone(),
                     until,
@@ -257,12 +254,12 @@ async fn ask(
         }
         Some(_) => {}
         None => {
-            memory.good.remove(&hash);
+            memory.good.remove(&key);
             if memory.bad.len() >= TOKENS_MAX {
                 memory.bad.clear();
             }
             if memory.age == age {
-                memory.bad.insert(hash, now + TOKEN_TTL);
+                memory.bad.insert(key, now + TOKEN_TTL);
             }
         }
     }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
-use heddle_domain::retention::Retention;
+use heddle_domain::id::uuid_v7;
+use heddle_domain::retention::{EndState, Retention};
 use heddle_engine::Pruned;
 use heddle_store::audit::{AuditFilter, AuditRow};
 use heddle_store::setting::RETENTION;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::access::Access;
 use crate::moment::Moment;
@@ -27,6 +29,7 @@ pub(crate) fn routes() -> Vec<Route> {
             nodes,
         )
         .detail("`position` is how far a node has followed the log of changes, `position_newest` how long it is.")
+        .list()
         .answers(200, "NodeList"),
         Route::new(Method::Get, "/v1/stats", Access::View, "Counts", stats).answers(200, "Stats"),
         Route::new(
@@ -104,7 +107,7 @@ async fn stats(request: Request) -> Outcome {
 
 #[derive(Serialize)]
 struct AuditView {
-    id: i64,
+    id: Uuid,
     at: Moment,
     actor: String,
     action: String,
@@ -117,7 +120,8 @@ struct AuditView {
 impl From<AuditRow> for AuditView {
     fn from(row: AuditRow) -> Self {
         Self {
-            id: row.id,
+            // Ids of the API are UUIDv7; the row's own number makes this one unique.
+            id: uuid_v7(row.at, (row.id as u128) << 48),
             at: row.at.into(),
             actor: row.actor,
             action: row.action,
@@ -177,7 +181,6 @@ struct PruneBody {
 struct PrunedView {
     dry_run: bool,
     runs: u64,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     by_state: BTreeMap<&'static str, u64>,
     days: Vec<chrono::NaiveDate>,
     log_days: Vec<chrono::NaiveDate>,
@@ -198,10 +201,10 @@ impl From<Pruned> for PrunedView {
         Self {
             dry_run: pruned.dry_run,
             runs: pruned.runs,
-            by_state: pruned
-                .by_state
+            by_state: EndState::ALL
                 .into_iter()
-                .map(|(state, count)| (state.as_str(), count))
+                .map(EndState::state)
+                .map(|state| (state.as_str(), pruned.by_state.get(&state).copied().unwrap_or_default()))
                 .collect(),
             days: pruned.days,
             log_days: pruned.log_days,

@@ -36,6 +36,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "An assignment that the user has not finished is given again, with `redo: true`. With `wait` the \
                  answer is held back until there is something. 204 has `Retry-After`.",
         )
+        .query("wait", "The same as `wait` of the body, which goes first.")
         .takes("Poll")
         .answers(200, "Assignment")
         .answers_empty(204)
@@ -88,7 +89,7 @@ fn dispatcher(request: &Request) -> Result<Dispatcher, Problem> {
 fn user(request: &Request) -> Result<&str, Problem> {
     let given = request.part("uid");
     let uid = bare_uid(given).map_err(|detail| Problem::invalid_at("", detail))?;
-    if !request.caller.may_poll(uid) && !request.caller.may_poll(given) {
+    if !request.caller.may_poll(uid) {
         return Err(Problem::forbidden(format!(
             "this token may not act for the user `{uid}`"
         )));

@@ -162,6 +162,7 @@ fn is_lines(request: &Request) -> bool {
         "application/x-ndjson"
             | "application/ndjson"
             | "application/jsonl"
+            | "application/jsonlines"
             | "application/x-jsonlines"
             | "text/x-ndjson"
     )
@@ -180,6 +181,7 @@ async fn take(mut request: Request) -> Outcome {
         let body = std::mem::replace(request.body.get_mut(), Body::empty());
         return take_stream(&request, ingestion, body).await;
     }
+    request.is_json()?;
     let bytes_max = request.app.config.batch_bytes_max;
     let bytes = request.bytes(bytes_max).await?;
     if bytes.trim_ascii().is_empty() {

@@ -34,6 +34,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .problem(409, "the key or the params are taken (`existing` has the run's id), or the group is disabled"),
         Route::new(Method::Post, "/v1/groups/{name}/runs/batch", Access::Operate, "Submit up to 10,000 runs", batch)
             .detail("One result for each, in order: `{status: 202, id}`, or a status and a problem, with the id of the existing run.")
+            .query("force", "`true`: also while the group is disabled.")
             .takes("Batch")
             .answers(202, "BatchResults"),
         filters(Route::new(Method::Get, "/v1/runs", Access::View, "List runs, newest first", list))

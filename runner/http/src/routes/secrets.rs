@@ -59,7 +59,8 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 /// Seals with the current key what older ones sealed.
-async fn reseal(request: Request) -> Outcome {
+async fn reseal(mut request: Request) -> Outcome {
+    request.nothing().await?;
     let app = &request.app;
     let done = app.store.reseal(request.by(), &app.secret_keys, &*app.chance).await?;
     ok(&serde_json::json!({

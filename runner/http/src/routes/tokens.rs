@@ -1,13 +1,13 @@
 //! Tokens. A token's text is shown once, in the answer that makes it.
 
 use axum::http::StatusCode;
-use heddle_domain::{Faults, Name, id};
+use heddle_domain::id;
 use heddle_store::token::{TokenRow, TokenWrite};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use uuid::Uuid;
 
-use crate::access::{Access, Role, new_token, token_hash};
-use crate::moment::{Moment, parse_moment};
+use crate::access::{Access, TokenSpec, new_token, token_hash};
+use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok};
 use crate::shapes::List;
@@ -87,24 +87,6 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TokenBody {
-    name: String,
-    role: Role,
-    #[serde(default)]
-    queues: Vec<String>,
-    #[serde(default)]
-    uids: Vec<String>,
-    expires_at: Option<String>,
-}
-
-/// How many queues or users a token may be bound to.
-const BOUND_TO_MAX: usize = 1_000;
-
-/// The longest uid, in characters.
-const UID_CHARS_MAX: usize = 255;
-
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.tokens(request.cursor(), request.limit()?).await?;
     ok(&List::<TokenView> {
@@ -114,61 +96,17 @@ async fn list(request: Request) -> Outcome {
 }
 
 async fn create(mut request: Request) -> Outcome {
-    let body: TokenBody = request.body(false).await?;
-    let mut faults = Faults::default();
-    let name = Name::new(&body.name);
-    if let Err(error) = &name {
-        faults.add("/name", error.to_string());
-    }
-    for (field, values) in [("queues", &body.queues), ("uids", &body.uids)] {
-        if values.len() > BOUND_TO_MAX {
-            faults.add(format!("/{field}"), format!("at most {BOUND_TO_MAX} may be named"));
-        }
-        if !values.is_empty() && body.role != Role::Worker {
-            faults.add(format!("/{field}"), "only the role `worker` is bound to queues or uids");
-        }
-    }
-    let mut queues = Vec::with_capacity(body.queues.len());
-    for (index, queue) in body.queues.iter().take(BOUND_TO_MAX).enumerate() {
-        match Name::new(queue) {
-            Ok(queue) => queues.push(queue.to_string()),
-            Err(error) => faults.add(format!("/queues/{index}"), error.to_string()),
-        }
-    }
-    for (index, uid) in body.uids.iter().take(BOUND_TO_MAX).enumerate() {
-        if uid.is_empty() || uid.chars().count() > UID_CHARS_MAX {
-            faults.add(
-                format!("/uids/{index}"),
-                format!("a uid has 1 to {UID_CHARS_MAX} characters"),
-            );
-        }
-    }
-    let expires_at = match body.expires_at.as_deref().map(parse_moment) {
-        Some(Err(error)) => {
-            faults.add("/expires_at", error);
-            None
-        }
-        Some(Ok(at)) if at <= request.now => {
-            faults.add("/expires_at", "that is past");
-            None
-        }
-        Some(Ok(at)) => Some(at),
-        None => None,
-    };
-    let name = match name {
-        Ok(name) if faults.is_empty() => name,
-        _ => return Err(Problem::invalid(faults)),
-    };
+    let spec = TokenSpec::read(&request.json().await?, request.now).map_err(Problem::invalid)?;
     let app = &request.app;
     let token = new_token(&*app.chance);
     let write = TokenWrite {
         id: id::uuid_v7(request.now, app.chance.bits()),
-        name: &name,
+        name: &spec.name,
         hash: token_hash(&token),
-        role: body.role.as_str(),
-        queues: &queues,
-        uids: &body.uids,
-        expires_at,
+        role: spec.role.as_str(),
+        queues: &spec.queues,
+        uids: &spec.uids,
+        expires_at: spec.expires_at,
     };
     match app.store.create_token(request.by(), write).await? {
         Some(row) => answer(
@@ -179,8 +117,8 @@ async fn create(mut request: Request) -> Outcome {
             },
         ),
         None => {
-            let existing = app.store.token(&name).await?;
-            let problem = Problem::conflict(format!("there is a token `{name}` already"));
+            let existing = app.store.token(&spec.name).await?;
+            let problem = Problem::conflict(format!("there is a token `{}` already", spec.name));
             Err(match existing {
                 Some(row) => problem.existing(row.id.to_string()),
                 None => problem,

@@ -3,7 +3,7 @@
 use heddle_domain::Time;
 use heddle_domain::retention::{EndState, Retention};
 
-use super::rules::{RunRules, id_floor};
+use super::rules::{Day, RunRules, id_floor};
 use crate::{Store, StoreError};
 
 /// Up to how many rows a preview counts.
@@ -46,6 +46,19 @@ impl Store {
             counts.push((number, count));
         }
         Ok(counts)
+    }
+
+    /// How many runs of a day have ended, by the number of their state.
+    pub async fn count_day_runs(&self, day: Day) -> Result<Vec<(i16, i64)>, StoreError> {
+        let (first, behind) = day.ids();
+        let rows = sqlx::query!(
+            r#"SELECT state, count(*) AS "count!" FROM heddle.runs_done WHERE id >= $1 AND id < $2 GROUP BY state"#,
+            first,
+            behind
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.state, row.count)).collect())
     }
 
     /// How many audit rows, events and ended assignments are due; each up to [`COUNT_MAX`].

@@ -1,0 +1,185 @@
+//! What one rendering may make and look at.
+//!
+//! minijinja's fuel counts instructions, and one instruction may make a hundred megabytes, or compare two values that
+//! share their parts so often that no node would live to see the end. So what can be larger than what it is made of is
+//! charged here, before it is made: the bytes that a rendering makes are added up, not those that it holds, and values
+//! are counted each time that all of one is looked at. Nothing else changes: what stays within the budget is what
+//! minijinja makes of it.
+//!
+//! | what grows | where it is charged |
+//! |---|---|
+//! | `+`, `~`, `*`, items that are spread, slices, keys | [`super::operators`], written into the source by [`super::rewrite`] |
+//! | comparisons, `in` | [`super::compare`] |
+//! | filters and tests | [`super::charged`], around minijinja's own; [`super::filters`], those of ours |
+//! | what is printed | the bound on what a template gives |
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use minijinja::value::{Object, ObjectRepr, ValueKind};
+use minijinja::{Error, State, Value};
+
+use super::value::invalid;
+
+/// Bytes of strings and lists that one rendering may make on its way to the result.
+pub const MADE_MAX_BYTES: usize = 16 * 1024 * 1024;
+/// Values that one rendering may look at as parts of others, as in a comparison. So much of a string counts as one.
+pub const LOOKS_MAX: usize = 5_000_000;
+const LOOK_BYTES: usize = 256;
+/// What an entry of a list takes.
+pub(super) const ENTRY_BYTES: usize = 24;
+/// The name under which filters find the budget; no template can write it.
+pub(super) const NAME: &str = " budget";
+
+/// What is left.
+#[derive(Debug)]
+pub(super) struct Budget {
+    made: AtomicUsize,
+    looks: AtomicUsize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            made: AtomicUsize::new(MADE_MAX_BYTES),
+            looks: AtomicUsize::new(LOOKS_MAX),
+        }
+    }
+}
+
+impl Object for Budget {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+}
+
+fn too_much() -> Error {
+    invalid(format!(
+        "the template makes more than {MADE_MAX_BYTES} bytes on its way"
+    ))
+}
+
+fn too_many() -> Error {
+    invalid(format!("the template looks at more than {LOOKS_MAX} values"))
+}
+
+fn take(left: &AtomicUsize, amount: usize, error: fn() -> Error) -> Result<(), Error> {
+    // A rendering has one thread.
+    let rest = left.load(Ordering::Relaxed).checked_sub(amount).ok_or_else(error)?;
+    left.store(rest, Ordering::Relaxed);
+    Ok(())
+}
+
+impl Budget {
+    /// The rendering's; a state that is none's has one of its own.
+    pub(super) fn of(state: &State<'_, '_>) -> Arc<Self> {
+        let found = state.lookup(NAME).and_then(|value| value.downcast_object::<Self>());
+        found.unwrap_or_default()
+    }
+
+    /// Before so many bytes are made.
+    pub(super) fn make(&self, bytes: usize) -> Result<(), Error> {
+        take(&self.made, bytes, too_much)
+    }
+
+    /// Before so many values are looked at.
+    pub(super) fn look(&self, values: usize) -> Result<(), Error> {
+        take(&self.looks, values, too_many)
+    }
+
+    /// Before a text is read from its beginning to its end.
+    pub(super) fn read(&self, text: &str) -> Result<(), Error> {
+        self.look(1 + text.len() / LOOK_BYTES)
+    }
+
+    /// Looks at all of a value, and gives the bytes that it takes as text, at least: not more than `max`.
+    pub(super) fn walk(&self, value: &Value, max: usize) -> Result<usize, Error> {
+        let mut bytes = 0;
+        self.walk_below(value, &mut bytes, max)?;
+        Ok(bytes)
+    }
+
+    fn walk_below(&self, value: &Value, bytes: &mut usize, max: usize) -> Result<(), Error> {
+        /// Numbers, instants and the like are shorter; each level of a list or map adds its brackets.
+        const PLAIN_BYTES: usize = 24;
+        match value.as_str() {
+            Some(text) => {
+                self.read(text)?;
+                *bytes = bytes.saturating_add(text.len() + 2);
+            }
+            None => {
+                self.look(1)?;
+                *bytes = bytes.saturating_add(PLAIN_BYTES);
+            }
+        }
+        if *bytes > max {
+            return Err(too_much());
+        }
+        match value.kind() {
+            ValueKind::Seq | ValueKind::Iterable => {
+                for item in value.try_iter()? {
+                    self.walk_below(&item, bytes, max)?;
+                }
+            }
+            ValueKind::Map => {
+                for key in value.try_iter()? {
+                    self.walk_below(&key, bytes, max)?;
+                    self.walk_below(&value.get_item(&key)?, bytes, max)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Before all of a value is looked at.
+    pub(super) fn looked(&self, value: &Value) -> Result<(), Error> {
+        self.walk(value, usize::MAX).map(drop)
+    }
+
+    /// Before a value becomes text that is `times` as long at most.
+    pub(super) fn text(&self, value: &Value, times: usize) -> Result<(), Error> {
+        let left = self.made.load(Ordering::Relaxed) / times.max(1);
+        let bytes = match value.as_str() {
+            Some(text) => text.len(),
+            None => self.walk(value, left)?,
+        };
+        self.make(bytes.saturating_mul(times))
+    }
+
+    /// How many items a value has: characters of a string, keys of a map. They are counted one by one, since lists that
+    /// are made of others while they are read know it no better.
+    pub(super) fn count(&self, value: &Value) -> Result<usize, Error> {
+        match value.kind() {
+            ValueKind::String => {
+                let text = value.as_str().unwrap_or_default();
+                self.read(text)?;
+                Ok(text.chars().count())
+            }
+            ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
+                let mut count = 0;
+                for _ in value.try_iter()? {
+                    self.look(1)?;
+                    count += 1;
+                }
+                Ok(count)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Before a list is made with an entry for each item of a value; answers how many.
+    pub(super) fn entries(&self, value: &Value) -> Result<usize, Error> {
+        let count = self.count(value)?;
+        self.make(count.saturating_mul(ENTRY_BYTES))?;
+        Ok(count)
+    }
+
+    /// Before a part of a value is copied: bytes of a string, entries of a list.
+    pub(super) fn copied(&self, value: &Value) -> Result<(), Error> {
+        match value.as_str() {
+            Some(text) => self.make(text.len()),
+            None => self.entries(value).map(drop),
+        }
+    }
+}

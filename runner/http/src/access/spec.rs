@@ -1,0 +1,142 @@
+//! A token as it is asked for: by `POST /v1/tokens`, and by `heddle token create` against the database. Both read it
+//! here, so that neither lets in what the other refuses.
+
+use heddle_domain::dispatch::bare_uid;
+use heddle_domain::{Faults, Name, Time, spec};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Role;
+use crate::moment::parse_moment;
+
+/// How many queues or users a token may be bound to.
+const BOUND_TO_MAX: usize = 1_000;
+
+/// A token that may be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenSpec {
+    /// What it is for.
+    pub name: Name,
+    /// What it may do.
+    pub role: Role,
+    /// A worker's queues; all when empty.
+    pub queues: Vec<String>,
+    /// A worker's users; all when empty.
+    pub uids: Vec<String>,
+    /// Until when it is in force; in the future.
+    pub expires_at: Option<Time>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    name: String,
+    role: Role,
+    #[serde(default)]
+    queues: Option<Vec<String>>,
+    #[serde(default)]
+    uids: Option<Vec<String>>,
+    expires_at: Option<String>,
+}
+
+impl TokenSpec {
+    /// Reads `{name, role, queues?, uids?, expires_at?}`; says what is wrong with it at `now`.
+    pub fn read(value: &Value, now: Time) -> Result<Self, Faults> {
+        let given: Given = spec::read(value)?;
+        let (given_queues, uids) = (given.queues.unwrap_or_default(), given.uids.unwrap_or_default());
+        let mut faults = Faults::default();
+        let name = Name::new(&given.name);
+        if let Err(error) = &name {
+            faults.add("/name", error.to_string());
+        }
+        for (field, values) in [("queues", &given_queues), ("uids", &uids)] {
+            if values.len() > BOUND_TO_MAX {
+                faults.add(format!("/{field}"), format!("at most {BOUND_TO_MAX} may be named"));
+            }
+            if !values.is_empty() && given.role != Role::Worker {
+                faults.add(format!("/{field}"), "only the role `worker` is bound to queues or uids");
+            }
+        }
+        let mut queues = Vec::with_capacity(given_queues.len().min(BOUND_TO_MAX));
+        for (index, queue) in given_queues.iter().take(BOUND_TO_MAX).enumerate() {
+            match Name::new(queue) {
+                Ok(queue) => queues.push(queue.to_string()),
+                Err(error) => faults.add(format!("/queues/{index}"), error.to_string()),
+            }
+        }
+        for (index, uid) in uids.iter().take(BOUND_TO_MAX).enumerate() {
+            if let Err(detail) = bare_uid(uid) {
+                faults.add(format!("/uids/{index}"), detail);
+            }
+        }
+        let expires_at = match given.expires_at.as_deref().map(parse_moment) {
+            Some(Err(error)) => {
+                faults.add("/expires_at", error);
+                None
+            }
+            Some(Ok(at)) if at <= now => {
+                faults.add("/expires_at", "that is past");
+                None
+            }
+            Some(Ok(at)) => Some(at),
+            None => None,
+        };
+        match name {
+            Ok(name) if faults.is_empty() => Ok(Self {
+                name,
+                role: given.role,
+                queues,
+                uids,
+                expires_at,
+            }),
+            _ => Err(faults),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tokens_are_checked() {
+        let now = Time::from_timestamp(1_800_000_000, 0).unwrap();
+        let check = |value: Value, pointers: &[&str]| {
+            let found: Vec<String> = match TokenSpec::read(&value, now) {
+                Ok(_) => Vec::new(),
+                Err(faults) => faults.0.into_iter().map(|fault| fault.pointer).collect(),
+            };
+            assert_eq!(found, pointers, "{value}");
+        };
+        check(
+            json!({"name": "a", "role": "worker", "queues": ["q"], "uids": ["u", "uid_v"]}),
+            &[],
+        );
+        check(
+            json!({"name": "a", "role": "admin", "queues": null, "expires_at": null}),
+            &[],
+        );
+        check(json!({"role": "admin"}), &["/name"]);
+        check(json!({"name": "a"}), &["/role"]);
+        check(
+            json!({"name": "", "role": "viewer", "uids": ["u"]}),
+            &["/name", "/uids"],
+        );
+        check(
+            json!({"name": "a", "role": "worker", "queues": ["q", "a b"], "uids": ["", "u\n", "x".repeat(251)]}),
+            &["/queues/1", "/uids/0", "/uids/1", "/uids/2"],
+        );
+        check(
+            json!({"name": "a", "role": "admin", "expires_at": "2020-01-01T00:00:00Z"}),
+            &["/expires_at"],
+        );
+        check(
+            json!({"name": "a", "role": "admin", "expires_at": "soon"}),
+            &["/expires_at"],
+        );
+        check(json!({"name": "a", "role": "admin", "scope": 1}), &["/scope"]);
+        check(json!([]), &[""]);
+    }
+}
