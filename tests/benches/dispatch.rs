@@ -381,7 +381,9 @@ async fn queue(bench: &Bench) {
     let mut connection = bench.connection().await;
     for queue in ["q", "bare"] {
         let one = json!({"tasks": {"t": {"queue": queue, "params": {"n": 1}}}});
-        connection.made("PUT", &format!("/v1/groups/pulled-{queue}"), &one).await;
+        connection
+            .made("PUT", &format!("/v1/groups/pulled-{queue}"), &one)
+            .await;
     }
     let map = json!({"tasks": {"t": {"queue": "m", "shards": ITEMS}}});
     connection.made("PUT", "/v1/groups/pulled-map", &map).await;
@@ -426,7 +428,12 @@ async fn drain(bench: &Bench, queue: &'static str, loops: usize, what: &str, lim
     }
     let took = began.elapsed().as_secs_f64();
     assert_eq!(done, waiting, "what was claimed and completed");
-    row(what, format!("{:.0}/s", done as f64 / took), ">= 10,000/s", limit.to_owned());
+    row(
+        what,
+        format!("{:.0}/s", done as f64 / took),
+        ">= 10,000/s",
+        limit.to_owned(),
+    );
 }
 
 /// The limit: the same two statements for as many task runs, each connection waiting for its answer, and nothing else.

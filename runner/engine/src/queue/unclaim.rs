@@ -21,11 +21,7 @@ use crate::{EngineError, Inner};
 
 impl Inner {
     /// Takes claims back that were made a moment ago, in one transaction.
-    pub(super) async fn unclaim(
-        self: &Arc<Self>,
-        queue: &str,
-        claimed: Vec<QueueClaimed>,
-    ) -> Result<(), EngineError> {
+    pub(super) async fn unclaim(self: &Arc<Self>, queue: &str, claimed: Vec<QueueClaimed>) -> Result<(), EngineError> {
         let (now, lease) = (self.now(), self.lease());
         self.load_runs(claimed.iter().map(|claimed| claimed.claim.run)).await?;
         let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
