@@ -66,12 +66,18 @@ stocked AS (
                SELECT coalesce(o.stock, 2147483647) FROM heddle.offers o WHERE o.id = excluded.offer_id) - c.taken))
     RETURNING offer_id, occurrence, granted
 ),
--- First come, first served. Joined with the occurrences, not with itself: these are few, holds may be many.
+-- First come, first served. What is granted is laid beside the holds and not joined with them: a batch may be for as
+-- many occurrences as holds, and a join of the two would go through all of the one for each of the other.
 served AS MATERIALIZED (
-    SELECT r.*, r.verdict = 0 AND r.nth <= s.granted AS given
-      FROM (SELECT j.*, row_number() OVER (PARTITION BY offer_id, occurrence, verdict ORDER BY place) AS nth
-              FROM judged j) r
-      LEFT JOIN stocked s ON s.offer_id = r.offer_id AND s.occurrence = r.occurrence
+    SELECT r.*, r.verdict = 0 AND r.nth <= r.granted AS given
+      FROM (SELECT b.*, max(b.grants) OVER (PARTITION BY b.offer_id, b.occurrence) AS granted,
+                   row_number() OVER (PARTITION BY b.offer_id, b.occurrence, b.verdict ORDER BY b.place) AS nth
+              FROM (SELECT id, uid, name, audience, offer_id, occurrence, assigned_at, place, verdict,
+                           NULL::integer AS grants
+                      FROM judged
+                     UNION ALL
+                    SELECT NULL, NULL, NULL, NULL, offer_id, occurrence, NULL, NULL, NULL, granted FROM stocked) AS b) AS r
+     WHERE r.id IS NOT NULL
 ),
 told AS (
     INSERT INTO heddle.events (kind, at, data)

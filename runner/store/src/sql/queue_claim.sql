@@ -5,8 +5,9 @@
 -- $4 and $5 are as many ids and leases as rows may be claimed. A lease and a timeout begin by the database's clock. A
 -- queue with a rate limit is claimed from only by who has locked its row ($8); to others it looks empty.
 --
--- $9 bounds the bytes of params that are claimed, but for the first row: what comes after stays where it is, is locked
--- until the commit, and `cut` says so. Where a row does not carry its params, those of its run count.
+-- $9 bounds the bytes of params and contexts (512 each, about) that are claimed, but for the first row: what comes after
+-- stays where it is, is locked until the commit, and `cut` says so. Where a row does not carry its params, those of its
+-- run count.
 WITH picked AS MATERIALIZED (
     SELECT f.* FROM heddle.queue_front($1, $2, $3) AS f
      WHERE NOT EXISTS (SELECT FROM heddle.queues q
@@ -15,8 +16,9 @@ WITH picked AS MATERIALIZED (
 weighed AS MATERIALIZED (
     SELECT w.place, w.nth > 1 AND w.bytes > $9::bigint AS cut
       FROM (SELECT p.place, row_number() OVER front AS nth,
-                   sum(coalesce(p.bytes, (SELECT octet_length(l.params) + coalesce(octet_length(l.task_params), 0)
-                                            FROM heddle.runs_live l WHERE l.id = p.run LIMIT 1), 0)) OVER front AS bytes
+                   sum(512 + coalesce(p.bytes, (SELECT octet_length(l.params) + coalesce(octet_length(l.task_params), 0)
+                                                  FROM heddle.runs_live l WHERE l.id = p.run LIMIT 1), 0))
+                       OVER front AS bytes
               FROM picked p
             WINDOW front AS (ORDER BY p.priority DESC, p.turn, p.run, p.task, p.item ROWS UNBOUNDED PRECEDING)) AS w
 ),
