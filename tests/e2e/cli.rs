@@ -243,6 +243,15 @@ async fn things_with_names() {
     let file = world.directory().join("hello.wasm");
     let told = json_of(&node, &["script", "download", "hello@1", &file.to_string_lossy()]);
     assert_eq!(told["bytes"], std::fs::metadata(&file).unwrap().len());
+    let sources = world.directory().join("sources");
+    let told = json_of(
+        &node,
+        &["script", "new", "fresh", "--lang", "c", &sources.to_string_lossy()],
+    );
+    assert!(
+        told["files"].as_array().is_some_and(|files| files.len() > 1),
+        "{told:#}"
+    );
     let spec = json!({"history": true, "tasks": {"t": {"script": "hello"}}});
     node.put_group("g", spec).await;
     let day = [

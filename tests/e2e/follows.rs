@@ -224,9 +224,8 @@ async fn groups_without_schedules_are_held_up_by_nobody_that_left_an_instant_out
     assert_eq!(runs(&node, "down").await.len(), 1);
 
     // `slow` leaves out what comes while its first run goes on; `between` follows it, `quick` does not.
-    let now: DateTime<Utc> = world.sql().await.query_one("SELECT now()", &[]).await.unwrap().get(0);
-    let window = json!({"s": {"every": "1s", "ends_at": now + chrono::TimeDelta::seconds(5)}});
-    let slow = json!({"schedules": window, "overlap": "skip", "tasks": {"t": sleeps(3_600.0)}});
+    let often = json!({"s": {"every": "1s"}});
+    let slow = json!({"schedules": often, "overlap": "skip", "tasks": {"t": sleeps(3_600.0)}});
     node.put_group("slow", slow).await;
     node.put_group("between", follows(json!(["slow"]))).await;
     node.put_group("quick", hello()).await;
@@ -237,9 +236,21 @@ async fn groups_without_schedules_are_held_up_by_nobody_that_left_an_instant_out
         runs.into_iter().find(|run| run["state"] == "cancelled")
     })
     .await;
-    node.run("quick", json!({"logical_time": left_out["logical_time"]}))
-        .await;
-    for group in ["near", "far"] {
+    // `held` has a run for it, whoever left it out, and so `last` waits for that.
+    let held = json!({"depends_on": ["slow", "quick"]});
+    node.put_group("held", with(one(sleeps(3_600.0)), held)).await;
+    node.put_group("other", hello()).await;
+    node.put_group("last", follows(json!(["held", "other"]))).await;
+    let at = json!({"logical_time": left_out["logical_time"]});
+    node.run("other", at.clone()).await;
+    node.run("quick", at).await;
+    let held = eventually("a run", async || runs(&node, "held").await.pop()).await;
+    settled(&world).await;
+    assert_eq!(runs(&node, "last").await, [] as [Value; 0]);
+    let path = format!("/v1/runs/{}/state", held["id"].as_str().unwrap());
+    let will_do = json!({"state": "succeeded", "reason": "it will do"});
+    node.put(&path, will_do).await.expect_status(200);
+    for group in ["near", "far", "last"] {
         let run = eventually("a run", async || runs(&node, group).await.pop()).await;
         assert_eq!(run["logical_time"], left_out["logical_time"], "{group}");
     }
@@ -249,8 +260,8 @@ async fn groups_without_schedules_are_held_up_by_nobody_that_left_an_instant_out
     let now: DateTime<Utc> = world.sql().await.query_one("SELECT now()", &[]).await.unwrap().get(0);
     let later = now + chrono::TimeDelta::seconds(4);
     node.run("quick", json!({"logical_time": later})).await;
-    let window = json!({"l": {"once": {"at": later}}});
-    let slow = json!({"schedules": window, "overlap": "skip", "tasks": {"t": sleeps(3_600.0)}});
+    let once = json!({"s": {"once": {"at": later}}});
+    let slow = json!({"schedules": once, "overlap": "skip", "tasks": {"t": sleeps(3_600.0)}});
     node.put_group("slow", slow).await;
     for group in ["near", "far"] {
         eventually("a run for what is left out later", async || {

@@ -4,8 +4,8 @@
 //! # What a waiting run needs of an upstream group
 //!
 //! The *instants* of a group are those of its schedules, and those for which it has runs. A group without schedules
-//! that follows others has the instants that are common to those; one that follows nobody, the logical times of its
-//! runs.
+//! that follows others has the instants that are common to those, but for what some of them leave out; one that
+//! follows nobody, the logical times of its runs.
 //!
 //! * `latest`: the last instant at or before the run's logical time. As long as the upstream's scheduler has not
 //!   passed that time, that is what its schedules say; afterwards it is the last instant that came to a run (what a
@@ -444,23 +444,35 @@ async fn latest(
             .map(|(instant, _)| instant)
             .max(made));
     }
-    let mut common: Option<Time> = None;
+    let mut latests = Vec::with_capacity(above.len());
     for link in above {
         match Box::pin(latest(completion, family, link.upstream_id, at, depth + 1)).await? {
-            Some(instant) => common = Some(common.map_or(instant, |common| common.min(instant))),
+            Some(instant) => latests.push((link.upstream_id, instant)),
             None => return Ok(made),
+        }
+    }
+    // The newest, unless it lacks somebody who did not leave it out.
+    let newest = latests.iter().map(|entry| entry.1).max();
+    let mut common = newest;
+    for &(upstream, instant) in &latests {
+        if let Some(newest) = newest.filter(|newest| *newest > instant)
+            && !excused(completion, family, upstream, newest, newest, depth + 1)
+                .await?
+                .covers(newest)
+        {
+            common = latests.iter().map(|entry| entry.1).min();
+            break;
         }
     }
     let Some(common) = common.filter(|common| made.is_none_or(|made| *common > made)) else {
         return Ok(made);
     };
     let pairs: Vec<(i64, Time)> = above.iter().map(|link| (link.upstream_id, common)).collect();
-    let succeeded = completion.succeeded_at(&pairs).await?;
-    // All have succeeded and there is no run: it was called for before this group followed them, or never.
-    Ok(if succeeded.len() == pairs.len() {
-        made
-    } else {
-        Some(common)
+    let succeeded = completion.succeeded_at(&pairs).await?.into_iter().collect();
+    // It is called for and there is no run: that was before this group followed them, or never.
+    Ok(match call(completion, family, above, &succeeded, common).await? {
+        Call::Waits => Some(common),
+        Call::Starts | Call::LeftOut => made,
     })
 }
 
@@ -495,19 +507,20 @@ async fn latest_lack(
 struct Excused {
     disabled: Vec<(Time, Option<Time>)>,
     skipped: BTreeSet<Time>,
+    /// Of a group without schedules, those that it follows: what all of them leave out comes to no run here either.
+    above: Vec<Excused>,
 }
 
 impl Excused {
     fn covers(&self, at: Time) -> bool {
+        let within = |(since, until): &(Time, Option<Time>)| *since <= at && until.is_none_or(|until| at <= until);
         self.skipped.contains(&at)
-            || self
-                .disabled
-                .iter()
-                .any(|(since, until)| *since <= at && until.is_none_or(|until| at <= until))
+            || self.disabled.iter().any(within)
+            || (!self.above.is_empty() && self.above.iter().all(|above| above.covers(at)))
     }
 }
 
-/// Where a group, or one whose instants it shares, was disabled or left something out.
+/// Where a group, or all that give it its instants, was disabled or left something out.
 async fn excused(
     completion: &mut Completion,
     family: &Family,
@@ -524,12 +537,12 @@ async fn excused(
             .skipped
             .into_iter()
             .collect(),
+        above: Vec::new(),
     };
     if family.revision(group)?.schedules.is_empty() && depth < DEPTH_MAX {
         for link in family.above(group) {
             let more = Box::pin(self::excused(completion, family, link.upstream_id, from, to, depth + 1)).await?;
-            excused.disabled.extend(more.disabled);
-            excused.skipped.extend(more.skipped);
+            excused.above.push(more);
         }
     }
     Ok(excused)

@@ -5,11 +5,11 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::done;
 use crate::exit::usage;
-use crate::output;
+use crate::output::Format;
 
 /// `heddle script build`
 #[derive(Args, Debug)]
@@ -31,10 +31,12 @@ enum Language {
     C,
 }
 
-pub(crate) fn run(options: &Build) -> Result<ExitCode> {
+pub(crate) fn run(options: &Build, format: Format) -> Result<ExitCode> {
     let wasm = build(&options.dir, options.to.as_deref())?;
     let bytes = wasm.metadata().map(|found| found.len()).unwrap_or(0);
-    output::print(&format!("built {} ({bytes} bytes)", wasm.display()))?;
+    format.print(&json!({"file": wasm, "bytes": bytes}), |_| {
+        format!("built {} ({bytes} bytes)", wasm.display())
+    })?;
     done()
 }
 
@@ -245,7 +247,8 @@ fn write_wit(dir: &Path) -> Result<PathBuf> {
 /// Runs a tool with our own output; if it is not there, says what to install.
 fn check(command: &mut Command, needed: &str) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
-    match command.status() {
+    // Standard output is for the answer.
+    match command.stdout(std::io::stderr()).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => bail!("{program} failed ({status}); its messages are above. Needed: {needed}"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

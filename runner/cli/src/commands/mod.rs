@@ -32,7 +32,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     match command {
         Command::Dev(dev) => return serve::dev(dev),
         Command::Serve(options) => return serve::serve(options),
-        Command::Migrate(migrate) => return serve::migrate(migrate),
+        Command::Migrate(migrate) => return serve::migrate(migrate, connection.output),
         Command::CompileWasm => return Ok(heddle_sandbox::compile_child_main()),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut std::io::stdout());
@@ -42,8 +42,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             return wait_for(token::create_in_database(create, connection.output));
         }
         Command::Token(token::TokenCommand::Sign(sign)) => return token::sign(&sign, connection.output),
-        Command::Script(script::ScriptCommand::New(new)) => return script::write_new(&new),
-        Command::Script(script::ScriptCommand::Build(build)) => return build::run(&build),
+        Command::Script(script::ScriptCommand::New(new)) => return script::write_new(&new, connection.output),
+        Command::Script(script::ScriptCommand::Build(build)) => return build::run(&build, connection.output),
         _ => {}
     }
     let session = Session::open(&connection)?;

@@ -12,7 +12,7 @@ use super::run::Params;
 use super::{build, done, local};
 use crate::document;
 use crate::exit::{NO, usage};
-use crate::output::{self, Rows, cell, items};
+use crate::output::{self, Format, Rows, cell, items};
 use crate::session::Session;
 
 /// What can be done with scripts.
@@ -97,7 +97,7 @@ pub struct Invoke {
 }
 
 /// Writes a template's files. Nothing that exists is overwritten.
-pub(crate) fn write_new(new: &New) -> Result<ExitCode> {
+pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
     let name: heddle_domain::Name = new
         .name
         .parse()
@@ -134,12 +134,17 @@ pub(crate) fn write_new(new: &New) -> Result<ExitCode> {
             std::fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
         }
         std::fs::write(path, contents).with_context(|| format!("cannot write {}", path.display()))?;
-        output::print(&format!("wrote {}", path.display()))?;
     }
-    output::print(&format!(
-        "next: heddle script build {0} && heddle script push {name} {0}",
-        dir.display()
-    ))?;
+    let written: Vec<&PathBuf> = files.iter().map(|(path, _)| path).collect();
+    let told = json!({"name": name, "lang": new.lang, "dir": dir, "files": written});
+    format.print(&told, |_| {
+        let mut lines: Vec<String> = written.iter().map(|path| format!("wrote {}", path.display())).collect();
+        lines.push(format!(
+            "next: heddle script build {0} && heddle script push {name} {0}",
+            dir.display()
+        ));
+        lines.join("\n")
+    })?;
     done()
 }
 
@@ -163,8 +168,8 @@ fn crate_name(name: &str) -> String {
 
 pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<ExitCode> {
     match command {
-        ScriptCommand::New(new) => write_new(&new),
-        ScriptCommand::Build(build) => build::run(&build),
+        ScriptCommand::New(new) => write_new(&new, session.output),
+        ScriptCommand::Build(build) => build::run(&build, session.output),
         ScriptCommand::Push(push) => self::push(session, &push).await,
         ScriptCommand::List => {
             let columns = [
@@ -350,7 +355,7 @@ mod tests {
                 dir: Some(dir.path().join(lang)),
                 sdk: None,
             };
-            write_new(&new).unwrap();
+            write_new(&new, Format::Table).unwrap();
             let written = std::fs::read_dir(dir.path().join(lang))
                 .unwrap()
                 .flatten()
@@ -363,7 +368,7 @@ mod tests {
                     file.path()
                 );
             }
-            assert!(write_new(&new).is_err());
+            assert!(write_new(&new, Format::Table).is_err());
         }
     }
 }

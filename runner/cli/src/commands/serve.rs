@@ -4,6 +4,7 @@ use std::future::Future;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -14,6 +15,7 @@ use crate::arguments::{Dev, Migrate, Serve};
 use crate::config::{self, NodeOptions};
 use crate::exit::usage;
 use crate::node::{self, NodeConfig};
+use crate::output::Format;
 use crate::postgres::{EmbeddedPostgres, Options};
 use crate::{logging, output};
 
@@ -85,11 +87,11 @@ pub(crate) fn serve(serve: Serve) -> Result<ExitCode> {
     })
 }
 
-pub(crate) fn migrate(migrate: Migrate) -> Result<ExitCode> {
+pub(crate) fn migrate(migrate: Migrate, format: Format) -> Result<ExitCode> {
     logging::start(None, Some("warn"))?;
     wait_for(async move {
         node::migrate(&migrate.database_url).await?;
-        output::print("the schema is up to date")?;
+        format.print(&json!({"migrated": true}), |_| "the schema is up to date".to_owned())?;
         done()
     })
 }

@@ -129,7 +129,7 @@ fn is_hot(request: &Request, filter: &RunFilter) -> Result<bool, Problem> {
 async fn list(request: Request) -> Outcome {
     let mut filter = filter(&request)?;
     filter.hot = is_hot(&request, &filter)?;
-    let cursor = request.cursor().map(str::to_owned);
+    let cursor = request.cursor_as::<Uuid>()?.map(|cursor| cursor.to_string());
     ok(&request.app.engine.runs(filter, cursor, request.limit()?).await?)
 }
 
