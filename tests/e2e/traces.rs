@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use heddle_tests::{Answer, Receiver, Sink, World, eventually, id, run_program};
+use heddle_tests::{Answer, Receiver, Sink, World, eventually, id, run_program, task};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use opentelemetry_proto::tonic::trace::v1::{Span, status::StatusCode};
@@ -121,6 +121,102 @@ async fn a_run_is_a_trace() {
     for span in &all {
         let status = span.status.as_ref().expect("a status");
         assert_eq!(status.code, StatusCode::Error as i32, "{span:#?}");
+    }
+}
+
+/// What a cancel interrupts has its span as well: of a run of one task, and of one of several.
+#[tokio::test]
+async fn what_is_cancelled_is_traced() {
+    let world = World::new().await;
+    let collector = Receiver::start(Answer::Status(200)).await;
+    let node = world
+        .options()
+        .env("HEDDLE_OTLP_ENDPOINT", &collector.url)
+        .start()
+        .await;
+    node.put_group("sole", one(crate::sleeps(600.0))).await;
+    let several = json!({"tasks": {"t": crate::sleeps(600.0), "u": {"queue": "nobody", "depends_on": ["t"]}}});
+    node.put_group("several", several).await;
+    for group in ["sole", "several"] {
+        let run = node.start(group, json!({})).await;
+        eventually("the attempt", async || {
+            let found = node.get(&format!("/v1/runs/{run}")).await.body;
+            (task(&found, "t")["state"] == "running").then_some(())
+        })
+        .await;
+        node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+            .await
+            .expect_status(200);
+        let all = spans_of(&collector, &run, 2).await;
+        assert_eq!(all.len(), 2, "{all:#?}");
+        let root = all.iter().find(|span| span.name == group).expect("the run's");
+        let attempt = all.iter().find(|span| span.name == "t").expect("the attempt's");
+        assert_eq!(attempt.parent_span_id, root.span_id);
+        let told = attributes(attempt);
+        assert_eq!(told["heddle.state"], "cancelled", "{told:#?}");
+        assert_eq!(told["heddle.node"], node.node_id());
+        assert_eq!(attributes(root)["heddle.state"], "cancelled");
+        assert!(attempt.end_time_unix_nano >= attempt.start_time_unix_nano);
+    }
+}
+
+/// A batch of scheduled messages is a trace with the batch's id.
+#[tokio::test]
+async fn batches_of_messages_are_traced() {
+    let world = World::new().await;
+    let collector = Receiver::start(Answer::Status(200)).await;
+    let node = world
+        .options()
+        .env("HEDDLE_OTLP_ENDPOINT", &collector.url)
+        .start()
+        .await;
+    node.put(
+        "/v1/topics/post",
+        json!({"script": "postbox", "granularity": "instant"}),
+    )
+    .await
+    .expect_status(201);
+    let message = |sender: u64, payload: serde_json::Value| json!({"sender": sender, "receiver": 1, "due": "2026-01-01T00:00:00Z", "payload": payload});
+    node.post(
+        "/v1/topics/post/messages",
+        json!([
+            message(1, json!({})),
+            message(2, json!({})),
+            message(3, json!({"do": "fatal"}))
+        ]),
+    )
+    .await
+    .expect_status(200);
+    let told = eventually("spans of all messages", async || {
+        let told: Vec<(Span, BTreeMap<String, String>)> = spans(&collector)
+            .into_iter()
+            .filter(|span| span.name == "post")
+            .map(|span| (span.clone(), attributes(&span)))
+            .collect();
+        let count: u64 = told
+            .iter()
+            .flat_map(|(_, told)| [&told["heddle.messages.sent"], &told["heddle.messages.failed"]])
+            .map(|count| count.parse::<u64>().expect("a number"))
+            .sum();
+        (count >= 3).then_some(told)
+    })
+    .await;
+    let sum = |name: &str| {
+        told.iter()
+            .map(|(_, told)| told[name].parse::<u64>().expect("a number"))
+            .sum::<u64>()
+    };
+    assert_eq!(
+        (sum("heddle.messages.sent"), sum("heddle.messages.failed")),
+        (2, 1),
+        "{told:#?}"
+    );
+    for (span, told) in &told {
+        assert_eq!(hex(&span.trace_id), told["heddle.batch"].replace('-', ""));
+        assert_eq!(told["heddle.topic"], "post");
+        let failed = told["heddle.messages.failed"] != "0";
+        let code = span.status.as_ref().map_or(0, |status| status.code);
+        assert_eq!(code == StatusCode::Error as i32, failed, "{span:#?}");
     }
 }
 

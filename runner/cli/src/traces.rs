@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::{AttemptState, RunState};
-use heddle_engine::trace::{self, AttemptSpan, RunSpan, Span, Tracer};
+use heddle_engine::trace::{self, AttemptSpan, BatchSpan, RunSpan, Span, Tracer};
 use heddle_http::{Answered, RequestTracer};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -394,6 +394,31 @@ impl Traces {
         }
     }
 
+    fn batch(&self, batch: BatchSpan) -> SpanData {
+        let mut attributes = vec![
+            KeyValue::new("heddle.batch", batch.batch.to_string()),
+            KeyValue::new("heddle.topic", batch.topic.clone()),
+            KeyValue::new("heddle.messages.sent", number(batch.sent)),
+            KeyValue::new("heddle.messages.failed", number(batch.failed)),
+            KeyValue::new("heddle.node", batch.node.to_string()),
+        ];
+        if batch.error.is_some() {
+            attributes.push(KeyValue::new("error.type", "failed"));
+        }
+        SpanData {
+            span_kind: SpanKind::Consumer,
+            status: batch.error.map_or(Status::Unset, Status::error),
+            attributes,
+            ..self.span(
+                batch.batch.0.as_u128(),
+                trace::run_span_id(batch.batch),
+                None,
+                batch.topic,
+                (batch.started_at, batch.finished_at),
+            )
+        }
+    }
+
     /// Prometheus text.
     pub(crate) fn metrics(&self) -> String {
         format!(
@@ -418,6 +443,7 @@ impl Tracer for Traces {
         self.put(match span {
             Span::Run(run) => self.run(run),
             Span::Attempt(attempt) => self.attempt(attempt),
+            Span::Batch(batch) => self.batch(batch),
         });
     }
 }
@@ -449,6 +475,10 @@ fn parse_parent(text: &str) -> Option<Parent> {
         span: span.to_be_bytes(),
         sampled: u8::from_str_radix(flags, 16).ok()? & 1 == 1,
     })
+}
+
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -269,6 +269,13 @@ impl Inner {
         }
         after.inbox |= written.parents_told;
         after.followed |= written.followed;
+        if self.tracer.get().is_some() {
+            for stopped in &written.interrupted {
+                let context = self.contexts.get(&stopped.run);
+                let span = context.and_then(|context| self.interrupted_span(&context, stopped));
+                after.spans.extend(span);
+            }
+        }
         after.interrupted.extend(written.interrupted);
         Ok(())
     }

@@ -16,7 +16,8 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Trigger};
-use heddle_store::live::AttemptRow;
+use heddle_store::live::{AttemptRow, Interrupted};
+use heddle_store::message::Finish;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -43,6 +44,8 @@ pub enum Span {
     Run(RunSpan),
     /// An attempt, below its run.
     Attempt(AttemptSpan),
+    /// A batch of scheduled messages that a script was given: a trace of its own.
+    Batch(BatchSpan),
 }
 
 /// A run that has ended.
@@ -93,7 +96,27 @@ pub struct AttemptSpan {
     pub cpu_micros: Option<i64>,
 }
 
-/// The id of a run's span.
+/// A batch of scheduled messages whose outcomes are recorded.
+#[derive(Clone, Debug)]
+pub struct BatchSpan {
+    /// Which, as its script knows it; also the id of the trace.
+    pub batch: RunId,
+    /// Of which topic.
+    pub topic: String,
+    /// How many of its messages were sent.
+    pub sent: u64,
+    /// How many failed, and the beginning of the first one's error.
+    pub failed: u64,
+    pub error: Option<String>,
+    /// When it was claimed.
+    pub started_at: Time,
+    /// When its outcomes were recorded.
+    pub finished_at: Time,
+    /// Where it was worked on.
+    pub node: Uuid,
+}
+
+/// The id of a run's span, and of a batch's.
 pub fn run_span_id(run: RunId) -> SpanBytes {
     digest(&Sha256::new_with_prefix(run.0.as_bytes()))
 }
@@ -146,6 +169,41 @@ impl Inner {
             memory_bytes: row.memory_bytes,
             cpu_micros: row.cpu_micros,
         }))
+    }
+
+    /// The span of an attempt that a cancel interrupted, if anybody wants it.
+    pub(crate) fn interrupted_span(&self, context: &RunContext, stopped: &Interrupted) -> Option<Span> {
+        self.tracer_of(stopped.run)?;
+        let task = context.revision.plan.task(stopped.at.key.task)?;
+        Some(Span::Attempt(AttemptSpan {
+            run: stopped.run,
+            at: stopped.at,
+            group: context.revision.group_name.clone(),
+            task: task.name.as_str().to_owned(),
+            state: AttemptState::Cancelled,
+            error: None,
+            started_at: stopped.started_at,
+            finished_at: stopped.finished_at,
+            node: stopped.node,
+            memory_bytes: None,
+            cpu_micros: None,
+        }))
+    }
+
+    /// Tells of a batch of messages, if anybody wants to hear of it.
+    pub(crate) fn trace_batch(&self, topic: &str, finish: &Finish, started_at: Time) {
+        let batch = RunId(finish.batch);
+        let Some(tracer) = self.tracer_of(batch) else { return };
+        tracer.ended(Span::Batch(BatchSpan {
+            batch,
+            topic: topic.to_owned(),
+            sent: finish.sent.iter().map(|entry| entry.1.unsigned_abs()).sum(),
+            failed: finish.failed.len() as u64,
+            error: finish.failed.first().map(|failed| beginning(&failed.error)),
+            started_at,
+            finished_at: self.now().max(started_at),
+            node: self.config.node,
+        }));
     }
 
     /// A run's span, if anybody wants it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::Time;
 use heddle_domain::id::uuid_v7;
 use heddle_domain::retry::{self, RetryState};
 use heddle_domain::state::{ErrorKind, Trigger};
@@ -84,6 +85,8 @@ impl Drop for Holding<'_> {
 /// Outcomes that are not recorded yet.
 struct Pending<'a> {
     finish: Finish,
+    /// When the batch was claimed.
+    began: Time,
     /// If its effects may be refused: the batch, to say of it that it failed.
     batch: Option<MessageBatch>,
     /// Until they are, no other lane of the topic sends here.
@@ -172,7 +175,7 @@ impl Lane {
                             finish = Some(pending);
                             continue;
                         }
-                        self.count(&pending.finish, &finished);
+                        self.count(&pending, &finished);
                     }
                     claimed
                 }
@@ -201,6 +204,7 @@ impl Lane {
                         Some(asking) if asking.batch == batch.id => asking,
                         _ => Holding::of(&inner, batch.id),
                     };
+                    let began = inner.now();
                     self.retries_first = batch.tried.is_empty();
                     let lease = wish.map_or(0, |wish| wish.lease);
                     let mut sending = None;
@@ -221,6 +225,7 @@ impl Lane {
                     finish = sent.map(|finish| Pending {
                         batch: (!finish.effects.is_empty()).then_some(batch),
                         finish,
+                        began,
                         sending,
                         _holding: holding,
                     });
@@ -238,8 +243,8 @@ impl Lane {
         }
     }
 
-    fn count(&self, finish: &Finish, finished: &Finished) {
-        let messages = &self.inner.messages;
+    fn count(&self, pending: &Pending<'_>, finished: &Finished) {
+        let (messages, finish) = (&self.inner.messages, &pending.finish);
         if *finished == Finished::Lost {
             tracing::warn!(batch = %finish.batch, topic = self.row.name, "a batch was taken over before it was recorded");
             return;
@@ -248,6 +253,7 @@ impl Lane {
         messages.sent.fetch_add(sent.unsigned_abs(), Ordering::Relaxed);
         messages.failed.fetch_add(finish.failed.len() as u64, Ordering::Relaxed);
         messages.batches.fetch_add(1, Ordering::Relaxed);
+        self.inner.trace_batch(&self.row.name, finish, pending.began);
     }
 
     fn wish(&self) -> BatchWish {

@@ -703,6 +703,9 @@ impl Completion {
                     attempt: row.attempt as u32,
                 },
                 lease: row.lease,
+                started_at: row.started_at,
+                finished_at: row.finished_at,
+                node: row.node,
             })
             .collect())
     }

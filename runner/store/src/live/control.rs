@@ -19,6 +19,11 @@ pub struct Interrupted {
     pub at: AttemptKey,
     /// Who held it.
     pub lease: i64,
+    /// When it began, and when it was stopped.
+    pub started_at: Time,
+    pub finished_at: Time,
+    /// The node that held it, if one did.
+    pub node: Option<Uuid>,
 }
 
 /// A run that is locked for a control.

@@ -23,4 +23,6 @@ recorded AS (
     SELECT s.run, s.task, s.item, s.attempt, 5, s.started_at, greatest($4, s.started_at), l.node
       FROM stopped s LEFT JOIN heddle.leases l ON l.lease = s.lease
 )
-SELECT run, task, item, attempt, lease FROM stopped
+SELECT s.run, s.task, s.item, s.attempt, s.lease, s.started_at, greatest($4, s.started_at) AS "finished_at!",
+       l.node AS "node?"
+  FROM stopped s LEFT JOIN heddle.leases l ON l.lease = s.lease
