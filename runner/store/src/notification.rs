@@ -163,9 +163,10 @@ impl Store {
     /// One that a node is just sending is left to it.
     pub async fn resend(&self, by: By<'_>, id: Uuid) -> Result<Resend, StoreError> {
         let mut tx = self.pool.begin().await?;
+        // Kept from being pruned, no more: whoever records a try has the row of *outgoing* first and this one then.
         let row = sqlx::query!(
-            "SELECT n.channel, n.state, n.payload IS NOT NULL AND position('://' IN n.channel) > 0 AS \"called_back!\"
-               FROM heddle.notifications n WHERE n.id = $1 FOR UPDATE",
+            "SELECT n.channel, n.payload IS NOT NULL AND position('://' IN n.channel) > 0 AS \"called_back!\"
+               FROM heddle.notifications n WHERE n.id = $1 FOR KEY SHARE",
             id
         )
         .fetch_optional(&mut *tx)
@@ -178,20 +179,19 @@ impl Store {
         } else {
             row.channel
         };
-        if row.state != 0 {
-            sqlx::query!(
-                "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}' WHERE id = $1",
-                id
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
         sqlx::query!(
             "INSERT INTO heddle.outgoing (notification, lane, due_at) VALUES ($1, $2, $3)
              ON CONFLICT (notification) DO UPDATE SET due_at = excluded.due_at, digest = false",
             id,
             lane,
             by.at
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}'
+              WHERE id = $1 AND state <> 0",
+            id
         )
         .execute(&mut *tx)
         .await?;
