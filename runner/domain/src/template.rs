@@ -382,3 +382,7 @@ mod tests;
 #[cfg(test)]
 #[path = "template/attack_tests.rs"]
 mod attack_tests;
+
+#[cfg(test)]
+#[path = "template/operator_tests.rs"]
+mod operator_tests;
