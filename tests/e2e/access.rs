@@ -107,6 +107,34 @@ async fn life_of_a_token() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("first"));
 }
 
+/// What the API would not make is not made in the database either.
+#[tokio::test]
+async fn bad_tokens_are_not_made_in_the_database() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let long = "x".repeat(251);
+    for (more, places) in [
+        (&["--name", "a b", "--role", "admin"][..], &["/name"][..]),
+        (&["--name", "", "--role", "admin"], &["/name"]),
+        (&["--name", "a", "--role", "viewer", "--queue", "q"], &["/queues"]),
+        (&["--name", "a", "--role", "worker", "--queue", "q/r"], &["/queues/0"]),
+        (&["--name", "a", "--role", "worker", "--uid", ""], &["/uids/0"]),
+        (&["--name", "a", "--role", "worker", "--uid", &long], &["/uids/0"]),
+        (
+            &["--name", "a", "--role", "admin", "--expires-at", "2020-01-01T00:00:00Z"],
+            &["/expires_at"],
+        ),
+    ] {
+        let arguments = [&["token", "create", "--database-url", world.url()], more].concat();
+        let output = run_program(&arguments, &[]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {said}");
+        assert!(places.iter().all(|place| said.contains(place)), "{more:?}: {said}");
+    }
+    let listed = node.all("/v1/tokens").await;
+    assert_eq!(listed.len(), 1, "the tests' own: {listed:#?}");
+}
+
 /// A revocation is followed by all nodes within 2 s.
 #[tokio::test]
 async fn revocation_reaches_all_nodes() {

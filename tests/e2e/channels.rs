@@ -311,12 +311,16 @@ async fn mail_servers_without_an_end_are_left() {
     let mut servers = Vec::new();
     for (name, manners, tls) in [
         ("babbles", Manners::Babbles, "none"),
+        ("babbles-unencrypted", Manners::Babbles, "starttls"),
         ("babbles-tls", Manners::Babbles, "implicit"),
+        ("rambles-tls", Manners::Rambles, "implicit"),
+        ("hangs-tls", Manners::Hangs, "implicit"),
+        ("babbles-starttls", Manners::BabblesEncrypted, "starttls"),
         ("rambles", Manners::Rambles, "none"),
         ("drips", Manners::Drips, "none"),
         ("hangs", Manners::Hangs, "none"),
     ] {
-        let server = Smtp::start(false).await;
+        let server = Smtp::start(tls == "implicit").await;
         server.behaves(manners);
         // An address of its own: each is told once.
         let to = format!("{name}@example.com");

@@ -263,3 +263,151 @@ async fn description() {
         .unwrap();
     assert!(metrics.contains("heddle_runs_ended_total"), "{metrics}");
 }
+
+/// A query parameter that a route does not have is said, and nothing is done.
+#[tokio::test]
+async fn queries_without_sense_are_refused() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let before = node.get("/v1/retention").await.expect_status(200);
+    let problem = node
+        .put("/v1/retention?dryrun=true", json!({"runs": "1d"}))
+        .await
+        .expect_problem(422, &["/dryrun"]);
+    assert!(problem.to_string().contains("`dry_run`"), "{problem:#}");
+    assert_eq!(
+        node.get("/v1/retention").await.expect_status(200),
+        before,
+        "nothing changed"
+    );
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    node.get("/v1/runs?stat=failed&limt=3&group=g")
+        .await
+        .expect_problem(422, &["/limt", "/stat"]);
+    node.get("/v1/groups/g?x%2Fy=1").await.expect_problem(422, &["/x~1y"]);
+    node.get("/v1/groups?=1").await.expect_problem(422, &["/"]);
+    node.post("/v1/groups/g/runs?wait=1s", json!({}))
+        .await
+        .expect_problem(422, &["/wait"]);
+    node.delete("/v1/groups/g?forced")
+        .await
+        .expect_problem(422, &["/forced"]);
+    assert_eq!(node.all("/v1/runs?group=g").await.len(), 0);
+    // What is told by the table of routes is taken.
+    for path in [
+        "/v1/nodes?limit=1",
+        "/v1/runs?group=g&group=h&state=failed,succeeded&trigger=manual&label=a%3Db&key=k&history=true&limit=1",
+        "/v1/audit?kind=group&name=g&actor=e2e&action=create&from=2020-01-01T00:00:00Z",
+        "/v1/assignments?uid=a&gid=b&state=assigned",
+        "/v1/events?after=&limit=1&kinds=&follow=false",
+    ] {
+        node.get(path).await.expect_status(200);
+    }
+    let polled = node.post("/v1/dispatch/ann/next?wait=10ms", json!({})).await;
+    assert_eq!(polled.status, 204, "{:#}", polled.body);
+    // What is not ours to define is left alone.
+    for path in [
+        "/healthz?x=1",
+        "/readyz?x=1",
+        "/checkstatus?x=1",
+        "/docs?x=1",
+        "/metrics?x=1",
+    ] {
+        node.get(path).await.expect_status(200);
+    }
+    let call = node
+        .post("/task-scheduler/task/disableTask?x=1", json!({"taskId": 1}))
+        .await;
+    assert_eq!(call.expect_status(200)["code"], 404);
+}
+
+/// What takes nothing takes no body but an empty one; what takes JSON takes nothing else.
+#[tokio::test]
+async fn bodies_where_none_is_taken() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let spec = json!({"kind": "webhook", "url": "http://127.0.0.1:9"});
+    node.put("/v1/channels/hook", spec).await.expect_status(201);
+    let path = "/v1/channels/hook/test";
+    let told = node.post(path, json!({})).await.expect_status(200);
+    let resend = format!("/v1/notifications/{}/resend", heddle_tests::id(&told));
+    for path in [path, &resend, "/v1/secrets-key/reseal"] {
+        for body in [None, Some(""), Some(" \n"), Some("{}"), Some("{ }")] {
+            for media_type in [
+                None,
+                Some("application/json"),
+                Some("application/x-www-form-urlencoded"),
+            ] {
+                let mut request = node.request(Method::POST, path);
+                if let Some(media_type) = media_type {
+                    request = request.header("content-type", media_type);
+                }
+                if let Some(body) = body {
+                    request = request.body(body.to_owned());
+                }
+                let reply = node.send(request).await;
+                assert_eq!(reply.status, 200, "{path} {body:?} {media_type:?}: {:#}", reply.body);
+            }
+        }
+        node.post(path, json!({"to": "me"})).await.expect_problem(422, &["/to"]);
+        node.post(path, json!([])).await.expect_problem(422, &[""]);
+        let broken = node.request(Method::POST, path).body("{");
+        node.send(broken).await.expect_problem(400, &[]);
+    }
+    node.put("/v1/topics/post", json!({"queue": "q", "granularity": "instant"}))
+        .await
+        .expect_status(201);
+    let message = json!({"sender": 1, "receiver": 2, "due": "2026-01-01T00:00:00Z"}).to_string();
+    for (media_type, status) in [
+        ("application/json", 200),
+        ("application/x-ndjson", 200),
+        ("text/plain", 200),
+        ("application/octet-stream", 200),
+        ("application/vnd.messages+json", 200),
+        ("application/yaml", 415),
+        ("text/html", 415),
+        ("image/png", 415),
+        ("multipart/form-data; boundary=x", 415),
+    ] {
+        let request = node
+            .request(Method::POST, "/v1/topics/post/messages")
+            .header("content-type", media_type)
+            .body(message.clone());
+        let reply = node.send(request).await;
+        assert_eq!(reply.status, status, "{media_type}: {:#}", reply.body);
+    }
+}
+
+/// What is missing is named by its own place.
+#[tokio::test]
+async fn missing_fields_are_named() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put("/v1/secrets/s", json!({}))
+        .await
+        .expect_problem(422, &["/value"]);
+    node.put("/v1/connections/c", json!({}))
+        .await
+        .expect_problem(422, &["/url"]);
+    node.put("/v1/pools/p", json!({}))
+        .await
+        .expect_problem(422, &["/slots"]);
+    node.post("/v1/tokens", json!({"role": "admin"}))
+        .await
+        .expect_problem(422, &["/name"]);
+    node.post("/v1/tokens", json!({"name": "a"}))
+        .await
+        .expect_problem(422, &["/role"]);
+    node.post("/v1/session", json!({}))
+        .await
+        .expect_problem(422, &["/token"]);
+    node.put("/v1/channels/c", json!({}))
+        .await
+        .expect_problem(422, &["/kind"]);
+    node.put("/v1/channels/c", json!({"kind": "slack"}))
+        .await
+        .expect_problem(422, &["/url"]);
+    node.refused_group("g", one(json!({"http": {}})))
+        .await
+        .expect_problem(422, &["/tasks/t/http/url"]);
+}

@@ -2,6 +2,7 @@
 
 mod access;
 mod access_limits;
+mod access_races;
 mod access_secrets;
 mod access_session;
 mod access_table;
@@ -39,6 +40,7 @@ mod retries;
 mod sandbox;
 mod schedules;
 mod scripts;
+mod senders;
 mod submissions;
 mod traces;
 mod turns;

@@ -2,7 +2,7 @@
 //!
 //! Mail servers and receivers are those of the harness, on loopback: nothing is sent anywhere else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use heddle_tests::{Answer, Node, Receiver, Request, Smtp, World, eventually, id};
@@ -466,31 +466,6 @@ async fn a_node_that_dies_while_it_tells() {
     assert_eq!(all[1].raw, first[0].raw);
 }
 
-/// Two nodes tell each failure once.
-#[tokio::test]
-async fn two_nodes_tell_once() {
-    let world = World::new().await;
-    let nodes = world.nodes(2).await;
-    let receiver = Receiver::start(Answer::Status(200)).await;
-    webhook(&nodes[0], "hook", &receiver.url, json!({"burst": 100000})).await;
-    let rules = json!({"on": ["failed"], "channels": ["hook"]});
-    nodes[0]
-        .put_group("g", with(one(fails()), json!({"notify": rules})))
-        .await;
-    for node in &nodes {
-        let runs: Vec<Value> = (0..50).map(|_| json!({})).collect();
-        node.post("/v1/groups/g/runs/batch", json!({"runs": runs})).await;
-    }
-    let told = settled(&nodes[0], "group=g", 100).await;
-    assert_eq!(told.len(), 100);
-    let runs: BTreeSet<String> = receiver
-        .requests()
-        .iter()
-        .map(|request| request.body["data"]["run"].as_str().unwrap().to_owned())
-        .collect();
-    assert_eq!((runs.len(), receiver.requests().len()), (100, 100));
-}
-
 /// Groups without rules write nothing, and nothing is asked of the outbox by their runs.
 #[tokio::test]
 async fn groups_without_rules_have_no_notices() {
@@ -517,7 +492,7 @@ async fn groups_without_rules_have_no_notices() {
 }
 
 /// The value of a metric, with its labels as they stand.
-fn metric(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn metric(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(&format!("{name} ")))?;
     line.rsplit(' ').next()?.parse().ok()
 }

@@ -83,6 +83,8 @@ pub enum Manners {
     Drops,
     /// It greets with a line that has no end.
     Babbles,
+    /// It does so once the connection is encrypted, from the first byte or by STARTTLS.
+    BabblesEncrypted,
     /// It greets with an answer of lines without end.
     Rambles,
     /// It greets by a byte a second.
@@ -155,28 +157,37 @@ impl Smtp {
     }
 
     async fn serve(self, stream: TcpStream, tls: TlsAcceptor, implicit: bool) -> Option<()> {
-        if let Some(worse) = match self.manners() {
+        let worse = match self.manners() {
             Manners::Hangs => Some(""),
-            Manners::Babbles => Some("220 mail.test and more "),
+            Manners::Babbles | Manners::BabblesEncrypted => Some("220 mail.test and more "),
             Manners::Rambles => Some("220-mail.test and more\r\n"),
             Manners::Drips => Some("220"),
             _ => None,
-        } {
+        };
+        if implicit {
+            let stream = tls.accept(stream).await.ok()?;
+            if let Some(worse) = worse {
+                self.misbehave(stream, worse).await;
+                return None;
+            }
+            return self.converse(BufReader::new(stream), true, true).await.map(drop);
+        }
+        if let Some(worse) = worse.filter(|_| self.manners() != Manners::BabblesEncrypted) {
             self.misbehave(stream, worse).await;
             return None;
         }
-        if implicit {
-            let stream = tls.accept(stream).await.ok()?;
-            return self.converse(BufReader::new(stream), true, true).await.map(drop);
-        }
         let stream = self.converse(BufReader::new(stream), false, true).await??;
         let stream = tls.accept(stream).await.ok()?;
+        if let Some(worse) = worse {
+            self.misbehave(stream, worse).await;
+            return None;
+        }
         self.converse(BufReader::new(stream), true, false).await.map(drop)
     }
 
     /// Says the same again and again until the other side has had enough, which is noted; nothing, if that is empty.
-    async fn misbehave(&self, stream: TcpStream, text: &str) {
-        let (reading, mut writing) = stream.into_split();
+    async fn misbehave<S: AsyncRead + AsyncWrite>(&self, stream: S, text: &str) {
+        let (reading, mut writing) = tokio::io::split(stream);
         let endless = async {
             let pause = std::time::Duration::from_secs(1);
             let (chunk, pause) = match (text, self.manners()) {

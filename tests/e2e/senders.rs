@@ -1,0 +1,91 @@
+//! Who sends notifications: one node at a time each, whoever else would.
+
+use std::collections::BTreeSet;
+
+use heddle_tests::{Answer, Receiver, World, eventually, id};
+use serde_json::{Value, json};
+
+use crate::notifications::{becomes, metric, requests, settled, webhook};
+use crate::{fails, one, with};
+
+/// Two nodes tell each failure once.
+#[tokio::test]
+async fn two_nodes_tell_once() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&nodes[0], "hook", &receiver.url, json!({"burst": 100000})).await;
+    let rules = json!({"on": ["failed"], "channels": ["hook"]});
+    nodes[0]
+        .put_group("g", with(one(fails()), json!({"notify": rules})))
+        .await;
+    for node in &nodes {
+        let runs: Vec<Value> = (0..50).map(|_| json!({})).collect();
+        node.post("/v1/groups/g/runs/batch", json!({"runs": runs})).await;
+    }
+    let told = settled(&nodes[0], "group=g", 100).await;
+    assert_eq!(told.len(), 100);
+    let runs: BTreeSet<String> = receiver
+        .requests()
+        .iter()
+        .map(|request| request.body["data"]["run"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!((runs.len(), receiver.requests().len()), (100, 100));
+}
+
+/// What a node has in hand is taken by no other as long as the node lives, however long it takes.
+#[tokio::test]
+async fn what_is_in_hand_is_left_alone() {
+    let world = World::new().await;
+    let first = world.node().await;
+    let slow = Receiver::start(Answer::Silence).await;
+    let quick = Receiver::start(Answer::Status(200)).await;
+    webhook(&first, "slow", &slow.url, json!({})).await;
+    webhook(&first, "quick", &quick.url, json!({"burst": 100000})).await;
+    let told = |channel: &str| {
+        with(
+            one(fails()),
+            json!({"notify": {"on": ["failed"], "channels": [channel]}}),
+        )
+    };
+    first.put_group("slow", told("slow")).await;
+    first.put_group("quick", told("quick")).await;
+    first.run("slow", json!({})).await;
+    requests(&slow, 1).await;
+    let second = world.node().await;
+    // Until the other one has taken something: it would have taken this as well.
+    eventually("what the second node sends", async || {
+        second.run("quick", json!({})).await;
+        let text = second.get("/metrics").await.body;
+        let sent = metric(text.as_str()?, "heddle_notifications_sent_total{kind=\"webhook\"}")?;
+        (sent >= 3).then_some(())
+    })
+    .await;
+    let waiting = becomes(&first, "channel=slow", |_| true).await;
+    // Unless its time was over meanwhile.
+    if waiting["attempts"] == 0 {
+        assert_eq!(slow.requests().len(), 1, "{waiting:#}");
+    }
+}
+
+/// Who resends what is just being sent waits for nobody who waits for them.
+#[tokio::test]
+async fn resending_what_is_being_sent() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let receiver = Receiver::start(Answer::Status(503)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    let told = node.post("/v1/channels/hook/test", json!({})).await.expect_status(200);
+    let path = format!("/v1/notifications/{}/resend", id(&told));
+    for _ in 0..10 {
+        let resends = (0..8).map(|_| node.post(&path, json!({})));
+        for reply in futures::future::join_all(resends).await {
+            assert_eq!(reply.status, 200, "{:#}", reply.body);
+        }
+    }
+    receiver.answers(Answer::Status(200));
+    node.post(&path, json!({})).await.expect_status(200);
+    becomes(&node, "channel=hook", |item| item["state"] == "sent").await;
+    // A deadlock that Postgres had to end.
+    assert!(!node.log().contains("cannot be recorded"), "{}", node.log());
+}
