@@ -27,7 +27,8 @@ fn scope() -> Scope {
         .collect();
     let output = json!({"text": text, "rows": rows});
     let upstream = BTreeMap::from([("extract".parse().expect("a name"), Arc::new(output))]);
-    let params = json!({"text": text, "n": 1_000_000, "small": 3, "list": [1, 2, 3]});
+    let params = json!({"text": text, "n": 1_000_000, "small": 3, "list": [1, 2, 3],
+        "ids": (0..1_000).map(|n| n + 999).map(|n| if n == 999 { n } else { n + 10_000 }).collect::<Vec<_>>()});
     Scope::new(Given {
         upstream,
         ..Given::default()
@@ -177,6 +178,14 @@ fn taken() -> Vec<(&'static str, Value)> {
         (
             "{{ upstream.extract.rows|selectattr('id', 'gt', 1990)|map(attribute='name')|first }}",
             json!("row 1991"),
+        ),
+        (
+            "{{ upstream.extract.rows|selectattr('id', 'in', range(1000)|list)|list|length }}",
+            json!(1_000),
+        ),
+        (
+            "{% for row in upstream.extract.rows %}{% if row.id in params.ids %}{{ row.id }},{% endif %}{% endfor %}",
+            json!("999,"),
         ),
         (
             "{% set n = 0 %}{% for row in upstream.extract.rows %}{% if row.id * 2 + 1 == 5 %}{{ row.name ~ '!' }}{% endif %}{% endfor %}",

@@ -23,8 +23,10 @@ use super::value::invalid;
 
 /// Bytes of strings and lists that one rendering may make on its way to the result.
 pub const MADE_MAX_BYTES: usize = 16 * 1024 * 1024;
-/// Values that one rendering may look at as parts of others, as in a comparison. So much of a string counts as one.
-pub const LOOKS_MAX: usize = 5_000_000;
+/// Values that one rendering may look at as parts of others, as in a comparison: some tenths of a second's work. A list or
+/// a map counts as several, and so much of a string as one.
+pub const LOOKS_MAX: usize = 20_000_000;
+const LOOKS_OF_LIST: usize = 8;
 const LOOK_BYTES: usize = 256;
 /// What an entry of a list takes.
 pub(super) const ENTRY_BYTES: usize = 24;
@@ -108,7 +110,7 @@ impl Budget {
                 *bytes = bytes.saturating_add(text.len() + 2);
             }
             None => {
-                self.look(1)?;
+                self.look(if value.as_object().is_some() { LOOKS_OF_LIST } else { 1 })?;
                 *bytes = bytes.saturating_add(PLAIN_BYTES);
             }
         }

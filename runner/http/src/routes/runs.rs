@@ -49,6 +49,7 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/runs/{id}/events", Access::View, "Follow a run (server-sent events)", events)
             .detail("Ends with an event `end` once the run has ended. `Last-Event-ID` resumes.")
             .query("cursor", "Only what happened behind this event.")
+            .query("follow", "May be said; it always does.")
             .answers_as(200, "text/event-stream", "Text")
             .pace(Pace::Waits),
     ]
