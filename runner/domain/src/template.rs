@@ -1,8 +1,9 @@
 //! Templates: strings in params, `when` and `for_each` that are filled in when a task starts.
 //!
 //! Wraps minijinja, bounded so that a template can take neither time nor memory from others: fuel for its steps, a
-//! bound on its length and on what it gives, and a [`budget`] for what it makes and looks at on the way, which
-//! [`rewrite`] writes into its source where minijinja offers no other place. There are expressions, `if`, `for` and plain `set`; no macros, includes or blocks. A name that is not defined is an error that says so.
+//! bound on its length and on what it gives, and a `budget` for what it makes and looks at on the way, which
+//! `rewrite` writes into its source where minijinja offers no other place. There are expressions, `if`, `for` and
+//! plain `set`; no macros, includes or blocks. A name that is not defined is an error that says so.
 
 mod budget;
 mod charged;
