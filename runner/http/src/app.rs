@@ -171,6 +171,8 @@ pub struct Shared {
     pub metrics: MetricsText,
     /// Bounds and modes.
     pub config: HttpConfig,
+    /// What gives out offers, if this engine does.
+    pub(crate) dispatcher: Option<heddle_engine::Dispatcher>,
     pub(crate) tracer: Option<RequestTracer>,
     pub(crate) tokens: TokenCache,
     pub(crate) rates: Rates,
@@ -190,6 +192,7 @@ impl App {
         let config = parts.config;
         Self(Arc::new(Shared {
             store: parts.store,
+            dispatcher: parts.engine.dispatcher(),
             engine: parts.engine,
             clock: parts.clock,
             chance: parts.chance,

@@ -358,10 +358,11 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         None => None,
     };
     let (parts, body) = request.into_parts();
+    let now = app.clock.now();
     let caller = match route.access {
         Access::Open => Arc::new(crate::access::Caller::anyone()),
         access => {
-            let caller = authenticate(&app, &parts).await?;
+            let caller = authenticate(&app, &parts, now).await?;
             if !access.allows(caller.role) {
                 return Err(Problem::forbidden(format!(
                     "a token of the role `{}` may not do this. {}",
@@ -376,7 +377,6 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     if path.is_none() && route.path.contains('{') {
         return Err(Problem::malformed("the path is not UTF-8"));
     }
-    let now = app.clock.now();
     let query = parse_query(parts.uri.query())?;
     check_query(&route, &query)?;
     let peer = crate::access::Peer::of(&parts);

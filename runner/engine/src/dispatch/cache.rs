@@ -5,6 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_store::offer::{AudienceOffers, OfferRow};
@@ -52,8 +54,11 @@ impl Cell {
         *self.offers.lock() = Some(offers);
     }
 
-    fn bump(&self) {
+    /// Offers of it have changed. `changes` counts them over all audiences, and only once the version tells of it: who
+    /// has seen a count has seen the versions behind it.
+    fn bump(&self, changes: &AtomicU64) {
         self.version.fetch_add(1, Ordering::AcqRel);
+        changes.fetch_add(1, Ordering::AcqRel);
         self.bell.notify_waiters();
     }
 }
@@ -175,10 +180,20 @@ pub(super) struct Quiet {
     pub(super) cells: Arc<[Arc<Cell>]>,
 }
 
+/// A user who is remembered as quiet.
+struct Known {
+    uid: Box<str>,
+    /// How many changes there had been when its audiences were last looked at; `None`: not since it was noted.
+    changes: Option<u64>,
+    quiet: Quiet,
+}
+
 /// What the dispatcher of a node remembers.
 pub(crate) struct Cache {
     cells: Mutex<HashMap<String, Arc<Cell>>>,
-    quiet: Vec<Mutex<HashMap<Box<str>, Quiet>>>,
+    /// How often some audience of those has changed.
+    changes: AtomicU64,
+    quiet: Vec<Mutex<HashTable<Known>>>,
     hasher: RandomState,
     members: AtomicU64,
     /// Rings when somebody has joined or left some audience.
@@ -190,6 +205,7 @@ impl Default for Cache {
     fn default() -> Self {
         Self {
             cells: Mutex::default(),
+            changes: AtomicU64::new(0),
             quiet: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             members: AtomicU64::new(0),
@@ -200,24 +216,48 @@ impl Default for Cache {
 }
 
 impl Cache {
-    fn shard(&self, uid: &str) -> &Mutex<HashMap<Box<str>, Quiet>> {
-        &self.quiet[self.hasher.hash_one(uid) as usize % SHARDS]
+    /// By the upper bits: the table goes by the lower ones, and by the topmost seven.
+    fn shard(&self, hash: u64) -> &Mutex<HashTable<Known>> {
+        &self.quiet[(hash >> 32) as usize % SHARDS]
     }
 
-    /// Whether there is nothing for a user, and when the next candidate comes due.
+    /// Whether there is nothing for a user, and when the next candidate comes due. As long as no audience at all has
+    /// changed, its own are not looked at again: an empty poll is one look into one table.
     pub(super) fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
-        let shard = self.shard(uid).lock();
-        let quiet = shard.get(uid)?;
-        let holds = now < quiet.until && quiet.members == self.members() && quiet.versions == sum(&quiet.cells);
-        holds.then_some(quiet.next)
+        let hash = self.hasher.hash_one(uid);
+        // Before the versions are read, so that a change in between is looked at the next time.
+        let changes = self.changes.load(Ordering::Acquire);
+        let mut shard = self.shard(hash).lock();
+        let known = shard.find_mut(hash, |known| *known.uid == *uid)?;
+        let quiet = &known.quiet;
+        if now >= quiet.until || quiet.members != self.members() {
+            return None;
+        }
+        if known.changes != Some(changes) {
+            if quiet.versions != sum(&quiet.cells) {
+                return None;
+            }
+            known.changes = Some(changes);
+        }
+        Some(quiet.next)
     }
 
     pub(super) fn set_quiet(&self, uid: &str, quiet: Quiet) {
-        let mut shard = self.shard(uid).lock();
+        let hash = self.hasher.hash_one(uid);
+        let mut shard = self.shard(hash).lock();
         if shard.len() >= USERS_MAX / SHARDS {
             shard.clear();
         }
-        shard.insert(uid.into(), quiet);
+        let known = Known {
+            uid: uid.into(),
+            changes: None,
+            quiet,
+        };
+        let rehash = |known: &Known| self.hasher.hash_one(&*known.uid);
+        match shard.entry(hash, |known| *known.uid == *uid, rehash) {
+            Entry::Occupied(mut there) => *there.get_mut() = known,
+            Entry::Vacant(free) => drop(free.insert(known)),
+        }
     }
 
     /// The cells of a user's audiences.
@@ -225,7 +265,7 @@ impl Cache {
         let mut cells = self.cells.lock();
         if cells.len() > CELLS_MAX {
             // Whoever still goes by these has to ask anew: they hear no bell any more.
-            cells.drain().for_each(|(_, cell)| cell.bump());
+            cells.drain().for_each(|(_, cell)| cell.bump(&self.changes));
         }
         let mut of = |audience: String| {
             let fresh = |audience: &str| {
@@ -251,7 +291,7 @@ impl Cache {
     pub(super) fn changed(&self, audience: &str) {
         let cell = self.cells.lock().get(audience).cloned();
         if let Some(cell) = cell {
-            cell.bump();
+            cell.bump(&self.changes);
         }
     }
 

@@ -204,12 +204,11 @@ impl Caller {
 }
 
 /// Who asks, by the headers of a request.
-pub async fn authenticate(app: &App, request: &Parts) -> Result<Arc<Caller>, Problem> {
+pub async fn authenticate(app: &App, request: &Parts, now: Time) -> Result<Arc<Caller>, Problem> {
     if app.config.dev {
         return Ok(Arc::new(Caller::dev()));
     }
     let peer = Peer::of(request);
-    let now = app.clock.now();
     let caller = match request.headers.get(header::AUTHORIZATION) {
         Some(given) => {
             let token = given

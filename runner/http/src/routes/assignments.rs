@@ -137,7 +137,7 @@ async fn get(request: Request) -> Outcome {
 async fn revoke(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "assignment")?;
     if let Some(ended) = request.app.store.revoke_assignment(request.by(), id).await? {
-        if let Some(dispatcher) = request.app.engine.dispatcher() {
+        if let Some(dispatcher) = &request.app.dispatcher {
             dispatcher.changed(&ended.assignment.audience);
         }
         return ok(&AssignmentView::new(ended.assignment, false));

@@ -80,8 +80,8 @@ enum Status {
     Failed,
 }
 
-fn dispatcher(request: &Request) -> Result<Dispatcher, Problem> {
-    let there = request.app.engine.dispatcher();
+fn dispatcher(request: &Request) -> Result<&Dispatcher, Problem> {
+    let there = request.app.dispatcher.as_ref();
     there.ok_or_else(|| Problem::unavailable("this node gives out no offers", 1))
 }
 
@@ -118,8 +118,7 @@ fn nothing(next: Option<Time>, now: Time) -> Response {
 }
 
 async fn next(mut request: Request) -> Outcome {
-    let uid = user(&request)?.to_owned();
-    let dispatcher = dispatcher(&request)?;
+    user(&request)?;
     let mut wait = request.wait()?;
     let empty = request
         .headers
@@ -132,12 +131,14 @@ async fn next(mut request: Request) -> Outcome {
             .wait
             .map_or(wait, |span| span.std().min(request.app.config.wait_max));
     }
+    let (uid, dispatcher) = (user(&request)?, dispatcher(&request)?);
+    // Most polls by far end here: nothing is copied for them.
     if wait == Duration::ZERO
-        && let Some(next) = dispatcher.quiet(&uid, request.now)
+        && let Some(next) = dispatcher.quiet(uid, request.now)
     {
         return Ok(nothing(next, request.now));
     }
-    match dispatcher.next(&uid, wait).await.map_err(problem)? {
+    match dispatcher.next(uid, wait).await.map_err(problem)? {
         Next::Given(row, redo) => ok(&AssignmentView::new(*row, redo)),
         Next::Nothing(next) => Ok(nothing(next, dispatcher.now())),
     }
@@ -145,7 +146,6 @@ async fn next(mut request: Request) -> Outcome {
 
 async fn complete(mut request: Request) -> Outcome {
     let uid = user(&request)?.to_owned();
-    let dispatcher = dispatcher(&request)?;
     let body: Completion = request.body(false).await?;
     let result = if body.result.is_null() {
         None
@@ -162,6 +162,9 @@ async fn complete(mut request: Request) -> Outcome {
         Status::Completed => AssignmentState::Completed,
         Status::Failed => AssignmentState::Failed,
     };
-    let row = dispatcher.complete(&uid, id, state, result).await.map_err(problem)?;
+    let row = dispatcher(&request)?
+        .complete(&uid, id, state, result)
+        .await
+        .map_err(problem)?;
     ok(&AssignmentView::new(row, false))
 }

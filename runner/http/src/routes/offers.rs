@@ -173,8 +173,8 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
     };
     let offers_max = request
         .app
-        .engine
-        .dispatcher()
+        .dispatcher
+        .as_ref()
         .map_or(0, |dispatcher| dispatcher.config().offers_max);
     match store
         .put_offer(request.by(), id, &offer, only_new, i64::from(offers_max))
