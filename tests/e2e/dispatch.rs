@@ -1,47 +1,46 @@
 //! Offers: who is given what, once, whatever polls at once on whichever node.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use futures::future::join_all;
-use heddle_tests::{Api, Reply, World, eventually, states, task, time};
+use heddle_tests::{Api, Reply, World, eventually, time};
 use serde_json::{Value, json};
 
-fn users(count: usize) -> Vec<String> {
+pub(crate) fn users(count: usize) -> Vec<String> {
     (0..count).map(|user| format!("u{user}")).collect()
 }
 
-async fn members(api: &Api, group: &str, members: &[String]) {
+pub(crate) async fn members(api: &Api, group: &str, members: &[String]) {
     let reply = api
         .put(&format!("/v1/audiences/{group}/members"), json!({"members": members}))
         .await;
     assert!(matches!(reply.status, 200 | 201), "{:#}", reply.body);
 }
 
-async fn offer(api: &Api, id: &str, spec: Value) -> Value {
+pub(crate) async fn offer(api: &Api, id: &str, spec: Value) -> Value {
     let reply = api.put(&format!("/v1/offers/{id}"), spec).await;
     assert!(matches!(reply.status, 200 | 201), "{:#}", reply.body);
     reply.body
 }
 
-async fn poll(api: &Api, uid: &str) -> Reply {
+pub(crate) async fn poll(api: &Api, uid: &str) -> Reply {
     let reply = api.post(&format!("/v1/dispatch/{uid}/next"), json!({})).await;
     assert!(matches!(reply.status, 200 | 204), "{:#}", reply.body);
     reply
 }
 
-async fn given(api: &Api, uid: &str) -> Option<Value> {
+pub(crate) async fn given(api: &Api, uid: &str) -> Option<Value> {
     let reply = poll(api, uid).await;
     (reply.status == 200).then_some(reply.body)
 }
 
-async fn finish(api: &Api, assignment: &Value, status: &str, result: Value) -> Reply {
+pub(crate) async fn finish(api: &Api, assignment: &Value, status: &str, result: Value) -> Reply {
     let uid = assignment["uid"].as_str().expect("a user");
     let body = json!({"assignment_id": assignment["assignment_id"], "status": status, "result": result});
     api.post(&format!("/v1/dispatch/{uid}/complete"), body).await
 }
 
-async fn complete(api: &Api, assignment: &Value) -> Value {
+pub(crate) async fn complete(api: &Api, assignment: &Value) -> Value {
     finish(api, assignment, "completed", json!(1)).await.expect_status(200)
 }
 
@@ -495,108 +494,6 @@ async fn refusals() {
         let pointer = format!("/tasks/ask/audience/{place}");
         node.refused_group("asks", tasks).await.expect_problem(422, &[&pointer]);
     }
-}
-
-/// A task of the executor `audience` is done when its stock is; a failure uses up a retry.
-#[tokio::test]
-async fn audience_tasks() {
-    let world = World::new().await;
-    let node = world.node().await;
-    members(&node, "gid_g", &users(3)).await;
-    node.put_group(
-        "ask",
-        json!({"tasks": {
-            "ask": {"audience": {"audience": "gid_{{ params.team }}", "dispatch_times": 2}, "params": {"team": "g", "q": "ok?"},
-                    "retry": {"strategy": "fixed", "retries": 1, "interval": "10ms"}},
-            "then": {"script": "echo", "depends_on": ["ask"], "params": {"got": "{{ upstream.ask }}"}},
-        }}),
-    )
-    .await;
-    let run = node.start("ask", json!({})).await;
-    let wait = json!({"wait": "20s"});
-    let next = async |uid: &str| {
-        node.post(&format!("/v1/dispatch/{uid}/next"), wait.clone())
-            .await
-            .expect_status(200)
-    };
-    let one = next("u0").await;
-    assert_eq!(one["params"]["q"], "ok?");
-    finish(&node, &one, "completed", json!("yes")).await.expect_status(200);
-    let failing = next("u1").await;
-    finish(&node, &failing, "failed", json!("busy"))
-        .await
-        .expect_status(200);
-    let again = next("u1").await;
-    finish(&node, &again, "completed", json!("fine"))
-        .await
-        .expect_status(200);
-    let ended = node.ended(&run).await;
-    assert_eq!(states(&ended), "ask=succeeded then=succeeded", "{ended:#}");
-    assert_eq!(task(&ended, "ask")["output"], json!(["yes", "fine"]));
-    assert_eq!(node.attempts(&run, "ask").await.len(), 2);
-    // The audience alone stands for an offer with all defaults; shown is the whole of it.
-    let short = json!({"tasks": {"ask": {"audience": "uid_u0"}}});
-    let group = node.put_group("short", short).await;
-    assert_eq!(group["tasks"]["ask"]["audience"]["audience"], "uid_u0", "{group:#}");
-    let run = node.start("short", json!({})).await;
-    complete(&node, &next("u0").await).await;
-    assert_eq!(task(&node.ended(&run).await, "ask")["output"], json!([1]));
-    // A cancelled run's offer is withdrawn, and with it what is held of it.
-    let run = node.start("ask", json!({})).await;
-    let held = next("u2").await;
-    node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
-        .await
-        .expect_status(200);
-    let path = format!("/v1/assignments/{}", held["assignment_id"].as_str().expect("an id"));
-    eventually("revoked assignment", async || {
-        let found = node.get(&path).await.expect_status(200);
-        (found["state"] == "revoked").then_some(())
-    })
-    .await;
-    tokio::time::timeout(Duration::from_secs(10), async {
-        assert_eq!(poll(&node, "u0").await.status, 204)
-    })
-    .await
-    .expect("an answer");
-}
-
-/// A new attempt of an audience task goes on with the stock of the last one: what is completed or held counts, and who
-/// has completed it is not asked again.
-#[tokio::test]
-async fn attempts_of_audience_tasks_share_their_stock() {
-    let world = World::new().await;
-    let nodes = world.nodes(2).await;
-    let node = &nodes[0];
-    members(node, "gid_g", &users(5)).await;
-    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
-    let ask = json!({"audience": {"audience": "gid_g", "dispatch_times": 3}, "retry": retry});
-    node.put_group("ask", json!({"tasks": {"ask": ask}})).await;
-    let run = node.start("ask", json!({})).await;
-    let mut held = Vec::new();
-    for uid in ["u0", "u1", "u2"] {
-        let path = format!("/v1/dispatch/{uid}/next");
-        held.push(node.post(&path, json!({"wait": "20s"})).await.expect_status(200));
-    }
-    finish(node, &held[0], "completed", json!(0)).await.expect_status(200);
-    finish(node, &held[1], "failed", json!(1)).await.expect_status(200);
-    // It comes back with the next attempt, for the one who failed, and with the same stock.
-    let again = node
-        .post("/v1/dispatch/u1/next", json!({"wait": "20s"}))
-        .await
-        .expect_status(200);
-    assert_eq!(again["occurrence"], held[1]["occurrence"]);
-    assert_eq!(node.attempts(&run, "ask").await.len(), 2);
-    for node in &nodes {
-        for uid in ["u0", "u3", "u4"] {
-            assert_eq!(poll(node, uid).await.status, 204, "{uid} is given what is used up");
-        }
-    }
-    finish(node, &held[2], "completed", json!(2)).await.expect_status(200);
-    finish(node, &again, "completed", json!(1)).await.expect_status(200);
-    let ended = node.ended(&run).await;
-    assert_eq!(task(&ended, "ask")["output"], json!([0, 2, 1]), "{ended:#}");
-    let occurrences = node.all("/v1/offers/occurrences?audience=gid_g").await;
-    assert!(occurrences.len() <= 1, "{occurrences:#?}");
 }
 
 /// What the clock on the wall says: offers are due by it.

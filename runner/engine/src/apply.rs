@@ -16,7 +16,7 @@ use heddle_store::live::{
 
 use crate::queue::{Rings, place};
 use crate::trace::Span;
-use crate::work::{Done, End, Ending};
+use crate::work::{Contexts, Done, End, Ending};
 use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
 
 /// An outcome to be applied.
@@ -64,23 +64,26 @@ pub(crate) struct After {
 }
 
 impl Inner {
-    /// Applies outcomes to locked runs. `contexts` has those of all runs that are live.
+    /// Applies outcomes to their runs, which it locks. `contexts` has those of all runs that are live.
     pub(crate) async fn apply(
         &self,
         completion: &mut Completion,
+        contexts: &Contexts,
         outcomes: Vec<Applied>,
         room: usize,
         now: Time,
     ) -> Result<After, EngineError> {
         let keys: Vec<EndedAttempt> = outcomes.iter().map(|outcome| outcome.ended).collect();
         let locked = completion.lock(&keys).await?;
-        self.apply_locked(completion, outcomes, locked, room, now).await
+        self.apply_locked(completion, contexts, outcomes, locked, room, now)
+            .await
     }
 
     /// The same, when the runs are locked and the attempts taken.
     pub(crate) async fn apply_locked(
         &self,
         completion: &mut Completion,
+        contexts: &Contexts,
         outcomes: Vec<Applied>,
         locked: Locked,
         mut room: usize,
@@ -99,9 +102,7 @@ impl Inner {
         let mut rows = Vec::with_capacity(count);
         for (run, mut outcomes) in by_run {
             let Some(found) = locked.runs.get(&run) else { continue };
-            let Some(context) = self.contexts.get(&run) else {
-                return Err(EngineError::Unreadable(format!("the facts of run {run} are not known")));
-            };
+            let context = self.known(contexts, run).await?;
             let mut events = Vec::with_capacity(outcomes.len());
             let mut maps = Vec::new();
             for (outcome, _) in &mut outcomes {

@@ -222,11 +222,7 @@ impl Inner {
 
     /// A run's context from what a lock has read.
     pub(crate) async fn context_of_live(&self, run: RunId, live: &LiveRun) -> Result<Arc<RunContext>, EngineError> {
-        if let Some(context) = self.contexts.get(&run) {
-            return Ok(context);
-        }
-        self.load_contexts(&[run]).await?;
-        if let Some(context) = self.contexts.get(&run) {
+        if let Some(context) = self.contexts_of(&[run]).await?.remove(&run) {
             return Ok(context);
         }
         // It had ended, and comes back within this transaction only: its facts are read where it stands.

@@ -21,7 +21,7 @@ use crate::apply::{After, Applied};
 use crate::control::BulkAction;
 use crate::notify::new_notices;
 use crate::submit::labels_of;
-use crate::work::{Done, End, Ending};
+use crate::work::{Contexts, Done, End, Ending};
 use crate::{Engine, EngineError, Inner, RunContext};
 
 /// How often to look without being told.
@@ -144,17 +144,18 @@ impl Inner {
             .chain(timeouts.iter().map(|ended| ended.run))
             .collect();
         runs.sort_unstable();
-        self.load_contexts(&runs).await?;
-        self.load_contexts(&deadlines).await?;
-        let missed: Vec<NewNotices> = deadlines.iter().filter_map(|&run| self.deadline_missed(run)).collect();
+        runs.extend(&deadlines);
+        let contexts = self.contexts_of(&runs).await?;
+        let overdue = || deadlines.iter().filter_map(|run| contexts.get(run));
+        let missed: Vec<NewNotices> = overdue().filter_map(|context| deadline_missed(context)).collect();
         completion.tell(&missed).await?;
         // In the transaction that takes the timer: a node that dies here leaves the timer, not a run without an end.
-        for &run in &deadlines {
-            if let Some(why) = self.late(run) {
-                events.insert(run, Cause::Deadline(why));
+        for context in overdue() {
+            if let Some(why) = late(context) {
+                events.insert(context.facts.id, Cause::Deadline(why));
             }
         }
-        let after = self.apply_events(&mut completion, events, now).await?;
+        let after = self.apply_events(&mut completion, &contexts, events, now).await?;
         let late = timeouts
             .into_iter()
             .map(|ended| Applied {
@@ -164,7 +165,7 @@ impl Inner {
                 node: None,
             })
             .collect();
-        let late = self.apply(&mut completion, late, 0, now).await?;
+        let late = self.apply(&mut completion, &contexts, late, 0, now).await?;
         completion.commit().await?;
         self.acted(after);
         self.acted(late);
@@ -177,34 +178,11 @@ impl Inner {
         Ok(())
     }
 
-    /// What there is to be told of a run that has missed its deadline.
-    fn deadline_missed(&self, run: RunId) -> Option<NewNotices> {
-        let context = self.contexts.get(&run)?;
-        let revision = &context.revision;
-        revision.told.anywhere(NotifyEvent::DeadlineMissed).then(|| {
-            let telling = Telling {
-                notices: vec![Notice::of_run(NotifyEvent::DeadlineMissed)],
-                troubled: Vec::new(),
-            };
-            new_notices(revision, Some(run), telling, None)
-        })
-    }
-
-    /// Why a run that has missed its deadline is cancelled, if it is.
-    fn late(&self, run: RunId) -> Option<String> {
-        let context = self.contexts.get(&run)?;
-        tracing::warn!(%run, group = context.revision.group_name, "the run has missed its deadline");
-        let plan = &context.revision.plan;
-        (plan.deadline_action == DeadlineAction::Cancel).then(|| {
-            let deadline = plan.deadline.map(|span| span.to_string()).unwrap_or_default();
-            format!("the run's deadline of {deadline} has passed")
-        })
-    }
-
     /// Applies what is due to runs that are live; those that are not are passed over.
     async fn apply_events(
         &self,
         completion: &mut heddle_store::live::Completion,
+        contexts: &Contexts,
         mut causes: HashMap<RunId, Cause>,
         now: Time,
     ) -> Result<After, EngineError> {
@@ -215,11 +193,10 @@ impl Inner {
         let mut writes = Vec::new();
         let mut room = self.room();
         for run in runs {
-            let (Some(found), Some(context), Some(cause)) =
-                (locked.get(&run), self.contexts.get(&run), causes.remove(&run))
-            else {
+            let (Some(found), Some(cause)) = (locked.get(&run), causes.remove(&run)) else {
                 continue;
             };
+            let context = self.known(contexts, run).await?;
             let (events, why) = match cause {
                 Cause::Due(retries) => (retries.into_iter().map(Event::Due).collect(), None),
                 Cause::Deadline(why) => {
@@ -245,7 +222,7 @@ impl Inner {
         let mut parents: Vec<RunId> = settlements.iter().map(|settlement| settlement.parent.run).collect();
         parents.sort_unstable();
         parents.dedup();
-        self.load_contexts(&parents).await?;
+        let contexts = self.contexts_of(&parents).await?;
         let outcomes = settlements
             .into_iter()
             .map(|settlement| Applied {
@@ -255,7 +232,9 @@ impl Inner {
                 node: None,
             })
             .collect();
-        let after = self.apply(&mut completion, outcomes, self.room(), now).await?;
+        let after = self
+            .apply(&mut completion, &contexts, outcomes, self.room(), now)
+            .await?;
         completion.commit().await?;
         self.acted(after);
         self.inbox.notify_one();
@@ -267,7 +246,7 @@ impl Inner {
         let now = self.now();
         let mut completion = self.store.completion(self.lease(), now).await?;
         let runs = completion.take_starts().await?;
-        self.load_contexts(&runs).await?;
+        let contexts = self.contexts_of(&runs).await?;
         let locked = completion.lock_runs(&runs).await?;
         let mut after = After::default();
         let mut writes: Vec<RunWrite> = Vec::new();
@@ -276,12 +255,10 @@ impl Inner {
         let mut begin = Vec::new();
         let mut starts = Vec::new();
         for run in runs {
-            let (Some(found), Some(context)) = (locked.get(&run), self.contexts.get(&run)) else {
+            let Some(found) = locked.get(&run).filter(|found| found.state == RunState::Waiting) else {
                 continue;
             };
-            if found.state != RunState::Waiting {
-                continue;
-            }
+            let context = self.known(&contexts, run).await?;
             let (start, context) = completed(&context);
             starts.push(start);
             self.contexts.insert(run, context.clone());
@@ -354,7 +331,7 @@ impl Inner {
             let mut runs: Vec<RunId> = lost.iter().map(|lost| lost.ended.run).collect();
             runs.sort_unstable();
             runs.dedup();
-            self.load_contexts(&runs).await?;
+            let contexts = self.contexts_of(&runs).await?;
             let outcomes = lost
                 .into_iter()
                 .map(|lost| Applied {
@@ -365,7 +342,9 @@ impl Inner {
                 })
                 .collect();
             let mut completion = self.store.completion(self.lease(), now).await?;
-            let after = self.apply(&mut completion, outcomes, self.room(), now).await?;
+            let after = self
+                .apply(&mut completion, &contexts, outcomes, self.room(), now)
+                .await?;
             completion.commit().await?;
             self.acted(after);
         }
@@ -386,6 +365,29 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// What there is to be told of a run that has missed its deadline.
+fn deadline_missed(context: &RunContext) -> Option<NewNotices> {
+    let revision = &context.revision;
+    revision.told.anywhere(NotifyEvent::DeadlineMissed).then(|| {
+        let telling = Telling {
+            notices: vec![Notice::of_run(NotifyEvent::DeadlineMissed)],
+            troubled: Vec::new(),
+        };
+        new_notices(revision, Some(context.facts.id), telling, None)
+    })
+}
+
+/// Why a run that has missed its deadline is cancelled, if it is.
+fn late(context: &RunContext) -> Option<String> {
+    let (run, group) = (context.facts.id, &context.revision.group_name);
+    tracing::warn!(%run, group, "the run has missed its deadline");
+    let plan = &context.revision.plan;
+    (plan.deadline_action == DeadlineAction::Cancel).then(|| {
+        let deadline = plan.deadline.map(|span| span.to_string()).unwrap_or_default();
+        format!("the run's deadline of {deadline} has passed")
+    })
 }
 
 /// A run as SQL submits it knows neither schedules nor spec: what its group adds, as to any run when it is made.

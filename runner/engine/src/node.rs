@@ -53,7 +53,7 @@ impl Inner {
         let mut runs: Vec<_> = left.iter().map(|entry| entry.0).collect();
         runs.sort_unstable();
         runs.dedup();
-        self.load_contexts(&runs).await?;
+        let contexts = self.contexts_of(&runs).await?;
         let lease = self.lease();
         let outcomes = left
             .into_iter()
@@ -65,7 +65,7 @@ impl Inner {
             })
             .collect();
         let mut completion = self.store.completion(lease, now).await?;
-        let after = self.apply(&mut completion, outcomes, 0, now).await?;
+        let after = self.apply(&mut completion, &contexts, outcomes, 0, now).await?;
         completion.commit().await?;
         self.hands.cancel_all();
         self.acted(after);

@@ -126,7 +126,7 @@ impl Inner {
             .flat_map(|gate| &gate.waiting)
             .map(|waiting| waiting.run)
             .collect();
-        self.load_contexts(&waiting).await?;
+        let contexts = self.contexts_of(&waiting).await?;
         // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
         let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
         let today = self.catalog.revisions(&revisions).await?;
@@ -142,7 +142,7 @@ impl Inner {
                 .waiting
                 .into_iter()
                 .filter_map(|AtGate { run, begun }| {
-                    let context = self.contexts.get(&run)?;
+                    let context = contexts.get(&run)?;
                     if begun {
                         reopened.insert(run);
                     }
@@ -182,12 +182,10 @@ impl Inner {
         let mut writes = Vec::new();
         let mut room = self.room();
         for run in &admitted {
-            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else {
+            let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
                 continue;
             };
-            if found.state != RunState::Waiting {
-                continue;
-            }
+            let context = self.known(&contexts, *run).await?;
             let mut found = found.clone();
             if !reopened.contains(run) {
                 found.progress = Progress::new(&context.revision.plan).to_bytes();
@@ -199,9 +197,8 @@ impl Inner {
         }
         let mut left_out = Vec::new();
         for (run, earlier) in &skipped {
-            let (Some(found), Some(context)) = (locked.get(run), self.contexts.get(run)) else {
-                continue;
-            };
+            let Some(found) = locked.get(run) else { continue };
+            let context = self.known(&contexts, *run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let (actions, state, progress) = self.decide(&context, found, &[cancel], &mut completion, now).await?;
             let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::apply::{After, Applied, is_passing};
 use crate::trace::Span;
-use crate::work::{End, Ending, Report};
+use crate::work::{Contexts, End, Ending, Report};
 use crate::{EngineError, Inner, sole};
 
 /// How many outcomes one transaction records.
@@ -259,10 +259,13 @@ fn spans_of(inner: &Inner, reports: &[Report], rows: &[SoleRow], owned: &[RunId]
 async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), EngineError> {
     let now = inner.now();
     let lease = inner.lease();
+    let mut contexts = Contexts::with_capacity(reports.len());
     for report in reports {
-        if inner.contexts.get(&report.run).is_none() {
+        let context = inner.contexts.get(&report.run).unwrap_or_else(|| {
             inner.contexts.insert(report.run, report.context.clone());
-        }
+            report.context.clone()
+        });
+        contexts.insert(report.run, context);
     }
     let outcomes = reports
         .iter()
@@ -285,7 +288,7 @@ async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), En
     };
     let mut completion = inner.store.completion(lease, now).await?;
     completion.insert_logs(&lines_of(reports)).await?;
-    let after = inner.apply(&mut completion, outcomes, room, now).await?;
+    let after = inner.apply(&mut completion, &contexts, outcomes, room, now).await?;
     completion.commit().await?;
     inner.acted(after);
     Ok(())

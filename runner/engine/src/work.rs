@@ -1,5 +1,6 @@
 //! From a row in *running* to an attempt under way, and back to a report.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ use crate::hands::Hand;
 use crate::host::Host;
 use crate::prepare::Prepared;
 use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
+
+/// What is known of runs.
+pub(crate) type Contexts = HashMap<RunId, Arc<RunContext>>;
 
 /// How many runs' facts a node remembers.
 pub(crate) const CONTEXTS_MAX: usize = 4_096;
@@ -141,9 +145,9 @@ impl Inner {
         let mut runs: Vec<RunId> = unknown.iter().map(|entry| entry.0).collect();
         runs.sort_unstable();
         runs.dedup();
-        loop {
-            match self.load_contexts(&runs).await {
-                Ok(()) => break,
+        let contexts = loop {
+            match self.contexts_of(&runs).await {
+                Ok(contexts) => break contexts,
                 Err(error) => {
                     tracing::warn!(%error, runs = runs.len(), "cannot read the facts of claimed runs; asking again");
                     tokio::select! {
@@ -152,25 +156,29 @@ impl Inner {
                     }
                 }
             }
-        }
+        };
         for (run, at, hand) in unknown {
-            match self.contexts.get(&run) {
-                Some(context) => self.begin(context, at, hand),
+            match contexts.get(&run) {
+                Some(context) => self.begin(context.clone(), at, hand),
                 // It has ended meanwhile: somebody took the attempt away.
                 None => self.hands.forget(run, at),
             }
         }
     }
 
-    /// Reads what is needed to work on runs.
-    pub(crate) async fn load_contexts(&self, runs: &[RunId]) -> Result<(), EngineError> {
-        let missing: Vec<RunId> = runs
-            .iter()
-            .copied()
-            .filter(|run| self.contexts.get(run).is_none())
-            .collect();
+    /// What is needed to work on runs, those of them that are live. The caller keeps it: what is remembered of a run may
+    /// be forgotten at any moment (a control of it, its end, too many others), so nobody who has to know asks twice.
+    pub(crate) async fn contexts_of(&self, runs: &[RunId]) -> Result<Contexts, EngineError> {
+        let mut contexts = Contexts::with_capacity(runs.len());
+        let mut missing = Vec::new();
+        for &run in runs {
+            match self.contexts.get(&run) {
+                Some(context) => drop(contexts.insert(run, context)),
+                None => missing.push(run),
+            }
+        }
         if missing.is_empty() {
-            return Ok(());
+            return Ok(contexts);
         }
         let found = self.store.run_facts(&missing).await?;
         let ids: Vec<i64> = found.iter().map(|facts| facts.revision_id).collect();
@@ -185,17 +193,26 @@ impl Inner {
                 None => self.catalog.resolve(&revision).await?,
             };
             let id = facts.id;
-            self.contexts.insert(
-                id,
-                Arc::new(RunContext {
-                    facts,
-                    revision,
-                    resolution,
-                    maps: Default::default(),
-                }),
-            );
+            let context = Arc::new(RunContext {
+                facts,
+                revision,
+                resolution,
+                maps: Default::default(),
+            });
+            self.contexts.insert(id, context.clone());
+            contexts.insert(id, context);
         }
-        Ok(())
+        Ok(contexts)
+    }
+
+    /// What is known of a run that is locked, and hence live: if it came back to life since `contexts` were read, it is
+    /// not among them.
+    pub(crate) async fn known(&self, contexts: &Contexts, run: RunId) -> Result<Arc<RunContext>, EngineError> {
+        let context = match contexts.get(&run) {
+            Some(context) => Some(context.clone()),
+            None => self.contexts_of(&[run]).await?.remove(&run),
+        };
+        context.ok_or_else(|| EngineError::Unreadable(format!("the facts of run {run} are not known")))
     }
 
     fn begin(self: &Arc<Self>, context: Arc<RunContext>, at: AttemptKey, hand: Hand) {

@@ -46,6 +46,8 @@ pub enum Refusal {
     Forbidden(String),
     /// 413.
     TooLarge {
+        /// What was too large: `body`, `output`.
+        what: &'static str,
         /// How many bytes would have been taken.
         bytes_max: usize,
     },

@@ -219,7 +219,10 @@ impl From<Refusal> for Problem {
             },
             Refusal::Invalid(faults) => Self::invalid(faults),
             Refusal::Forbidden(detail) => Self::forbidden(detail),
-            Refusal::TooLarge { bytes_max } => Self::too_large(bytes_max),
+            Refusal::TooLarge { what, bytes_max } => Self::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the {what} may have at most {bytes_max} bytes"),
+            ),
             Refusal::Overloaded {
                 detail,
                 retry_after_seconds,

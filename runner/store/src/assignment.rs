@@ -30,6 +30,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page};
+use crate::offer::close_done;
 use crate::{Store, StoreError, audit};
 
 /// How many users one take, look or end is for at most.
@@ -119,6 +120,8 @@ pub struct End {
 pub struct Ended {
     pub assignment: AssignmentRow,
     pub offer_id: i64,
+    /// Whom its offer is for now, which may be others than when it was given.
+    pub offered_to: String,
     /// Its stock came back.
     pub returned: bool,
     /// Its offer stands for a task run.
@@ -486,8 +489,14 @@ pub(crate) async fn end_in(connection: &mut PgConnection, ends: &[End], now: Tim
         &column!(row => row.result.clone()) as &[Option<String>],
         now
     )
-    .fetch_all(connection)
+    .fetch_all(&mut *connection)
     .await?;
+    let mut of_each: Vec<i64> = rows.iter().filter(|row| row.of_each).map(|row| row.offer_id).collect();
+    if !of_each.is_empty() {
+        of_each.sort_unstable();
+        of_each.dedup();
+        close_done(connection, &of_each).await?;
+    }
     rows.into_iter()
         .map(|row| {
             Ok(Ended {
@@ -504,6 +513,7 @@ pub(crate) async fn end_in(connection: &mut PgConnection, ends: &[End], now: Tim
                     result: row.result,
                 },
                 offer_id: row.offer_id,
+                offered_to: row.offered_to,
                 returned: row.returned,
                 of_task: row.of_task,
             })
@@ -520,7 +530,7 @@ pub(crate) async fn announce_returned(
     let mut audiences: Vec<&str> = ended
         .iter()
         .filter(|one| one.returned)
-        .map(|one| one.assignment.audience.as_str())
+        .map(|one| one.offered_to.as_str())
         .collect();
     audiences.sort_unstable();
     audiences.dedup();

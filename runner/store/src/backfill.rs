@@ -25,7 +25,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use serde_json::Value;
-use sqlx::{Postgres, Transaction};
+use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
 use crate::change::{By, Noun, Page};
@@ -225,6 +225,44 @@ pub struct Moved {
     pub ended: Option<i16>,
 }
 
+/// A backfill, and how many of its own runs are in which state. (Runs of dependants that followed are not counted.)
+pub type CountedBackfill = (BackfillRow, BTreeMap<RunState, i64>);
+
+/// Of runs that move from table to table while they are counted none is seen twice, or not at all.
+const ONE_LOOK: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+async fn counted(connection: &mut PgConnection, rows: Vec<BackfillRow>) -> Result<Vec<CountedBackfill>, StoreError> {
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+    let groups: Vec<i64> = rows.iter().map(|row| row.group_id).collect();
+    let found = sqlx::query!(
+        r#"SELECT source AS "source!", state AS "state!", count(*) AS "count!"
+             FROM (SELECT b.id AS source, live.state
+                     FROM UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id),
+                          LATERAL (SELECT l.state FROM heddle.runs_live l
+                                    WHERE l.source = b.id AND l.group_id = b.group_id OFFSET 0) AS live
+                   UNION ALL
+                   SELECT d.source, d.state FROM heddle.runs_done d
+                     JOIN UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id)
+                       ON d.source = b.id AND d.group_id = b.group_id) AS runs
+            GROUP BY source, state"#,
+        &ids,
+        &groups
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut counts: BTreeMap<Uuid, BTreeMap<RunState, i64>> = BTreeMap::new();
+    for row in found {
+        if let Some(state) = RunState::from_number(row.state) {
+            *counts.entry(row.source).or_default().entry(state).or_default() += row.count;
+        }
+    }
+    let of = |row: BackfillRow| {
+        let counts = counts.remove(&row.id).unwrap_or_default();
+        (row, counts)
+    };
+    Ok(rows.into_iter().map(of).collect())
+}
+
 impl Store {
     /// Makes a backfill.
     pub async fn insert_backfill(&self, by: By<'_>, new: &NewBackfill, asked: &Value) -> Result<(), StoreError> {
@@ -274,18 +312,21 @@ impl Store {
         Ok(())
     }
 
-    /// A backfill.
-    pub async fn backfill(&self, id: Uuid) -> Result<Option<BackfillRow>, StoreError> {
-        Ok(backfill_rows!("WHERE b.id = $1", id).fetch_optional(&self.pool).await?)
+    /// A backfill and how many of its runs are in which state, as of one moment.
+    pub async fn backfill_counted(&self, id: Uuid) -> Result<Option<CountedBackfill>, StoreError> {
+        let mut tx = self.pool.begin_with(ONE_LOOK).await?;
+        let row = backfill_rows!("WHERE b.id = $1", id).fetch_optional(&mut *tx).await?;
+        Ok(counted(&mut tx, row.into_iter().collect()).await?.pop())
     }
 
-    /// Backfills, newest first, behind `cursor`.
-    pub async fn backfills(
+    /// Backfills, newest first, behind `cursor`, counted like one.
+    pub async fn backfills_counted(
         &self,
         groups: &[String],
         cursor: Option<Uuid>,
         limit: i64,
-    ) -> Result<Page<BackfillRow>, StoreError> {
+    ) -> Result<Page<CountedBackfill>, StoreError> {
+        let mut tx = self.pool.begin_with(ONE_LOOK).await?;
         let rows = backfill_rows!(
             "WHERE (cardinality($1::text[]) = 0 OR g.name = ANY ($1)) AND ($2::uuid IS NULL OR b.id < $2)
              ORDER BY b.id DESC LIMIT $3",
@@ -293,41 +334,13 @@ impl Store {
             cursor,
             limit + 1
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *tx)
         .await?;
-        Ok(Page::of(rows, limit, |row| row.id.to_string()))
-    }
-
-    /// How many of backfills' own runs are in which state. (Runs of dependants that followed are not counted.)
-    pub async fn backfill_counts(
-        &self,
-        backfills: &[(Uuid, i64)],
-    ) -> Result<BTreeMap<Uuid, BTreeMap<RunState, i64>>, StoreError> {
-        let ids: Vec<Uuid> = backfills.iter().map(|one| one.0).collect();
-        let groups: Vec<i64> = backfills.iter().map(|one| one.1).collect();
-        let rows = sqlx::query!(
-            r#"SELECT source AS "source!", state AS "state!", count(*) AS "count!"
-                 FROM (SELECT b.id AS source, live.state
-                         FROM UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id),
-                              LATERAL (SELECT l.state FROM heddle.runs_live l
-                                        WHERE l.source = b.id AND l.group_id = b.group_id OFFSET 0) AS live
-                       UNION ALL
-                       SELECT d.source, d.state FROM heddle.runs_done d
-                         JOIN UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id)
-                           ON d.source = b.id AND d.group_id = b.group_id) AS runs
-                GROUP BY source, state"#,
-            &ids,
-            &groups
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let mut counts: BTreeMap<Uuid, BTreeMap<RunState, i64>> = BTreeMap::new();
-        for row in rows {
-            if let Some(state) = RunState::from_number(row.state) {
-                *counts.entry(row.source).or_default().entry(state).or_default() += row.count;
-            }
-        }
-        Ok(counts)
+        let page = Page::of(rows, limit, |row| row.id.to_string());
+        Ok(Page {
+            items: counted(&mut tx, page.items).await?,
+            next: page.next,
+        })
     }
 
     /// Pauses, resumes or begins to cancel a backfill.

@@ -8,6 +8,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::ErrorKind;
 use serde_json::Value;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::assignment::{End, announce_returned, end_in};
@@ -29,6 +30,16 @@ pub struct OfferRow {
     pub run: Option<Uuid>,
     pub created_at: Time,
     pub updated_at: Time,
+}
+
+/// An offer of a task run that somebody holds.
+#[derive(Clone, Debug)]
+pub struct HeldOffer {
+    pub id: i64,
+    pub run: RunId,
+    pub key: TaskKey,
+    /// The run's progress as bytes.
+    pub progress: Vec<u8>,
 }
 
 /// What came of putting an offer.
@@ -312,6 +323,31 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
+    /// Offers that may have an occurrence in some time, by their number, behind one.
+    pub async fn offers_due(
+        &self,
+        audience: Option<&str>,
+        (from, to): (Time, Time),
+        behind: i64,
+        limit: i64,
+    ) -> Result<Vec<OfferRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers
+              WHERE deleted_at IS NULL AND id > $1 AND ($2::text IS NULL OR audience = $2)
+                AND starts_at <= $4 AND (kind <> 0 OR starts_at >= $3)
+              ORDER BY id LIMIT $5",
+            behind,
+            audience,
+            from,
+            to,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
     /// Deletes an offer. What is held of it stays so, and may be completed.
     pub async fn delete_offer(&self, by: By<'_>, name: &str) -> Result<OfferDelete, StoreError> {
         let mut tx = self.pool.begin().await?;
@@ -446,13 +482,14 @@ impl Store {
         if !handed {
             return Ok(false);
         }
-        // The instant stays the first attempt's: stock is counted, and users have had it, by that occurrence.
+        // The instant stays the first attempt's: stock is counted, and users have had it, by that occurrence. So does
+        // what was completed when the run ended, and the offer with it, before it was restarted.
         let opened = sqlx::query!(
             "UPDATE heddle.offers
                 SET version = version + 1, enabled = true, attempt = $4, overdue_at = $5, updated_at = $6, stock = $7,
                     audience = $8, repeats = $9, max_hold = $10,
-                    spec = $11::jsonb || jsonb_build_object('starts_at', spec -> 'starts_at')
-              WHERE run = $1 AND task = $2 AND item = $3 AND deleted_at IS NULL
+                    deleted_at = NULL, spec = $11::jsonb || jsonb_build_object('starts_at', spec -> 'starts_at')
+              WHERE id = (SELECT id FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 ORDER BY id DESC LIMIT 1)
              RETURNING id, version",
             run,
             key.task as i16,
@@ -545,20 +582,17 @@ impl Store {
     /// Settles attempts whose offer is completed although nobody has said so: members were removed, or the last
     /// completion met the opening of a new attempt. A slow sweep behind the settlement that comes with a completion.
     pub async fn settle_completed_offers(&self) -> Result<u64, StoreError> {
-        Ok(sqlx::query!(
-            r"WITH done AS (
-                 UPDATE heddle.offers o SET enabled = false, overdue_at = NULL
-                  WHERE o.run IS NOT NULL AND o.deleted_at IS NULL AND o.enabled
-                    AND (SELECT sum(c.completed) FROM heddle.occurrences c WHERE c.offer_id = o.id)
-                        >= coalesce(o.stock::bigint, CASE WHEN o.audience LIKE 'uid\_%' THEN 1 ELSE (
-                               SELECT greatest(1, count(*)) FROM heddle.members m WHERE m.audience = o.audience) END)
-                 RETURNING o.id, o.run, o.task, o.item, o.attempt)
-             INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt)
-             SELECT id, run, task, item, attempt FROM done"
+        let open = sqlx::query_scalar!(
+            "SELECT id FROM heddle.offers WHERE run IS NOT NULL AND deleted_at IS NULL AND enabled"
         )
-        .execute(&self.pool)
-        .await?
-        .rows_affected())
+        .fetch_all(&self.pool)
+        .await?;
+        let mut connection = self.pool.acquire().await?;
+        let mut settled = 0;
+        for ids in open.chunks(BATCH_MAX) {
+            settled += close_done(&mut connection, ids).await?;
+        }
+        Ok(settled)
     }
 
     /// The results of an offer's completed assignments, in the order in which they were completed: JSON texts.
@@ -591,22 +625,7 @@ impl Store {
         let mut audiences = Vec::new();
         for row in gone {
             let mut tx = self.pool.begin().await?;
-            let held = sqlx::query!("SELECT id, uid FROM heddle.holds WHERE offer_id = $1", row.id)
-                .fetch_all(&mut *tx)
-                .await?;
-            let ends: Vec<End> = held
-                .into_iter()
-                .map(|hold| End {
-                    id: hold.id,
-                    uid: hold.uid,
-                    state: AssignmentState::Revoked,
-                    result: None,
-                })
-                .collect();
-            for ends in ends.chunks(crate::assignment::BATCH_MAX) {
-                let ended = end_in(&mut tx, ends, now).await?;
-                announce_returned(&mut tx, &ended, now).await?;
-            }
+            revoke_holds(&mut tx, row.id, now).await?;
             let audience = sqlx::query_scalar!(
                 "UPDATE heddle.offers SET enabled = false, deleted_at = $2, overdue_at = NULL
                   WHERE id = $1 AND deleted_at IS NULL RETURNING audience",
@@ -623,6 +642,67 @@ impl Store {
         }
         Ok(audiences)
     }
+
+    /// Offers of task runs that are held although no attempt stands behind them: the task run has failed for good, or it
+    /// waits for its next attempt, which only its run's progress tells.
+    pub async fn held_without_attempt(&self) -> Result<Vec<HeldOffer>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT o.id, o.run AS "run!", o.task AS "task!", o.item AS "item!", l.progress
+                 FROM heddle.offers o JOIN heddle.runs_live l ON l.id = o.run
+                WHERE o.run IS NOT NULL AND o.deleted_at IS NULL AND NOT o.enabled
+                  AND EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
+                LIMIT $1"#,
+            WITHDRAWN_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let held = |id, run, task, item, progress| HeldOffer {
+            id,
+            run: RunId(run),
+            key: TaskKey::from_numbers(task, item),
+            progress,
+        };
+        Ok(rows
+            .into_iter()
+            .map(|row| held(row.id, row.run, row.task, row.item, row.progress))
+            .collect())
+    }
+
+    /// Takes an offer back from all who hold it.
+    pub async fn revoke_held(&self, offer_id: i64, now: Time) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        revoke_holds(&mut tx, offer_id, now).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+}
+
+async fn revoke_holds(connection: &mut PgConnection, offer_id: i64, now: Time) -> Result<(), StoreError> {
+    let held = sqlx::query!("SELECT id, uid FROM heddle.holds WHERE offer_id = $1", offer_id)
+        .fetch_all(&mut *connection)
+        .await?;
+    let ends: Vec<End> = held
+        .into_iter()
+        .map(|hold| End {
+            id: hold.id,
+            uid: hold.uid,
+            state: AssignmentState::Revoked,
+            result: None,
+        })
+        .collect();
+    for ends in ends.chunks(crate::assignment::BATCH_MAX) {
+        let ended = end_in(connection, ends, now).await?;
+        announce_returned(connection, &ended, now).await?;
+    }
+    Ok(())
+}
+
+/// Ends those of the offers of task runs whose stock is completed; answers how many. See `sql/close_offers.sql`.
+pub(crate) async fn close_done(connection: &mut PgConnection, ids: &[i64]) -> Result<u64, StoreError> {
+    let done = sqlx::query_file!("src/sql/close_offers.sql", ids)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
 }
 
 impl Completion {

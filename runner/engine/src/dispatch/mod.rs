@@ -347,7 +347,7 @@ impl Dispatcher {
         };
         if let Some(ended) = inner.dispatch.batches.end(end).await? {
             if ended.returned {
-                inner.dispatch.cache.changed(&ended.assignment.audience);
+                inner.dispatch.cache.changed(&ended.offered_to);
             }
             if ended.of_task {
                 inner.dispatch.batches.wake_reaper();

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::run::Progress;
+use heddle_domain::state::TaskState;
 use heddle_store::assignment::BATCH_MAX;
 
 use crate::{EngineError, Inner};
@@ -40,6 +42,7 @@ impl Inner {
             for audience in self.store.withdraw_offers(self.now()).await? {
                 self.dispatch.cache.changed(&audience);
             }
+            self.revoke_idle().await?;
             self.store.settle_overdue_offers().await?;
         }
         if tick.is_multiple_of(SWEEP_TICKS) {
@@ -59,11 +62,23 @@ impl Inner {
         Ok(())
     }
 
+    /// Takes from users what nothing comes of any more: their task run has failed for good while its run goes on. Before
+    /// a next attempt they keep it.
+    async fn revoke_idle(&self) -> Result<(), EngineError> {
+        for held in self.store.held_without_attempt().await? {
+            let progress = Progress::from_bytes(&held.progress).map_err(EngineError::Unreadable)?;
+            if progress.state(held.key).is_none_or(TaskState::is_settled) {
+                self.store.revoke_held(held.id, self.now()).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn expire_holds(&self) -> Result<(), EngineError> {
         loop {
             let expired = self.store.expire_holds(self.now(), BATCH_MAX as i64).await?;
             for one in &expired {
-                self.dispatch.cache.changed(&one.assignment.audience);
+                self.dispatch.cache.changed(&one.offered_to);
             }
             if expired.len() < BATCH_MAX {
                 return Ok(());

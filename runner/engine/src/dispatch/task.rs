@@ -116,13 +116,13 @@ impl Inner {
         let mut runs: Vec<_> = settlements.iter().map(|settlement| settlement.ended.run).collect();
         runs.sort_unstable();
         runs.dedup();
-        self.load_contexts(&runs).await?;
+        let contexts = self.contexts_of(&runs).await?;
         let count = settlements.len();
         let mut outcomes = Vec::with_capacity(count);
         for settlement in settlements {
             let ended = settlement.ended;
             // A run that has ended meanwhile has nothing to settle.
-            if self.contexts.get(&ended.run).is_some() {
+            if contexts.contains_key(&ended.run) {
                 outcomes.push(Applied {
                     ended,
                     end: End::plain(self.ending(settlement).await?),
@@ -131,7 +131,9 @@ impl Inner {
                 });
             }
         }
-        let after = self.apply(&mut completion, outcomes, self.room(), now).await?;
+        let after = self
+            .apply(&mut completion, &contexts, outcomes, self.room(), now)
+            .await?;
         completion.commit().await?;
         self.acted(after);
         self.inbox.notify_one();

@@ -138,7 +138,7 @@ impl Inner {
                     .into_iter()
                     .map(|claim| (claim.claim, Ending::Released))
                     .collect();
-                inner.give_back(claims).await;
+                inner.give_back(claims, Some(&request.queue)).await;
             }
         });
         answered.await.unwrap_or(Err(EngineError::Stopping))
@@ -184,7 +184,7 @@ impl Inner {
             Ok(claims) => Ok(Found { claims, limited }),
             Err(error) => {
                 let claims = keys.into_iter().map(|key| (key, Ending::Released)).collect();
-                self.give_back(claims).await;
+                self.give_back(claims, Some(&request.queue)).await;
                 Err(error)
             }
         }
@@ -196,7 +196,9 @@ impl Inner {
         request: &ClaimRequest,
         claimed: Vec<QueueClaimed>,
     ) -> Result<Vec<QueueClaim>, EngineError> {
-        self.load_runs(claimed.iter().map(|claimed| claimed.claim.run)).await?;
+        let contexts = self
+            .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
+            .await?;
         let mut claims: Vec<QueueClaim> = Vec::with_capacity(claimed.len());
         let mut refused = Vec::new();
         let mut bytes = 0;
@@ -205,10 +207,10 @@ impl Inner {
         while let Some(claimed) = left.next() {
             let key = claimed.claim;
             // Without a run it has been cancelled meanwhile, and the claim with it.
-            let Some(context) = self.contexts.get(&key.run) else {
+            let Some(context) = contexts.get(&key.run) else {
                 continue;
             };
-            let claim = match self.tell(&context, &claimed).await? {
+            let claim = match self.tell(context, &claimed).await? {
                 Ok(claim) => claim,
                 Err(ending) => {
                     refused.push((key, ending));
@@ -221,8 +223,8 @@ impl Inner {
                 untold.extend(left);
                 break;
             }
-            if crate::work::tells_start(&context, key.at) {
-                self.tell_started(&context, key.at).await?;
+            if crate::work::tells_start(context, key.at) {
+                self.tell_started(context, key.at).await?;
             }
             claims.push(claim);
         }
@@ -230,7 +232,7 @@ impl Inner {
             self.unclaim(&request.queue, untold).await?;
         }
         if !refused.is_empty() {
-            self.give_back(refused).await;
+            self.give_back(refused, None).await;
         }
         Ok(claims)
     }

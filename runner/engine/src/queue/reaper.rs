@@ -44,11 +44,13 @@ impl Inner {
                     (expired.claim, ending)
                 })
                 .collect();
-            self.settle(&ends, true).await?;
+            self.settle(&ends, true, None).await?;
         }
         if !overdue.waiting.is_empty() {
             let now = self.now();
-            self.load_runs(overdue.waiting.iter().map(|waiting| waiting.0)).await?;
+            let contexts = self
+                .contexts_for(overdue.waiting.iter().map(|waiting| waiting.0))
+                .await?;
             let keys: Vec<(RunId, AttemptKey)> = overdue.waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
             let outcomes = overdue
                 .waiting
@@ -60,7 +62,7 @@ impl Inner {
                 .collect();
             let mut completion = self.store.completion(self.lease(), now).await?;
             let locked = completion.lock_overdue(&keys).await?;
-            self.finish_claims(completion, outcomes, locked, now).await?;
+            self.finish_claims(completion, &contexts, outcomes, locked, now).await?;
         }
         let next = overdue
             .next_ms

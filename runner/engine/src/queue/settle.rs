@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::Rings;
 use crate::apply::{After, Applied, is_passing};
-use crate::work::{End, Ending};
+use crate::work::{Contexts, End, Ending};
 use crate::{Answer, Engine, EngineError, Inner, RunContext, sole};
 
 /// How many outcomes one transaction records.
@@ -75,11 +75,14 @@ pub(crate) enum Ask {
 /// Where a claim's answer will come, or why it is refused at once.
 type Begun = Result<oneshot::Receiver<Result<bool, EngineError>>, ClaimRefused>;
 
+/// A run's end, and what is known of the run.
+type Sole = (SoleRow, Arc<RunContext>);
+
 pub(crate) struct Settling {
     claim: ClaimKey,
     ending: Ending,
     /// The run's end as well, if the claim is all of it.
-    sole: Option<SoleRow>,
+    sole: Option<Sole>,
     answer: Answer<Result<bool, EngineError>>,
 }
 
@@ -119,15 +122,16 @@ impl Engine {
     /// Hands claims to the settler, in one piece: so they end in one transaction.
     async fn begin_to_end(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Result<Vec<(ClaimKey, Begun)>, EngineError> {
         let inner = &self.inner;
-        inner.load_runs(ends.iter().map(|(claim, _)| claim.run)).await?;
+        let contexts = inner.contexts_for(ends.iter().map(|(claim, _)| claim.run)).await?;
         let now = inner.now();
         let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
         for (claim, end) in ends {
-            match inner.ending_of(&claim, end) {
+            let context = contexts.get(&claim.run);
+            match ending_of(context.map(|context| &**context), &claim, end) {
                 Ok(ending) => {
                     let (answer, answered) = oneshot::channel();
                     settlings.push(Settling {
-                        sole: inner.sole_of(&claim, &ending, now),
+                        sole: context.and_then(|context| inner.sole_of(context, &claim, &ending, now)),
                         claim,
                         ending,
                         answer,
@@ -247,47 +251,48 @@ fn reason(fate: &ClaimFate) -> String {
     }
 }
 
-impl Inner {
-    /// What a worker said, as an outcome; refused if it says too much.
-    fn ending_of(&self, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
-        Ok(match end {
-            ClaimEnd::Completed(output) => {
-                let context = self.contexts.get(&claim.run);
-                let bytes_max = context.map(|context| output_max(&context, claim.at));
-                if let Some(bytes_max) = bytes_max.filter(|&bytes_max| output.len() > bytes_max) {
-                    return Err(ClaimRefused::TooLarge(bytes_max));
-                }
-                Ending::Succeeded(output)
+/// What a worker said, as an outcome; refused if it says too much. Without a context the run is not live, and the claim
+/// with it.
+fn ending_of(context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
+    Ok(match end {
+        ClaimEnd::Completed(output) => {
+            let bytes_max = context.map(|context| output_max(context, claim.at));
+            if let Some(bytes_max) = bytes_max.filter(|&bytes_max| output.len() > bytes_max) {
+                return Err(ClaimRefused::TooLarge(bytes_max));
             }
-            ClaimEnd::Failed {
-                message,
-                fatal,
-                retry_after,
-            } => Ending::Failed {
-                kind: if fatal { ErrorKind::Fatal } else { ErrorKind::Failed },
-                message,
-                trace: None,
-                retry_after,
-                fatal,
-            },
-            ClaimEnd::Released => Ending::Released,
-        })
-    }
+            Ending::Succeeded(output)
+        }
+        ClaimEnd::Failed {
+            message,
+            fatal,
+            retry_after,
+        } => Ending::Failed {
+            kind: if fatal { ErrorKind::Fatal } else { ErrorKind::Failed },
+            message,
+            trace: None,
+            retry_after,
+            fatal,
+        },
+        ClaimEnd::Released => Ending::Released,
+    })
+}
 
+impl Inner {
     /// The run's end, if this claim is all that there is to know of it.
-    fn sole_of(&self, claim: &ClaimKey, ending: &Ending, now: Time) -> Option<SoleRow> {
+    fn sole_of(&self, context: &Arc<RunContext>, claim: &ClaimKey, ending: &Ending, now: Time) -> Option<Sole> {
         // A tracer wants to hear when the attempt began, which this statement does not read.
         if self.tracer.get().is_some() {
             return None;
         }
-        let context = self.contexts.get(&claim.run)?;
         let ended = ended(claim);
-        sole::row(self, &context, ended, &End::plain(ending.clone()), now, None)
+        let row = sole::row(self, context, ended, &End::plain(ending.clone()), now, None)?;
+        Some((row, context.clone()))
     }
 
-    /// Ends claims that no worker will end, whatever comes of it: what fails here runs out by itself.
-    pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>) {
-        if let Err(error) = self.settle(&claims, false).await {
+    /// Ends claims that no worker will end, whatever comes of it: what fails here runs out by itself. What no worker has
+    /// seen does not count against the rate limit of its queue, `unseen`.
+    pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {
+        if let Err(error) = self.settle(&claims, false, unseen).await {
             tracing::warn!(%error, claims = claims.len(), "claims could not be given back; their leases run out");
         }
     }
@@ -327,9 +332,10 @@ impl Inner {
         self: &Arc<Self>,
         ends: &[(ClaimKey, Ending)],
         expired: bool,
+        unseen: Option<&str>,
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
         let now = self.now();
-        self.load_runs(ends.iter().map(|end| end.0.run)).await?;
+        let contexts = self.contexts_for(ends.iter().map(|end| end.0.run)).await?;
         let keys: Vec<ClaimKey> = ends.iter().map(|end| end.0).collect();
         let outcomes = ends
             .iter()
@@ -337,12 +343,16 @@ impl Inner {
             .collect();
         let mut completion = self.store.completion(self.lease(), now).await?;
         let locked = completion.lock_claims(&keys, expired).await?;
-        self.finish_claims(completion, outcomes, locked, now).await
+        if let Some(queue) = unseen {
+            completion.refund_queue(queue, locked.owned.len()).await?;
+        }
+        self.finish_claims(completion, &contexts, outcomes, locked, now).await
     }
 
     pub(super) async fn finish_claims(
         self: &Arc<Self>,
         mut completion: heddle_store::live::Completion,
+        contexts: &Contexts,
         outcomes: Vec<Applied>,
         locked: Locked,
         now: Time,
@@ -352,7 +362,9 @@ impl Inner {
         } else {
             self.room()
         };
-        let mut after = self.apply_locked(&mut completion, outcomes, locked, room, now).await?;
+        let mut after = self
+            .apply_locked(&mut completion, contexts, outcomes, locked, room, now)
+            .await?;
         completion.commit().await?;
         let accepted = std::mem::take(&mut after.accepted).into_iter().collect();
         self.acted(after);
@@ -362,27 +374,27 @@ impl Inner {
     /// The same for claims each of which is all of its run: one statement.
     async fn settle_sole(
         self: &Arc<Self>,
-        rows: &[(ClaimKey, &SoleRow)],
+        ends: &[(ClaimKey, &Sole)],
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
-        let contexts: Vec<_> = rows.iter().filter_map(|(key, _)| self.contexts.get(&key.run)).collect();
-        let (owned, followed) = self.store.complete_sole_claims(rows).await?;
+        let rows: Vec<(ClaimKey, &SoleRow)> = ends.iter().map(|(key, sole)| (*key, &sole.0)).collect();
+        let (owned, followed) = self.store.complete_sole_claims(&rows).await?;
         let of: HashMap<RunId, AttemptKey> = rows.iter().map(|(key, _)| (key.run, key.at)).collect();
         let accepted = owned.iter().filter_map(|run| Some((*run, *of.get(run)?))).collect();
-        self.acted(sole::after(owned, followed, contexts.iter().map(|context| &**context)));
+        self.acted(sole::after(owned, followed, ends.iter().map(|(_, sole)| &*sole.1)));
         Ok(accepted)
     }
 
-    pub(super) async fn load_runs(&self, runs: impl Iterator<Item = RunId>) -> Result<(), EngineError> {
+    pub(super) async fn contexts_for(&self, runs: impl Iterator<Item = RunId>) -> Result<Contexts, EngineError> {
         let mut runs: Vec<RunId> = runs.collect();
         runs.sort_unstable();
         runs.dedup();
-        self.load_contexts(&runs).await
+        self.contexts_of(&runs).await
     }
 
     /// Hands what nodes have prepared to workers. Task runs of paused or stopping runs go back instead.
     async fn hand_to_queues(self: &Arc<Self>, batch: &[Enqueue]) -> Result<(), EngineError> {
         let (now, lease) = (self.now(), self.lease());
-        self.load_runs(batch.iter().map(|entry| entry.run)).await?;
+        let contexts = self.contexts_for(batch.iter().map(|entry| entry.run)).await?;
         let keys: Vec<EndedAttempt> = batch
             .iter()
             .map(|entry| EndedAttempt {
@@ -420,7 +432,10 @@ impl Inner {
         completion.put_queued(&rows).await?;
         let after = match back.is_empty() {
             true => After::default(),
-            false => self.apply_locked(&mut completion, back, locked, 0, now).await?,
+            false => {
+                self.apply_locked(&mut completion, &contexts, back, locked, 0, now)
+                    .await?
+            }
         };
         completion.commit().await?;
         self.acted(after);
@@ -507,7 +522,7 @@ async fn record(inner: &Arc<Inner>, settlings: Vec<Settling>) {
         rest = next;
     }
     while let Some((tries, mut batch)) = batches.pop() {
-        let sole: Option<Vec<(ClaimKey, &SoleRow)>> = batch
+        let sole: Option<Vec<(ClaimKey, &Sole)>> = batch
             .iter()
             .map(|settling| Some((settling.claim, settling.sole.as_ref()?)))
             .collect();
@@ -518,7 +533,7 @@ async fn record(inner: &Arc<Inner>, settlings: Vec<Settling>) {
                     .iter()
                     .map(|settling| (settling.claim, settling.ending.clone()))
                     .collect();
-                inner.settle(&ends, false).await
+                inner.settle(&ends, false, None).await
             }
         };
         match settled {

@@ -23,20 +23,19 @@ impl Inner {
     /// Takes claims back that were made a moment ago, in one transaction.
     pub(super) async fn unclaim(self: &Arc<Self>, queue: &str, claimed: Vec<QueueClaimed>) -> Result<(), EngineError> {
         let (now, lease) = (self.now(), self.lease());
-        self.load_runs(claimed.iter().map(|claimed| claimed.claim.run)).await?;
+        let contexts = self
+            .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
+            .await?;
         let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
         let mut completion = self.store.completion(lease, now).await?;
         let locked = completion.lock_claims(&keys, false).await?;
         let (mut rows, mut back, mut rings) = (Vec::new(), Vec::new(), Rings::default());
         for claimed in claimed {
             let ClaimKey { run, at, lease, .. } = claimed.claim;
-            let (true, Some(found), Some(context)) = (
-                locked.owned.contains_key(&(run, at)),
-                locked.runs.get(&run),
-                self.contexts.get(&run),
-            ) else {
+            let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {
                 continue;
             };
+            let context = self.known(&contexts, run).await?;
             let progress = Progress::from_bytes(&found.progress).map_err(EngineError::Unreadable)?;
             let task = context.revision.plan.task(at.key.task);
             let (RunState::Running, false, Some(task)) = (found.state, progress.is_stopping(), task) else {
@@ -61,7 +60,10 @@ impl Inner {
         completion.refund_queue(queue, rows.len()).await?;
         let after = match back.is_empty() {
             true => After::default(),
-            false => self.apply_locked(&mut completion, back, locked, 0, now).await?,
+            false => {
+                self.apply_locked(&mut completion, &contexts, back, locked, 0, now)
+                    .await?
+            }
         };
         completion.commit().await?;
         self.acted(after);

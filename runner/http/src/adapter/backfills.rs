@@ -30,13 +30,8 @@ pub(super) async fn start(
 }
 
 pub(super) async fn get(engine: &Engine, id: Uuid) -> Result<Backfill, Refusal> {
-    let row = engine
-        .store()
-        .backfill(id)
-        .await?
-        .ok_or_else(|| not_found("backfill", id))?;
-    let mut counts = engine.store().backfill_counts(&[(row.id, row.group_id)]).await?;
-    let counts = counts.remove(&row.id).unwrap_or_default();
+    let found = engine.store().backfill_counted(id).await?;
+    let (row, counts) = found.ok_or_else(|| not_found("backfill", id))?;
     Ok(view(row, counts))
 }
 
@@ -46,19 +41,9 @@ pub(super) async fn list(
     cursor: Option<Uuid>,
     limit: i64,
 ) -> Result<List<Backfill>, Refusal> {
-    let page = engine.store().backfills(&groups, cursor, limit).await?;
-    let ids: Vec<(Uuid, i64)> = page.items.iter().map(|row| (row.id, row.group_id)).collect();
-    let mut counts = engine.store().backfill_counts(&ids).await?;
-    let items = page
-        .items
-        .into_iter()
-        .map(|row| {
-            let counts = counts.remove(&row.id).unwrap_or_default();
-            view(row, counts)
-        })
-        .collect();
+    let page = engine.store().backfills_counted(&groups, cursor, limit).await?;
     Ok(List {
-        items,
+        items: page.items.into_iter().map(|(row, counts)| view(row, counts)).collect(),
         next_cursor: page.next,
     })
 }

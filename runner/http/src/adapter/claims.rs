@@ -80,7 +80,10 @@ pub(super) async fn claim(engine: &Engine, spec: ClaimSpec) -> Result<Vec<Claim>
 fn refusal(refused: ClaimRefused) -> Refusal {
     match refused {
         ClaimRefused::Old(detail) => Refusal::Conflict { detail, existing: None },
-        ClaimRefused::TooLarge(bytes_max) => Refusal::TooLarge { bytes_max },
+        ClaimRefused::TooLarge(bytes_max) => Refusal::TooLarge {
+            what: "output",
+            bytes_max,
+        },
         ClaimRefused::Engine(error) => error.into(),
     }
 }

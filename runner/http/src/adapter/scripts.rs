@@ -35,7 +35,10 @@ pub(super) async fn compile(engine: &Engine, bytes: Bytes) -> Result<CompiledScr
             defaults: Value::Object(compiled.defaults),
             description: compiled.description.unwrap_or_default(),
         }),
-        Err(CompileError::TooLarge(bytes_max)) => Err(Refusal::TooLarge { bytes_max }),
+        Err(CompileError::TooLarge(bytes_max)) => Err(Refusal::TooLarge {
+            what: "body",
+            bytes_max,
+        }),
         Err(CompileError::Internal(detail)) => Err(Refusal::Internal(detail.into())),
         Err(error) => Err(invalid("", error.to_string())),
     }
@@ -66,7 +69,10 @@ pub(super) async fn fetch(engine: &Engine, url: String, sha256: String) -> Resul
     let bytes = outbound::read_bounded(response, bytes_max)
         .await
         .map_err(|error| invalid("/url", format!("{url} could not be read: {error}")))?
-        .ok_or(Refusal::TooLarge { bytes_max })?;
+        .ok_or(Refusal::TooLarge {
+            what: "body",
+            bytes_max,
+        })?;
     let found = digest_of(&bytes);
     let wanted = format!("sha256:{}", sha256.trim_start_matches("sha256:").to_ascii_lowercase());
     if found != wanted {

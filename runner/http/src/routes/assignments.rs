@@ -138,7 +138,7 @@ async fn revoke(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "assignment")?;
     if let Some(ended) = request.app.store.revoke_assignment(request.by(), id).await? {
         if let Some(dispatcher) = &request.app.dispatcher {
-            dispatcher.changed(&ended.assignment.audience);
+            dispatcher.changed(&ended.offered_to);
         }
         return ok(&AssignmentView::new(ended.assignment, false));
     }

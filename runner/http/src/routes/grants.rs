@@ -40,9 +40,14 @@ pub(crate) fn grant(groups: Vec<String>, categories: Vec<String>) -> Result<Gran
 
 /// A `name` in a body has to be the one in the path.
 pub(crate) fn same_name(name: &Name, given: Option<&str>) -> Result<(), Problem> {
+    same_name_at("/name", name, given)
+}
+
+/// The same of what calls its name something else.
+pub(crate) fn same_name_at(pointer: &str, name: &Name, given: Option<&str>) -> Result<(), Problem> {
     match given {
         Some(given) if Name::new(given).ok().as_ref() != Some(name) => {
-            Err(Problem::invalid_at("/name", format!("the path says `{name}`")))
+            Err(Problem::invalid_at(pointer, format!("the path says `{name}`")))
         }
         _ => Ok(()),
     }

@@ -1,6 +1,7 @@
 //! Offers: what audiences are offered, and when.
 
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use heddle_domain::dispatch::{Offer, OfferKind, OfferSpec, check_audience};
@@ -20,8 +21,9 @@ use crate::table::{Method, Route};
 /// How far back occurrences are listed unless it is said.
 const LISTED: chrono::TimeDelta = chrono::TimeDelta::days(7);
 
-/// How many offers one list of occurrences is about.
-const OFFERS_MAX: i64 = 1_000;
+/// How many offers a list of occurrences looks at, all in all and with one statement.
+const OFFERS_MAX: usize = 100_000;
+const OFFERS_PAGE: i64 = 1_000;
 
 /// The longest stretch of time of one list.
 const STRETCH_MAX: chrono::TimeDelta = chrono::TimeDelta::days(366);
@@ -48,7 +50,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "List due instants",
             occurrences,
         )
-        .detail("Repeating offers are expanded. At most a year, and a thousand offers, at a time.")
+        .detail("Repeating offers are expanded. At most a year, and of a hundred thousand offers that may be due in it, at a time.")
         .list()
         .query("audience", "Only of offers to this audience.")
         .query("offer", "Only of this offer.")
@@ -141,7 +143,7 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
         fields.retain(|_, value| !value.is_null());
     }
     let spec: OfferSpec = typed(body, "")?;
-    super::grants::same_name(id, spec.id.as_ref().map(Name::as_str))?;
+    super::grants::same_name_at("/id", id, spec.id.as_ref().map(Name::as_str))?;
     let store = &request.app.store;
     // An instant that is left out stands for the creation, and goes on doing so.
     let before = store.offer(id).await?;
@@ -268,55 +270,75 @@ async fn occurrences(request: Request) -> Outcome {
     }
     let cursor = parse_cursor(&request)?;
     let store = &request.app.store;
-    let rows = match request.query("offer") {
-        Some(id) => store
-            .offer(id)
-            .await?
-            .into_iter()
-            .filter(|row| audience.is_none_or(|a| a == row.audience))
-            .collect(),
-        None => store.offers(audience, None, OFFERS_MAX).await?.items,
-    };
-    let mut offers = Vec::with_capacity(rows.len());
-    for row in rows {
-        let spec: OfferSpec = typed(row.spec.clone(), "")?;
-        offers.push((Offer::compile(spec, row.starts_at).map_err(Problem::invalid)?, row));
-    }
-    // The heads of all offers in one heap: as many are reckoned as are listed.
     let start = cursor.map_or(from, |(at, _)| at.max(from));
-    let mut heads = BinaryHeap::new();
-    for (index, (offer, row)) in offers.iter().enumerate() {
-        let mut first = offer.first_from(start);
-        if cursor.is_some_and(|(at, id)| first == Some(at) && row.id <= id) {
-            first = first.and_then(|first| offer.next_after(first));
+    // The first ones of all offers, one more than are listed.
+    let mut first = BTreeMap::new();
+    let mut note = |row: OfferRow| -> Result<Time, Problem> {
+        let spec: OfferSpec = typed(row.spec.clone(), "")?;
+        let id = row.id;
+        let shown = Arc::new((Offer::compile(spec, row.starts_at).map_err(Problem::invalid)?, row));
+        let mut next = shown.0.first_from(start);
+        while let Some(at) = next.filter(|at| *at <= to) {
+            let listed = cursor.is_some_and(|last| (at, id) <= last);
+            if !listed {
+                if first.len() > limit && first.last_key_value().is_some_and(|(last, _)| (at, id) > *last) {
+                    break;
+                }
+                first.insert((at, id), shown.clone());
+                if first.len() > limit + 1 {
+                    first.pop_last();
+                }
+            }
+            next = shown.0.next_after(at);
         }
-        if let Some(first) = first.filter(|first| *first <= to) {
-            heads.push(std::cmp::Reverse((first, row.id, index)));
+        let full = first.len() > limit;
+        Ok(first.last_key_value().filter(|_| full).map_or(to, |(last, _)| last.0))
+    };
+    match request.query("offer") {
+        Some(id) => {
+            let row = store.offer(id).await?;
+            row.filter(|row| audience.is_none_or(|a| a == row.audience))
+                .map(&mut note)
+                .transpose()?;
+        }
+        None => {
+            let (mut behind, mut until, mut seen) = (0, to, 0);
+            loop {
+                let rows = store.offers_due(audience, (start, until), behind, OFFERS_PAGE).await?;
+                let full = rows.len() as i64 == OFFERS_PAGE;
+                seen += rows.len();
+                for row in rows {
+                    behind = row.id;
+                    until = note(row)?;
+                }
+                if !full {
+                    break;
+                }
+                if seen >= OFFERS_MAX {
+                    return Err(Problem::invalid(Fault::at(
+                        "/audience",
+                        format!("more than {OFFERS_MAX} offers may be due then: say which `audience`, or less time"),
+                    )));
+                }
+            }
         }
     }
-    let mut found = Vec::new();
-    while let Some(std::cmp::Reverse((at, id, index))) = heads.pop() {
-        if found.len() > limit {
-            break;
-        }
-        found.push((at, id, index));
-        if let Some(next) = offers[index].0.next_after(at).filter(|next| *next <= to) {
-            heads.push(std::cmp::Reverse((next, id, index)));
-        }
-    }
+    let mut found: Vec<_> = first.into_iter().collect();
     let more = found.len() > limit;
     found.truncate(limit);
     let next_cursor = match found.last() {
-        Some((at, id, _)) if more => Some(format!("{}-{id}", at.timestamp_micros())),
+        Some(((at, id), _)) if more => Some(format!("{}-{id}", at.timestamp_micros())),
         _ => None,
     };
-    let ids: Vec<i64> = offers.iter().map(|(_, row)| row.id).collect();
-    let until = found.last().map_or(to, |last| last.0);
+    let mut ids: Vec<i64> = found.iter().map(|((_, id), _)| *id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let until = found.last().map_or(to, |((at, _), _)| *at);
     let counts = store.occurrence_counts(&ids, start, until).await?;
     let items = found
         .into_iter()
-        .map(|(at, id, index)| {
-            let (offer, row) = &offers[index];
+        .map(|((at, id), shown)| {
+            let (offer, row) = &*shown;
             let counts = counts.get(&(id, at)).copied().unwrap_or_default();
             OccurrenceView {
                 offer: row.name.clone(),

@@ -15,7 +15,7 @@ gone AS (
     RETURNING h.*, a.state, a.result
 ),
 judged AS MATERIALIZED (
-    SELECT g.*, o.name, o.run, o.task, o.item, o.attempt, o.stock, o.enabled,
+    SELECT g.*, o.name, o.run, o.task, o.item, o.attempt, o.stock, o.enabled, o.audience AS offered_to,
            g.state IN (3, 4) OR (g.state = 2 AND (o.return_failed OR o.run IS NOT NULL)) AS returned
       FROM gone g JOIN heddle.offers o ON o.id = g.offer_id
 ),
@@ -35,9 +35,10 @@ counted AS (
            failed = c.failed + excluded.failed
     RETURNING offer_id, occurrence, completed
 ),
--- Other nodes are told by whichever node is there; of what operators and the clock take back, the caller tells.
+-- Other nodes are told by whichever node is there; of what operators and the clock take back, the caller tells. Whom
+-- stock comes back to is the audience that the offer has now: it may have been another's when it was given.
 came_back AS (
-    INSERT INTO heddle.stock_returns (audience) SELECT DISTINCT audience FROM judged WHERE returned AND state = 2
+    INSERT INTO heddle.stock_returns (audience) SELECT DISTINCT offered_to FROM judged WHERE returned AND state = 2
 ),
 told AS (
     INSERT INTO heddle.events (kind, at, data)
@@ -48,7 +49,8 @@ told AS (
                'result', result::jsonb)
       FROM judged ORDER BY uid
 ),
--- Task runs whose offer is done, or of which a user has failed (or nobody is left to take it).
+-- Task runs whose offer is done, or of which a user has failed (or nobody is left to take it). Whether an offer to each
+-- member of a user group is done is for close_offers to say, which sees what this statement has recorded.
 settled AS (
     SELECT j.offer_id, j.run, j.task, j.item, j.attempt,
            min(CASE WHEN j.state = 4 THEN 'user ' || j.uid || ' held it for too long'
@@ -65,10 +67,8 @@ closed AS (
     UPDATE heddle.offers o SET enabled = false, overdue_at = NULL
       FROM settled s
      WHERE o.id = s.offer_id
-       AND (s.error IS NOT NULL OR s.completed >= CASE
-                WHEN s.stock > 0 THEN s.stock::bigint
-                WHEN s.audience LIKE 'uid\_%' THEN 1
-                ELSE (SELECT greatest(1, count(*)) FROM heddle.members m WHERE m.audience = s.audience) END)
+       AND (s.error IS NOT NULL
+            OR CASE WHEN s.stock > 0 THEN s.completed >= s.stock ELSE s.audience LIKE 'uid\_%' AND s.completed >= 1 END)
     RETURNING s.*
 ),
 noted AS (
@@ -78,5 +78,6 @@ noted AS (
 SELECT j.id AS "id!", j.offer_id AS "offer_id!", j.name AS "offer!", j.uid AS "uid!", j.audience AS "audience!",
        j.occurrence AS "occurrence!", j.state AS "state!", j.assigned_at AS "assigned_at!",
        greatest($5, j.assigned_at) AS "finished_at!", j.result, v.params AS "params!", j.returned AS "returned!",
-       j.run IS NOT NULL AS "of_task!"
+       j.run IS NOT NULL AS "of_task!", j.offered_to AS "offered_to!",
+       j.run IS NOT NULL AND j.stock IS NULL AND j.state = 1 AND j.audience NOT LIKE 'uid\_%' AS "of_each!"
   FROM judged j JOIN heddle.offer_versions v ON v.offer_id = j.offer_id AND v.version = j.version

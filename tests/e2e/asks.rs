@@ -1,0 +1,230 @@
+//! Tasks that ask users: an attempt is an offer, and the offer's end the attempt's.
+
+use std::time::Duration;
+
+use heddle_tests::{Api, World, eventually, states, task};
+use serde_json::{Value, json};
+
+use crate::dispatch::{complete, finish, members, offer, poll, users};
+
+/// A task of the executor `audience` is done when its stock is; a failure uses up a retry.
+#[tokio::test]
+async fn audience_tasks() {
+    let world = World::new().await;
+    let node = world.node().await;
+    members(&node, "gid_g", &users(3)).await;
+    node.put_group(
+        "ask",
+        json!({"tasks": {
+            "ask": {"audience": {"audience": "gid_{{ params.team }}", "dispatch_times": 2}, "params": {"team": "g", "q": "ok?"},
+                    "retry": {"strategy": "fixed", "retries": 1, "interval": "10ms"}},
+            "then": {"script": "echo", "depends_on": ["ask"], "params": {"got": "{{ upstream.ask }}"}},
+        }}),
+    )
+    .await;
+    let run = node.start("ask", json!({})).await;
+    let wait = json!({"wait": "20s"});
+    let next = async |uid: &str| {
+        node.post(&format!("/v1/dispatch/{uid}/next"), wait.clone())
+            .await
+            .expect_status(200)
+    };
+    let one = next("u0").await;
+    assert_eq!(one["params"]["q"], "ok?");
+    finish(&node, &one, "completed", json!("yes")).await.expect_status(200);
+    let failing = next("u1").await;
+    finish(&node, &failing, "failed", json!("busy"))
+        .await
+        .expect_status(200);
+    let again = next("u1").await;
+    finish(&node, &again, "completed", json!("fine"))
+        .await
+        .expect_status(200);
+    let ended = node.ended(&run).await;
+    assert_eq!(states(&ended), "ask=succeeded then=succeeded", "{ended:#}");
+    assert_eq!(task(&ended, "ask")["output"], json!(["yes", "fine"]));
+    assert_eq!(node.attempts(&run, "ask").await.len(), 2);
+    // The audience alone stands for an offer with all defaults; shown is the whole of it.
+    let short = json!({"tasks": {"ask": {"audience": "uid_u0"}}});
+    let group = node.put_group("short", short).await;
+    assert_eq!(group["tasks"]["ask"]["audience"]["audience"], "uid_u0", "{group:#}");
+    let run = node.start("short", json!({})).await;
+    complete(&node, &next("u0").await).await;
+    assert_eq!(task(&node.ended(&run).await, "ask")["output"], json!([1]));
+    // A cancelled run's offer is withdrawn, and with it what is held of it.
+    let run = node.start("ask", json!({})).await;
+    let held = next("u2").await;
+    node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    let path = format!("/v1/assignments/{}", held["assignment_id"].as_str().expect("an id"));
+    eventually("revoked assignment", async || {
+        let found = node.get(&path).await.expect_status(200);
+        (found["state"] == "revoked").then_some(())
+    })
+    .await;
+    tokio::time::timeout(Duration::from_secs(10), async {
+        assert_eq!(poll(&node, "u0").await.status, 204)
+    })
+    .await
+    .expect("an answer");
+}
+
+/// A new attempt of an audience task goes on with the stock of the last one: what is completed or held counts, and who
+/// has completed it is not asked again.
+#[tokio::test]
+async fn attempts_of_audience_tasks_share_their_stock() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let node = &nodes[0];
+    members(node, "gid_g", &users(5)).await;
+    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
+    let ask = json!({"audience": {"audience": "gid_g", "dispatch_times": 3}, "retry": retry});
+    node.put_group("ask", json!({"tasks": {"ask": ask}})).await;
+    let run = node.start("ask", json!({})).await;
+    let mut held = Vec::new();
+    for uid in ["u0", "u1", "u2"] {
+        let path = format!("/v1/dispatch/{uid}/next");
+        held.push(node.post(&path, json!({"wait": "20s"})).await.expect_status(200));
+    }
+    finish(node, &held[0], "completed", json!(0)).await.expect_status(200);
+    finish(node, &held[1], "failed", json!(1)).await.expect_status(200);
+    // It comes back with the next attempt, for the one who failed, and with the same stock.
+    let again = node
+        .post("/v1/dispatch/u1/next", json!({"wait": "20s"}))
+        .await
+        .expect_status(200);
+    assert_eq!(again["occurrence"], held[1]["occurrence"]);
+    assert_eq!(node.attempts(&run, "ask").await.len(), 2);
+    for node in &nodes {
+        for uid in ["u0", "u3", "u4"] {
+            assert_eq!(poll(node, uid).await.status, 204, "{uid} is given what is used up");
+        }
+    }
+    finish(node, &held[2], "completed", json!(2)).await.expect_status(200);
+    finish(node, &again, "completed", json!(1)).await.expect_status(200);
+    let ended = node.ended(&run).await;
+    assert_eq!(task(&ended, "ask")["output"], json!([0, 2, 1]), "{ended:#}");
+    let occurrences = node.all("/v1/offers/occurrences?audience=gid_g").await;
+    assert!(occurrences.len() <= 1, "{occurrences:#?}");
+}
+
+/// What a user is given, once there is something.
+async fn next(api: &Api, uid: &str) -> Value {
+    api.post(&format!("/v1/dispatch/{uid}/next"), json!({"wait": "20s"}))
+        .await
+        .expect_status(200)
+}
+
+async fn assignment_becomes(api: &Api, assignment: &Value, state: &str) {
+    let path = format!(
+        "/v1/assignments/{}",
+        assignment["assignment_id"].as_str().expect("an id")
+    );
+    eventually(state, async || {
+        let found = api.get(&path).await.expect_status(200);
+        (found["state"] == state).then_some(())
+    })
+    .await;
+}
+
+/// `each` asks those who are members in the end: as many completions as there are members are not enough when some of
+/// them are of users who have left.
+#[tokio::test]
+async fn each_is_everybody_who_is_a_member_in_the_end() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let node = &nodes[0];
+    let named = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    members(node, "gid_f", &named(&["g1", "g2"])).await;
+    node.put_group(
+        "ask",
+        json!({"tasks": {"ask": {"audience": {"audience": "gid_f", "dispatch_times": "each"}}}}),
+    )
+    .await;
+    let run = node.start("ask", json!({})).await;
+    let one = next(node, "g1").await;
+    finish(node, &one, "completed", json!("r1")).await.expect_status(200);
+    members(node, "gid_f", &named(&["g2", "g3"])).await;
+    let two = next(node, "g2").await;
+    finish(node, &two, "completed", json!("r2")).await.expect_status(200);
+    // A member who has not been asked yet is, and what she holds stays hers.
+    let three = next(&nodes[1], "g3").await;
+    assert_eq!(node.run_now(&run).await["state"], "running");
+    finish(&nodes[1], &three, "completed", json!("r3"))
+        .await
+        .expect_status(200);
+    let ended = node.ended(&run).await;
+    assert_eq!(task(&ended, "ask")["output"], json!(["r1", "r2", "r3"]), "{ended:#}");
+    // Who has not completed it, and leaves, is not waited for.
+    let run = node.start("ask", json!({})).await;
+    let two = next(node, "g2").await;
+    finish(node, &two, "completed", json!("r2")).await.expect_status(200);
+    members(node, "gid_f", &named(&["g2"])).await;
+    let ended = node.ended(&run).await;
+    assert_eq!(task(&ended, "ask")["output"], json!(["r2"]), "{ended:#}");
+}
+
+/// Of a task that has failed for good nobody keeps holding anything, though its run goes on; a restart goes on with what
+/// had been completed, however long the run had been over.
+#[tokio::test]
+async fn what_has_failed_is_held_by_nobody() {
+    let world = World::new().await;
+    let node = world.node().await;
+    members(&node, "gid_k", &users(3)).await;
+    node.put_group(
+        "ask",
+        json!({"tasks": {
+            "ask": {"audience": {"audience": "gid_k", "dispatch_times": 3}},
+            "goes_on": {"queue": "never"},
+        }}),
+    )
+    .await;
+    let run = node.start("ask", json!({})).await;
+    let (zero, one, two) = (
+        next(&node, "u0").await,
+        next(&node, "u1").await,
+        next(&node, "u2").await,
+    );
+    finish(&node, &zero, "completed", json!(0)).await.expect_status(200);
+    finish(&node, &one, "failed", json!("no")).await.expect_status(200);
+    node.task_becomes(&run, "ask", "failed").await;
+    assignment_becomes(&node, &two, "revoked").await;
+    finish(&node, &two, "completed", json!(2))
+        .await
+        .expect_problem(409, &[]);
+    offer(
+        &node,
+        "other",
+        json!({"audience": "uid_u2", "starts_at": crate::dispatch::wall_clock().to_rfc3339()}),
+    )
+    .await;
+    assert_eq!(next(&node, "u2").await["offer"], "other");
+    node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    let offers = format!("/v1/offers?audience=gid_k");
+    eventually("withdrawn offer", async || {
+        node.all(&offers).await.is_empty().then_some(())
+    })
+    .await;
+    node.post(&format!("/v1/runs/{run}/restart"), json!({}))
+        .await
+        .expect_status(200);
+    let again = next(&node, "u1").await;
+    finish(&node, &again, "completed", json!(1)).await.expect_status(200);
+    assert_eq!(
+        poll(&node, "u0").await.status,
+        204,
+        "who has completed it is not asked again"
+    );
+    let held = node
+        .get("/v1/assignments?uid=u2&state=assigned")
+        .await
+        .expect_status(200);
+    complete(&node, &held["items"][0]).await;
+    let two = next(&node, "u2").await;
+    finish(&node, &two, "completed", json!(2)).await.expect_status(200);
+    let ended = node.task_becomes(&run, "ask", "succeeded").await;
+    assert_eq!(task(&ended, "ask")["output"], json!([0, 1, 2]), "{ended:#}");
+}
