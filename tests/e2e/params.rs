@@ -273,3 +273,37 @@ async fn a_group_may_name_a_template() {
         .await
         .expect_problem(422, &["/template"]);
 }
+
+/// Params that nobody could check beforehand are checked when the task starts: what SQL submits, what time makes, what
+/// another version of the script asks for.
+#[tokio::test]
+async fn what_was_not_checked_is_when_the_task_starts() {
+    let world = World::new().await;
+    let node = world.node().await;
+    // `n` may still come with a run; with these it does not.
+    let spec = json!({"schedules": {"s": {"every": "1s"}}, "tasks": {"t": {"script": "fib"}}});
+    node.put_group("g", spec).await;
+    world
+        .sql()
+        .await
+        .execute("SELECT heddle.submit('g', '{}', 'by-sql')", &[])
+        .await
+        .expect("a submission");
+    for trigger in ["manual", "schedule"] {
+        let path = format!("/v1/runs?group=g&trigger={trigger}&state=failed&limit=1");
+        let run = heddle_tests::eventually(trigger, async || {
+            let found = node.get(&path).await.expect_status(200)["items"][0].clone();
+            found["id"].is_string().then_some(found)
+        })
+        .await;
+        let run = node.run_now(run["id"].as_str().expect("an id")).await;
+        let error = &task(&run, "t")["error"];
+        assert_eq!(error["kind"], "invalid", "{run:#}");
+        assert!(
+            error["message"].as_str().expect("a message").contains("required"),
+            "{run:#}"
+        );
+    }
+    let run = node.run("g", json!({"params": {"n": 5}})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+}

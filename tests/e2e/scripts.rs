@@ -285,3 +285,88 @@ async fn consumers_are_no_tasks() {
         .await
         .expect_problem(422, &["/tasks/t/script"]);
 }
+
+/// What a script's schema makes impossible concerns the groups that use it: neither schedules nor the inbox stop for
+/// others. (No upload is let in with such a schema; this one is from before.)
+#[tokio::test]
+async fn a_schema_that_cannot_be_used_stops_nobody_else() {
+    let world = World::new().await;
+    let mut node = world.node().await;
+    let text = "(module (memory (export \"memory\") 1) (func (export \"_start\")))";
+    node.put_bytes("/v1/scripts/broken", "text/plain", text)
+        .await
+        .expect_status(201);
+    let each_second = |script: &str| json!({"schedules": {"s": {"every": "1s"}}, "tasks": {"t": {"script": script}}});
+    node.put_group("victim", each_second("broken")).await;
+    node.put_group("innocent", each_second("hello")).await;
+    node.kill();
+    world
+        .sql()
+        .await
+        .execute(
+            r#"UPDATE heddle.script_versions SET params_schema = '{"$ref": "https://example.com/schema.json"}'
+                WHERE script_id = (SELECT id FROM heddle.scripts WHERE name = 'broken')"#,
+            &[],
+        )
+        .await
+        .expect("an update");
+    let node = world.node().await;
+    let since = node.get("/v1/runs?group=innocent&limit=1").await.expect_status(200)["items"][0]["id"].clone();
+    let sql = world.sql().await;
+    for group in ["victim", "innocent"] {
+        sql.execute("SELECT heddle.submit($1, '{}', 'by-sql')", &[&group])
+            .await
+            .expect("a submission");
+    }
+    heddle_tests::eventually("runs of both", async || {
+        let newest = |group: &str| format!("/v1/runs?group={group}&trigger=schedule&state=succeeded,failed&limit=1");
+        let innocent = node.get(&newest("innocent")).await.body["items"][0].clone();
+        let victim = node.get(&newest("victim")).await.body["items"][0].clone();
+        (innocent["id"] != since && innocent["state"] == "succeeded" && victim["state"] == "failed").then_some(())
+    })
+    .await;
+    for (group, state) in [("victim", "failed"), ("innocent", "succeeded")] {
+        let found = node.all(&format!("/v1/runs?group={group}&trigger=manual")).await;
+        let run = node.ended(found[0]["id"].as_str().expect("a run")).await;
+        assert_eq!(run["state"], state, "{run:#}");
+        if state == "failed" {
+            let error = &task(&run, "t")["error"];
+            assert_eq!(error["kind"], "invalid", "{run:#}");
+            let said = error["message"].as_str().expect("a message");
+            assert!(
+                said.contains("cannot be used") && said.contains("https://example.com/schema.json"),
+                "{said}"
+            );
+        }
+    }
+    // Nobody is told of a fault of Heddle's own; whoever submits hears what is wrong.
+    node.post("/v1/groups/victim/runs", json!({}))
+        .await
+        .expect_said(422, "cannot be used");
+    node.refused_group("another", one(json!({"script": "broken"})))
+        .await
+        .expect_said(422, "cannot be used");
+}
+
+/// Checking is reckoned before it is done: what doubles with each line of a schema is refused, at once.
+#[tokio::test]
+async fn a_schema_that_multiplies_is_not_checked() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let levels = 40;
+    let mut all = serde_json::Map::new();
+    for level in 0..levels {
+        let next = json!({"$ref": format!("#/$defs/d{}", level + 1)});
+        let one = |key: &str| json!({"allOf": [next, {"required": [key]}]});
+        all.insert(format!("d{level}"), json!({"anyOf": [one("q"), one("r")]}));
+    }
+    all.insert(format!("d{levels}"), json!({"type": "object"}));
+    let schema = json!({"$ref": "#/$defs/d0", "$defs": all});
+    let reply = node.put("/v1/templates/bomb", schema).await;
+    assert_eq!(reply.status, 201, "{:#}", reply.body);
+    node.put_group("g", json!({"template": "bomb", "tasks": {"t": {"script": "hello"}}}))
+        .await;
+    node.post("/v1/groups/g/runs", json!({"params": {"a": 1}}))
+        .await
+        .expect_said(422, "more steps than are allowed");
+}

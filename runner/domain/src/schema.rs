@@ -1,7 +1,10 @@
 //! JSON Schema: params against what a script or a template says of them.
 //!
 //! Wraps the `jsonschema` crate. Nothing outside a schema is ever fetched: a `$ref` that leads out of it is an error.
-//! Patterns run with a bound on backtracking, since both they and what they are matched with come from strangers.
+//! Patterns run with a bound on backtracking, since both they and what they are matched with come from strangers; and
+//! what a check comes to is reckoned before it is done (`effort`).
+
+mod effort;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +13,10 @@ use jsonschema::error::ValidationErrorKind;
 use serde_json::Value;
 
 use crate::{Fault, Faults};
+use effort::Effort;
 
 /// How many steps back one match of a pattern may take.
-const BACKTRACK_MAX: usize = 100_000;
+const BACKTRACK_MAX: usize = 10_000;
 /// The memory that one compiled pattern may take.
 const PATTERN_MAX_BYTES: usize = 1 << 20;
 /// The longest detail of a fault.
@@ -20,8 +24,15 @@ const DETAIL_MAX_CHARS: usize = 300;
 
 /// A compiled schema; cheap to clone.
 #[derive(Clone)]
-pub struct Schema {
-    validator: Arc<jsonschema::Validator>,
+pub struct Schema(Arc<Inner>);
+
+enum Inner {
+    Usable {
+        validator: Box<jsonschema::Validator>,
+        effort: Effort,
+    },
+    /// Nothing satisfies it, for this reason.
+    Unusable(String),
 }
 
 impl fmt::Debug for Schema {
@@ -36,6 +47,7 @@ impl Schema {
         if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
             return Err("a JSON Schema is an object".into());
         }
+        let effort = Effort::of(schema)?;
         jsonschema::options()
             .offline()
             .should_validate_formats(true)
@@ -46,8 +58,9 @@ impl Schema {
                     .dfa_size_limit(PATTERN_MAX_BYTES),
             )
             .build(schema)
-            .map(|validator| Self {
-                validator: Arc::new(validator),
+            .map(|validator| {
+                let validator = Box::new(validator);
+                Self(Arc::new(Inner::Usable { validator, effort }))
             })
             .map_err(|error| {
                 let place = error.instance_path().to_string();
@@ -59,6 +72,15 @@ impl Schema {
             })
     }
 
+    /// The same of a schema that was let in: if it cannot be used all the same, it is one that nothing satisfies and that
+    /// says why. `whose` says whose it is.
+    pub fn of_kept(schema: &Value, whose: &str) -> Self {
+        Self::compile(schema).unwrap_or_else(|why| {
+            let why = format!("the schema of {whose} cannot be used: {why}");
+            Self(Arc::new(Inner::Unusable(why)))
+        })
+    }
+
     /// Everything that is wrong with a value, at most [`Faults::MAX`] things, each with the pointer of the value that
     /// is wrong; of something missing or surplus, the pointer of the object that lacks or has it.
     pub fn check(&self, value: &Value) -> Faults {
@@ -68,8 +90,15 @@ impl Schema {
     /// The same, for a value of which some parts are not known yet: `unknown` are the pointers of those parts. What
     /// they could still mend is not a fault.
     pub fn check_except(&self, value: &Value, unknown: &[String]) -> Faults {
+        let (validator, effort) = match &*self.0 {
+            Inner::Usable { validator, effort } => (validator, effort),
+            Inner::Unusable(why) => return Fault::at("", why.clone()).into(),
+        };
+        if !effort.is_bearable(value) {
+            return Fault::at("", TOO_MUCH).into();
+        }
         let mut faults = Faults::default();
-        for error in self.validator.iter_errors(value) {
+        for error in validator.iter_errors(value) {
             let pointer = error.instance_path().to_string();
             if !is_certain(&error, &pointer, unknown) {
                 continue;
@@ -86,12 +115,11 @@ impl Schema {
         }
         faults
     }
-
-    /// Whether a value satisfies the schema.
-    pub fn is_valid(&self, value: &Value) -> bool {
-        self.validator.is_valid(value)
-    }
 }
+
+/// Why a value is not checked.
+const TOO_MUCH: &str = "to check it against its schema takes more steps than are allowed: what the schema has \
+                        alternatives of (anyOf, oneOf, allOf, $ref) multiplies";
 
 /// Whether an error stays one whatever the unknown parts turn out to be.
 fn is_certain(error: &jsonschema::ValidationError<'_>, pointer: &str, unknown: &[String]) -> bool {

@@ -102,6 +102,16 @@ pub struct Resolution {
     pub id: i64,
     /// By task number; `None` for tasks that are no scripts.
     pub scripts: Vec<Option<Arc<ScriptFacts>>>,
+    /// By task number: whether its params satisfy its script's schema without a run's, as far as that can be said before
+    /// they are rendered.
+    pub fits: Vec<bool>,
+}
+
+impl Resolution {
+    fn new(id: i64, revision: &Revision, scripts: Vec<Option<Arc<ScriptFacts>>>) -> Arc<Self> {
+        let fits = fits(revision, &scripts);
+        Arc::new(Self { id, scripts, fits })
+    }
 }
 
 /// A revision with what is computed from it once.
@@ -257,12 +267,12 @@ impl Catalog {
         let resolution = self.resolve(&revision).await?;
         let template = match &revision.plan.spec.template {
             Some(template) => match self.store.template(template.as_ref()).await? {
-                Some(row) => Some(Schema::compile(&row.schema).map_err(EngineError::Unreadable)?),
+                Some(row) => Some(Schema::of_kept(&row.schema, &format!("template `{}`", row.name))),
                 None => None,
             },
             None => None,
         };
-        let complete = is_complete(&revision, &resolution);
+        let complete = resolution.fits.iter().all(|fits| *fits);
         let group = Arc::new(Group {
             id: row.id,
             enabled: row.enabled,
@@ -398,7 +408,7 @@ impl Catalog {
             let rows: Vec<i64> = unresolved.iter().map(|revision| revision.id).collect();
             let ids = self.store.resolutions(&rows, &named).await?;
             for ((revision, id), scripts) in unresolved.into_iter().zip(ids).zip(scripts) {
-                let resolution = Arc::new(Resolution { id, scripts });
+                let resolution = Resolution::new(id, &revision, scripts);
                 self.resolutions.insert(id, resolution.clone());
                 if self.generation.load(Ordering::Acquire) == generation {
                     self.current.insert(revision.id, resolution.clone());
@@ -452,7 +462,7 @@ impl Catalog {
     async fn resolve_with(&self, revision: &Revision, kept: &Value) -> Result<Arc<Resolution>, EngineError> {
         let (named, scripts) = self.name_scripts(revision, kept).await?;
         let id = self.store.resolution(revision.id, &named).await?;
-        let resolution = Arc::new(Resolution { id, scripts });
+        let resolution = Resolution::new(id, revision, scripts);
         self.resolutions.insert(id, resolution.clone());
         Ok(resolution)
     }
@@ -476,7 +486,7 @@ impl Catalog {
             };
             scripts.push(facts);
         }
-        let resolution = Arc::new(Resolution { id, scripts });
+        let resolution = Resolution::new(id, revision, scripts);
         self.resolutions.insert(id, resolution.clone());
         Ok(resolution)
     }
@@ -513,10 +523,11 @@ impl Catalog {
         let Some(row) = self.store.recorded_script_version(name, version).await? else {
             return Ok(None);
         };
-        let schema = match &row.params_schema {
-            Some(schema) => Some(Schema::compile(schema).map_err(EngineError::Unreadable)?),
-            None => None,
-        };
+        // One that cannot be used fails what is checked against it, and nobody else's runs.
+        let schema = row
+            .params_schema
+            .as_ref()
+            .map(|schema| Schema::of_kept(schema, &format!("script `{}@{}`", row.name, row.version)));
         let facts = Arc::new(ScriptFacts {
             name: row.name,
             version: row.version,
@@ -538,27 +549,25 @@ fn kept_version(task: &Value, script: &str) -> Option<i32> {
     }
 }
 
-/// Whether the params of all scripts are there without a run's, as far as that can be said before they are rendered.
-fn is_complete(revision: &Revision, resolution: &Resolution) -> bool {
+/// Whose params satisfy their scripts' schemas without a run's.
+fn fits(revision: &Revision, scripts: &[Option<Arc<ScriptFacts>>]) -> Vec<bool> {
     let none = Map::new();
-    revision
-        .plan
-        .tasks
-        .iter()
-        .zip(&resolution.scripts)
-        .all(|(task, script)| {
-            let Some(script) = script else { return true };
-            let Some(schema) = &script.schema else { return true };
-            let layers = Layers {
-                defaults: &script.defaults,
-                group: &revision.plan.spec.params,
-                task: &task.spec.params,
-                run: &none,
-                task_run: &none,
-            };
-            let (value, unknown) = layers.constant();
-            schema.check_except(&Value::Object(value), &unknown).is_empty()
-        })
+    let plan = &revision.plan;
+    let mut fits = vec![true; plan.tasks.len()];
+    for ((task, script), fits) in plan.tasks.iter().zip(scripts).zip(&mut fits) {
+        let Some(script) = script else { continue };
+        let Some(schema) = &script.schema else { continue };
+        let layers = Layers {
+            defaults: &script.defaults,
+            group: &plan.spec.params,
+            task: &task.spec.params,
+            run: &none,
+            task_run: &none,
+        };
+        let (value, unknown) = layers.constant();
+        *fits = schema.check_except(&Value::Object(value), &unknown).is_empty();
+    }
+    fits
 }
 
 /// `name@3` is version 3 of `name`; `name` alone stands for the active one.

@@ -58,7 +58,8 @@ pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Result<S
     let defaults = script.map(|script| &script.defaults);
     let given = context.facts.params != "{}" || context.facts.task_params.is_some();
     let nothing = own.is_empty() && plan.spec.params.is_empty() && defaults.is_none_or(Map::is_empty);
-    if nothing && !given {
+    let fits = context.resolution.fits.get(task as usize).copied().unwrap_or(true);
+    if nothing && !given && fits {
         return Ok("{}".into());
     }
     let schema = script.and_then(|script| script.schema.as_ref());
@@ -75,8 +76,8 @@ pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Result<S
         task_run: &task_run,
     };
     let merged = Value::Object(layers.constant().0);
-    // What was submitted over HTTP has been checked; what came by SQL, or to another version, has not.
-    if let Some(schema) = schema.filter(|_| given) {
+    // What was submitted over HTTP has been checked; what came by SQL or with time, or to another version, has not.
+    if let Some(schema) = schema.filter(|_| given || !fits) {
         let faults = schema.check(&merged);
         if !faults.is_empty() {
             return Err(invalid(format!("params: {faults}")));

@@ -4,6 +4,7 @@ use crate::attempt::{AttemptRequest, Grants, Limits};
 use crate::context::{Context, Interval};
 use crate::services::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use heddle_domain::Time;
+use heddle_domain::schema::Schema;
 use heddle_domain::state::Trigger;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -34,10 +35,29 @@ impl Description {
         match value {
             Value::Null => Ok(Self::default()),
             Value::Object(_) => {
-                serde_json::from_value(value).map_err(|error| format!("`describe` gives what cannot be used: {error}"))
+                if has_nul(&value) {
+                    return Err("`describe` gives the character U+0000, which cannot be kept".into());
+                }
+                let description: Self = serde_json::from_value(value)
+                    .map_err(|error| format!("`describe` gives what cannot be used: {error}"))?;
+                if let Some(params) = &description.params {
+                    Schema::compile(&Value::Object(params.clone())).map_err(|error| {
+                        format!("`describe` gives a schema for params that cannot be used: {error}")
+                    })?;
+                }
+                Ok(description)
             }
             _ => Err("`describe` must give a JSON object".into()),
         }
+    }
+}
+
+fn has_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(all) => all.iter().any(has_nul),
+        Value::Object(all) => all.iter().any(|(key, value)| key.contains('\0') || has_nul(value)),
+        _ => false,
     }
 }
 
@@ -90,4 +110,35 @@ impl HostServices for Nothing {
     fn log(&self, _: LogLine) {}
 
     fn progress(&self, _: f64, _: String) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_kept_or_used_is_refused() {
+        for (text, expect) in [
+            (
+                r#"{"params":{"$ref":"https://example.com/schema.json"}}"#,
+                "schema for params",
+            ),
+            (r#"{"params":{"type":"nope"}}"#, "schema for params"),
+            (
+                r#"{"params":{"properties":{"a":{"pattern":"("}}}}"#,
+                "schema for params",
+            ),
+            (r#"{"defaults":{"x":["\u0000"]}}"#, "U+0000"),
+            (r#"{"description":"a\u0000b"}"#, "U+0000"),
+            (r#"{"params":{"title\u0000":1}}"#, "U+0000"),
+            ("[]", "a JSON object"),
+            ("{", "must give JSON"),
+        ] {
+            let said = Description::parse(text).err().unwrap_or_default();
+            assert!(said.contains(expect), "{text}: {said}");
+        }
+        let fine = Description::parse(r##"{"params":{"$defs":{"n":{"type":"integer"}},"$ref":"#/$defs/n"}}"##);
+        assert!(fine.is_ok_and(|described| described.params.is_some()));
+        assert!(Description::parse("null").is_ok());
+    }
 }

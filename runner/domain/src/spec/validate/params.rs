@@ -48,9 +48,8 @@ impl<'a> Schemas<'a> {
                 defaults,
                 ..
             } = facts;
-            // A schema that does not compile was let in with its script; params cannot be held against it.
             let schema = params_schema
-                .and_then(|schema| Schema::compile(&schema).ok())
+                .map(|schema| Schema::of_kept(&schema, &format!("script `{reference}`")))
                 .map(Rc::new);
             Some(Rc::new(Known { defaults, schema }))
         });
@@ -65,7 +64,7 @@ impl<'a> Schemas<'a> {
         let schema = self
             .catalog
             .template(name)
-            .and_then(|schema| Schema::compile(&schema).ok())
+            .map(|schema| Schema::of_kept(&schema, &format!("template `{name}`")))
             .map(Rc::new);
         self.templates.insert(name.clone(), schema.clone());
         schema
