@@ -295,14 +295,10 @@ impl<'s> Reckoning<'s> {
             };
             match (at, value) {
                 (Where::Here, _) => more(self, value)?,
-                (Where::Key(key), Value::Object(all)) => match all.get(key) {
-                    Some(inner) => more(self, inner)?,
-                    None => {}
-                },
-                (Where::Index(index), Value::Array(all)) => match all.get(index) {
-                    Some(inner) => more(self, inner)?,
-                    None => {}
-                },
+                (Where::Key(key), Value::Object(all)) => all.get(key).map_or(Some(()), |inner| more(self, inner))?,
+                (Where::Index(index), Value::Array(all)) => {
+                    all.get(index).map_or(Some(()), |inner| more(self, inner))?;
+                }
                 (Where::Each, Value::Array(all)) => all.iter().try_for_each(|inner| more(self, inner))?,
                 (Where::Each, Value::Object(all)) => all.values().try_for_each(|inner| more(self, inner))?,
                 (Where::Names, Value::Object(all)) => all.values().try_for_each(|_| more(self, &NAME))?,
