@@ -172,7 +172,11 @@ async fn list(request: Request) -> Outcome {
     let page = request
         .app
         .store
-        .groups(request.query("category"), request.cursor(), request.limit()?)
+        .groups(
+            request.query_name("category").as_deref(),
+            request.cursor(),
+            request.limit()?,
+        )
         .await?;
     let mut items = Vec::with_capacity(page.items.len());
     for row in &page.items {

@@ -268,9 +268,9 @@ async fn occurrences(request: Request) -> Outcome {
     }
     let cursor = parse_cursor(&request)?;
     let store = &request.app.store;
-    let rows = match request.query("offer") {
+    let rows = match request.query_name("offer") {
         Some(id) => store
-            .offer(id)
+            .offer(&id)
             .await?
             .into_iter()
             .filter(|row| audience.is_none_or(|a| a == row.audience))

@@ -97,7 +97,7 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
         groups: request
             .query_all("group")
             .into_iter()
-            .map(|name| Name::new(name).map_or_else(|_| name.to_owned(), |name| name.to_string()))
+            .map(Name::sought)
             .collect(),
         states: words(request, "state")?,
         triggers: words(request, "trigger")?,
