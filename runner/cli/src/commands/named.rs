@@ -313,7 +313,7 @@ pub(crate) async fn pool(session: &Session, command: PoolCommand) -> Result<Exit
             session
                 .list(
                     &["v1", "pools"],
-                    &[("NAME", "/name"), ("SLOTS", "/slots"), ("USED", "/used|/taken")],
+                    &[("NAME", "/name"), ("SLOTS", "/slots")],
                 )
                 .await?;
         }

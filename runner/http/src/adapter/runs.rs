@@ -248,6 +248,15 @@ pub(super) async fn task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, R
         .ok_or_else(|| not_found("item", task.item.map_or_else(String::new, |item| item.to_string())))
 }
 
+fn named_task(error: heddle_engine::ControlError, task: &TaskRef) -> Refusal {
+    match (error.into(), task.item) {
+        (Refusal::NotFound { what: "run", .. }, _) => not_found("run", task.run),
+        (Refusal::NotFound { what, .. }, Some(item)) => not_found(what, format!("{} item {item}", task.task)),
+        (Refusal::NotFound { what, .. }, None) => not_found(what, &task.task),
+        (other, _) => other,
+    }
+}
+
 pub(super) async fn set_task_state(
     engine: &Engine,
     task: TaskRef,
@@ -261,7 +270,7 @@ pub(super) async fn set_task_state(
     engine
         .set_task_state(RunId(task.run), key, state, output, &reason, &actor)
         .await
-        .map_err(|error| named(error, RunId(task.run)))?;
+        .map_err(|error| named_task(error, &task))?;
     self::task(engine, task).await
 }
 
@@ -270,6 +279,6 @@ pub(super) async fn retry_task(engine: &Engine, task: TaskRef, actor: String) ->
     engine
         .retry_task(RunId(task.run), key, &actor)
         .await
-        .map_err(|error| named(error, RunId(task.run)))?;
+        .map_err(|error| named_task(error, &task))?;
     self::task(engine, task).await
 }
