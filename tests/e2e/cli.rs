@@ -179,6 +179,20 @@ tasks:
         let said = ends(node, DONE, &["apply", "-f", &copy]);
         assert!(said.contains("group full unchanged"), "{said}");
     }
+    // What was read may be put again, and is no difference: `enabled` is one, if it says something else.
+    for format in ["yaml", "json"] {
+        let shown = world.directory().join(format!("shown.{format}"));
+        std::fs::write(&shown, ends(node, DONE, &["group", "show", "full", "-o", format])).unwrap();
+        let shown = shown.to_string_lossy().into_owned();
+        ends(node, DONE, &["diff", "-f", &shown]);
+        let said = ends(node, DONE, &["apply", "-f", &shown]);
+        assert!(said.contains("group full unchanged"), "{said}");
+        ends(node, DONE, &["group", "disable", "full"]);
+        assert!(ends(node, REFUSED, &["diff", "-f", &shown]).contains("enabled"));
+        let said = ends(node, DONE, &["apply", "-f", &shown]);
+        assert!(said.contains("group full changed"), "{said}");
+        ends(node, DONE, &["diff", "-f", &shown]);
+    }
     let group = node.get("/v1/groups/full").await.expect_status(200);
     assert_eq!(
         (&group["revision"], &group["retention"]["runs"]),

@@ -490,6 +490,65 @@ async fn bulk() {
     assert_eq!(node.all("/v1/runs?group=g&state=succeeded").await.len(), 0);
 }
 
+/// A dry run names those that the action itself would refuse, in the same words, in every state.
+#[tokio::test]
+async fn bulk_dry_run() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let tasks = json!({"a": sleeps(3600.0), "b": {"script": "hello", "depends_on": ["a"]}});
+    node.put_group("long", json!({"tasks": tasks, "max_active_runs": 4}))
+        .await;
+    node.put_group("short", one(json!({"script": "hello"}))).await;
+    node.put_group("bad", one(fails())).await;
+    let bulk = async |filter: Value, action: &str, dry_run: bool| {
+        let body = json!({"filter": filter, "action": action, "dry_run": dry_run});
+        node.post("/v1/runs/bulk", body).await.expect_status(200)
+    };
+    let running = async || {
+        let run = node.start("long", json!({})).await;
+        node.run_becomes(&run, "running").await;
+        run
+    };
+    // Each action takes these along into other states, so each finds them made anew.
+    for action in ["cancel", "pause", "resume", "restart", "rerun", "delete"] {
+        bulk(json!({"group": "long"}), "cancel", false).await;
+        bulk(json!({"group": "long,short,bad"}), "delete", false).await;
+        let mut runs = vec![
+            running().await,
+            id(&node.run("short", json!({})).await),
+            id(&node.run("bad", json!({})).await),
+        ];
+        for control in ["cancel", "pause"] {
+            let run = running().await;
+            node.post(&format!("/v1/runs/{run}/{control}"), json!({}))
+                .await
+                .expect_status(200);
+            runs.push(run);
+        }
+        // Four are active with these: the next one waits, and goes on waiting.
+        running().await;
+        running().await;
+        let waiting = node.start("long", json!({})).await;
+        runs.push(waiting);
+        let mut states = Vec::new();
+        for run in &runs {
+            states.push(node.run_now(run).await["state"].clone());
+        }
+        let expect = ["running", "succeeded", "failed", "cancelled", "paused", "waiting"];
+        assert_eq!(states, expect, "{action}");
+        let dry = bulk(json!({"ids": runs}), action, true).await;
+        assert_eq!((&dry["matched"], &dry["changed"]), (&json!(6), &json!(0)), "{action}");
+        let real = bulk(json!({"ids": runs}), action, false).await;
+        assert_eq!(dry["refused"], real["refused"], "{action}");
+        let refused = real["refused"].as_array().unwrap().len();
+        assert_eq!(real["changed"], 6 - refused, "{action}");
+    }
+    let nobody = json!({"filter": {"group": "a b"}, "action": "cancel"});
+    node.post("/v1/runs/bulk", nobody)
+        .await
+        .expect_problem(422, &["/filter/group"]);
+}
+
 /// A disabled group takes no runs unless forced; `drain` lets active ones end, `stop` cancels them.
 #[tokio::test]
 async fn disable_and_enable() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use heddle_tests::{World, path_part, task};
+use heddle_tests::{World, eventually, path_part, task};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -55,6 +55,44 @@ async fn names() {
         )
         .await;
     assert_eq!(again.expect_status(200)["name"], composed);
+    // So it is where a task names a script, and where somebody looks for something by its name.
+    let wasm = heddle_scripts::get("hello").unwrap();
+    node.put_bytes(
+        &format!("/v1/scripts/{}", path_part(decomposed)),
+        "application/wasm",
+        wasm,
+    )
+    .await
+    .expect_status(201);
+    for script in [decomposed.to_owned(), format!("{decomposed}@1")] {
+        let spec = json!({"category": decomposed, "tasks": {"t": {"script": script}}});
+        let kept = node.put_group("by-script", spec).await;
+        assert_eq!(kept["tasks"]["t"]["script"], script.replace(decomposed, composed));
+        let run = node.run("by-script", json!({})).await;
+        assert_eq!(run["state"], "succeeded", "{run:#}");
+        assert_eq!(run["scripts"]["t"], format!("{composed}@1"));
+    }
+    for list in ["/v1/groups?category=", "/v1/audit?kind=script&name=", "/v1/runs?group="] {
+        let found = node.all(&format!("{list}{}", path_part(decomposed))).await;
+        let same = node.all(&format!("{list}{}", path_part(composed))).await;
+        assert_eq!(found, same, "{list}");
+    }
+    assert_eq!(
+        node.all(&format!("/v1/groups?category={}", path_part(decomposed)))
+            .await
+            .len(),
+        1
+    );
+    let channel = json!({"kind": "webhook", "url": "http://127.0.0.1:9/", "allow_private": true});
+    node.put(&format!("/v1/channels/{}", path_part(composed)), channel)
+        .await
+        .expect_status(201);
+    node.run("by-script", json!({"callback": decomposed})).await;
+    let told = format!("/v1/notifications?channel={}", path_part(composed));
+    eventually("notification of the call back", async || {
+        (node.all(&told).await.len() == 1).then_some(())
+    })
+    .await;
     let too_long = "x".repeat(64);
     let far_too_long = "n".repeat(300);
     let hangul = "한".repeat(300);

@@ -249,6 +249,37 @@ async fn events() {
     let succeeded = names.iter().filter(|name| *name == "task.succeeded").count();
     assert_eq!(succeeded, 2, "{names:?}");
     assert!(names.contains(&"task.running".to_owned()), "{names:?}");
+    // Whoever comes later is told how it stands, and since when.
+    let shown = nodes[1].run_now(&run).await;
+    let mut late = nodes[0].follow(&format!("/v1/runs/{run}/events")).await;
+    let mut last = Value::Null;
+    while let Some((name, event)) = late.next().await {
+        let at = match name.as_str() {
+            "task.succeeded" => &event["task"]["finished_at"],
+            "run.succeeded" => &shown["finished_at"],
+            _ => break,
+        };
+        assert!(at.is_string() && event["at"] == *at, "{event:#}");
+        last = event["cursor"].clone();
+    }
+    // Nothing has changed since the last event, on any node; since another, or an unknown one, something may have.
+    let resumed = async |cursor: &str| {
+        let mut stream = nodes[1].follow(&format!("/v1/runs/{run}/events?cursor={cursor}")).await;
+        let mut names = Vec::new();
+        while let Some((name, _)) = stream.next().await {
+            names.push(name);
+        }
+        names
+    };
+    assert_eq!(resumed(last.as_str().unwrap()).await, ["end"]);
+    for cursor in ["2-0000000000000000", "2"] {
+        let names = resumed(cursor).await;
+        assert_eq!(names, ["task.succeeded", "task.succeeded", "run.succeeded", "end"]);
+    }
+    nodes[0]
+        .get(&format!("/v1/runs/{run}/events?cursor=x"))
+        .await
+        .expect_problem(422, &["/cursor"]);
     nodes[0]
         .get("/v1/runs/00000000-0000-7000-8000-000000000000/events")
         .await

@@ -15,6 +15,7 @@ mod cli;
 mod clocks;
 mod compatibility;
 mod control;
+mod control_races;
 mod dag;
 mod dispatch;
 mod effects;
@@ -48,6 +49,7 @@ mod senders;
 mod submissions;
 mod traces;
 mod turns;
+mod uses;
 mod workers;
 
 use serde_json::{Value, json};

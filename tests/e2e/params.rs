@@ -307,3 +307,42 @@ async fn what_was_not_checked_is_when_the_task_starts() {
     let run = node.run("g", json!({"params": {"n": 5}})).await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
 }
+
+/// What JSON Schema takes for an integer reaches the script as one, wherever it comes from; what else it says stays.
+#[tokio::test]
+async fn whole_numbers_are_integers() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let fib = |params: Value| one(json!({"script": "fib", "params": params}));
+    node.put_group("given", fib(json!({}))).await;
+    node.put_group("constant", fib(json!({"n": 10.0}))).await;
+    node.put_group("rendered", fib(json!({"n": "{{ 20 / 2 }}"}))).await;
+    node.put_group("sub", one(json!({"group": "given", "params": {"n": "{{ 20 / 2 }}"}})))
+        .await;
+    let yaml = "tasks: {t: {script: fib, params: {n: 010}}}";
+    node.put_bytes("/v1/groups/written", "application/yaml", yaml)
+        .await
+        .expect_status(201);
+    for (group, submission) in [
+        ("given", json!({"params": {"n": 10.0}})),
+        ("given", json!({"task_params": {"t": {"n": 1e1}}})),
+        ("constant", json!({})),
+        ("rendered", json!({})),
+        ("written", json!({})),
+    ] {
+        let run = node.run(group, submission).await;
+        assert_eq!(task(&run, "t")["output"], 55, "{group}: {run:#}");
+    }
+    assert_eq!(node.run("sub", json!({})).await["state"], "succeeded");
+    assert_eq!(node.invoke("fib", json!({"n": 10.0})).await["output"], 55);
+    // Where nobody asks for an integer, a number stays as it was written.
+    node.put_group("free", one(json!({"script": "echo"}))).await;
+    let run = node.run("free", json!({"params": {"n": 5.0, "list": [1.0, 2]}})).await;
+    assert_eq!(
+        task(&run, "t")["output"]["params"].to_string(),
+        r#"{"list":[1.0,2],"n":5.0}"#
+    );
+    node.post("/v1/groups/given/runs", json!({"params": {"n": 5.5}}))
+        .await
+        .expect_problem(422, &["/params/n"]);
+}

@@ -3,7 +3,7 @@
 use heddle_tests::{Node, World, seconds, task};
 use serde_json::{Value, json};
 
-use crate::{one, with};
+use crate::{one, sleeps, with};
 
 /// How much later than it is due something may happen on a busy machine.
 const SLACK_SECONDS: f64 = 3.0;
@@ -186,4 +186,58 @@ async fn deadlines() {
     node.put_group("h", with(one(brief), json!({"deadline": "500ms"})))
         .await;
     assert_eq!(node.run("h", json!({})).await["state"], "succeeded");
+}
+
+/// Whoever reopens a run does not free it of a deadline that is still ahead; one that has passed is over.
+#[tokio::test]
+async fn a_reopened_run_keeps_its_deadline() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let sql = world.sql().await;
+    let spec = json!({
+        "deadline": "1h", "deadline_action": "cancel",
+        "tasks": {
+            "a": {"script": "flaky", "params": {"fail_times": 1, "kind": "fatal"}},
+            "b": with(sleeps(3_600.0), json!({"depends_on": ["a"]})),
+        },
+    });
+    node.put_group("g", spec).await;
+    let failed = async || {
+        let run = node.run("g", json!({})).await;
+        assert_eq!(run["state"], "failed", "{run:#}");
+        heddle_tests::id(&run)
+    };
+    let timers = async |run: &str| {
+        let count = "SELECT count(*) FROM heddle.timers WHERE run = $1::text::uuid AND kind = 1";
+        sql.query_one(count, &[&run]).await.unwrap().get::<_, i64>(0)
+    };
+    for way in ["restart", "tasks/a/retry", "tasks/a/state"] {
+        let run = failed().await;
+        assert_eq!(timers(&run).await, 0, "it went with the run's end");
+        let path = format!("/v1/runs/{run}/{way}");
+        match way {
+            "tasks/a/state" => node.put(&path, json!({"state": "succeeded", "reason": "x"})).await,
+            _ => node.post(&path, json!({})).await,
+        }
+        .expect_status(200);
+        node.task_becomes(&run, "b", "running").await;
+        assert_eq!(timers(&run).await, 1, "{way}");
+        // The hour passes.
+        let pass = "UPDATE heddle.timers SET due_at = now() WHERE run = $1::text::uuid";
+        sql.execute(pass, &[&run]).await.unwrap();
+        let ended = node.ended(&run).await;
+        assert_eq!(ended["state"], "cancelled", "{way}: {ended:#}");
+        assert!(ended["error"].to_string().contains("deadline"), "{way}: {ended:#}");
+    }
+    let run = failed().await;
+    let past = "UPDATE heddle.runs_done SET deadline_at = now() - interval '1 second' WHERE id = $1::text::uuid";
+    sql.execute(past, &[&run]).await.unwrap();
+    node.post(&format!("/v1/runs/{run}/restart"), json!({}))
+        .await
+        .expect_status(200);
+    node.task_becomes(&run, "b", "running").await;
+    assert_eq!(timers(&run).await, 0);
+    node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
 }

@@ -269,6 +269,43 @@ async fn batches() {
         .expect_problem(404, &[]);
 }
 
+/// Whoever wants what an open transaction holds is told to come again, alone or among others, who get what they want.
+#[tokio::test]
+async fn a_key_that_is_held() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", one(json!({"script": "echo"}))).await;
+    let mut sql = world.sql().await;
+    let transaction = sql.transaction().await.unwrap();
+    let held = "SELECT heddle.submit('g', '{}', 'held-' || n) FROM generate_series(1, 9) n";
+    transaction.query(held, &[]).await.unwrap();
+    let alone = node.post("/v1/groups/g/runs", json!({"key": "held-1"})).await;
+    assert_eq!(alone.headers["retry-after"], "1");
+    alone.expect_problem(503, &[]);
+    let keys = (1..=9).map(|n| json!({"key": format!("held-{n}")}));
+    let free = [json!({}), json!({"key": "free"})];
+    let runs: Vec<Value> = free.into_iter().chain(keys).chain([json!({})]).collect();
+    let reply = node
+        .post("/v1/groups/g/runs/batch", json!({"runs": runs}))
+        .await
+        .expect_status(202);
+    for (index, item) in reply["items"].as_array().unwrap().iter().enumerate() {
+        match index {
+            0 | 1 | 11 => assert!(item["id"].is_string(), "{reply:#}"),
+            _ => assert_eq!(item["status"], 503, "{reply:#}"),
+        }
+    }
+    assert!(
+        !node.log().contains("a request failed"),
+        "nobody's fault: {}",
+        node.log()
+    );
+    transaction.commit().await.unwrap();
+    node.post("/v1/groups/g/runs", json!({"key": "held-1"}))
+        .await
+        .expect_problem(409, &[]);
+}
+
 /// `heddle.submit` in SQL submits within the caller's own transaction.
 #[tokio::test]
 async fn in_sql() {

@@ -261,6 +261,11 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
         return Err(usage(format!("/kind: `{word}` is none of {}", known.join(", "))));
     };
     let name = match fields.remove("name") {
+        // As the server shows an offer.
+        None if kind == Kind::Offer => fields.remove("id"),
+        name => name,
+    };
+    let name = match name {
         Some(Value::String(name)) if !name.is_empty() => name,
         Some(Value::Number(number)) => number.to_string(),
         Some(_) => return Err(usage("/name: it is not a string")),
@@ -277,6 +282,9 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
         }
         None => Value::Object(fields),
     };
+    if kind == Kind::Template {
+        spec = bare_schema(spec);
+    }
     if in_spec && let Value::Object(spec) = &mut spec {
         spec.insert("kind".into(), Value::String(word));
     }
@@ -289,6 +297,17 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
         spec,
         source: source.to_owned(),
     })
+}
+
+/// The schema of a template as the server shows it; what is put is the schema alone. (`schema` is no word of JSON Schema.)
+fn bare_schema(mut spec: Value) -> Value {
+    const SHOWN: [&str; 3] = ["schema", "created_at", "updated_at"];
+    let is_shown = |fields: &Map<String, Value>| fields.keys().all(|field| SHOWN.contains(&field.as_str()));
+    if spec["schema"].is_object() && spec.as_object().is_some_and(is_shown) {
+        spec["schema"].take()
+    } else {
+        spec
+    }
 }
 
 /// `from_env: NAME` instead of `value`, so that secrets need not stand in files.
@@ -369,6 +388,18 @@ mod tests {
         assert_eq!(found[1].spec, json!({"tasks": {}}));
         assert_eq!(found[2].spec, json!({"kind": "email", "from": "x@y"}));
         assert_eq!(found[3].spec, json!({"slots": 2}));
+    }
+
+    #[test]
+    fn what_the_server_shows_is_read() {
+        let offer = "kind: interval\nid: o\naudience: gid_a\nevery: 1h\n";
+        let template =
+            "kind: template\nname: t\nschema: {type: object}\ncreated_at: 2026-11-20T08:00:00Z\nupdated_at: null\n";
+        let bare = "kind: template\nname: u\ntype: object\n";
+        let found = parse(&format!("{offer}---\n{template}---\n{bare}"), "f.yaml").unwrap();
+        assert_eq!((found[0].kind, found[0].name.as_str()), (Kind::Offer, "o"));
+        assert_eq!(found[1].spec, json!({"type": "object"}));
+        assert_eq!(found[2].spec, json!({"type": "object"}));
     }
 
     #[test]

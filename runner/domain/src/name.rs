@@ -105,6 +105,12 @@ impl Name {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// What a text would be as a name, to look for things with: normalised where it can be one, else as it is (which
+    /// nothing is called).
+    pub fn sought(text: &str) -> String {
+        Self::new(text).map_or_else(|_| text.to_owned(), Self::into)
+    }
 }
 
 impl FromStr for Name {
@@ -234,6 +240,13 @@ mod tests {
         check("cafe\u{301}", Ok("caf\u{e9}"));
         check("\u{1112}\u{1161}\u{11ab}", Ok("한"));
         check(&"e\u{301}".repeat(63), Ok(&"\u{e9}".repeat(63)));
+    }
+
+    #[test]
+    fn what_is_sought_is_composed_too() {
+        assert_eq!(Name::sought("cafe\u{301}"), "caf\u{e9}");
+        assert_eq!(Name::sought("e\u{301} b"), "e\u{301} b");
+        assert_eq!(Name::sought(""), "");
     }
 
     #[test]

@@ -6,12 +6,15 @@
 
 mod effort;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use jsonschema::error::ValidationErrorKind;
-use serde_json::Value;
+use jsonschema::JsonType;
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use serde_json::{Number, Value};
 
+use crate::fault::pointer_token;
 use crate::{Fault, Faults};
 use effort::Effort;
 
@@ -115,11 +118,120 @@ impl Schema {
         }
         faults
     }
+
+    /// Writes whole numbers as integers wherever the schema asks for one.
+    ///
+    /// For JSON Schema `5.0` is an integer: so a person may write it, and so divides a template (`{{ 10 / 2 }}`). Who reads
+    /// the value is not always of that opinion, typed readers least of all. What may be any number stays as it is written,
+    /// and so does what has no place in 64 bits.
+    pub fn write_integers(&self, value: &mut Value) {
+        // Most params have none of them, and every attempt comes through here.
+        if !has_whole_number(value) {
+            return;
+        }
+        let Inner::Usable { validator, effort } = &*self.0 else {
+            return;
+        };
+        if !effort.is_bearable(value) {
+            return;
+        }
+        let mut whole = Vec::new();
+        whole_numbers(value, &mut String::new(), &mut whole);
+        // The validator says where a whole number has to stand, through every `$ref` and `anyOf`, of a value with broken ones
+        // in their places. (Nothing but the type is asked for: bounds and constants may well mind.)
+        let mut probe = value.clone();
+        for (pointer, _) in &whole {
+            if let Some(place) = probe.pointer_mut(pointer) {
+                *place = Value::from(0.5);
+            }
+        }
+        let mut asked = BTreeSet::new();
+        for error in validator.iter_errors(&probe) {
+            integers_asked(&error, &mut asked);
+        }
+        for (pointer, integer) in whole {
+            if asked.contains(&pointer)
+                && let Some(place) = value.pointer_mut(&pointer)
+            {
+                *place = Value::Number(integer);
+            }
+        }
+    }
 }
 
 /// Why a value is not checked.
 const TOO_MUCH: &str = "to check it against its schema takes more steps than are allowed: what the schema has \
                         alternatives of (anyOf, oneOf, allOf, $ref) multiplies";
+
+fn has_whole_number(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => integer_of(number).is_some(),
+        Value::Array(items) => items.iter().any(has_whole_number),
+        Value::Object(fields) => fields.values().any(has_whole_number),
+        Value::Null | Value::Bool(_) | Value::String(_) => false,
+    }
+}
+
+/// The pointers of floats that are whole, with the integers that they are.
+fn whole_numbers(value: &Value, pointer: &mut String, found: &mut Vec<(String, Number)>) {
+    let length = pointer.len();
+    match value {
+        Value::Number(number) => found.extend(integer_of(number).map(|integer| (pointer.clone(), integer))),
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                pointer.push_str(&format!("/{index}"));
+                whole_numbers(item, pointer, found);
+                pointer.truncate(length);
+            }
+        }
+        Value::Object(fields) => {
+            for (key, item) in fields {
+                pointer.push('/');
+                pointer.push_str(&pointer_token(key));
+                whole_numbers(item, pointer, found);
+                pointer.truncate(length);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+/// The integer that a float is; `None` of one that is none, of one beyond 64 bits, and of what is an integer already.
+fn integer_of(number: &Number) -> Option<Number> {
+    // The least number that no longer has a place in 64 bits, without a sign; with one, half of it.
+    const BEYOND: f64 = 18_446_744_073_709_551_616.0;
+    let float = number
+        .as_f64()
+        .filter(|float| number.is_f64() && float.fract() == 0.0)?;
+    if (0.0..BEYOND).contains(&float) {
+        Some(Number::from(float as u64))
+    } else if (-BEYOND / 2.0..0.0).contains(&float) {
+        Some(Number::from(float as i64))
+    } else {
+        None
+    }
+}
+
+/// Where an error, or one of those that it is made of, misses an integer.
+fn integers_asked(error: &jsonschema::ValidationError<'_>, asked: &mut BTreeSet<String>) {
+    match error.kind() {
+        ValidationErrorKind::Type { kind } => {
+            let integer = match kind {
+                TypeKind::Single(one) => *one == JsonType::Integer,
+                TypeKind::Multiple(several) => several.contains(JsonType::Integer),
+            };
+            if integer {
+                asked.insert(error.instance_path().to_string());
+            }
+        }
+        ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
+            for error in context.iter().flatten() {
+                integers_asked(error, asked);
+            }
+        }
+        _ => {}
+    }
+}
 
 /// Whether an error stays one whatever the unknown parts turn out to be.
 fn is_certain(error: &jsonschema::ValidationError<'_>, pointer: &str, unknown: &[String]) -> bool {
@@ -240,6 +352,58 @@ mod tests {
             &[("", "'z' was unexpected")],
         );
         check(schema, json!({"n": 1, "m": 1, "o": {"x": "{{ x }}"}}), &["/o/x"], &[]);
+    }
+
+    #[test]
+    fn whole_numbers_are_written_as_the_schema_asks() {
+        let integers = |schema: Value, value: &str| {
+            let mut value: Value = serde_json::from_str(value).unwrap();
+            Schema::compile(&schema).unwrap().write_integers(&mut value);
+            value.to_string()
+        };
+        let schema = json!({
+            "$defs": {"deep": {"type": "object", "properties": {"m": {"type": "integer", "maximum": 0}, "f": {"type": "number"}}}},
+            "type": "object",
+            "properties": {
+                "n": {"type": "integer", "minimum": 1, "format": "uint32"},
+                "maybe": {"type": ["integer", "null"]},
+                "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                "any": {"anyOf": [{"type": "integer"}, {"type": "number"}]},
+                "all": {"allOf": [{"type": "integer"}]},
+                "f": {"type": "number", "maximum": 10},
+                "list": {"type": "array", "items": {"type": "integer"}},
+                "deep": {"$ref": "#/$defs/deep"},
+                "a/b~": {"type": "integer"},
+                "kind": {"oneOf": [
+                    {"properties": {"is": {"const": "x"}, "v": {"type": "integer"}}, "required": ["is", "v"]},
+                    {"properties": {"is": {"const": "y"}, "v": {"type": "string"}}, "required": ["is", "v"]},
+                ]},
+            },
+        });
+        for (given, written) in [
+            (r#"{"n":5.0}"#, r#"{"n":5}"#),
+            (r#"{"n":5}"#, r#"{"n":5}"#),
+            (r#"{"n":5.5}"#, r#"{"n":5.5}"#),
+            (r#"{"n":1e3,"other":1e3}"#, r#"{"n":1000,"other":1000.0}"#),
+            (r#"{"maybe":-7.0}"#, r#"{"maybe":-7}"#),
+            (r#"{"either":7.0,"all":7.0}"#, r#"{"all":7,"either":7}"#),
+            (r#"{"f":7.0,"any":7.0}"#, r#"{"any":7.0,"f":7.0}"#),
+            (r#"{"list":[1.0,2,-0.0,"x"]}"#, r#"{"list":[1,2,0,"x"]}"#),
+            (r#"{"deep":{"m":-3.0,"f":-3.0}}"#, r#"{"deep":{"f":-3.0,"m":-3}}"#),
+            (r#"{"a/b~":1.0}"#, r#"{"a/b~":1}"#),
+            (r#"{"kind":{"is":"x","v":2.0}}"#, r#"{"kind":{"is":"x","v":2}}"#),
+            (r#"{"n":9007199254740992.0}"#, r#"{"n":9007199254740992}"#),
+            (r#"{"n":18446744073709549568.0}"#, r#"{"n":18446744073709549568}"#),
+            (r#"{"n":18446744073709551616.0}"#, r#"{"n":1.8446744073709552e+19}"#),
+            (
+                r#"{"maybe":-9223372036854775808.0}"#,
+                r#"{"maybe":-9223372036854775808}"#,
+            ),
+            (r#"{"maybe":-1e300}"#, r#"{"maybe":-1e+300}"#),
+        ] {
+            assert_eq!(integers(schema.clone(), given), written, "{given}");
+        }
+        assert_eq!(integers(json!(true), r#"{"n":5.0}"#), r#"{"n":5.0}"#);
     }
 
     #[test]

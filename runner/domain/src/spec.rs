@@ -14,6 +14,7 @@ use crate::retention::GroupRetention;
 use crate::state::TaskState;
 use crate::{Name, Span, Time};
 
+pub(crate) use read::script;
 pub use read::{parse_group, parse_submission, read};
 pub use strict::{NESTING_MAX, StrictError, parse_json_strict, read_strict};
 
@@ -300,8 +301,8 @@ pub struct TaskSpec {
     /// What it is for, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// `name` or `name@version`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// `name` or `name@version`; the name in NFC, as all names.
+    #[serde(deserialize_with = "read::script", skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
     /// A queue that workers claim from.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -71,7 +71,11 @@ pub struct TopicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<Name>,
     /// What takes batches: a script of the world `heddle:task/consumer`, `name` or `name@3`. Or a queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::spec::script",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub script: Option<String>,
     /// What takes batches: a queue. Or a script.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use heddle_domain::Name;
 use heddle_domain::notify::rules::Told;
 use heddle_domain::params::Layers;
 use heddle_domain::plan::{Executor, Plan};
@@ -260,7 +261,8 @@ impl Catalog {
             return Ok(Some(group));
         }
         let generation = self.generation.load(Ordering::Acquire);
-        let Some(row) = self.store.group_by_name(name).await? else {
+        // Scripts and other callers may spell a name in another way than it is kept; the change log knows that one only.
+        let Some(row) = self.store.group_by_name(&Name::sought(name)).await? else {
             return Ok(None);
         };
         let revision = self.revision(row.revision_id).await?;
@@ -283,7 +285,7 @@ impl Catalog {
             complete,
         });
         if self.generation.load(Ordering::Acquire) == generation {
-            self.groups.insert(name.to_owned(), group.clone());
+            self.groups.insert(row.name, group.clone());
         }
         Ok(Some(group))
     }

@@ -108,6 +108,9 @@ pub enum EngineError {
     /// The node stops.
     #[error("this node is shutting down")]
     Stopping,
+    /// Another transaction holds what is wanted.
+    #[error("another change is in the way")]
+    Contended,
     /// There is more waiting than this node takes.
     #[error("this node is overloaded")]
     Overloaded,

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use heddle_domain::Faults;
 use heddle_domain::params;
 use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, Progress, TaskKey};
@@ -75,13 +76,19 @@ pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Result<S
         run: &run,
         task_run: &task_run,
     };
-    let merged = Value::Object(layers.constant().0);
-    // What was submitted over HTTP has been checked; what came by SQL or with time, or to another version, has not.
-    if let Some(schema) = schema.filter(|_| given || !fits) {
-        let faults = schema.check(&merged);
+    let mut merged = Value::Object(layers.constant().0);
+    if let Some(schema) = schema {
+        // What was submitted over HTTP has been checked; what came by SQL or with time, or to another
+        // version, has not.
+        let faults = if given || !fits {
+            schema.check(&merged)
+        } else {
+            Faults::default()
+        };
         if !faults.is_empty() {
             return Err(invalid(format!("params: {faults}")));
         }
+        schema.write_integers(&mut merged);
     }
     serde_json::to_string(&merged).map_err(|error| invalid(error.to_string()))
 }
@@ -177,11 +184,13 @@ impl Inner {
                 let Some(script) = script else {
                     return Ok(Err(invalid("its script has been deleted")));
                 };
+                let mut effective = Value::Object(effective);
                 if let Some(schema) = &script.schema {
-                    let faults = schema.check(&Value::Object(effective.clone()));
+                    let faults = schema.check(&effective);
                     if !faults.is_empty() {
                         return Ok(Err(invalid(format!("params: {faults}"))));
                     }
+                    schema.write_integers(&mut effective);
                 }
                 let script = match self.load_script(&script).await? {
                     Ok(script) => script,

@@ -17,7 +17,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
-use heddle_domain::{Faults, Time};
+use heddle_domain::{Faults, Name, Time};
 use heddle_store::StoreError;
 use heddle_store::live::{Created, NewRun, ReadyRow, RunFacts};
 use heddle_store::run::RunRow;
@@ -35,6 +35,10 @@ pub(crate) const QUEUE_MAX: usize = 20_000;
 
 /// How many runs one transaction creates.
 const BATCH_MAX: usize = 1_000;
+
+/// How many submissions of one batch wait, one after another, for what somebody's open transaction holds: all that comes
+/// later waits as long. Those beyond it are told to come again.
+const WAITED_FOR_MAX: usize = 2;
 
 /// The largest `params`, and the largest `task_params`, of a run, as JSON text.
 pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
@@ -224,7 +228,7 @@ impl Inner {
     pub(crate) async fn layout(&self, submission: Submission) -> Result<(NewRun, Arc<RunContext>), SubmitError> {
         let Submission {
             group: name,
-            spec,
+            mut spec,
             trigger,
             source,
             parent,
@@ -238,9 +242,10 @@ impl Inner {
             return Err(SubmitError::Disabled(name));
         }
         check(&group, &spec)?;
-        if let Some(callback) = &spec.callback {
-            self.check_callback(callback).await?;
-        }
+        let callback = match spec.callback.take() {
+            Some(callback) => Some(self.check_callback(callback).await?),
+            None => None,
+        };
         let now = self.now();
         let logical_time = spec.logical_time.map_or(now, heddle_domain::clock::to_micros);
         let revision = group.revision.clone();
@@ -261,21 +266,24 @@ impl Inner {
             labels,
             key: spec.key,
             dedupe,
-            callback: spec.callback,
+            callback,
             source,
             parent,
         };
         Ok(self.lay_out(&revision, &group.resolution, request, now))
     }
 
-    /// Whether somebody can be called back there, as far as can be told without calling.
-    async fn check_callback(&self, callback: &str) -> Result<(), SubmitError> {
+    /// The URL, or the channel as it is called, if somebody can be called back there, as far as can be told without
+    /// calling.
+    async fn check_callback(&self, callback: String) -> Result<String, SubmitError> {
         let faults = |detail: String| SubmitError::Invalid(heddle_domain::Fault::at("/callback", detail).into());
         if callback.contains("://") {
-            return check_http_url(callback).map(drop).map_err(faults);
+            check_http_url(&callback).map_err(faults)?;
+            return Ok(callback);
         }
-        if self.catalog.channel(callback).await? {
-            return Ok(());
+        let callback = Name::sought(&callback);
+        if self.catalog.channel(&callback).await? {
+            return Ok(callback);
         }
         let shown: String = callback.chars().filter(|c| !c.is_control()).take(100).collect();
         Err(faults(format!("`{shown}` is neither a channel nor a URL")))
@@ -596,7 +604,14 @@ async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
 
 /// A batch could not be created.
 async fn refused(inner: &Inner, batch: &mut Vec<Request>, error: StoreError, lease: i64, now: Time) {
-    tracing::warn!(%error, source = ?std::error::Error::source(&error), runs = batch.len(), "submissions failed");
+    match &error {
+        // A key, or a row, that another transaction holds: nobody's fault, and the caller is told to come again.
+        StoreError::Conflict(cause) => tracing::debug!(%cause, runs = batch.len(), "submissions are in somebody's way"),
+        _ => {
+            let source = std::error::Error::source(&error);
+            tracing::warn!(%error, ?source, runs = batch.len(), "submissions failed");
+        }
+    }
     if let StoreError::Unavailable(_) = error {
         for request in batch.drain(..) {
             let _ = request.answer.send(Err(EngineError::Unavailable));
@@ -604,20 +619,31 @@ async fn refused(inner: &Inner, batch: &mut Vec<Request>, error: StoreError, lea
         return;
     }
     if batch.len() == 1 {
-        for request in batch.drain(..) {
-            let _ = request.answer.send(Err(EngineError::Unreadable(error.to_string())));
+        if let Some(request) = batch.pop() {
+            let _ = request.answer.send(Err(EngineError::Store(error)));
         }
         return;
     }
-    // A conflict, or a value that Postgres refuses: one by one, so that nobody suffers for another's.
+    // A conflict, or a value that Postgres refuses: one by one, so that nobody suffers for another's. Nobody waits for
+    // keys but those who bring one, so the others go first.
+    let may_wait = |request: &Request| request.run.key.is_some() || request.run.dedupe.is_some();
+    batch.sort_by_key(may_wait);
+    let mut waited_for = 0;
     for request in batch.drain(..) {
+        if waited_for >= WAITED_FOR_MAX && may_wait(&request) {
+            let _ = request.answer.send(Err(EngineError::Contended));
+            continue;
+        }
         let created = inner
             .store
             .create_runs(std::slice::from_ref(&plain(&request.run)), lease, now)
             .await;
         let answer = match created {
             Ok(mut created) => Ok(created.pop().unwrap_or(Created::Fenced)),
-            Err(error) => Err(EngineError::Store(error)),
+            Err(error) => {
+                waited_for += usize::from(matches!(error, StoreError::Conflict(_)));
+                Err(EngineError::Store(error))
+            }
         };
         let _ = request.answer.send(answer);
     }

@@ -320,7 +320,8 @@ pub trait EngineApi: Send + Sync + 'static {
     fn logs(&self, run: Uuid, query: LogQuery) -> Answer<'_, List<LogLine>>;
     /// A log as it grows, until the run or the task has ended.
     fn follow_logs(&self, run: Uuid, query: LogQuery) -> Answer<'_, BoxStream<'static, LogLine>>;
-    /// What happens to a run, behind `cursor`, until it has ended.
+    /// How a run stands and what happens to it, until it has ended; the beginning is left out if it still stands as at
+    /// `cursor`.
     fn events(&self, run: Uuid, cursor: Option<String>) -> Answer<'_, BoxStream<'static, RunEvent>>;
     /// Starts a backfill, or lists what it would do; `asked` is what was sent, for the audit.
     fn start_backfill(&self, group: Name, spec: BackfillSpec, asked: Value, actor: String)

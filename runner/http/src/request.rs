@@ -98,6 +98,11 @@ impl Request {
             .map(|(_, value)| value.as_str())
     }
 
+    /// The first value of a query parameter that is the name of what is wanted, as names are kept.
+    pub fn query_name(&self, key: &str) -> Option<String> {
+        self.query(key).map(Name::sought)
+    }
+
     /// All values of a query parameter, given several times or with commas.
     pub fn query_all(&self, key: &str) -> Vec<&str> {
         self.query

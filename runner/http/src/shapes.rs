@@ -200,11 +200,11 @@ pub struct LogLine {
 /// Something that happened to a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunEvent {
-    /// Where it stands; the `id` of the server-sent event.
+    /// What had been shown with it; the `id` of the server-sent event.
     pub cursor: String,
     /// `run.succeeded`, `task.running`, ...
     pub kind: String,
-    /// When.
+    /// When it happened; where nobody has written that down, when it was seen.
     pub at: Moment,
     /// What it is about.
     #[serde(flatten)]
@@ -323,7 +323,7 @@ pub struct BulkReport {
     pub changed: u64,
     /// The matching runs (the first [`BulkReport::IDS_MAX`]).
     pub ids: Vec<Uuid>,
-    /// Those that could not be changed (as many at most), and why.
+    /// Those that could not be changed, or in a dry run could not be (as many at most), and why.
     pub refused: Vec<BulkRefusal>,
     /// Whether it was only asked what would happen.
     pub dry_run: bool,

@@ -27,8 +27,10 @@ struct Inner {
 struct State {
     used_bytes: usize,
     truncated: bool,
-    /// What stderr wrote since its last line break.
+    /// What stderr wrote since its last line break, as much of it as a line may have.
     partial: Vec<u8>,
+    /// How much that was.
+    partial_bytes: usize,
     last_line: String,
 }
 
@@ -47,7 +49,7 @@ impl Journal {
     /// Writes a line.
     pub fn write(&self, level: LogLevel, message: &str, fields: Option<String>) {
         let mut state = self.inner.state.lock();
-        self.write_locked(&mut state, level, message, fields);
+        self.write_locked(&mut state, level, message, message.len(), fields);
     }
 
     /// Takes what a guest writes to a stream, line by line.
@@ -61,9 +63,11 @@ impl Journal {
             return;
         }
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
+            let line = piece.strip_suffix(b"\n").unwrap_or(piece);
             let room = MAX_LINE_BYTES.saturating_sub(state.partial.len());
-            state.partial.extend_from_slice(&piece[..piece.len().min(room)]);
-            if piece.ends_with(b"\n") {
+            state.partial.extend_from_slice(&line[..line.len().min(room)]);
+            state.partial_bytes = state.partial_bytes.saturating_add(line.len());
+            if line.len() < piece.len() {
                 self.end_line(&mut state);
             }
         }
@@ -89,19 +93,29 @@ impl Journal {
 
     fn end_line(&self, state: &mut State) {
         let partial = std::mem::take(&mut state.partial);
+        let whole_bytes = std::mem::take(&mut state.partial_bytes);
         let line = text_of(&partial);
         if !line.is_empty() {
-            self.write_locked(state, LogLevel::Info, &line, None);
+            self.write_locked(state, LogLevel::Info, &line, whole_bytes, None);
             state.last_line = line;
         }
     }
 
-    fn write_locked(&self, state: &mut State, level: LogLevel, message: &str, fields: Option<String>) {
+    /// `whole_bytes` is how long the line was before any of it was left out.
+    fn write_locked(
+        &self,
+        state: &mut State,
+        level: LogLevel,
+        message: &str,
+        whole_bytes: usize,
+        fields: Option<String>,
+    ) {
         if state.truncated {
             return;
         }
+        // What is no UTF-8 takes more room than it took.
+        let whole_bytes = whole_bytes.max(message.len());
         // Postgres takes no zero characters.
-        let whole_bytes = message.len();
         let mut message = cut(message, MAX_LINE_BYTES).replace('\0', "\u{fffd}");
         if whole_bytes > MAX_LINE_BYTES {
             message.push_str(&format!(

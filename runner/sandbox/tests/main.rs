@@ -36,6 +36,7 @@ const TESTS: &[Test] = tests![
     accept::loading_is_done_once,
     outcomes::a_command,
     outcomes::exit_codes,
+    outcomes::long_lines,
     outcomes::a_component,
     outcomes::host_functions,
     outcomes::log_limit,

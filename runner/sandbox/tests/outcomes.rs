@@ -38,6 +38,27 @@ pub async fn a_command(mut bench: Bench) {
     assert_eq!(context["trigger"], "manual");
 }
 
+/// A line that is too long says so, whoever wrote it.
+pub async fn long_lines(bench: Bench) {
+    let body = "(memory.fill (i32.const 2000) (i32.const 121) (i32.const 70000))
+                (call $write (i32.const 2) (i32.const 2000) (i32.const 70000))
+                (call $write (i32.const 2) (i32.const 1024) (i32.const 1))
+                (call $write (i32.const 2) (i32.const 2000) (i32.const 65536))";
+    let script = bench
+        .script(command_with(r#"(data (i32.const 1024) "\0a")"#, body))
+        .await;
+    let tables = Arc::new(Tables::default());
+    bench.run_with(&script, &tables).await;
+    let lines = tables.messages();
+    assert_eq!(lines.len(), 2);
+    assert!(
+        lines[0].ends_with("y … (cut: the line had 70000 bytes, 65536 are kept)"),
+        "{}",
+        &lines[0][65_000..]
+    );
+    assert_eq!(lines[1], "y".repeat(65_536));
+}
+
 pub async fn exit_codes(bench: Bench) {
     assert_eq!(
         bench.run_command("(call $exit (i32.const 0))").await.outcome,

@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 use crate::change::{self, By, Noun, Page, Put};
 use crate::link::{self, GroupLink};
 use crate::{Store, StoreError};
-use crate::{schedule, upstream};
+use crate::{schedule, upstream, usage};
 
 /// Serialises all changes of groups.
 const GROUPS_LOCK: i64 = 0x6865_6464_6c65_0002;
@@ -86,6 +86,8 @@ pub enum GroupPut {
     UnknownScripts(Vec<ScriptUse>),
     /// The links would close this cycle, which begins and ends with the group.
     Cycle(Vec<String>),
+    /// Something else that it names has been deleted since it was checked: check again.
+    Outdated,
 }
 
 /// What came of deleting a group.
@@ -328,6 +330,9 @@ impl Store {
             Ok(scripts) => scripts,
             Err(unknown) => return Ok(GroupPut::UnknownScripts(unknown)),
         };
+        if !usage::hold(&mut tx, write.spec).await? {
+            return Ok(GroupPut::Outdated);
+        }
         let id = before.as_ref().map(|before| before.id);
         if let Some(cycle) = link::find_cycle(&mut tx, write.name, id, &links, &upstreams).await? {
             return Ok(GroupPut::Cycle(cycle));

@@ -3,6 +3,7 @@
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::TaskKey;
+use heddle_domain::state::RunState;
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder, Row};
 use uuid::Uuid;
@@ -325,15 +326,24 @@ impl Store {
         Ok(query.build_query_as::<RunRow>().fetch_all(&self.pool).await?)
     }
 
-    /// The ids only, newest first, up to `limit`: for bulk actions.
-    pub async fn run_ids(&self, filter: &RunFilter, limit: i64) -> Result<Vec<RunId>, StoreError> {
-        let mut query = QueryBuilder::<Postgres>::new("SELECT id FROM (");
-        self.push_runs(&mut query, "heddle.runs_live", "l.id", filter, limit);
+    /// Ids and states only, newest first, up to `limit`: for bulk actions.
+    pub async fn run_states(&self, filter: &RunFilter, limit: i64) -> Result<Vec<(RunId, RunState)>, StoreError> {
+        let mut query = QueryBuilder::<Postgres>::new("SELECT id, state FROM (");
+        self.push_runs(&mut query, "heddle.runs_live", "l.id, l.state", filter, limit);
         query.push(" UNION ALL ");
-        self.push_runs(&mut query, "heddle.runs_done", "l.id", filter, limit);
+        self.push_runs(&mut query, "heddle.runs_done", "l.id, l.state", filter, limit);
         query.push(") AS runs ORDER BY id DESC LIMIT ").push_bind(limit);
         let rows = query.build().fetch_all(&self.pool).await?;
-        rows.into_iter().map(|row| Ok(RunId(row.try_get(0)?))).collect()
+        let mut found = Vec::with_capacity(rows.len());
+        for row in rows {
+            let number: i16 = row.try_get(1)?;
+            let state = RunState::from_number(number).ok_or_else(|| StoreError::Unreadable {
+                table: "runs_live, runs_done",
+                detail: format!("state {number}"),
+            })?;
+            found.push((RunId(row.try_get(0)?), state));
+        }
+        Ok(found)
     }
 
     fn push_runs(

@@ -1,5 +1,11 @@
 //! Who names a thing: what may not be deleted while somebody does.
+//!
+//! A deletion locks the thing's row and looks for users then; whoever puts a spec holds the rows of what it names
+//! ([`hold`]) until its commit. So one of the two waits for the other, and sees what came of it.
 
+use std::collections::BTreeSet;
+
+use serde_json::Value;
 use sqlx::PgConnection;
 
 use crate::StoreError;
@@ -62,4 +68,91 @@ pub(crate) async fn offers(connection: &mut PgConnection, template: &str) -> Res
     )
     .fetch_all(connection)
     .await?)
+}
+
+/// What of one kind the tasks of a group's spec name, in a list or as keys.
+fn named_by_tasks<'a>(spec: &'a Value, field: &str) -> BTreeSet<&'a str> {
+    let tasks = spec["tasks"].as_object().into_iter().flat_map(|tasks| tasks.values());
+    tasks
+        .flat_map(|task| match &task[field] {
+            Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+            Value::Object(names) => names.keys().map(String::as_str).collect(),
+            _ => Vec::new(),
+        })
+        .collect()
+}
+
+/// The templates that a group's spec names: its own, and those of offers that its tasks make.
+fn templates(spec: &Value) -> BTreeSet<&str> {
+    let tasks = spec["tasks"].as_object().into_iter().flat_map(|tasks| tasks.values());
+    let of_tasks = tasks.map(|task| &task["audience"]["template"]);
+    of_tasks.chain([&spec["template"]]).filter_map(Value::as_str).collect()
+}
+
+/// Holds the pools, templates, secrets and connections that a group's spec names against deletion, until the caller's
+/// transaction ends. `false`: not all of them are there any more.
+///
+/// Locks: KEY SHARE on rows of one table after another, in the order of names; changes of these rows go on beside it.
+pub(crate) async fn hold(connection: &mut PgConnection, spec: &Value) -> Result<bool, StoreError> {
+    let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect::<Vec<String>>();
+    let pools = owned(named_by_tasks(spec, "pools"));
+    if !pools.is_empty() {
+        let held = sqlx::query_scalar!(
+            "SELECT name FROM heddle.pools WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
+            &pools
+        );
+        if held.fetch_all(&mut *connection).await?.len() < pools.len() {
+            return Ok(false);
+        }
+    }
+    let templates = owned(templates(spec));
+    if !templates.is_empty() {
+        let held = sqlx::query_scalar!(
+            "SELECT name FROM heddle.templates WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
+            &templates
+        );
+        if held.fetch_all(&mut *connection).await?.len() < templates.len() {
+            return Ok(false);
+        }
+    }
+    let secrets = owned(named_by_tasks(spec, "secrets"));
+    if !secrets.is_empty() {
+        let held = sqlx::query_scalar!(
+            "SELECT name FROM heddle.secrets WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
+            &secrets
+        );
+        if held.fetch_all(&mut *connection).await?.len() < secrets.len() {
+            return Ok(false);
+        }
+    }
+    let connections = owned(named_by_tasks(spec, "sql"));
+    if !connections.is_empty() {
+        let held = sqlx::query_scalar!(
+            "SELECT name FROM heddle.connections WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
+            &connections
+        );
+        if held.fetch_all(&mut *connection).await?.len() < connections.len() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_spec_names() {
+        let spec = json!({"template": "t1", "tasks": {
+            "a": {"pools": {"p2": 1, "p1": 2}, "secrets": ["s"], "audience": {"audience": "gid_x", "template": "t2"}},
+            "b": {"pools": {"p1": 1}, "sql": ["c", "c"]},
+        }});
+        assert_eq!(named_by_tasks(&spec, "pools"), BTreeSet::from(["p1", "p2"]));
+        assert_eq!(named_by_tasks(&spec, "secrets"), BTreeSet::from(["s"]));
+        assert_eq!(named_by_tasks(&spec, "sql"), BTreeSet::from(["c"]));
+        assert_eq!(templates(&spec), BTreeSet::from(["t1", "t2"]));
+        assert!(templates(&json!({})).is_empty() && named_by_tasks(&json!({}), "pools").is_empty());
+    }
 }

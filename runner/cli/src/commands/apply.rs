@@ -125,8 +125,8 @@ fn same(kind: Kind, before: &Value, after: &Value) -> bool {
     if kind == Kind::Channel {
         return before == after;
     }
-    if let (Some(before), Some(after)) = (before.get("revision"), after.get("revision")) {
-        return before == after;
+    if let (Some(was), Some(is)) = (before.get("revision"), after.get("revision")) {
+        return was == is && before.get("enabled") == after.get("enabled");
     }
     let without_time = |value: &Value| {
         let mut value = value.clone();
@@ -176,10 +176,7 @@ pub(crate) async fn diff(session: &Session, diff: &Diff) -> Result<ExitCode> {
         let found = existing(session, document)
             .await
             .with_context(|| document.to_string())?;
-        let ours = normal(document.kind, &document.spec);
-        let theirs = found
-            .map(|found| normal(document.kind, &strip(document.kind, found)))
-            .map(|theirs| without_creation(document.kind, theirs, &ours));
+        let (ours, theirs) = compared(document, found);
         if theirs.as_ref() == Some(&ours) {
             continue;
         }
@@ -195,6 +192,26 @@ pub(crate) async fn diff(session: &Session, diff: &Diff) -> Result<ExitCode> {
         lines.map(|line| painted(line, colours) + "\n").collect()
     })?;
     if any { Ok(ExitCode::from(NO)) } else { done() }
+}
+
+/// A file and what the server has, as far as `apply` would change it: what was read from the server may be put again, with
+/// all that only an answer has.
+fn compared(document: &Document, found: Option<Value>) -> (Value, Option<Value>) {
+    let kind = document.kind;
+    let mut ours = normal(kind, &strip(kind, document.spec.clone()));
+    let theirs = found.map(|found| {
+        let enabled = found["enabled"].clone();
+        let mut theirs = without_creation(kind, normal(kind, &strip(kind, found)), &ours);
+        // No part of a group's spec, and yet what a file says of it is done.
+        if kind == Kind::Group && document.spec["enabled"].is_boolean() {
+            theirs["enabled"] = enabled;
+        }
+        theirs
+    });
+    if kind == Kind::Group && document.spec["enabled"].is_boolean() {
+        ours["enabled"] = document.spec["enabled"].clone();
+    }
+    (ours, theirs)
 }
 
 fn unified(document: &Document, theirs: Option<&Value>, ours: &Value) -> Result<String> {
@@ -479,6 +496,42 @@ mod tests {
         assert_eq!(theirs, normal(Kind::Group, &file));
         assert_eq!(theirs["params"], json!({"a": null}), "a null param is a param");
         assert!(theirs.get("history").is_none(), "defaults are left out: {theirs}");
+    }
+
+    #[test]
+    fn what_was_shown_is_no_difference() {
+        let document = |kind, spec: &Value| Document {
+            kind,
+            name: "g".into(),
+            spec: spec.clone(),
+            source: "f.yaml".into(),
+        };
+        let mut group = json!({"revision": 3, "enabled": true, "created_at": "2026-11-20T08:00:00.000000Z",
+                               "updated_at": "2026-11-20T08:00:00.000000Z", "timezone": "UTC", "max_active_runs": null,
+                               "schedules": {"n": {"cron": "0 2 * * *", "enabled": true, "next": null}},
+                               "tasks": {"t": {"script": "x"}}});
+        let (ours, theirs) = compared(&document(Kind::Group, &group), Some(group.clone()));
+        assert_eq!(theirs, Some(ours));
+        // What `apply` would do is shown, and only that.
+        let shown = group.clone();
+        group["enabled"] = json!(false);
+        let (ours, theirs) = compared(&document(Kind::Group, &group), Some(shown.clone()));
+        let text = unified(&document(Kind::Group, &group), theirs.as_ref(), &ours).unwrap();
+        assert!(text.contains("-enabled: true\n+enabled: false\n"), "{text}");
+        group.as_object_mut().unwrap().remove("enabled");
+        let (ours, theirs) = compared(&document(Kind::Group, &group), Some(shown));
+        assert_eq!(theirs, Some(ours));
+        let pool = json!({"slots": 3, "created_at": "2026-11-20T08:00:00.000000Z", "updated_at": null});
+        let (ours, theirs) = compared(&document(Kind::Pool, &pool), Some(pool.clone()));
+        assert_eq!(theirs, Some(ours));
+    }
+
+    #[test]
+    fn to_enable_is_a_change() {
+        let group = |revision, enabled| json!({"revision": revision, "enabled": enabled});
+        assert!(same(Kind::Group, &group(1, true), &group(1, true)));
+        assert!(!same(Kind::Group, &group(1, true), &group(1, false)));
+        assert!(!same(Kind::Group, &group(1, true), &group(2, true)));
     }
 
     #[test]

@@ -426,7 +426,12 @@ impl<'a> Machine<'a> {
     }
 
     pub(super) fn fail(&mut self, key: TaskKey, kind: ErrorKind, message: &str) {
-        self.note_failure(key, &format!("{kind}: {message}"));
+        let word = kind.to_string();
+        let says_kind = message.strip_prefix(&word).is_some_and(|rest| rest.starts_with(':'));
+        match says_kind {
+            true => self.note_failure(key, message),
+            false => self.note_failure(key, &format!("{word}: {message}")),
+        }
         self.settle(key, TaskState::Failed);
     }
 

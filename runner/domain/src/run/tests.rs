@@ -158,6 +158,33 @@ fn allowed_failures_count_as_success() {
     assert_eq!(world.progress.error(), Some("task b: failed: broken"));
 }
 
+/// Some messages begin with the word of their kind.
+#[test]
+fn an_error_says_its_kind_once() {
+    for (message, error) in [
+        ("trap: unreachable", "task a: trap: unreachable"),
+        ("unreachable", "task a: trap: unreachable"),
+        ("trapped", "task a: trap: trapped"),
+    ] {
+        let plan = plan(dag("a"));
+        let (mut state, mut progress) = (RunState::Waiting, Progress::new(&plan));
+        let at = AttemptKey {
+            key: TaskKey::whole(0),
+            attempt: 1,
+        };
+        let outcome = Outcome::Failed {
+            kind: ErrorKind::Trap,
+            message: message.into(),
+            retry_after: None,
+            fatal: false,
+        };
+        for event in [Event::Start, Event::Ended { at, outcome }] {
+            decide(&plan, &mut state, &mut progress, &[event], Time::UNIX_EPOCH, &mut || 0).unwrap();
+        }
+        assert_eq!((state, progress.error()), (RunState::Failed, Some(error)));
+    }
+}
+
 #[test]
 fn a_stop_cancels_what_has_not_started() {
     let mut world = World::start(stopping(dag("a; b; c: b; d; e: a any_failed; r: retry")));

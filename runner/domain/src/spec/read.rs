@@ -6,6 +6,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use unicode_normalization::UnicodeNormalization;
 
 use super::plain::Plain;
 use super::*;
@@ -116,6 +117,12 @@ impl<'de> Deserialize<'de> for GroupDependency {
         }
         deserializer.deserialize_any(Either)
     }
+}
+
+/// A script, `name` or `name@version`: no [`Name`], since it may say a version, but composed like one, so that it is
+/// found under the name that the script was put under. What is wrong with it is for [`super::validate`] to say.
+pub(crate) fn script<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<String>::deserialize(deserializer)?.map(|text| text.nfc().collect()))
 }
 
 /// A condition: an expression, or a constant, which YAML and JSON have words of their own for.

@@ -43,6 +43,10 @@ impl From<EngineError> for Refusal {
                 detail: "this node is shutting down".into(),
                 retry_after_seconds: 1,
             },
+            EngineError::Contended => Self::Unavailable {
+                detail: "another change was in the way; try again".into(),
+                retry_after_seconds: 1,
+            },
             EngineError::Overloaded => Self::Overloaded {
                 detail: "this node has as many submissions as it takes".into(),
                 retry_after_seconds: 1,

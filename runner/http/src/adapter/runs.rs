@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::TaskKey;
-use heddle_domain::state::TaskState;
+use heddle_domain::run::{Refused, TaskKey};
+use heddle_domain::state::{RunState, TaskState};
 use heddle_domain::{Clock, Name};
 use heddle_engine::{BulkAction, Engine, Submission as EngineSubmission};
 use heddle_store::change::By;
@@ -138,7 +138,7 @@ pub(super) async fn control(engine: &Engine, id: RunId, control: Control, actor:
     }
     let run = views::full(engine, before).await?;
     if !run.state.is_final() || !engine.store().delete_run(by, id).await? {
-        let detail = format!("the run is {}; only ended runs can be deleted", run.state);
+        let detail = not_deleted(run.state);
         return Err(Refusal::Conflict { detail, existing: None });
     }
     Ok(run)
@@ -151,6 +151,23 @@ fn named(error: heddle_engine::ControlError, id: RunId) -> Refusal {
     }
 }
 
+/// Why a run in this state would not be changed by a control, in the words of the refusal itself; `None`: it would be.
+fn refusal(control: &Control, state: RunState) -> Option<String> {
+    let allowed = match control {
+        Control::Cancel => !state.is_final(),
+        Control::Pause => state == RunState::Running,
+        Control::Resume => state == RunState::Paused,
+        Control::Restart(_) => matches!(state, RunState::Failed | RunState::Cancelled),
+        Control::Delete => return (!state.is_final()).then(|| not_deleted(state)),
+        Control::Rerun(_) | Control::Override { .. } => true,
+    };
+    (!allowed).then(|| Refused::RunState(state).to_string())
+}
+
+fn not_deleted(state: RunState) -> String {
+    format!("the run is {state}; only ended runs can be deleted")
+}
+
 pub(super) async fn bulk(
     engine: &Engine,
     filter: RunFilter,
@@ -159,19 +176,24 @@ pub(super) async fn bulk(
     actor: String,
 ) -> Result<BulkReport, Refusal> {
     let filter = store_filter(filter, None)?;
-    let ids = engine.store().run_ids(&filter, BULK_MAX).await?;
-    let named = ids.iter().take(BulkReport::IDS_MAX).map(|id| id.0).collect();
+    let found = engine.store().run_states(&filter, BULK_MAX).await?;
+    let named = found.iter().take(BulkReport::IDS_MAX).map(|(id, _)| id.0).collect();
     let mut report = BulkReport {
-        matched: ids.len() as u64,
+        matched: found.len() as u64,
         changed: 0,
         ids: named,
         refused: Vec::new(),
         dry_run,
     };
     if dry_run {
+        let refused = found.into_iter().filter_map(|(id, state)| {
+            let detail = refusal(&control, state)?;
+            Some(BulkRefusal { id: id.0, detail })
+        });
+        report.refused = refused.take(BulkReport::IDS_MAX).collect();
         return Ok(report);
     }
-    for id in ids {
+    for (id, _) in found {
         match self::control(engine, id, control.clone(), actor.clone()).await {
             Ok(_) => report.changed += 1,
             Err(Refusal::Conflict { detail, .. }) => {
@@ -226,6 +248,15 @@ pub(super) async fn task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, R
         .ok_or_else(|| not_found("item", task.item.map_or_else(String::new, |item| item.to_string())))
 }
 
+fn named_task(error: heddle_engine::ControlError, task: &TaskRef) -> Refusal {
+    match (error.into(), task.item) {
+        (Refusal::NotFound { what: "run", .. }, _) => not_found("run", task.run),
+        (Refusal::NotFound { what, .. }, Some(item)) => not_found(what, format!("{} item {item}", task.task)),
+        (Refusal::NotFound { what, .. }, None) => not_found(what, &task.task),
+        (other, _) => other,
+    }
+}
+
 pub(super) async fn set_task_state(
     engine: &Engine,
     task: TaskRef,
@@ -239,7 +270,7 @@ pub(super) async fn set_task_state(
     engine
         .set_task_state(RunId(task.run), key, state, output, &reason, &actor)
         .await
-        .map_err(|error| named(error, RunId(task.run)))?;
+        .map_err(|error| named_task(error, &task))?;
     self::task(engine, task).await
 }
 
@@ -248,6 +279,6 @@ pub(super) async fn retry_task(engine: &Engine, task: TaskRef, actor: String) ->
     engine
         .retry_task(RunId(task.run), key, &actor)
         .await
-        .map_err(|error| named(error, RunId(task.run)))?;
+        .map_err(|error| named_task(error, &task))?;
     self::task(engine, task).await
 }

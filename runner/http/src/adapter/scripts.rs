@@ -132,7 +132,7 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
         .script(&spec.script, Some(spec.version))
         .await?
         .ok_or_else(|| not_found("script", &spec.script))?;
-    let params = match spec.params {
+    let mut params = match spec.params {
         Value::Object(given) => {
             let mut merged = facts.defaults.clone();
             merged.extend(given);
@@ -146,6 +146,7 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
             let faults = faults.0.into_iter().map(|fault| fault.below("/params")).collect();
             return Err(Refusal::Invalid(heddle_domain::Faults(faults)));
         }
+        schema.write_integers(&mut params);
     }
     let script = engine.load_script(&facts).await?.map_err(|why| invalid("", why))?;
     let console = Arc::new(Console {

@@ -2,6 +2,7 @@
 //! the engine where the run moves on this node, by the clock otherwise.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -9,7 +10,8 @@ use futures::stream::{self, BoxStream};
 use heddle_domain::id::RunId;
 use heddle_domain::plan::TaskIndex;
 use heddle_domain::run::TaskKey;
-use heddle_domain::{Clock, Fault};
+use heddle_domain::state::{RunState, TaskState};
+use heddle_domain::{Clock, Fault, Time};
 use heddle_engine::Engine;
 use heddle_store::live::LogRow;
 use heddle_store::log::{LogFilter, LogsSeen};
@@ -17,7 +19,8 @@ use serde_json::{Value, json};
 
 use super::{not_found, views};
 use crate::engine_api::{LogQuery, Refusal};
-use crate::shapes::{List, LogLine, Run, RunEvent};
+use crate::moment::Moment;
+use crate::shapes::{List, LogLine, Run, RunEvent, TaskRun};
 
 /// How often a stream looks by itself.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -180,59 +183,121 @@ pub(super) async fn follow_logs(
 type SeenTask = (String, u32, Option<String>);
 
 /// Differences between two looks at a run, as events.
-#[derive(Default)]
+///
+/// There is no log of what happens to a run: the tables say how it stands. So a connection begins with that, an event for
+/// each task run and one for the run, and goes on with what has changed at the next look. Whoever resumes where the run
+/// still stands as it was last shown is spared the beginning; whoever has missed something is shown how it stands, which
+/// is all that is known. An event's cursor says both: its number, and a digest of what had been shown by then.
+#[derive(Default, Hash)]
 struct Seen {
     run: Option<String>,
     tasks: BTreeMap<(String, Option<u32>), SeenTask>,
+}
+
+/// Where a connection stands: how many events there were, and a digest of what they showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shown {
     count: u64,
+    digest: u64,
+}
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{:016x}", self.count, self.digest)
+    }
+}
+
+impl std::str::FromStr for Shown {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        let wrong = || Refusal::Invalid(Fault::at("/cursor", "a cursor is the id of an earlier event").into());
+        // Older nodes gave numbers alone.
+        let (count, digest) = text.split_once('-').unwrap_or((text, "0"));
+        Ok(Self {
+            count: count.parse().map_err(|_| wrong())?,
+            digest: u64::from_str_radix(digest, 16).map_err(|_| wrong())?,
+        })
+    }
 }
 
 impl Seen {
-    fn events(&mut self, run: &Run, at: heddle_domain::Time) -> Vec<RunEvent> {
+    /// The same on every node: the hasher has no key of its own.
+    fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// What is new. The last event's cursor has the digest of all that has been seen with it; those before it have none,
+    /// since what comes with it has not been shown yet.
+    fn events(&mut self, run: &Run, now: Time, count: &mut u64) -> Vec<RunEvent> {
         let mut events = Vec::new();
-        let mut push = |count: &mut u64, kind: String, data: Value| {
+        let mut push = |kind: String, at: Moment, data: Value| {
             *count += 1;
+            let shown = Shown {
+                count: *count,
+                digest: 0,
+            };
             events.push(RunEvent {
-                cursor: count.to_string(),
+                cursor: shown.to_string(),
                 kind,
-                at: at.into(),
+                at,
                 data,
             });
         };
-        let state = run.state.to_string();
+        // What nobody has written down happened before it was seen, and before the run ended.
+        let seen_at = run.finished_at.unwrap_or(Moment(now));
         for task in run.tasks.iter().flatten() {
             let progress = task
                 .progress
                 .map(|fraction| format!("{fraction}/{}", task.note.as_deref().unwrap_or("")));
-            let now = (task.state.to_string(), task.attempt, progress);
-            let before = self.tasks.insert((task.task.clone(), task.item), now.clone());
-            let same_state = before
-                .as_ref()
-                .is_some_and(|before| (&before.0, before.1) == (&now.0, now.1));
+            let is = (task.state.to_string(), task.attempt, progress);
+            let was = self.tasks.insert((task.task.clone(), task.item), is.clone());
+            let same_state = was.as_ref().is_some_and(|was| (&was.0, was.1) == (&is.0, is.1));
+            let data = || json!({"run": run.id, "task": task});
             if !same_state {
-                push(
-                    &mut self.count,
-                    format!("task.{}", now.0),
-                    json!({"run": run.id, "task": task}),
-                );
-            } else if before.as_ref().is_some_and(|before| before.2 != now.2) {
-                push(
-                    &mut self.count,
-                    "task.progress".into(),
-                    json!({"run": run.id, "task": task}),
-                );
+                push(format!("task.{}", is.0), moved_at(task, run, seen_at), data());
+            } else if was.as_ref().is_some_and(|was| was.2 != is.2) {
+                push("task.progress".into(), seen_at, data());
             }
         }
+        let state = run.state.to_string();
         if self.run.as_ref() != Some(&state) {
             let mut data = json!({"run": run.id, "group": run.group, "state": run.state});
             if let Some(error) = &run.error {
                 data["error"] = json!(error);
             }
-            push(&mut self.count, format!("run.{state}"), data);
+            let at = match run.state {
+                RunState::Waiting => Some(run.created_at),
+                RunState::Running if self.run.as_deref().is_none_or(|was| was == "waiting") => run.started_at,
+                RunState::Running | RunState::Paused => None,
+                RunState::Succeeded | RunState::Failed | RunState::Cancelled => run.finished_at,
+            };
+            push(format!("run.{state}"), at.unwrap_or(seen_at), data);
             self.run = Some(state);
+        }
+        if let Some(last) = events.last_mut() {
+            let shown = Shown {
+                count: *count,
+                digest: self.digest(),
+            };
+            last.cursor = shown.to_string();
         }
         events
     }
+}
+
+/// Since when a task run has been in its state, as far as that is known.
+fn moved_at(task: &TaskRun, run: &Run, seen_at: Moment) -> Moment {
+    let known = match task.state {
+        TaskState::Pending => Some(run.created_at),
+        // It is the first attempt's.
+        TaskState::Running if task.attempt <= 1 => task.started_at,
+        state if state.is_settled() => task.finished_at,
+        _ => None,
+    };
+    known.unwrap_or(seen_at)
 }
 
 pub(super) async fn events(
@@ -240,23 +305,20 @@ pub(super) async fn events(
     run: RunId,
     cursor: Option<String>,
 ) -> Result<BoxStream<'static, RunEvent>, Refusal> {
-    let after: u64 = match cursor {
-        Some(cursor) => cursor
-            .parse()
-            .map_err(|_| Refusal::Invalid(Fault::at("/cursor", "a cursor is the id of an earlier event").into()))?,
-        None => 0,
-    };
+    let resumed: Option<Shown> = cursor.map(|cursor| cursor.parse()).transpose()?;
     if engine.store().run_ended(run).await?.is_none() {
         return Err(not_found("run", run));
     }
     let watch = engine.watch(run);
-    let state = (engine, watch, Seen::default(), VecDeque::<RunEvent>::new(), false);
+    let count = resumed.map_or(0, |shown| shown.count);
+    let follower = (Seen::default(), count, resumed);
+    let state = (engine, watch, follower, VecDeque::<RunEvent>::new(), false);
     let stream = stream::unfold(
         state,
-        move |(engine, watch, mut seen, mut waiting, mut ended)| async move {
+        move |(engine, watch, mut follower, mut waiting, mut ended)| async move {
             loop {
                 if let Some(event) = waiting.pop_front() {
-                    return Some((event, (engine, watch, seen, waiting, ended)));
+                    return Some((event, (engine, watch, follower, waiting, ended)));
                 }
                 if ended {
                     return None;
@@ -274,14 +336,63 @@ pub(super) async fn events(
                     continue;
                 };
                 ended = looked.state.is_final();
-                waiting.extend(seen.events(&looked, engine.clock().now()));
+                let (seen, count, resumed) = &mut follower;
+                let before = *count;
+                waiting.extend(seen.events(&looked, engine.clock().now(), count));
+                // Nothing has changed since the event that is resumed from.
+                if resumed.take().is_some_and(|shown| shown.digest == seen.digest()) {
+                    waiting.clear();
+                    *count = before;
+                }
                 if waiting.is_empty() && !ended {
                     watch.moved(LOOK_EVERY).await;
                 }
             }
         },
     );
-    // Numbers start anew with each connection, so a resumed one shows how the run stands now rather than skipping.
-    let _ = after;
     Ok(stream.boxed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expect: Option<(u64, u64)>) {
+        let read = text.parse::<Shown>().ok().map(|shown| (shown.count, shown.digest));
+        assert_eq!(read, expect, "{text}");
+    }
+
+    #[test]
+    fn cursors_are_read_back() {
+        let shown = Shown { count: 7, digest: 0xff };
+        assert_eq!(shown.to_string(), "7-00000000000000ff");
+        check(&shown.to_string(), Some((7, 0xff)));
+        check("7", Some((7, 0)));
+        check("7-ffffffffffffffff", Some((7, u64::MAX)));
+        for wrong in ["", "-", "x", "7-", "-7", "7-x", "7-1ffffffffffffffff", "7-1-1"] {
+            check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn a_digest_is_of_what_was_shown() {
+        let seen = |run: &str, state: &str, progress: Option<&str>| Seen {
+            run: Some(run.into()),
+            tasks: [(
+                ("t".to_owned(), None),
+                (state.to_owned(), 1, progress.map(str::to_owned)),
+            )]
+            .into(),
+        };
+        let one = seen("running", "running", None).digest();
+        assert_eq!(one, seen("running", "running", None).digest());
+        for other in [
+            seen("paused", "running", None),
+            seen("running", "ready", None),
+            seen("running", "running", Some("0.5/")),
+            Seen::default(),
+        ] {
+            assert_ne!(one, other.digest());
+        }
+    }
 }

@@ -137,7 +137,7 @@ async fn audit(request: Request) -> Outcome {
     let text = |key: &str| request.query(key).map(str::to_owned);
     let filter = AuditFilter {
         kind: text("kind"),
-        name: text("name").or_else(|| text("thing")),
+        name: request.query_name("name").or_else(|| request.query_name("thing")),
         actor: text("actor"),
         action: text("action"),
         from: request.query_time("from")?,

@@ -1,6 +1,7 @@
 //! Backfills: runs for instants of the past.
 
 use axum::http::{HeaderValue, StatusCode, header};
+use heddle_domain::Name;
 use heddle_domain::backfill::BackfillSpec;
 use heddle_store::backfill::BackfillAction;
 use serde_json::json;
@@ -62,7 +63,7 @@ async fn start(mut request: Request) -> Outcome {
 }
 
 async fn list(request: Request) -> Outcome {
-    let groups = request.query_all("group").into_iter().map(str::to_owned).collect();
+    let groups = request.query_all("group").into_iter().map(Name::sought).collect();
     let (cursor, limit) = (request.cursor_as::<Uuid>()?, request.limit()?);
     ok(&request.app.engine.backfills(groups, cursor, limit).await?)
 }

@@ -172,7 +172,11 @@ async fn list(request: Request) -> Outcome {
     let page = request
         .app
         .store
-        .groups(request.query("category"), request.cursor(), request.limit()?)
+        .groups(
+            request.query_name("category").as_deref(),
+            request.cursor(),
+            request.limit()?,
+        )
         .await?;
     let mut items = Vec::with_capacity(page.items.len());
     for row in &page.items {
@@ -189,23 +193,39 @@ async fn get(request: Request) -> Outcome {
     Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
 }
 
+/// How often a spec is checked anew when something that it names is deleted and made again behind the check.
+const TRIES_MAX: u32 = 3;
+
+/// What is said after these.
+const OUTDATED: &str = "what the group names is being changed by others; try again";
+
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let if_match = request.if_match()?;
     let mut value = request.spec().await?;
     let enabled = strip(&mut value, &name)?;
     let spec = parse_group(&value)?;
-    let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
-    let write = GroupWrite {
-        name: &name,
-        spec: &checked.canonical,
-        category: checked.spec.category.as_deref(),
-        links: &checked.links,
-        scripts: &checked.scripts,
-        if_match,
+    let mut tries = 0;
+    let (checked, put) = loop {
+        let checked = spec_check::check_group(&request.app, &name, spec.clone(), request.now).await?;
+        let write = GroupWrite {
+            name: &name,
+            spec: &checked.canonical,
+            category: checked.spec.category.as_deref(),
+            links: &checked.links,
+            scripts: &checked.scripts,
+            if_match,
+        };
+        let put = request.app.store.put_group(request.by(), write).await?;
+        tries += 1;
+        // What was deleted in between is said by the next check, with its place.
+        if put != GroupPut::Outdated || tries == TRIES_MAX {
+            break (checked, put);
+        }
     };
-    let done = match request.app.store.put_group(request.by(), write).await? {
+    let done = match put {
         GroupPut::Done(done) => done,
+        GroupPut::Outdated => return Err(Problem::unavailable(OUTDATED, 1)),
         GroupPut::Stale(None) => return Err(Problem::precondition(format!("there is no group `{name}`"))),
         GroupPut::Stale(Some(revision)) => {
             return Err(Problem::precondition(format!(

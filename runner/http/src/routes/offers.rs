@@ -294,9 +294,9 @@ async fn occurrences(request: Request) -> Outcome {
         let full = first.len() > limit;
         Ok(first.last_key_value().filter(|_| full).map_or(to, |(last, _)| last.0))
     };
-    match request.query("offer") {
+    match request.query_name("offer") {
         Some(id) => {
-            let row = store.offer(id).await?;
+            let row = store.offer(&id).await?;
             row.filter(|row| audience.is_none_or(|a| a == row.audience))
                 .map(&mut note)
                 .transpose()?;

@@ -49,7 +49,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers_empty(204)
             .problem(409, "the run has not ended"),
         Route::new(Method::Post, "/v1/runs/bulk", Access::Operate, "Control all runs of a filter", bulk)
-            .detail("`action`: cancel, pause, resume, restart, rerun, state (or override: with `state` and `reason`) or delete. `dry_run: true` only says what would happen.")
+            .detail("`action`: cancel, pause, resume, restart, rerun, state (or override: with `state` and `reason`) or delete. `dry_run: true` only says what would happen: `refused` has the runs that the action would leave as they are.")
             .takes("Bulk")
             .answers(200, "BulkReport")
             .problem(422, "the filter is empty, or the action unknown"),
@@ -177,15 +177,16 @@ struct FilterBody {
     ids: Vec<Uuid>,
 }
 
-fn words<T: std::str::FromStr<Err = String>>(given: Words, key: &str) -> Result<Vec<T>, Problem> {
-    given
-        .0
-        .iter()
-        .map(|word| {
-            word.parse()
-                .map_err(|error: String| Problem::invalid_at(format!("/filter/{key}"), error))
-        })
-        .collect()
+/// Words, each of which may be several with commas, as in a query. What is none is an error: a filter that finds nothing
+/// stops no bleeding, and one that says nothing means everything.
+fn words<T: std::str::FromStr<Err: fmt::Display>>(given: &Words, key: &str) -> Result<Vec<T>, Problem> {
+    let each = given.0.iter().flat_map(|words| words.split(','));
+    each.map(|word| {
+        word.trim()
+            .parse()
+            .map_err(|error: T::Err| Problem::invalid_at(format!("/filter/{key}"), error.to_string()))
+    })
+    .collect()
 }
 
 fn time(given: Option<&str>, key: &str) -> Result<Option<heddle_domain::Time>, Problem> {
@@ -200,14 +201,12 @@ impl FilterBody {
             self.label.0.iter().map(|label| parse_label(label)).collect();
         labels.extend(self.labels.into_iter().map(|(name, value)| (name, Some(value))));
         let filter = RunFilter {
-            groups: self
-                .group
-                .0
+            groups: words::<Name>(&self.group, "group")?
                 .into_iter()
-                .map(|name| Name::new(&name).map_or(name, |name| name.to_string()))
+                .map(String::from)
                 .collect(),
-            states: words(self.state, "state")?,
-            triggers: words::<Trigger>(self.trigger, "trigger")?,
+            states: words(&self.state, "state")?,
+            triggers: words::<Trigger>(&self.trigger, "trigger")?,
             labels,
             key: self.key,
             from: time(self.from.as_deref(), "from")?,
@@ -294,6 +293,13 @@ mod tests {
         assert_eq!(filter.groups, ["g"]);
         assert_eq!(filter.states, [RunState::Running, RunState::Paused]);
         assert_eq!(filter.labels["a"].as_deref(), Some("b"));
+        let filter = read(json!({"group": ["g, e\u{301}", "h"], "state": "running,failed"})).unwrap();
+        assert_eq!(filter.groups, ["g", "\u{e9}", "h"]);
+        assert_eq!(filter.states, [RunState::Running, RunState::Failed]);
+        for nobody in ["", ",", "g,", "a b", "a/b"] {
+            let problem = read(json!({"group": nobody, "state": "running"})).unwrap_err();
+            assert_eq!(problem.errors[0].pointer, "/filter/group", "{nobody}");
+        }
         assert_eq!(
             read(json!({"state": "runing"})).unwrap_err().errors[0].pointer,
             "/filter/state"

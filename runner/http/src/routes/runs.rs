@@ -47,8 +47,8 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers(200, "Run")
             .pace(Pace::Waits),
         Route::new(Method::Get, "/v1/runs/{id}/events", Access::View, "Follow a run (server-sent events)", events)
-            .detail("Ends with an event `end` once the run has ended. `Last-Event-ID` resumes.")
-            .query("cursor", "Only what happened behind this event.")
+            .detail("Begins with how the run stands, an event for each task run (`task.running`, ...) and one for the run (`run.running`, ...), goes on with what changes, and ends with an event `end` once the run has ended. Each has the whole task run, and `at`: when it came to that, or where that is not recorded (a pause, a retry, progress) when it was seen. `Last-Event-ID` resumes: if nothing has changed since that event the beginning is left out, else it shows how the run stands now; what came and went in between is not told.")
+            .query("cursor", "The id of an event, as `Last-Event-ID`, which goes first.")
             .query("follow", "May be said; it always does.")
             .answers_as(200, "text/event-stream", "Text")
             .pace(Pace::Waits),
@@ -94,11 +94,7 @@ fn words<T: std::str::FromStr<Err = String>>(request: &Request, key: &str) -> Re
 fn filter(request: &Request) -> Result<RunFilter, Problem> {
     Ok(RunFilter {
         // A group that can be no name has no runs; it must not come to mean all.
-        groups: request
-            .query_all("group")
-            .into_iter()
-            .map(|name| Name::new(name).map_or_else(|_| name.to_owned(), |name| name.to_string()))
-            .collect(),
+        groups: request.query_all("group").into_iter().map(Name::sought).collect(),
         states: words(request, "state")?,
         triggers: words(request, "trigger")?,
         labels: request

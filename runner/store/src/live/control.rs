@@ -43,11 +43,14 @@ pub struct LiveRun {
     pub progress: Vec<u8>,
 }
 
+/// How often a run is looked for in both tables before it is said to be in others' hands.
+const LOOKS_MAX: usize = 3;
+
 impl Completion {
     /// Locks one run, wherever it is: an ended one is brought back among the living first if `reopen` says so.
-    /// `None`: there is no such run.
+    /// `None`: there is no such run. [`StoreError::Conflict`]: others end and reopen it faster than it can be locked.
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
-        for _ in 0..2 {
+        for _ in 0..LOOKS_MAX {
             let row = sqlx::query!(
                 "SELECT group_id, revision_id, state, priority, trigger, progress
                    FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE",
@@ -85,22 +88,40 @@ impl Completion {
                     row.progress,
                 )?));
             }
-            // It may have moved between the two looks: once more.
+            // It may have moved between the two looks, or while its lock was waited for: once more.
         }
-        Ok(None)
+        // Of one look at both tables it cannot escape.
+        let is_there = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM heddle.runs_live WHERE id = $1)
+                   OR EXISTS (SELECT FROM heddle.runs_done WHERE id = $1) AS "is_there!""#,
+            run.0
+        )
+        .fetch_one(self.connection())
+        .await?;
+        match is_there {
+            true => Err(StoreError::Conflict(sqlx::Error::RowNotFound)),
+            false => Ok(None),
+        }
     }
 
+    /// Back among the living. A deadline that is still ahead stays in force, and so gets its timer back, which went when the
+    /// run ended; one that has passed has done what it does, and whoever reopens the run knows.
     async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
         sqlx::query!(
-            "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *)
+            "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *),
+             back AS (
              INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority,
                  logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe, callback,
                  created_at, started_at, deadline_at, parent_run, parent_task, parent_item, parent_attempt, source,
                  progress)
              SELECT id, group_id, revision_id, resolution_id, 1, trigger, priority, logical_time, interval_start,
                     interval_end, params, task_params, labels, key, dedupe, callback, created_at,
-                    coalesce(started_at, created_at), NULL, NULL, NULL, NULL, NULL, source, progress
-               FROM gone",
+                    coalesce(started_at, created_at), CASE WHEN deadline_at > now() THEN deadline_at END,
+                    NULL, NULL, NULL, NULL, source, progress
+               FROM gone
+             RETURNING id, deadline_at)
+             INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
+             SELECT id, -1, -1, 1, 0, deadline_at FROM back WHERE deadline_at IS NOT NULL",
             run.0
         )
         .execute(self.connection())

@@ -16,7 +16,7 @@ impl Catalog for World {
                 })),
                 defaults: json!({"rows": 10}).as_object().unwrap().clone(),
             }),
-            ("free", None | Some(1 | 2)) => ScriptLookup::Found(ScriptFacts::default()),
+            ("free" | "caf\u{e9}", None | Some(1 | 2)) => ScriptLookup::Found(ScriptFacts::default()),
             ("free" | "extract", _) => ScriptLookup::NoVersion,
             ("sink", _) => ScriptLookup::OtherWorld("consumer".into()),
             _ => ScriptLookup::NoScript,
@@ -114,6 +114,16 @@ fn the_example_of_the_manual() {
     let read = parse_group(&spec).unwrap();
     let again = parse_group(&serde_json::to_value(&read).unwrap()).unwrap();
     assert_eq!(read, again);
+}
+
+/// A script is no name of its own (it may say a version), and is composed like one nevertheless.
+#[test]
+fn scripts_are_named_in_nfc() {
+    for (written, kept) in [("cafe\u{301}", "caf\u{e9}"), ("cafe\u{301}@2", "caf\u{e9}@2")] {
+        let spec = one(json!({"script": written}));
+        check(spec.clone(), &[]);
+        assert_eq!(parse_group(&spec).unwrap().tasks["t"].script.as_deref(), Some(kept));
+    }
 }
 
 #[test]
