@@ -231,19 +231,25 @@ async fn cancelled_in_the_queue() {
     .await;
     let cancel = async |filter: Value| {
         let path = "/v1/topics/outgoing/cancel";
-        node.post(path, filter).await.expect_status(200);
+        node.post(path, filter).await.expect_status(200)["cancelled"].clone()
     };
-    cancel(json!({"sender": 1})).await;
-    node.delete(&format!("/v1/topics/outgoing/messages/{}", id(2)))
-        .await
-        .expect_status(409);
+    assert_eq!(cancel(json!({"sender": 1})).await, 1);
+    let second = format!("/v1/topics/outgoing/messages/{}", id(2));
+    node.delete(&second).await.expect_status(204);
+    node.delete(&second).await.expect_said(409, "it is cancelled");
     for sender in 4..8 {
-        cancel(json!({"sender": sender})).await;
+        assert_eq!(cancel(json!({"sender": sender})).await, 1);
     }
+    // Of the second batch nothing is left: nobody has to come for it.
+    eventually("one batch in the queue", async || {
+        (node.get("/v1/queues/senders").await.body["depth"] == 1).then_some(())
+    })
+    .await;
+    assert_eq!(count(&node, "outgoing", "cancelled").await, 6);
     let first = claim(&node, "200ms").await;
     assert_eq!(ids(&first), [id(0), id(3)]);
-    // A worker is lost; the next one is given the same, but for what was cancelled since.
-    cancel(json!({"receiver": 1})).await;
+    // A worker has these in hand. It is lost; the next one is given the same, but for what was cancelled since.
+    assert_eq!(cancel(json!({"receiver": 1})).await, 0);
     let again = claim(&node, "60s").await;
     assert_eq!((ids(&again), &again["run"]), (vec![id(3)], &first["run"]));
     complete(&node, &again, json!({"failed": [id(3)]})).await;
@@ -263,4 +269,43 @@ async fn cancelled_in_the_queue() {
         7,
         "{states:?}"
     );
+}
+
+/// A day that is stopped while all of it waits in the queue is over at once, without a worker; messages that were tried
+/// before are among them.
+#[tokio::test]
+async fn a_day_is_stopped_in_the_queue() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "batch": 4, "retry": retry});
+    put_topic(&nodes[0], "outgoing", spec).await;
+    let messages: Vec<Value> = (0..10).map(|n| due_now(n, json!({}))).collect();
+    send(&nodes[0], "outgoing", &messages).await;
+    let held = claim(&nodes[0], "60s").await;
+    let failed = ids(&held);
+    complete(&nodes[0], &held, json!({"failed": failed})).await;
+    eventually("what failed, beside the rest, in the queue", async || {
+        let days = nodes[0].all("/v1/topics/outgoing/days").await;
+        (days[0]["in_hand"] == 10 && days[0]["retrying"] == 0).then_some(())
+    })
+    .await;
+    // A batch is a node's until its run is known to carry it.
+    eventually("all of it to be cancelled", async || {
+        for day in nodes[1].all("/v1/topics/outgoing/days").await {
+            let filter = json!({"day": day["day"]});
+            nodes[1]
+                .post("/v1/topics/outgoing/cancel", filter)
+                .await
+                .expect_status(200);
+        }
+        (count(&nodes[1], "outgoing", "cancelled").await == 10).then_some(())
+    })
+    .await;
+    ended(&nodes[0], "outgoing", 10).await;
+    eventually("an empty queue", async || {
+        let queue = nodes[0].get("/v1/queues/senders").await.body;
+        (queue["depth"] == 0 && queue["claimed"] == 0).then_some(())
+    })
+    .await;
 }

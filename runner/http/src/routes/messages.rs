@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::topics::find;
+use super::topics::{end_empty, find};
 use crate::access::Access;
 use crate::moment::Moment;
 use crate::problem::Problem;
@@ -566,10 +566,11 @@ async fn delete(request: Request) -> Outcome {
     let missing = || Problem::not_found("message", request.part("id"));
     let address = address_of(id).ok_or_else(missing)?;
     let store = &request.app.store;
-    match store
+    let (done, emptied) = store
         .cancel_message(request.by(), topic.id, &topic.name, address, id)
-        .await?
-    {
+        .await?;
+    end_empty(&request, emptied).await;
+    match done {
         Cancelled::Done => no_content(),
         Cancelled::Missing => Err(missing()),
         Cancelled::InHand => Err(Problem::conflict(
