@@ -1,6 +1,7 @@
 //! End to end: the real program, over HTTP, on a real Postgres. One noun per module.
 
 mod access;
+mod access_ends;
 mod access_limits;
 mod access_races;
 mod access_secrets;

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::topics::{end_empty, find};
-use crate::access::Access;
+use crate::access::{Access, refused};
 use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
@@ -281,7 +281,18 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
     let reading = tokio::spawn(reader.run(body));
     let mut broken = None;
     let written = async {
-        while let Some(piece) = coming.recv().await {
+        let fallen = request.fallen();
+        tokio::pin!(fallen);
+        loop {
+            let piece = tokio::select! {
+                piece = coming.recv() => piece,
+                // Nothing is taken for a token that has been revoked meanwhile.
+                () = &mut fallen => {
+                    broken = Some(refused());
+                    break;
+                }
+            };
+            let Some(piece) = piece else { break };
             match piece {
                 Piece::Lines(first, bytes) => push_lines(&mut ingestion, first, &bytes).await?,
                 Piece::TooLong(line) => {
@@ -290,7 +301,7 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
                     ingestion.report().reject(line, detail);
                 }
                 Piece::Pause => ingestion.flush().await?,
-                Piece::Broken(status, why) => broken = Some((status, why)),
+                Piece::Broken(status, why) => broken = Some(Problem::new(status, why)),
             }
         }
         ingestion.flush().await
@@ -299,15 +310,13 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
     drop(coming);
     reading.abort();
     let report = ingestion.report().clone();
-    match (written, broken) {
-        (Ok(()), None) => ok(&AcceptedView::of(report, false)),
-        (Ok(()), Some((status, why))) => Err(Problem::new(status, format!("{why}; {}", so_far(&report)))),
-        (Err(error), _) => {
-            let mut problem = Problem::from(error);
-            problem.detail = format!("{}; {}", problem.detail, so_far(&report));
-            Err(problem)
-        }
-    }
+    let mut problem = match (written, broken) {
+        (Ok(()), None) => return ok(&AcceptedView::of(report, false)),
+        (Ok(()), Some(problem)) => problem,
+        (Err(error), _) => error.into(),
+    };
+    problem.detail = format!("{}; {}", problem.detail, so_far(&report));
+    Err(problem)
 }
 
 fn so_far(report: &IngestReport) -> String {
