@@ -78,6 +78,44 @@ async fn workers_send_batches() {
     assert_eq!(count(&node, "outgoing", "sent").await, 30);
 }
 
+/// What a worker says that cannot be read is refused, and loses nothing: neither is it taken for sent, nor is the claim over.
+#[tokio::test]
+async fn what_cannot_be_read_is_refused() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 2, "interval": "20ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "retry": retry});
+    put_topic(&node, "outgoing", spec).await;
+    send(&node, "outgoing", &[due_now(1, json!({})), due_now(2, json!({}))]).await;
+    let held = claim(&node, "60s").await;
+    let (one, other) = (ids(&held)[0].clone(), ids(&held)[1].clone());
+    let path = format!("/v1/claims/{}/complete", held["id"].as_str().unwrap());
+    for (output, pointer) in [
+        (json!([one]), "/output"),
+        (json!({"failed": true}), "/output/failed"),
+        (json!({"failed": {&one: "why"}}), "/output/failed"),
+        (json!({"failed": [{"id": one}]}), "/output/failed/0"),
+        (json!({"failed": [one, held["id"]]}), "/output/failed/1"),
+    ] {
+        node.post(&path, json!({"token": held["token"], "output": output}))
+            .await
+            .expect_problem(422, &[pointer]);
+    }
+    let item = json!({"id": held["id"], "token": held["token"], "output": [one]});
+    let many = node
+        .post("/v1/claims/complete", json!({"items": [item]}))
+        .await
+        .expect_status(200);
+    assert_eq!(many["items"][0]["status"], 422, "{many:#}");
+    assert_eq!(count(&node, "outgoing", "sent").await, 0);
+    complete(&node, &held, json!({"failed": [other]})).await;
+    let again = claim(&node, "60s").await;
+    assert_eq!(ids(&again), [other]);
+    complete(&node, &again, json!("done")).await;
+    ended(&node, "outgoing", 2).await;
+    assert_eq!(count(&node, "outgoing", "sent").await, 2);
+}
+
 /// A worker that is lost, and a node that dies: the batch comes again, with the same ids, and is settled once.
 #[tokio::test]
 async fn workers_and_nodes_are_lost() {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Progress};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
+use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
 use heddle_store::live::{ClaimFate, ClaimKey, EndedAttempt, Locked, QueuePlace, QueueRow, SoleRow};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -54,6 +54,8 @@ pub enum ClaimRefused {
     Old(String),
     /// The output has more bytes than the task allows.
     TooLarge(usize),
+    /// The output does not say what it has to.
+    Invalid(Faults),
     /// Not the caller's fault.
     Engine(EngineError),
 }
@@ -248,14 +250,18 @@ fn reason(fate: &ClaimFate) -> String {
 }
 
 impl Inner {
-    /// What a worker said, as an outcome; refused if it says too much.
+    /// What a worker said, as an outcome; refused if it says too much, or what nobody can read.
     fn ending_of(&self, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
         Ok(match end {
             ClaimEnd::Completed(output) => {
                 let context = self.contexts.get(&claim.run);
-                let bytes_max = context.map(|context| output_max(&context, claim.at));
-                if let Some(bytes_max) = bytes_max.filter(|&bytes_max| output.len() > bytes_max) {
-                    return Err(ClaimRefused::TooLarge(bytes_max));
+                if let Some(context) = context {
+                    let bytes_max = output_max(&context, claim.at);
+                    if output.len() > bytes_max {
+                        return Err(ClaimRefused::TooLarge(bytes_max));
+                    }
+                    self.check_batch_output(&context, &output)
+                        .map_err(ClaimRefused::Invalid)?;
                 }
                 Ending::Succeeded(output)
             }

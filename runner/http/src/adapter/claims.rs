@@ -81,6 +81,7 @@ fn refusal(refused: ClaimRefused) -> Refusal {
     match refused {
         ClaimRefused::Old(detail) => Refusal::Conflict { detail, existing: None },
         ClaimRefused::TooLarge(bytes_max) => Refusal::TooLarge { bytes_max },
+        ClaimRefused::Invalid(faults) => Refusal::Invalid(faults),
         ClaimRefused::Engine(error) => error.into(),
     }
 }
