@@ -16,6 +16,7 @@ mod clocks;
 mod compatibility;
 mod control;
 mod dag;
+mod described;
 mod dispatch;
 mod effects;
 mod events;

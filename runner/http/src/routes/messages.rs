@@ -62,7 +62,7 @@ pub(crate) fn routes() -> Vec<Route> {
              means committed. A repeat of a `key` within its day counts as accepted, and as `repeated`. At most 1,000 \
              rejected lines are named, `rejected_total` counts all. If a stream breaks off, what was committed stays.",
         )
-        .takes("Message")
+        .takes("Messages")
         .takes_as("application/x-ndjson", "Message")
         .answers(200, "MessagesAccepted")
         .problem(422, "a single object that is rejected"),
