@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use heddle_tests::{Answer, Manners, Receiver, Smtp, World, eventually};
+use heddle_tests::{Answer, Manners, Receiver, Smtp, World, eventually, time};
 use serde_json::{Value, json};
 
 use crate::notifications::{SECRET, becomes, mail, requests, settled, verify, webhook};
@@ -376,6 +376,15 @@ async fn bad_receivers_hurt_nobody_else() {
         })
         .collect();
     assert_eq!(ids.len(), 1);
+    // Names a time, far behind the first of our own steps.
+    let later = chrono::Utc::now() + std::time::Duration::from_secs(1_800);
+    let date = later.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    let (_, tried) = check("later", Answer::Later(429, date)).await;
+    assert_eq!(tried["state"], "pending", "{tried:#}");
+    assert!(
+        time(&tried["next_attempt_at"]).timestamp() >= later.timestamp(),
+        "{tried:#}"
+    );
     // Wants to hear no more: not once more.
     let (receiver, tried) = check("gone", Answer::Status(410)).await;
     assert_eq!(
