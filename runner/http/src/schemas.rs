@@ -749,13 +749,22 @@ fn control(all: &mut Schemas) {
     all.insert("Connection", named(connection));
     all.insert("ConnectionList", list_of(to("Connection")));
     let role = one_of(&["viewer", "operator", "author", "worker", "admin"]);
+    let bound_to = |item: Value, what: &str| {
+        let detail = format!(
+            "A worker's {what}. Of a worker that names neither queues nor uids these are all, so a list that is given \
+             is not empty unless the other names something."
+        );
+        let mut list = array(item);
+        list["description"] = json!(detail);
+        list
+    };
     all.insert(
         "TokenSpec",
         object(&[
             ("name", name()),
             ("role", role.clone()),
-            ("queues?", array(name())),
-            ("uids?", array(text())),
+            ("queues?", bound_to(name(), "queues")),
+            ("uids?", bound_to(text(), "users")),
             ("expires_at?", time()),
         ]),
     );
