@@ -347,3 +347,66 @@ async fn a_day_is_stopped_in_the_queue() {
     })
     .await;
 }
+
+/// Workers claim while messages are cancelled one by one, on two nodes: what a cancel answered 204 for is given to nobody,
+/// and all that was given is sent; the counts say so.
+#[tokio::test]
+async fn cancels_and_claims_meet() {
+    const MESSAGES: u64 = 60;
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let spec = json!({"queue": "senders", "granularity": "instant", "batch": 2, "concurrency": 100});
+    put_topic(&nodes[0], "outgoing", spec).await;
+    let messages: Vec<Value> = (0..MESSAGES).map(|n| due_now(n, json!({}))).collect();
+    let answer = send(&nodes[0], "outgoing", &messages).await;
+    let all: Vec<String> = answer["ids"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|id| id.as_str().unwrap().to_owned())
+        .collect();
+    eventually("batches in the queue", async || {
+        (nodes[0].get("/v1/queues/senders").await.body["depth"].as_u64()? > 10).then_some(())
+    })
+    .await;
+    let over = async |node: &Node| {
+        let days = node.all("/v1/topics/outgoing/days").await;
+        let of = |field: &str| days.iter().map(|day| day[field].as_u64().unwrap_or(0)).sum::<u64>();
+        of("sent") + of("failed") + of("cancelled") == MESSAGES
+    };
+    let works = async |node: &Node| {
+        let mut given = Vec::new();
+        while !over(node).await {
+            let body = json!({"worker": "w", "max": 3, "lease": "60s", "wait": "100ms"});
+            let claims = node.post("/v1/queues/senders/claims", body).await.expect_status(200);
+            for held in claims["items"].as_array().unwrap() {
+                given.extend(ids(held));
+                complete(node, held, json!(null)).await;
+            }
+        }
+        given
+    };
+    let cancels = async |node: &Node, mine: usize| {
+        let mut cancelled = Vec::new();
+        for id in all.iter().skip(mine).step_by(3) {
+            match node.delete(&format!("/v1/topics/outgoing/messages/{id}")).await.status {
+                204 => cancelled.push(id.clone()),
+                status => assert_eq!(status, 409),
+            }
+        }
+        cancelled
+    };
+    let (given, more, cancelled, others) = tokio::join!(
+        works(&nodes[0]),
+        works(&nodes[1]),
+        cancels(&nodes[0], 0),
+        cancels(&nodes[1], 1)
+    );
+    let given: Vec<String> = given.into_iter().chain(more).collect();
+    for id in cancelled.iter().chain(&others) {
+        assert!(!given.contains(id), "{id} was cancelled, and given to a worker");
+    }
+    ended(&nodes[0], "outgoing", MESSAGES as i64).await;
+    assert_eq!(count(&nodes[0], "outgoing", "sent").await, given.len() as i64);
+    assert_eq!(count(&nodes[1], "outgoing", "failed").await, 0);
+}
