@@ -122,7 +122,7 @@ async fn bodies_end_with_their_tokens() {
         .expect_status(201);
     let token = token(&nodes[0], json!({"name": "o", "role": "operator"})).await;
     let sends = nodes[1].with_token(Some(&token));
-    let due = chrono::Utc::now() + Duration::from_secs(86_400);
+    let due = crate::dispatch::wall_clock() + Duration::from_secs(86_400);
     let lines = futures::stream::unfold(0, move |n| async move {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let line = json!({"sender": n, "receiver": 1, "due": due, "payload": null});
@@ -156,7 +156,7 @@ async fn time_ends_what_tokens_began() {
     // On a busy machine a token may have expired before anything is open.
     for seconds in [2, 10, 50] {
         let name = format!("short-{seconds}");
-        let until = chrono::Utc::now() + Duration::from_secs(seconds);
+        let until = crate::dispatch::wall_clock() + Duration::from_secs(seconds);
         let spec = json!({"name": name, "role": "admin", "expires_at": until});
         let token = token(&node, spec).await;
         let short = node.with_token(Some(&token));

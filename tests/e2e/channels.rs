@@ -411,7 +411,7 @@ async fn bad_receivers_hurt_nobody_else() {
         .collect();
     assert_eq!(ids.len(), 1);
     // Names a time, far behind the first of our own steps.
-    let later = chrono::Utc::now() + std::time::Duration::from_secs(1_800);
+    let later = crate::dispatch::wall_clock() + std::time::Duration::from_secs(1_800);
     let date = later.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
     let (_, tried) = check("later", Answer::Later(429, date)).await;
     assert_eq!(tried["state"], "pending", "{tried:#}");
