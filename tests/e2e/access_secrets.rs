@@ -307,3 +307,72 @@ async fn audit() {
     assert!(!node.all(&format!("/v1/audit?actor=ops&to={oldest}")).await.is_empty());
     node.get("/v1/audit?from=yesterday").await.expect_problem(400, &[]);
 }
+
+/// Where values are never shown, the audit says whether they changed, and to whom a thing was granted that is gone; of an
+/// audience, who came and who went.
+#[tokio::test]
+async fn the_audit_tells_what_changed() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let newest = async |kind: &str| node.get(&format!("/v1/audit?kind={kind}&limit=1")).await.body["items"][0].clone();
+    let secret = |value: &str| json!({"value": value, "groups": ["g"]});
+    node.put("/v1/secrets/s", secret("one")).await.expect_status(201);
+    assert_eq!(newest("secret").await["after"]["value_changed"], Value::Null);
+    node.put("/v1/secrets/s", secret("two")).await.expect_status(200);
+    let row = newest("secret").await;
+    assert_eq!(row["after"]["value_changed"], true, "{row:#}");
+    assert!(!row.to_string().contains("two"), "{row:#}");
+    node.put("/v1/secrets/s", json!({"value": "two", "groups": ["h"]}))
+        .await
+        .expect_status(200);
+    let row = newest("secret").await;
+    assert_eq!(
+        (&row["after"]["value_changed"], &row["before"]["groups"]),
+        (&json!(false), &json!(["g"]))
+    );
+    node.delete("/v1/secrets/s").await.expect_status(204);
+    let row = newest("secret").await;
+    assert_eq!(
+        (&row["before"]["groups"], &row["after"]),
+        (&json!(["h"]), &Value::Null),
+        "{row:#}"
+    );
+
+    let connection = |host: &str| json!({"url": format!("postgres://me@{host}/db"), "groups": ["g"]});
+    node.put("/v1/connections/c", connection("one.example"))
+        .await
+        .expect_status(201);
+    node.put("/v1/connections/c", connection("two.example"))
+        .await
+        .expect_status(200);
+    let row = newest("connection").await;
+    assert_eq!(row["after"]["url_changed"], true, "{row:#}");
+    assert!(!row.to_string().contains("two.example"), "{row:#}");
+    node.put("/v1/connections/c", json!({"groups": ["h"]}))
+        .await
+        .expect_status(200);
+    assert_eq!(newest("connection").await["after"]["url_changed"], false);
+    node.delete("/v1/connections/c").await.expect_status(204);
+    assert_eq!(newest("connection").await["before"]["groups"], json!(["h"]));
+
+    let path = "/v1/audiences/gid_team/members";
+    node.put(path, json!({"members": ["ann", "bob"]}))
+        .await
+        .expect_status(201);
+    let request = node.request(reqwest::Method::PATCH, path);
+    let request = request.json(&json!({"add": ["ann", "cid"], "remove": ["bob", "dan"]}));
+    node.send(request).await.expect_status(200);
+    let row = newest("audience").await;
+    assert_eq!(
+        row["after"],
+        json!({"added": 1, "removed": 1, "added_uids": ["cid"], "removed_uids": ["bob"]}),
+        "{row:#}"
+    );
+    node.put(path, json!({"members": ["eve"]})).await.expect_status(200);
+    let row = newest("audience").await;
+    assert_eq!(
+        (&row["after"]["added_uids"], &row["after"]["removed_uids"]),
+        (&json!(["eve"]), &json!(["ann", "cid"])),
+        "{row:#}"
+    );
+}

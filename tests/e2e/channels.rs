@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use heddle_tests::{Answer, Manners, Receiver, Smtp, World, eventually};
+use heddle_tests::{Answer, Manners, Receiver, Smtp, World, eventually, time};
 use serde_json::{Value, json};
 
 use crate::notifications::{SECRET, becomes, mail, requests, settled, verify, webhook};
@@ -232,6 +232,40 @@ async fn mails_travel_by_smtp() {
     assert_eq!(starttls.mails().len(), mails.len());
 }
 
+/// A refusal for good is one in whatever letters it is written, encrypted or not: it is not tried again.
+#[tokio::test]
+async fn refusals_are_read_in_any_letters() {
+    let world = World::new().await;
+    let node = world.node().await;
+    for (name, implicit, tls) in [
+        ("plain", false, "none"),
+        ("upgraded", false, "starttls"),
+        ("encrypted", true, "implicit"),
+    ] {
+        let server = Smtp::start(implicit).await;
+        server.behaves(Manners::Mumbles);
+        mail(&node, name, &server, tls, json!({})).await;
+        let rules = json!({"on": ["failed"], "channels": [name]});
+        node.put_group(name, with(one(fails()), json!({"notify": rules}))).await;
+        node.run(name, json!({})).await;
+        let tried = becomes(&node, &format!("channel={name}"), |item| item["attempts"] != 0).await;
+        assert_eq!(
+            (&tried["state"], &tried["attempts"]),
+            (&json!("failed"), &json!(1)),
+            "{tried:#}"
+        );
+        assert!(
+            tried["last_error"].as_str().unwrap().contains("5.7.1 ???? spam"),
+            "{tried:#}"
+        );
+        server.behaves(Manners::Good);
+        node.post(&format!("/v1/channels/{name}/test"), json!({}))
+            .await
+            .expect_status(200);
+        assert_eq!(server.mails().len(), 1, "it talks to us all the same");
+    }
+}
+
 /// A server that knows one address does not keep the others from their mails; one that goes away in the middle of a mail
 /// gets it again; one that hangs slows nobody.
 #[tokio::test]
@@ -376,6 +410,15 @@ async fn bad_receivers_hurt_nobody_else() {
         })
         .collect();
     assert_eq!(ids.len(), 1);
+    // Names a time, far behind the first of our own steps.
+    let later = crate::dispatch::wall_clock() + std::time::Duration::from_secs(1_800);
+    let date = later.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    let (_, tried) = check("later", Answer::Later(429, date)).await;
+    assert_eq!(tried["state"], "pending", "{tried:#}");
+    assert!(
+        time(&tried["next_attempt_at"]).timestamp() >= later.timestamp(),
+        "{tried:#}"
+    );
     // Wants to hear no more: not once more.
     let (receiver, tried) = check("gone", Answer::Status(410)).await;
     assert_eq!(

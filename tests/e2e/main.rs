@@ -1,6 +1,7 @@
 //! End to end: the real program, over HTTP, on a real Postgres. One noun per module.
 
 mod access;
+mod access_ends;
 mod access_limits;
 mod access_races;
 mod access_secrets;
@@ -17,6 +18,7 @@ mod compatibility;
 mod control;
 mod control_races;
 mod dag;
+mod described;
 mod dispatch;
 mod effects;
 mod events;

@@ -169,6 +169,51 @@ async fn a_failure_is_told_once() {
     verify(&twice[1]);
 }
 
+/// The group's rule and the tasks' name the same channel: each failure of a task and each success is told, whichever of
+/// the tasks ends the run.
+#[tokio::test]
+async fn each_task_is_told_of() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &receiver.url, json!({"burst": 1000})).await;
+    let rules = json!({"on": ["failed", "succeeded"], "channels": ["hook"]});
+    let two = |task: Value| {
+        let task = with(task, json!({"notify": rules}));
+        let last = with(task.clone(), json!({"depends_on": ["t1"], "trigger_rule": "all_done"}));
+        json!({"notify": rules, "tasks": {"t1": task, "t2": last}})
+    };
+    let told = async |group: &str, count: usize| {
+        let mut told: Vec<String> = settled(&node, &format!("group={group}"), count)
+            .await
+            .iter()
+            .map(|one| format!("{} {}", one["event"].as_str().unwrap(), one["task"]))
+            .collect();
+        told.sort();
+        told
+    };
+    node.put_group("bad", two(fails())).await;
+    assert_eq!(node.run("bad", json!({})).await["state"], "failed");
+    // The run failed of what was told before.
+    assert_eq!(told("bad", 2).await, [r#"failed "t1""#, r#"failed "t2""#]);
+    node.put_group("good", two(json!({"script": "hello"}))).await;
+    assert_eq!(node.run("good", json!({})).await["state"], "succeeded");
+    assert_eq!(
+        told("good", 3).await,
+        [r#"succeeded "t1""#, r#"succeeded "t2""#, "succeeded null"]
+    );
+    // A failure that is allowed is no failure of the run, so its recovery is none of the run.
+    let rules = json!({"on": ["recovered"], "channels": ["hook"]});
+    let task = json!({"script": "flaky", "allow_failure": true, "notify": rules});
+    node.put_group("allowed", with(one(task), json!({"notify": rules})))
+        .await;
+    for fail_times in [1, 0] {
+        let run = node.run("allowed", json!({"params": {"fail_times": fail_times}})).await;
+        assert_eq!(run["state"], "succeeded");
+    }
+    assert_eq!(told("allowed", 1).await, [r#"recovered "t""#]);
+}
+
 /// Every event that a rule can name, in a group that goes through them.
 #[tokio::test]
 async fn all_events_are_told() {

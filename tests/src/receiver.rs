@@ -15,6 +15,8 @@ pub enum Answer {
     Status(u16),
     /// With a status and an address to go to.
     Redirect(u16, String),
+    /// With a status and `Retry-After`.
+    Later(u16, String),
     /// With a status and JSON.
     Json(u16, String),
     /// With a status and a body that does not end before a gigabyte.
@@ -71,6 +73,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Request>>>, answers: w
     let (status, headers, body) = match answer {
         Answer::Status(status) => (status, String::new(), String::new()),
         Answer::Redirect(status, to) => (status, format!("location: {to}\r\n"), String::new()),
+        Answer::Later(status, when) => (status, format!("retry-after: {when}\r\n"), String::new()),
         Answer::Json(status, body) => (status, String::new(), body),
         Answer::Endless(status) => return endless(stream, status).await,
         Answer::Silence => {

@@ -79,6 +79,8 @@ pub enum Manners {
     Hangs,
     /// It knows nobody of these addresses.
     Refuses(&'static str),
+    /// It refuses what a mail says, in an encoding of its own.
+    Mumbles,
     /// It goes away in the middle of a mail.
     Drops,
     /// It greets with a line that has no end.
@@ -271,6 +273,11 @@ impl Smtp {
                 "DATA" => {
                     say(&mut stream, "354 go on").await?;
                     let data = self.data(&mut stream).await?;
+                    if self.manners() == Manners::Mumbles {
+                        stream.write_all(b"550 5.7.1 \xc0\xac\xbb\xf8 spam\r\n").await.ok()?;
+                        stream.flush().await.ok()?;
+                        continue;
+                    }
                     self.mails.lock().ok()?.push(Mail {
                         from: from.clone(),
                         to: std::mem::take(&mut to),

@@ -13,6 +13,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
 use crate::Inner;
+use crate::retry_after::retry_after;
 use crate::work::Ending;
 
 /// How much of an answer that failed is kept in the error.
@@ -135,11 +136,7 @@ impl Inner {
             }
         };
         let status = response.status();
-        let retry_after = response
-            .headers()
-            .get("retry-after")
-            .and_then(|value| value.to_str().ok()?.parse::<u64>().ok())
-            .map(Duration::from_secs);
+        let retry_after = retry_after(response.headers(), self.now());
         let text = match outbound::read_bounded(response, output_bytes_max).await {
             Ok(Some(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
             Ok(None) if status.is_success() => {

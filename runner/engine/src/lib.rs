@@ -48,6 +48,7 @@ mod pruner;
 mod pump;
 mod queue;
 mod redact;
+mod retry_after;
 mod scheduler;
 mod sole;
 mod submit;

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::access::{Caller, Peer};
+use crate::access::{Caller, Peer, Standing, refused};
 use crate::app::App;
 use crate::json;
 use crate::moment::parse_moment;
@@ -42,6 +42,8 @@ pub struct Request {
     pub app: App,
     /// Who asks.
     pub caller: Arc<Caller>,
+    /// For how long what the caller has shown stays in force; `None`: for ever.
+    pub(crate) standing: Option<Standing>,
     /// Where the connection comes from.
     pub(crate) peer: Peer,
     /// The present instant: one for the whole request.
@@ -246,9 +248,19 @@ impl Request {
                 }
             }
         };
-        tokio::time::timeout(self.app.config.body_timeout, read)
-            .await
-            .unwrap_or_else(|_| Err(late()))
+        tokio::select! {
+            biased;
+            read = tokio::time::timeout(self.app.config.body_timeout, read) => read.unwrap_or_else(|_| Err(late())),
+            () = self.fallen() => Err(refused()),
+        }
+    }
+
+    /// Waits until what the caller has shown is in force no more.
+    pub(crate) async fn fallen(&self) {
+        match &self.standing {
+            Some(standing) => standing.end(&self.app).await,
+            None => std::future::pending().await,
+        }
     }
 
     fn media_type(&self) -> Result<MediaType, Problem> {

@@ -7,6 +7,7 @@ mod notify;
 use std::collections::BTreeMap;
 
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
+use heddle_engine::heddle_sandbox::World;
 use serde_json::{Map, Value, json};
 
 /// All of them, by name.
@@ -156,6 +157,14 @@ fn common(all: &mut Schemas) {
     all.insert("Health", object(&[("status", text())]));
 }
 
+/// What a script may be, in the words of the answers.
+const WORLDS: [&str; 4] = [
+    World::Task.as_str(),
+    World::Consumer.as_str(),
+    World::CommandP1.as_str(),
+    World::CommandP2.as_str(),
+];
+
 fn scripts(all: &mut Schemas) {
     all.insert(
         "Wasm",
@@ -168,7 +177,7 @@ fn scripts(all: &mut Schemas) {
             "digest",
             json!({"type": "string", "description": "SHA-256 of the bytes as they were uploaded, in hexadecimal."}),
         ),
-        ("world", one_of(&["task", "consumer", "command"])),
+        ("world", one_of(&WORLDS)),
         ("params_schema", any()),
         ("defaults", some_object()),
         ("description", text()),
@@ -260,6 +269,22 @@ fn groups(all: &mut Schemas) {
             ("logs?", duration()),
         ]),
     );
+    let ignored = json!({"description": "As it was read; ignored."});
+    let mut put = vec![
+        (
+            "name?",
+            json!({"type": "string", "description": "The name in the path."}),
+        ),
+        (
+            "enabled?",
+            json!({"type": "boolean", "description": "Enables or disables the group; what is left out stays as it is."}),
+        ),
+        ("revision?", ignored.clone()),
+        ("created_at?", ignored.clone()),
+        ("updated_at?", ignored),
+    ];
+    put.extend(spec.clone());
+    all.insert("GroupPut", object(&put));
     all.insert("GroupSpec", object(&spec));
     let mut group = vec![
         ("name", name()),
@@ -724,13 +749,22 @@ fn control(all: &mut Schemas) {
     all.insert("Connection", named(connection));
     all.insert("ConnectionList", list_of(to("Connection")));
     let role = one_of(&["viewer", "operator", "author", "worker", "admin"]);
+    let bound_to = |item: Value, what: &str| {
+        let detail = format!(
+            "A worker's {what}. Of a worker that names neither queues nor uids these are all, so a list that is given \
+             is not empty unless the other names something."
+        );
+        let mut list = array(item);
+        list["description"] = json!(detail);
+        list
+    };
     all.insert(
         "TokenSpec",
         object(&[
             ("name", name()),
             ("role", role.clone()),
-            ("queues?", array(name())),
-            ("uids?", array(text())),
+            ("queues?", bound_to(name(), "queues")),
+            ("uids?", bound_to(text(), "users")),
             ("expires_at?", time()),
         ]),
     );
@@ -902,6 +936,13 @@ fn admin(all: &mut Schemas) {
         .collect();
     kept.extend([("states?", by_state(duration)), ("logs?", nullable(duration()))]);
     all.insert("Retention", object(&kept));
+    all.insert(
+        "RetentionOrPruned",
+        json!({
+            "anyOf": [to("Retention"), to("Pruned")],
+            "description": "How long what is kept from now on; with `dry_run`, what would be removed now.",
+        }),
+    );
     all.insert(
         "Prune",
         object(&[("dry_run?", json!({"type": "boolean", "default": false}))]),

@@ -17,7 +17,7 @@ use heddle_domain::Faults;
 use heddle_domain::fault::pointer_token;
 use parking_lot::Mutex;
 
-use crate::access::{Access, authenticate};
+use crate::access::{Access, Standing, authenticate, refused};
 use crate::app::App;
 use crate::guard;
 use crate::problem::Problem;
@@ -359,18 +359,22 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     };
     let (parts, body) = request.into_parts();
     let now = app.clock.now();
-    let caller = match route.access {
-        Access::Open => Arc::new(crate::access::Caller::anyone()),
+    let peer = crate::access::Peer::of(&parts);
+    let (caller, standing) = match route.access {
+        Access::Open => (Arc::new(crate::access::Caller::anyone()), None),
         access => {
-            let caller = authenticate(&app, &parts, now).await?;
-            if !access.allows(caller.role) {
+            let age = app.tokens.age();
+            let admitted = authenticate(&app, &parts, now).await?;
+            let role = admitted.caller.role;
+            if !access.allows(role) {
                 return Err(Problem::forbidden(format!(
                     "a token of the role `{}` may not do this. {}",
-                    caller.role.as_str(),
+                    role.as_str(),
                     access.described()
                 )));
             }
-            caller
+            let standing = (!app.config.dev).then(|| Standing::new(&admitted, peer, age));
+            (admitted.caller, standing)
         }
     };
     // Without params there is nothing to extract; with params, none means that they are not UTF-8.
@@ -379,10 +383,13 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     }
     let query = parse_query(parts.uri.query())?;
     check_query(&route, &query)?;
-    let peer = crate::access::Peer::of(&parts);
+    // What waits or follows ends with what its caller has shown.
+    let lasting = standing.clone().filter(|_| route.pace == Pace::Waits);
+    let shared = app.clone();
     let request = Request {
         app,
         caller,
+        standing,
         peer,
         now,
         headers: parts.headers,
@@ -390,10 +397,18 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         query,
         body: Mutex::new(body),
     };
-    let response = (route.handler)(request).await?;
+    let handled = (route.handler)(request);
+    let response = match &lasting {
+        None => handled.await?,
+        Some(standing) => tokio::select! {
+            biased;
+            outcome = handled => outcome?,
+            () = standing.end(&shared) => return Err(refused()),
+        },
+    };
     // A stream counts for as long as it is read.
     Ok(match permit {
-        Some(permit) if route.pace == Pace::Waits => hold(response, permit),
+        Some(permit) if route.pace == Pace::Waits => hold(response, permit, lasting.map(|standing| (standing, shared))),
         _ => response,
     })
 }
@@ -428,14 +443,21 @@ fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem>
     faults.or(()).map_err(Problem::invalid)
 }
 
-/// Keeps a permit until the body has been sent.
-fn hold(response: Response, permit: tokio::sync::OwnedSemaphorePermit) -> Response {
+/// Keeps a permit until the body has been sent; a body that is in the making ends with what its caller has shown.
+fn hold(response: Response, permit: tokio::sync::OwnedSemaphorePermit, standing: Option<(Standing, App)>) -> Response {
     use futures::StreamExt;
     if http_body::Body::size_hint(response.body()).exact().is_some() {
         return response;
     }
+    let end = async move {
+        match standing {
+            Some((standing, app)) => standing.end(&app).await,
+            None => std::future::pending().await,
+        }
+    };
     response.map(|body| {
-        axum::body::Body::from_stream(body.into_data_stream().map(move |piece| {
+        let pieces = body.into_data_stream().take_until(end);
+        axum::body::Body::from_stream(pieces.map(move |piece| {
             let _held = &permit;
             piece
         }))

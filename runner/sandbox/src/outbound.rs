@@ -33,6 +33,12 @@ pub enum Refused {
         /// What it is.
         address: IpAddr,
     },
+    /// The name is one that the operator allowed at other ports only.
+    #[error("{host} is allowed by `--allow-private` at another port only")]
+    Port {
+        /// As it was asked for, with the port.
+        host: String,
+    },
     /// The task may not go there.
     #[error("{host} is not among the task's `allow_hosts`")]
     NotGranted {
@@ -93,8 +99,8 @@ enum Exception {
 }
 
 impl OutboundPolicy {
-    /// Public addresses, and of the others those listed: names (`*.internal` too), addresses, networks (`10.0.0.0/8`).
-    /// Those of the clouds' metadata services have to be listed as addresses or networks.
+    /// Public addresses, and of the others those listed: names (`*.internal` too), addresses, networks (`10.0.0.0/8`);
+    /// names and addresses perhaps with a port, at which alone they are reached then. Those of the clouds' metadata services have to be listed as addresses or networks.
     pub fn new(private_hosts: &[String]) -> Result<Self, String> {
         let exceptions = private_hosts
             .iter()
@@ -130,22 +136,48 @@ impl OutboundPolicy {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Refused::NotHttp(url.scheme().to_owned()));
         }
+        let port = url.port_or_known_default();
         match url.host() {
-            Some(Host::Ipv4(address)) => self.check(&address.to_string(), IpAddr::V4(address)),
-            Some(Host::Ipv6(address)) => self.check(&address.to_string(), IpAddr::V6(address)),
-            Some(Host::Domain(name)) if !name.is_empty() => Ok(()),
+            Some(Host::Ipv4(address)) => self.check_at(&address.to_string(), IpAddr::V4(address), port),
+            Some(Host::Ipv6(address)) => self.check_at(&address.to_string(), IpAddr::V6(address), port),
+            Some(Host::Domain(name)) if !name.is_empty() => match self.is_for_other_ports(name, port) {
+                true => Err(Refused::Port {
+                    host: format!("{name}:{}", port.unwrap_or_default()),
+                }),
+                false => Ok(()),
+            },
             _ => Err(Refused::NotHttp(url.to_string())),
         }
     }
 
-    /// Whether this address may be reached under this name.
+    /// Whether a name is listed with ports, and this is none of them. Asked before the name is resolved: whoever resolves
+    /// it is not told the port.
+    fn is_for_other_ports(&self, name: &str, port: Option<u16>) -> bool {
+        let listed = || {
+            self.exceptions.iter().filter_map(|exception| match exception {
+                Exception::Host(pattern) if pattern.matches_host(name) => Some(pattern.port),
+                _ => None,
+            })
+        };
+        !self.allow_private && listed().next().is_some() && !listed().any(|own| own.is_none() || own == port)
+    }
+
+    /// Whether this address may be reached under this name, at some port.
     pub fn check(&self, host: &str, address: IpAddr) -> Result<(), Refused> {
+        self.check_at(host, address, None)
+    }
+
+    fn check_at(&self, host: &str, address: IpAddr, port: Option<u16>) -> Result<(), Refused> {
         let address = unwrapped(address);
         let metadata = is_metadata(address);
         let listed = || {
             self.exceptions.iter().any(|exception| match exception {
                 // `*.internal` is not meant to be `metadata.google.internal`.
-                Exception::Host(pattern) => !metadata && pattern.matches_host(host),
+                Exception::Host(pattern) => {
+                    !metadata
+                        && pattern.matches_host(host)
+                        && (port.is_none() || pattern.port.is_none_or(|own| Some(own) == port))
+                }
                 Exception::Network { base, prefix } => contains(*base, *prefix, address),
             })
         };
@@ -354,7 +386,7 @@ fn parse_exception(text: &str) -> Result<Exception, String> {
     }
     text.parse()
         .map(Exception::Host)
-        .map_err(|error| format!("private_hosts: {error}"))
+        .map_err(|error| format!("private_hosts: {error}, or a network (`10.0.0.0/8`)"))
 }
 
 fn contains(base: IpAddr, prefix: u8, address: IpAddr) -> bool {

@@ -30,7 +30,7 @@ pub enum World {
 
 impl World {
     /// The name that API and database use.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Task => "heddle:task/task",
             Self::Consumer => "heddle:task/consumer",

@@ -83,7 +83,7 @@ fn check(policy: &OutboundPolicy, grants: &Grants, url: &url::Url) -> Result<(),
 
 fn error_of(refused: &Refused) -> Error {
     match refused {
-        Refused::Private { .. } => Error::DestinationIpProhibited,
+        Refused::Private { .. } | Refused::Port { .. } => Error::DestinationIpProhibited,
         Refused::NotGranted { .. } => Error::HttpRequestDenied,
         Refused::NotHttp(_) => Error::HttpRequestUriInvalid,
         Refused::Unresolved { .. } => Error::DnsError {

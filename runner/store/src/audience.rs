@@ -24,6 +24,9 @@ pub struct MembersChange {
     pub removed: u64,
 }
 
+/// How many users the audit names of one change; it counts all.
+const NAMED_MAX: i64 = 1_000;
+
 /// How a change of members names what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members<'a> {
@@ -31,6 +34,13 @@ pub enum Members<'a> {
     Replace(&'a [String]),
     /// These besides, those no more.
     Change { add: &'a [String], remove: &'a [String] },
+}
+
+/// Members who came or went.
+struct Moved {
+    count: i64,
+    /// The first of them.
+    uids: Vec<String>,
 }
 
 impl Store {
@@ -54,39 +64,52 @@ impl Store {
             == 1;
         let (add, removed) = match members {
             Members::Replace(members) => {
-                let removed = sqlx::query!(
-                    "DELETE FROM heddle.members m WHERE m.audience = $1
-                        AND NOT EXISTS (SELECT FROM UNNEST($2::text[]) AS k (uid) WHERE k.uid = m.uid)",
+                let removed = sqlx::query_as!(
+                    Moved,
+                    r#"WITH moved AS (
+                           DELETE FROM heddle.members m WHERE m.audience = $1
+                              AND NOT EXISTS (SELECT FROM UNNEST($2::text[]) AS k (uid) WHERE k.uid = m.uid)
+                           RETURNING m.uid)
+                       SELECT (SELECT count(*) FROM moved) AS "count!",
+                              ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
                     audience,
-                    members
+                    members,
+                    NAMED_MAX
                 )
-                .execute(&mut *tx)
-                .await?
-                .rows_affected();
+                .fetch_one(&mut *tx)
+                .await?;
                 (members, removed)
             }
             Members::Change { add, remove } => {
-                let removed = sqlx::query!(
-                    "DELETE FROM heddle.members WHERE audience = $1 AND uid = ANY ($2)",
+                let removed = sqlx::query_as!(
+                    Moved,
+                    r#"WITH moved AS (
+                           DELETE FROM heddle.members WHERE audience = $1 AND uid = ANY ($2) RETURNING uid)
+                       SELECT (SELECT count(*) FROM moved) AS "count!",
+                              ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
                     audience,
-                    remove
+                    remove,
+                    NAMED_MAX
                 )
-                .execute(&mut *tx)
-                .await?
-                .rows_affected();
+                .fetch_one(&mut *tx)
+                .await?;
                 (add, removed)
             }
         };
-        let added = sqlx::query!(
-            "INSERT INTO heddle.members (audience, uid) SELECT DISTINCT $1, uid FROM UNNEST($2::text[]) AS a (uid)
-             ON CONFLICT DO NOTHING",
+        let added = sqlx::query_as!(
+            Moved,
+            r#"WITH moved AS (
+                   INSERT INTO heddle.members (audience, uid) SELECT DISTINCT $1, uid FROM UNNEST($2::text[]) AS a (uid)
+                   ON CONFLICT DO NOTHING RETURNING uid)
+               SELECT (SELECT count(*) FROM moved) AS "count!",
+                      ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
             audience,
-            add
+            add,
+            NAMED_MAX
         )
-        .execute(&mut *tx)
-        .await?
-        .rows_affected();
-        if created || added > 0 || removed > 0 {
+        .fetch_one(&mut *tx)
+        .await?;
+        if created || added.count > 0 || removed.count > 0 {
             sqlx::query!(
                 "UPDATE heddle.audiences SET updated_at = $2 WHERE name = $1",
                 audience,
@@ -95,15 +118,17 @@ impl Store {
             .execute(&mut *tx)
             .await?;
             let action = if created { "create" } else { "update" };
-            let after = json!({"added": added, "removed": removed});
+            let after = json!({
+                "added": added.count, "removed": removed.count, "added_uids": added.uids, "removed_uids": removed.uids,
+            });
             audit::write(&mut tx, by, action, Noun::Audience, audience, None, Some(&after)).await?;
             change::announce(&mut tx, by.at, Noun::Members, audience).await?;
         }
         tx.commit().await?;
         Ok(MembersChange {
             created,
-            added,
-            removed,
+            added: added.count.unsigned_abs(),
+            removed: removed.count.unsigned_abs(),
         })
     }
 

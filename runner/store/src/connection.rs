@@ -67,7 +67,7 @@ impl Store {
         .await?;
         let mut created_at = by.at;
         let mut options_before = None;
-        let mut sealed_before = None;
+        let (mut sealed_before, mut url_changed) = (None, false);
         if let Some(before) = before {
             let was = ConnectionOptions {
                 grant: Grant {
@@ -100,6 +100,7 @@ impl Store {
                 }));
             }
             created_at = before.created_at;
+            url_changed = !same_url;
             options_before = Some(shown(&was));
             sealed_before = Some(sealed);
         }
@@ -131,7 +132,10 @@ impl Store {
         .await?;
         let created = options_before.is_none();
         let action = if created { "create" } else { "update" };
-        let after = shown(options);
+        let mut after = shown(options);
+        if !created {
+            after["url_changed"] = json!(url_changed);
+        }
         change::record(
             &mut tx,
             by,
@@ -235,12 +239,23 @@ impl Store {
     pub async fn delete_connection(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         let mut tx = self.pool.begin().await?;
         change::lock_name(&mut tx, Noun::Connection, name).await?;
-        let gone = sqlx::query!("DELETE FROM heddle.connections WHERE name = $1", name)
-            .execute(&mut *tx)
-            .await?;
-        if gone.rows_affected() == 0 {
+        let gone = sqlx::query!(
+            "DELETE FROM heddle.connections WHERE name = $1 RETURNING groups, categories, max_connections, read_only",
+            name
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(gone) = gone else {
             return Ok(Removal::Missing);
-        }
+        };
+        let before = shown(&ConnectionOptions {
+            grant: Grant {
+                groups: gone.groups,
+                categories: gone.categories,
+            },
+            max_connections: gone.max_connections,
+            read_only: gone.read_only,
+        });
         let groups = usage::groups(&mut tx, usage::CONNECTIONS, name).await?;
         if !groups.is_empty() {
             return Ok(Removal::UsedBy(Users {
@@ -248,7 +263,7 @@ impl Store {
                 ..Users::default()
             }));
         }
-        change::record(&mut tx, by, "delete", Noun::Connection, name, None, None).await?;
+        change::record(&mut tx, by, "delete", Noun::Connection, name, Some(&before), None).await?;
         tx.commit().await?;
         Ok(Removal::Done)
     }

@@ -108,11 +108,14 @@ pub(crate) async fn insert_notices_in(
             rows.iter().map(|($one, $notice)| $value).collect::<Vec<_>>()
         };
     }
-    // Of successes only those are recoveries that follow a failure.
+    // Of successes only those are recoveries that follow a failure; and a task's is left to the run's message only where
+    // the run had failed too, not where its failure was allowed.
     sqlx::query!(
         "INSERT INTO heddle.notices (event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run,
              covers, at)
-         SELECT n.event, n.group_id, n.revision_id, n.run, n.task, n.item, n.attempt, n.due_at, n.about, n.with_run,
+         SELECT n.event, n.group_id, n.revision_id, n.run, n.task, n.item, n.attempt, n.due_at, n.about,
+                n.with_run AND (n.event <> 'recovered'
+                                OR EXISTS (SELECT FROM heddle.troubles t WHERE t.group_id = n.group_id AND t.task = '')),
                 coalesce(string_to_array(n.covers, ',')::smallint[], '{}'), $13
            FROM UNNEST($1::text[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::integer[], $7::integer[],
                        $8::timestamptz[], $9::text[], $10::boolean[], $11::text[], $12::text[])

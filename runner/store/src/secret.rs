@@ -197,7 +197,7 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         let mut created_at = by.at;
-        let mut grant_before = None;
+        let (mut grant_before, mut same_value) = (None, false);
         if let Some(before) = before {
             let was = Grant {
                 groups: before.groups,
@@ -209,7 +209,8 @@ impl Store {
                 key_id: before.key_id,
             };
             let same_key = sealed.key_id == keys.current.id;
-            if was == *grant && same_key && keys.open(Noun::Secret, name, &sealed).is_ok_and(|plain| plain == value) {
+            same_value = keys.open(Noun::Secret, name, &sealed).is_ok_and(|plain| plain == value);
+            if was == *grant && same_key && same_value {
                 let row = SecretRow {
                     name: name.into(),
                     grant: was,
@@ -244,7 +245,10 @@ impl Store {
         .await?;
         let created = grant_before.is_none();
         let action = if created { "create" } else { "update" };
-        let after = grant.to_json();
+        let mut after = grant.to_json();
+        if !created {
+            after["value_changed"] = json!(!same_value);
+        }
         change::record(
             &mut tx,
             by,
@@ -340,12 +344,20 @@ impl Store {
     pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         let mut tx = self.pool.begin().await?;
         change::lock_name(&mut tx, Noun::Secret, name).await?;
-        let gone = sqlx::query!("DELETE FROM heddle.secrets WHERE name = $1", name)
-            .execute(&mut *tx)
-            .await?;
-        if gone.rows_affected() == 0 {
+        let gone = sqlx::query!(
+            "DELETE FROM heddle.secrets WHERE name = $1 RETURNING groups, categories",
+            name
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(gone) = gone else {
             return Ok(Removal::Missing);
+        };
+        let before = Grant {
+            groups: gone.groups,
+            categories: gone.categories,
         }
+        .to_json();
         let groups = usage::groups(&mut tx, usage::SECRETS, name).await?;
         if !groups.is_empty() {
             return Ok(Removal::UsedBy(Users {
@@ -353,7 +365,7 @@ impl Store {
                 ..Users::default()
             }));
         }
-        change::record(&mut tx, by, "delete", Noun::Secret, name, None, None).await?;
+        change::record(&mut tx, by, "delete", Noun::Secret, name, Some(&before), None).await?;
         tx.commit().await?;
         Ok(Removal::Done)
     }

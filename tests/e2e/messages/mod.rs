@@ -44,14 +44,14 @@ fn kept(more: Value) -> Value {
     )
 }
 
-async fn put_topic(api: &Api, name: &str, spec: Value) -> Value {
+pub(crate) async fn put_topic(api: &Api, name: &str, spec: Value) -> Value {
     let reply = api.put(&format!("/v1/topics/{name}"), spec).await;
     assert!(matches!(reply.status, 200 | 201), "{:#}", reply.body);
     reply.body
 }
 
 /// A message that is due now, on a topic of instants.
-fn due_now(sender: u64, payload: Value) -> Value {
+pub(crate) fn due_now(sender: u64, payload: Value) -> Value {
     json!({"sender": sender, "receiver": sender + 1, "due": "2013-07-01T00:00:00Z", "payload": payload})
 }
 

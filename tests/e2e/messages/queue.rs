@@ -78,6 +78,44 @@ async fn workers_send_batches() {
     assert_eq!(count(&node, "outgoing", "sent").await, 30);
 }
 
+/// What a worker says that cannot be read is refused, and loses nothing: neither is it taken for sent, nor is the claim over.
+#[tokio::test]
+async fn what_cannot_be_read_is_refused() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 2, "interval": "20ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "retry": retry});
+    put_topic(&node, "outgoing", spec).await;
+    send(&node, "outgoing", &[due_now(1, json!({})), due_now(2, json!({}))]).await;
+    let held = claim(&node, "60s").await;
+    let (one, other) = (ids(&held)[0].clone(), ids(&held)[1].clone());
+    let path = format!("/v1/claims/{}/complete", held["id"].as_str().unwrap());
+    for (output, pointer) in [
+        (json!([one]), "/output"),
+        (json!({"failed": true}), "/output/failed"),
+        (json!({"failed": {&one: "why"}}), "/output/failed"),
+        (json!({"failed": [{"id": one}]}), "/output/failed/0"),
+        (json!({"failed": [one, held["id"]]}), "/output/failed/1"),
+    ] {
+        node.post(&path, json!({"token": held["token"], "output": output}))
+            .await
+            .expect_problem(422, &[pointer]);
+    }
+    let item = json!({"id": held["id"], "token": held["token"], "output": [one]});
+    let many = node
+        .post("/v1/claims/complete", json!({"items": [item]}))
+        .await
+        .expect_status(200);
+    assert_eq!(many["items"][0]["status"], 422, "{many:#}");
+    assert_eq!(count(&node, "outgoing", "sent").await, 0);
+    complete(&node, &held, json!({"failed": [other]})).await;
+    let again = claim(&node, "60s").await;
+    assert_eq!(ids(&again), [other]);
+    complete(&node, &again, json!("done")).await;
+    ended(&node, "outgoing", 2).await;
+    assert_eq!(count(&node, "outgoing", "sent").await, 2);
+}
+
 /// A worker that is lost, and a node that dies: the batch comes again, with the same ids, and is settled once.
 #[tokio::test]
 async fn workers_and_nodes_are_lost() {
@@ -231,19 +269,25 @@ async fn cancelled_in_the_queue() {
     .await;
     let cancel = async |filter: Value| {
         let path = "/v1/topics/outgoing/cancel";
-        node.post(path, filter).await.expect_status(200);
+        node.post(path, filter).await.expect_status(200)["cancelled"].clone()
     };
-    cancel(json!({"sender": 1})).await;
-    node.delete(&format!("/v1/topics/outgoing/messages/{}", id(2)))
-        .await
-        .expect_status(409);
+    assert_eq!(cancel(json!({"sender": 1})).await, 1);
+    let second = format!("/v1/topics/outgoing/messages/{}", id(2));
+    node.delete(&second).await.expect_status(204);
+    node.delete(&second).await.expect_said(409, "it is cancelled");
     for sender in 4..8 {
-        cancel(json!({"sender": sender})).await;
+        assert_eq!(cancel(json!({"sender": sender})).await, 1);
     }
+    // Of the second batch nothing is left: nobody has to come for it.
+    eventually("one batch in the queue", async || {
+        (node.get("/v1/queues/senders").await.body["depth"] == 1).then_some(())
+    })
+    .await;
+    assert_eq!(count(&node, "outgoing", "cancelled").await, 6);
     let first = claim(&node, "200ms").await;
     assert_eq!(ids(&first), [id(0), id(3)]);
-    // A worker is lost; the next one is given the same, but for what was cancelled since.
-    cancel(json!({"receiver": 1})).await;
+    // A worker has these in hand. It is lost; the next one is given the same, but for what was cancelled since.
+    assert_eq!(cancel(json!({"receiver": 1})).await, 0);
     let again = claim(&node, "60s").await;
     assert_eq!((ids(&again), &again["run"]), (vec![id(3)], &first["run"]));
     complete(&node, &again, json!({"failed": [id(3)]})).await;
@@ -263,4 +307,106 @@ async fn cancelled_in_the_queue() {
         7,
         "{states:?}"
     );
+}
+
+/// A day that is stopped while all of it waits in the queue is over at once, without a worker; messages that were tried
+/// before are among them.
+#[tokio::test]
+async fn a_day_is_stopped_in_the_queue() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
+    let spec = json!({"queue": "senders", "granularity": "instant", "batch": 4, "retry": retry});
+    put_topic(&nodes[0], "outgoing", spec).await;
+    let messages: Vec<Value> = (0..10).map(|n| due_now(n, json!({}))).collect();
+    send(&nodes[0], "outgoing", &messages).await;
+    let held = claim(&nodes[0], "60s").await;
+    let failed = ids(&held);
+    complete(&nodes[0], &held, json!({"failed": failed})).await;
+    eventually("what failed, beside the rest, in the queue", async || {
+        let days = nodes[0].all("/v1/topics/outgoing/days").await;
+        (days[0]["in_hand"] == 10 && days[0]["retrying"] == 0).then_some(())
+    })
+    .await;
+    // A batch is a node's until its run is known to carry it.
+    eventually("all of it to be cancelled", async || {
+        for day in nodes[1].all("/v1/topics/outgoing/days").await {
+            let filter = json!({"day": day["day"]});
+            nodes[1]
+                .post("/v1/topics/outgoing/cancel", filter)
+                .await
+                .expect_status(200);
+        }
+        (count(&nodes[1], "outgoing", "cancelled").await == 10).then_some(())
+    })
+    .await;
+    ended(&nodes[0], "outgoing", 10).await;
+    eventually("an empty queue", async || {
+        let queue = nodes[0].get("/v1/queues/senders").await.body;
+        (queue["depth"] == 0 && queue["claimed"] == 0).then_some(())
+    })
+    .await;
+}
+
+/// Workers claim while messages are cancelled one by one, on two nodes: what a cancel answered 204 for is given to nobody,
+/// and all that was given is sent; the counts say so.
+#[tokio::test]
+async fn cancels_and_claims_meet() {
+    const MESSAGES: u64 = 60;
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let spec = json!({"queue": "senders", "granularity": "instant", "batch": 2, "concurrency": 100});
+    put_topic(&nodes[0], "outgoing", spec).await;
+    let messages: Vec<Value> = (0..MESSAGES).map(|n| due_now(n, json!({}))).collect();
+    let answer = send(&nodes[0], "outgoing", &messages).await;
+    let all: Vec<String> = answer["ids"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|id| id.as_str().unwrap().to_owned())
+        .collect();
+    eventually("batches in the queue", async || {
+        (nodes[0].get("/v1/queues/senders").await.body["depth"].as_u64()? > 10).then_some(())
+    })
+    .await;
+    let over = async |node: &Node| {
+        let days = node.all("/v1/topics/outgoing/days").await;
+        let of = |field: &str| days.iter().map(|day| day[field].as_u64().unwrap_or(0)).sum::<u64>();
+        of("sent") + of("failed") + of("cancelled") == MESSAGES
+    };
+    let works = async |node: &Node| {
+        let mut given = Vec::new();
+        while !over(node).await {
+            let body = json!({"worker": "w", "max": 3, "lease": "60s", "wait": "100ms"});
+            let claims = node.post("/v1/queues/senders/claims", body).await.expect_status(200);
+            for held in claims["items"].as_array().unwrap() {
+                given.extend(ids(held));
+                complete(node, held, json!(null)).await;
+            }
+        }
+        given
+    };
+    let cancels = async |node: &Node, mine: usize| {
+        let mut cancelled = Vec::new();
+        for id in all.iter().skip(mine).step_by(3) {
+            match node.delete(&format!("/v1/topics/outgoing/messages/{id}")).await.status {
+                204 => cancelled.push(id.clone()),
+                status => assert_eq!(status, 409),
+            }
+        }
+        cancelled
+    };
+    let (given, more, cancelled, others) = tokio::join!(
+        works(&nodes[0]),
+        works(&nodes[1]),
+        cancels(&nodes[0], 0),
+        cancels(&nodes[1], 1)
+    );
+    let given: Vec<String> = given.into_iter().chain(more).collect();
+    for id in cancelled.iter().chain(&others) {
+        assert!(!given.contains(id), "{id} was cancelled, and given to a worker");
+    }
+    ended(&nodes[0], "outgoing", MESSAGES as i64).await;
+    assert_eq!(count(&nodes[0], "outgoing", "sent").await, given.len() as i64);
+    assert_eq!(count(&nodes[1], "outgoing", "failed").await, 0);
 }

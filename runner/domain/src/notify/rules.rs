@@ -74,9 +74,10 @@ pub struct Notice {
     pub attempt: Option<u32>,
     /// When that begins.
     pub due: Option<Time>,
-    /// The run has come to the same end at the same moment: who is told that is not told this as well.
+    /// The run's message, of the same moment, says this too: who gets that one is not told this as well.
     pub with_run: bool,
-    /// Of a failed run: tasks whose failure, told before, was its failure.
+    /// Of a run's failure: tasks that had failed, and been told of, before. Who was told is not told of the run; so where
+    /// [`Notice::with_run`] leaves a task's failure to the run's message, they stand here too.
     pub covers: Vec<TaskIndex>,
 }
 
@@ -154,6 +155,19 @@ pub fn notices(plan: &Plan, told: &Told, moves: &Moves<'_>) -> Telling {
     telling
 }
 
+/// What the run's own message says of a task, if both come to the same end at the same moment.
+///
+/// A run that has failed names the one task that it failed of, its first failure; of any other task that failed, also
+/// with it, nobody would learn from it. A run that has succeeded says nothing of its tasks, and which of them came last is
+/// chance; but where there is only one, its success and the run's are the same.
+fn is_said_by_run(plan: &Plan, told: &Told, moves: &Moves<'_>, event: NotifyEvent, task: TaskIndex) -> bool {
+    let same = match event {
+        NotifyEvent::Failed => moves.finished == Some(RunState::Failed) && moves.progress.failed_of(plan) == Some(task),
+        _ => moves.finished == Some(RunState::Succeeded) && plan.tasks.len() == 1,
+    };
+    same && told.group(event)
+}
+
 fn tell_tasks(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling) {
     use NotifyEvent::{Failed, Recovered, Retrying, Succeeded};
     for &(due, at) in moves.retries {
@@ -167,15 +181,20 @@ fn tell_tasks(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling
         }
     }
     for &(task, state) in moves.settled {
-        let (event, end) = match state {
-            TaskState::Succeeded => (Succeeded, RunState::Succeeded),
-            TaskState::Failed => (Failed, RunState::Failed),
+        let event = match state {
+            TaskState::Succeeded => Succeeded,
+            TaskState::Failed => Failed,
             _ => continue,
         };
         if told.task(task, event) {
-            let tolerated = plan.task(task).is_some_and(|task| task.allow_failure);
+            let with_run = is_said_by_run(plan, told, moves, event, task);
             telling.notices.push(Notice {
-                with_run: moves.finished == Some(end) && told.group(event) && !(event == Failed && tolerated),
+                with_run,
+                covers: if with_run && event == Failed {
+                    told_before(plan, told, moves)
+                } else {
+                    Vec::new()
+                },
                 ..Notice::of_task(event, task)
             });
         }
@@ -183,7 +202,7 @@ fn tell_tasks(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling
             match event {
                 Failed => telling.troubled.push(Some(task)),
                 _ => telling.notices.push(Notice {
-                    with_run: moves.finished == Some(end) && told.group(Recovered),
+                    with_run: is_said_by_run(plan, told, moves, Recovered, task),
                     ..Notice::of_task(Recovered, task)
                 }),
             }
@@ -335,11 +354,17 @@ pub fn targets(spec: &GroupSpec, notice: &Notice, channels: &BTreeMap<String, Re
         rules.for_each(|rules| targets.add(rules, channels, fallback));
         targets
     };
+    // Of the run: less those who were told of the task that it failed of.
+    let of_run = || {
+        let mut targets = merged(&mut of_group().into_iter());
+        targets.remove(&merged(&mut notice.covers.iter().filter_map(|&task| named(task))));
+        targets
+    };
     match (event, notice.task) {
         (Started | Succeeded | Failed | Recovered, Some(task)) => {
             let mut targets = merged(&mut named(task).into_iter());
             if notice.with_run {
-                targets.remove(&merged(&mut of_group().into_iter()));
+                targets.remove(&of_run());
             }
             targets
         }
@@ -348,11 +373,7 @@ pub fn targets(spec: &GroupSpec, notice: &Notice, channels: &BTreeMap<String, Re
             let tasks = (0..spec.tasks.len() as TaskIndex).filter_map(named);
             merged(&mut of_group().into_iter().chain(tasks))
         }
-        (Started | Succeeded | Failed | Recovered | Retrying | QueueStalled, None) => {
-            let mut targets = merged(&mut of_group().into_iter());
-            targets.remove(&merged(&mut notice.covers.iter().filter_map(|&task| named(task))));
-            targets
-        }
+        (Started | Succeeded | Failed | Recovered | Retrying | QueueStalled, None) => of_run(),
     }
 }
 
@@ -465,6 +486,29 @@ mod tests {
         (notices(&plan, &told, &moves), actions.finished)
     }
 
+    /// Who is told of what by a decision, as `event task channel`.
+    fn all_told(spec: &GroupSpec, telling: &Telling) -> Vec<String> {
+        let about = |notice: &Notice| {
+            format!(
+                "{} {:?}",
+                crate::notify::Event::Rule(notice.event.unwrap()).as_str(),
+                notice.task
+            )
+        };
+        let of = |notice: &Notice| {
+            told(spec, notice)
+                .into_iter()
+                .map(|to| format!("{} {to}", about(notice)))
+                .collect()
+        };
+        telling
+            .notices
+            .iter()
+            .filter(|notice| notice.event.is_some())
+            .flat_map(|notice| -> Vec<String> { of(notice) })
+            .collect()
+    }
+
     fn ended(task: u16, outcome: Outcome) -> Event {
         let key = TaskKey { task, item: None };
         Event::Ended {
@@ -502,6 +546,79 @@ mod tests {
             (telling.notices[0].task, telling.notices[0].attempt),
             (Some(0), Some(2))
         );
+    }
+
+    /// Decisions of one run, one after the other, and who is told of what by each.
+    fn told_by(spec: &GroupSpec, steps: &[&[Event]]) -> Vec<Vec<String>> {
+        let plan = Plan::compile(spec.clone()).unwrap();
+        let (mut state, mut progress) = (RunState::Waiting, Progress::new(&plan));
+        let now = Time::UNIX_EPOCH;
+        decide(&plan, &mut state, &mut progress, &[Event::Start], now, &mut || 0).unwrap();
+        let mut step = |events: &&[Event]| {
+            let actions = decide(&plan, &mut state, &mut progress, events, now, &mut || 0).unwrap();
+            let moves = Moves {
+                started: false,
+                settled: &actions.settled,
+                retries: &actions.timers,
+                finished: actions.finished,
+                progress: &progress,
+                callback: false,
+            };
+            all_told(spec, &notices(&plan, &Told::of(&plan), &moves))
+        };
+        steps.iter().map(&mut step).collect()
+    }
+
+    /// However failures fall together, none is left to a message that is not sent, or that does not name it.
+    #[test]
+    fn each_failure_is_told() {
+        let rules = json!({"on": ["failed"], "channels": ["hook"]});
+        let task = json!({"queue": "q", "notify": rules});
+        let both = spec(json!({"notify": rules, "tasks": {"t1": task, "t2": task}}));
+        let fails = |task| ended(task, failed());
+        assert_eq!(
+            told_by(&both, &[&[fails(0)], &[fails(1)]]),
+            [["failed Some(0) hook"], ["failed Some(1) hook"]],
+            "one after the other: the run failed of what was told"
+        );
+        assert_eq!(
+            told_by(&both, &[&[fails(0), fails(1)]]),
+            [["failed Some(1) hook", "failed None hook"]],
+            "at once: the run's message names the first only"
+        );
+        let other = json!({"queue": "q", "notify": {"on": ["failed"], "to": ["ops@example.com"]}});
+        let two = spec(
+            json!({"notify": {"on": ["failed"], "channels": ["hook", "ops-mail"]}, "tasks": {"t1": other, "t2": task}}),
+        );
+        assert_eq!(
+            told_by(&two, &[&[fails(0)], &[fails(1)]]),
+            [
+                vec!["failed Some(0) ops-mail ops@example.com"],
+                vec![
+                    "failed Some(1) hook",
+                    "failed None hook",
+                    "failed None ops-mail a@example.com"
+                ]
+            ]
+        );
+    }
+
+    /// The success of a run says nothing of its tasks, whichever came last; unless there is only one.
+    #[test]
+    fn each_success_is_told() {
+        let rules = json!({"on": ["succeeded"], "channels": ["hook"]});
+        let task = json!({"queue": "q", "notify": rules});
+        let both = spec(json!({"notify": rules, "tasks": {"t1": task, "t2": task}}));
+        let succeeds = |task| ended(task, Outcome::Succeeded { output_bytes: 2 });
+        assert_eq!(
+            told_by(&both, &[&[succeeds(1)], &[succeeds(0)]]),
+            [
+                vec!["succeeded Some(1) hook"],
+                vec!["succeeded Some(0) hook", "succeeded None hook"]
+            ]
+        );
+        let one = spec(json!({"notify": rules, "tasks": {"t": task}}));
+        assert_eq!(told_by(&one, &[&[succeeds(0)]]), [["succeeded None hook"]]);
     }
 
     #[test]

@@ -194,14 +194,9 @@ impl Machine<'_> {
         }
         self.progress.stopping = false;
         self.lift_due = true;
-        let name = &self.task(task).name;
-        let about = |error: &String| {
-            let rest = error
-                .strip_prefix("task ")
-                .and_then(|rest| rest.strip_prefix(name.as_str()));
-            rest.is_some_and(|rest| rest.starts_with([':', ' ']))
-        };
-        self.progress.error.take_if(|error| about(error));
+        if self.progress.failed_of(self.plan) == Some(task) {
+            self.progress.error = None;
+        }
     }
 
     /// What `on_failure: stop` or `fail_fast` cancelled goes on where no failure is left that it was cancelled for.

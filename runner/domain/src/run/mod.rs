@@ -361,6 +361,13 @@ impl Progress {
         self.error.as_deref()
     }
 
+    /// The task whose failure [`Progress::error`] tells of.
+    pub fn failed_of(&self, plan: &Plan) -> Option<TaskIndex> {
+        // `task name: what`, or `task name item 3: what`; names have neither spaces nor colons.
+        let named = self.error()?.strip_prefix("task ")?;
+        plan.index(named.split([':', ' ']).next()?)
+    }
+
     /// Task runs in a state, mapped tasks by their items; bounded by the sizes of plan and maps.
     pub fn in_state(&self, wanted: TaskState) -> Vec<TaskKey> {
         let mut found = Vec::new();

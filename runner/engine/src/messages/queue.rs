@@ -13,6 +13,7 @@ use heddle_domain::message::{address_of, queued_bytes};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::topic::Topic;
+use heddle_domain::{Fault, Faults};
 use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
 use heddle_store::topic::TopicRow;
 use serde::{Deserialize, Serialize};
@@ -157,12 +158,12 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
         .as_deref()
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
-    let failed: HashSet<Uuid> = output["failed"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|id| id.as_str()?.parse().ok())
-        .collect();
+    // Workers' outputs have been looked at when they came; this one came another way.
+    let Ok(failed) = failed_of(&output) else {
+        let end = MessageEnd::failed("which of its batch failed cannot be read of its worker's output");
+        return vec![end; ended.ids.len()];
+    };
+    let failed: HashSet<Uuid> = failed.into_iter().collect();
     ended
         .ids
         .iter()
@@ -171,6 +172,54 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
             false => MessageEnd::Sent,
         })
         .collect()
+}
+
+/// Which messages failed, by a worker's output: an object's `failed`. Whatever else could be meant to name some is not
+/// guessed at: what is taken for sent is never tried again.
+fn failed_of(output: &Value) -> Result<Vec<Uuid>, Faults> {
+    const SHAPE: &str = "what failed of a batch is named as `{failed: [id]}`";
+    let named = match output {
+        Value::Object(fields) => match fields.get("failed") {
+            None | Some(Value::Null) => return Ok(Vec::new()),
+            Some(Value::Array(ids)) => ids,
+            Some(_) => return Err(Fault::at("/output/failed", SHAPE).into()),
+        },
+        Value::Array(_) => return Err(Fault::at("/output", SHAPE).into()),
+        _ => return Ok(Vec::new()),
+    };
+    let mut faults = Faults::default();
+    let mut failed = Vec::with_capacity(named.len());
+    for (place, id) in named.iter().enumerate() {
+        match id.as_str().map(Uuid::parse_str) {
+            Some(Ok(id)) => failed.push(id),
+            _ => faults.add(format!("/output/failed/{place}"), "the id of a message was expected"),
+        }
+    }
+    faults.or(failed)
+}
+
+/// What is wrong with a worker's output for a batch with these params.
+fn check_output(output: &str, params: &str) -> Result<(), Faults> {
+    let output: Value = serde_json::from_str(output).map_err(|error| Fault::at("/output", error.to_string()))?;
+    let failed = failed_of(&output)?;
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let batch: Result<BatchParams<'_>, _> = serde_json::from_str(params);
+    let ids: HashSet<Uuid> = batch
+        .iter()
+        .flat_map(|batch| &batch.messages)
+        .filter_map(|message| serde_json::from_str::<MessageId>(message.get()).ok())
+        .map(|message| message.id)
+        .collect();
+    let mut faults = Faults::default();
+    for (place, _) in failed.iter().enumerate().filter(|(_, id)| !ids.contains(id)) {
+        faults.add(
+            format!("/output/failed/{place}"),
+            "there is no such message in this batch",
+        );
+    }
+    faults.or(())
 }
 
 impl Inner {
@@ -187,6 +236,16 @@ impl Inner {
             // Its topic was deleted, or it is no batch of ours at all.
             None => Some(params),
         })
+    }
+
+    /// Refuses a worker's output that may name messages which failed, and cannot be read: to take them for sent would lose
+    /// them.
+    pub(crate) fn check_batch_output(&self, context: &RunContext, output: &str) -> Result<(), Faults> {
+        let batch = context.facts.key.as_deref().map(Uuid::parse_str);
+        match (topic_of(&context.revision.group_name), batch) {
+            (Some(_), Some(Ok(_))) => check_output(output, &context.facts.params),
+            _ => Ok(()),
+        }
     }
 
     /// Records batches whose runs have ended.
@@ -210,6 +269,37 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_is_read_or_refused() {
+        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let params = json!({"topic": "t", "messages": [{"id": one, "payload": 1}, {"id": other, "payload": 2}]});
+        let check = |output: Value, pointers: &[&str]| {
+            let found = match check_output(&output.to_string(), &params.to_string()) {
+                Ok(()) => Vec::new(),
+                Err(faults) => faults.0.into_iter().map(|fault| fault.pointer).collect(),
+            };
+            assert_eq!(found, pointers, "{output}");
+        };
+        for fine in [
+            json!(null),
+            json!("done"),
+            json!({}),
+            json!({"sent": 2}),
+            json!({"failed": null}),
+            json!({"failed": []}),
+            json!({"failed": [one, one.to_string().to_uppercase(), other]}),
+        ] {
+            check(fine, &[]);
+        }
+        check(json!([one]), &["/output"]);
+        check(json!([]), &["/output"]);
+        check(json!({"failed": true}), &["/output/failed"]);
+        check(json!({"failed": {one.to_string(): "why"}}), &["/output/failed"]);
+        check(json!({"failed": [one, {"id": other}]}), &["/output/failed/1"]);
+        check(json!({"failed": [1, "x"]}), &["/output/failed/0", "/output/failed/1"]);
+        check(json!({"failed": [one, Uuid::from_u128(3)]}), &["/output/failed/1"]);
+    }
 
     #[test]
     fn what_was_cancelled_is_cut_out() {

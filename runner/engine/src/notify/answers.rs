@@ -1,44 +1,106 @@
-//! How much a mail server may say at once.
+//! How much a mail server may say at once, and in which letters.
 //!
 //! lettre bounds an answer and its lines only after it has read a line: one without an end would fill the node's memory
 //! until the mail's time is over. So its connections run over a stream that counts what has come since something was
 //! last sent, and ends the conversation when that is more than any answer needs.
+//!
+//! lettre also takes nothing but UTF-8, and of an answer in another encoding does not tell even the code; but many servers
+//! refuse mails in the encoding of their country. So what is no UTF-8 comes to it as question marks. That is possible above
+//! encryption only, hence connections are encrypted here: from the first byte, or after STARTTLS. For that the plain
+//! conversation is [lent](Lent) its stream, which is taken back once the server is ready; what lettre may have read beyond
+//! that answer, which anybody could have put there, is lost with the plain conversation. The encrypted one begins as a
+//! conversation of its own: for lettre with a greeting, which servers do not repeat, so it is given one.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use lettre::transport::smtp::client::AsyncTokioStream;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
 /// The most that a server may send between two things that it is sent: a TLS handshake with a long chain of
 /// certificates, or an answer, which lettre takes up to 64 KiB of.
 const ANSWER_MAX_BYTES: usize = 256 * 1024;
 
-/// A stream that ends with an error when too much comes of it.
+/// How much is read at once.
+const PIECE_BYTES: usize = 4 * 1024;
+
+/// What a server is taken to have said that has been greeted already.
+const GREETING: &[u8] = b"220 encrypted\r\n";
+
+/// A stream of UTF-8 that ends with an error when too much comes of it.
 #[derive(Debug)]
 pub(super) struct Answers<S> {
     stream: S,
     came: usize,
+    /// What came and may be the beginning of a character: a piece of one at most, between two reads.
+    raw: Vec<u8>,
+    /// What has not been read yet.
+    text: Vec<u8>,
 }
 
 impl<S> Answers<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, came: 0 }
+        Self {
+            stream,
+            came: 0,
+            raw: Vec::new(),
+            text: Vec::new(),
+        }
+    }
+
+    /// Of a server that has said its greeting before.
+    pub(super) fn greeted(stream: S) -> Self {
+        Self {
+            text: GREETING.to_vec(),
+            ..Self::new(stream)
+        }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        self.came = self.came.saturating_add(buf.filled().len() - before);
-        if self.came > ANSWER_MAX_BYTES {
-            return Poll::Ready(Err(io::Error::other(format!(
-                "the mail server answers with more than {ANSWER_MAX_BYTES} bytes"
-            ))));
+/// Moves what is text, and question marks for what is none; the beginning of a character stays, unless nothing follows.
+fn take_text(raw: &mut Vec<u8>, text: &mut Vec<u8>, over: bool) {
+    while let Err(error) = std::str::from_utf8(raw) {
+        let (end, bad) = (error.valid_up_to(), error.error_len());
+        text.extend(raw.drain(..end));
+        match bad {
+            Some(bad) => drop(raw.drain(..bad)),
+            None if over => raw.clear(),
+            None => return,
         }
+        text.push(b'?');
+    }
+    text.append(raw);
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        while this.text.is_empty() {
+            let mut piece = [0; PIECE_BYTES];
+            let mut read = ReadBuf::new(&mut piece);
+            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut read))?;
+            let came = read.filled();
+            this.came = this.came.saturating_add(came.len());
+            if this.came > ANSWER_MAX_BYTES {
+                return Poll::Ready(Err(io::Error::other(format!(
+                    "the mail server answers with more than {ANSWER_MAX_BYTES} bytes"
+                ))));
+            }
+            this.raw.extend_from_slice(came);
+            let over = came.is_empty();
+            take_text(&mut this.raw, &mut this.text, over);
+            if over {
+                break;
+            }
+        }
+        let count = this.text.len().min(buf.remaining());
+        buf.put_slice(&this.text[..count]);
+        this.text.drain(..count);
         Poll::Ready(Ok(()))
     }
 }
@@ -65,9 +127,44 @@ pub(super) trait Peer {
     fn peer(&self) -> io::Result<SocketAddr>;
 }
 
-impl Peer for tokio::net::TcpStream {
+/// A stream that is lent to a conversation, and taken back when that is over.
+#[derive(Clone, Debug)]
+pub(super) struct Lent(Arc<Mutex<TcpStream>>);
+
+impl Lent {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self(Arc::new(Mutex::new(stream)))
+    }
+
+    /// The stream, once nobody else has it.
+    pub(super) fn taken_back(self) -> Option<TcpStream> {
+        Arc::into_inner(self.0).map(Mutex::into_inner)
+    }
+}
+
+impl Peer for Lent {
     fn peer(&self) -> io::Result<SocketAddr> {
-        self.peer_addr()
+        self.0.lock().peer_addr()
+    }
+}
+
+impl AsyncRead for Lent {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Lent {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.lock()).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_shutdown(cx)
     }
 }
 
@@ -80,10 +177,7 @@ where
     }
 }
 
-#[expect(
-    deprecated,
-    reason = "lettre connects encrypted from the first byte by no other type that is public"
-)]
+#[expect(deprecated, reason = "lettre encrypts connections by no other type that is public")]
 mod encrypted {
     use std::io;
     use std::net::SocketAddr;
@@ -94,15 +188,23 @@ mod encrypted {
     use lettre::transport::smtp::Error;
     use lettre::transport::smtp::client::{AsyncNetworkStream, TlsParameters};
     use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+    use tokio::net::TcpStream;
 
     use super::Peer;
 
-    /// A connection that is encrypted from the first byte.
+    /// A connection that is encrypted.
     #[derive(Debug)]
     pub(in crate::notify) struct Encrypted(AsyncNetworkStream);
 
     impl Encrypted {
-        /// Connects; the caller bounds the time that this takes.
+        /// Encrypts a connection; the caller bounds the time that this takes.
+        pub(in crate::notify) async fn over(stream: TcpStream, tls: TlsParameters) -> Result<Self, Error> {
+            let mut stream = AsyncNetworkStream::use_existing_tokio1(Box::new(stream));
+            stream.upgrade_tls(tls).await?;
+            Ok(Self(stream))
+        }
+
+        /// Connects, encrypted from the first byte; the caller bounds the time that this takes.
         pub(in crate::notify) async fn connect(place: (&str, u16), tls: TlsParameters) -> Result<Self, Error> {
             AsyncNetworkStream::connect_tokio1(place, None, Some(tls), None)
                 .await
@@ -140,3 +242,36 @@ mod encrypted {
 }
 
 pub(super) use encrypted::Encrypted;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_no_utf8_is_question_marks() {
+        let check = async |pieces: &[&[u8]], expected: &str| {
+            let (near, mut far) = tokio::io::duplex(1);
+            let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
+            tokio::spawn(async move {
+                for piece in pieces {
+                    tokio::io::AsyncWriteExt::write_all(&mut far, &piece).await.unwrap();
+                }
+            });
+            let mut text = String::new();
+            Answers::new(near).read_to_string(&mut text).await.unwrap();
+            assert_eq!(text, expected);
+        };
+        check(&[b"250 ok\r\n"], "250 ok\r\n").await;
+        check(&["550 für 失敗\r\n".as_bytes()], "550 für 失敗\r\n").await;
+        check(&[b"550 spam \xff\xfe\r\n"], "550 spam ??\r\n").await;
+        check(&[b"550 \xe4", b"\r\n221 \xe5\xa4"], "550 ?\r\n221 ?").await;
+        let mut text = String::new();
+        Answers::greeted(&b"250 x\r\n"[..])
+            .read_to_string(&mut text)
+            .await
+            .unwrap();
+        assert_eq!(text, "220 encrypted\r\n250 x\r\n");
+    }
+}

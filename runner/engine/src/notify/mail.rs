@@ -14,13 +14,14 @@ use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message, SinglePart};
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
+use lettre::transport::smtp::commands::Starttls;
 use lettre::transport::smtp::extension::ClientId;
 use lettre::{Address, transport::smtp::Error};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::answers::{Answers, Encrypted};
+use super::answers::{Answers, Encrypted, Lent};
 use super::send::Failure;
 
 /// How long a server may take for one mail, with connecting where that is needed.
@@ -160,12 +161,19 @@ async fn connect(smtp: &SmtpSpec) -> Result<AsyncSmtpConnection, Failure> {
         let stream = TcpStream::connect(place)
             .await
             .map_err(|error| Failure::passing(format!("the mail server cannot be reached: {error}")))?;
-        AsyncSmtpConnection::connect_with_transport(Box::new(Answers::new(stream)), &hello).await
+        let lent = Lent::new(stream);
+        let plain = AsyncSmtpConnection::connect_with_transport(Box::new(Answers::new(lent.clone())), &hello).await;
+        match plain {
+            Ok(plain) if smtp.tls == SmtpTls::Starttls => {
+                let stream = Encrypted::over(ready_for_tls(plain, lent).await?, tls(smtp).await?)
+                    .await
+                    .map_err(failure)?;
+                AsyncSmtpConnection::connect_with_transport(Box::new(Answers::greeted(stream)), &hello).await
+            }
+            plain => plain,
+        }
     }
     .map_err(failure)?;
-    if smtp.tls == SmtpTls::Starttls {
-        connection.starttls(tls(smtp).await?, &hello).await.map_err(failure)?;
-    }
     if let (Some(username), Some(password)) = (&smtp.username, &smtp.password) {
         let credentials = Credentials::new(username.clone(), password.clone());
         connection
@@ -174,6 +182,17 @@ async fn connect(smtp: &SmtpSpec) -> Result<AsyncSmtpConnection, Failure> {
             .map_err(failure)?;
     }
     Ok(connection)
+}
+
+/// Ends a plain conversation, and gives back its stream, over which the server speaks encrypted from now on.
+async fn ready_for_tls(mut plain: AsyncSmtpConnection, lent: Lent) -> Result<TcpStream, Failure> {
+    if !plain.can_starttls() {
+        return Err(Failure::passing("the mail server does not offer STARTTLS".to_owned()));
+    }
+    plain.command(Starttls).await.map_err(failure)?;
+    drop(plain);
+    lent.taken_back()
+        .ok_or_else(|| Failure::passing("the connection to the mail server is still in use".to_owned()))
 }
 
 /// The system's certificates are read from files: not on a thread that serves.

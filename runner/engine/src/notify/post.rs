@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use heddle_domain::Time;
 use heddle_sandbox::{OutboundPolicy, outbound};
-use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use reqwest::header::{HeaderMap, LOCATION};
 use reqwest::{Client, StatusCode, Url};
 
 use super::send::Failure;
+use crate::retry_after::retry_after;
 
 /// How much of an answer is read where it says what came of it.
 pub(super) const ANSWER_MAX_BYTES: usize = 64 * 1024;
@@ -53,7 +55,13 @@ pub(super) struct Ways<'a> {
 ///
 /// 410 says that nobody wants to hear more. 307 and 308 are followed, to addresses that the policy allows; other
 /// redirects would turn the POST into a GET, and are errors.
-pub(super) async fn post(ways: Ways<'_>, given: &Url, headers: &HeaderMap, body: &str) -> Result<Answer, Failure> {
+pub(super) async fn post(
+    ways: Ways<'_>,
+    given: &Url,
+    headers: &HeaderMap,
+    body: &str,
+    now: Time,
+) -> Result<Answer, Failure> {
     let mut url = given.clone();
     for _ in 0..=REDIRECTS_MAX {
         let (policy, client) = ways.to(&url, given);
@@ -80,7 +88,7 @@ pub(super) async fn post(ways: Ways<'_>, given: &Url, headers: &HeaderMap, body:
             url = redirected(ways, &url, given, &response)?;
             continue;
         }
-        return Err(refused(status, response).await);
+        return Err(refused(status, response, now).await);
     }
     Err(Failure::passing(format!("more than {REDIRECTS_MAX} redirects")))
 }
@@ -116,12 +124,8 @@ fn redirected(ways: Ways<'_>, url: &Url, given: &Url, response: &reqwest::Respon
     Ok(next)
 }
 
-async fn refused(status: StatusCode, response: reqwest::Response) -> Failure {
-    let again = response
-        .headers()
-        .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok())
-        .map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+async fn refused(status: StatusCode, response: reqwest::Response, now: Time) -> Failure {
+    let again = retry_after(response.headers(), now).map(|wait| wait.min(RETRY_AFTER_MAX));
     let excerpt = match outbound::read_bounded(response, EXCERPT_MAX_BYTES).await {
         Ok(Some(bytes)) => {
             let text = String::from_utf8_lossy(&bytes).into_owned();

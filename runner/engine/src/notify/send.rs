@@ -218,9 +218,10 @@ impl Inner {
             let body = outgoing.payload.clone().unwrap_or_else(|| "null".to_owned());
             return within(POST_TIMEOUT, async {
                 let url = parse(&outgoing.channel)?;
-                let headers = headers(outgoing.id, self.now().timestamp(), None, &body)?;
+                let now = self.now();
+                let headers = headers(outgoing.id, now.timestamp(), None, &body)?;
                 let ways = self.ways(false);
-                post::post(ways, &url, &headers, &body).await.map(drop)
+                post::post(ways, &url, &headers, &body, now).await.map(drop)
             })
             .await;
         };
@@ -267,12 +268,12 @@ impl Inner {
                 _ => webhook_body(outgoing, words).to_string(),
             };
             let headers = headers(outgoing.id, now.timestamp(), channel.secret.as_deref(), &body)?;
-            return post::post(ways, &url, &headers, &body).await.map(drop);
+            return post::post(ways, &url, &headers, &body, now).await.map(drop);
         }
         let (url, body) = chat::request(kind, &url, channel.secret.as_deref(), words, now);
         let body = body.to_string();
         let headers = headers(outgoing.id, now.timestamp(), None, &body)?;
-        let answer = post::post(ways, &url, &headers, &body).await?;
+        let answer = post::post(ways, &url, &headers, &body, now).await?;
         if kind == ChannelKind::Slack {
             return Ok(());
         }

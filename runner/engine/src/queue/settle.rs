@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Progress};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
+use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
 use heddle_store::live::{ClaimFate, ClaimKey, EndedAttempt, Locked, QueuePlace, QueueRow, SoleRow};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -54,6 +54,8 @@ pub enum ClaimRefused {
     Old(String),
     /// The output has more bytes than the task allows.
     TooLarge(usize),
+    /// The output does not say what it has to.
+    Invalid(Faults),
     /// Not the caller's fault.
     Engine(EngineError),
 }
@@ -127,7 +129,7 @@ impl Engine {
         let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
         for (claim, end) in ends {
             let context = contexts.get(&claim.run);
-            match ending_of(context.map(|context| &**context), &claim, end) {
+            match inner.ending_of(context.map(|context| &**context), &claim, end) {
                 Ok(ending) => {
                     let (answer, answered) = oneshot::channel();
                     settlings.push(Settling {
@@ -251,33 +253,37 @@ fn reason(fate: &ClaimFate) -> String {
     }
 }
 
-/// What a worker said, as an outcome; refused if it says too much. Without a context the run is not live, and the claim
-/// with it.
-fn ending_of(context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
-    Ok(match end {
-        ClaimEnd::Completed(output) => {
-            let bytes_max = context.map(|context| output_max(context, claim.at));
-            if let Some(bytes_max) = bytes_max.filter(|&bytes_max| output.len() > bytes_max) {
-                return Err(ClaimRefused::TooLarge(bytes_max));
-            }
-            Ending::Succeeded(output)
-        }
-        ClaimEnd::Failed {
-            message,
-            fatal,
-            retry_after,
-        } => Ending::Failed {
-            kind: if fatal { ErrorKind::Fatal } else { ErrorKind::Failed },
-            message,
-            trace: None,
-            retry_after,
-            fatal,
-        },
-        ClaimEnd::Released => Ending::Released,
-    })
-}
-
 impl Inner {
+    /// What a worker said, as an outcome; refused if it says too much, or what nobody can read. Without a context the run
+    /// is not live, and the claim with it.
+    fn ending_of(&self, context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
+        Ok(match end {
+            ClaimEnd::Completed(output) => {
+                if let Some(context) = context {
+                    let bytes_max = output_max(context, claim.at);
+                    if output.len() > bytes_max {
+                        return Err(ClaimRefused::TooLarge(bytes_max));
+                    }
+                    self.check_batch_output(context, &output)
+                        .map_err(ClaimRefused::Invalid)?;
+                }
+                Ending::Succeeded(output)
+            }
+            ClaimEnd::Failed {
+                message,
+                fatal,
+                retry_after,
+            } => Ending::Failed {
+                kind: if fatal { ErrorKind::Fatal } else { ErrorKind::Failed },
+                message,
+                trace: None,
+                retry_after,
+                fatal,
+            },
+            ClaimEnd::Released => Ending::Released,
+        })
+    }
+
     /// The run's end, if this claim is all that there is to know of it.
     fn sole_of(&self, context: &Arc<RunContext>, claim: &ClaimKey, ending: &Ending, now: Time) -> Option<Sole> {
         // A tracer wants to hear when the attempt began, which this statement does not read.

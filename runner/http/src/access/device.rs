@@ -11,7 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use heddle_domain::Time;
 use hmac::{Hmac, KeyInit, Mac};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use sha2::Sha256;
 
 /// The shortest key, in bytes: as long as the hash (RFC 2104 advises no less).
@@ -39,16 +40,29 @@ impl std::fmt::Debug for Signer {
 }
 
 #[derive(Deserialize)]
-struct JwtHeader {
-    alg: String,
-}
-
-#[derive(Serialize, Deserialize)]
 struct JwtClaims {
     sub: String,
-    exp: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    nbf: Option<i64>,
+    exp: NumericDate,
+    nbf: Option<NumericDate>,
+}
+
+/// Seconds since 1970, perhaps with a fraction (RFC 7519, 2): what clocks of many languages give.
+#[derive(Deserialize)]
+struct NumericDate(f64);
+
+impl NumericDate {
+    /// To the microsecond; `None`: it is too far away to be one.
+    fn instant(&self) -> Option<Time> {
+        const SECONDS_MAX: f64 = 1e11;
+        let known = self.0.is_finite() && self.0.abs() < SECONDS_MAX;
+        known.then(|| Time::from_timestamp_micros((self.0 * 1e6).floor() as i64))?
+    }
+}
+
+/// Whether a header says what we do: `HS256`, and nothing that one has to understand beside it (`crit`, RFC 7515, 4.1.11).
+fn is_ours(header: &[u8]) -> bool {
+    let header: Result<Map<String, Value>, _> = serde_json::from_slice(header);
+    header.is_ok_and(|header| header.get("alg") == Some(&json!("HS256")) && !header.contains_key("crit"))
 }
 
 impl Signer {
@@ -68,13 +82,9 @@ impl Signer {
 
     /// A token for one uid.
     pub fn sign(&self, uid: &str, expires_at: Time) -> String {
-        let claims = JwtClaims {
-            sub: uid.into(),
-            exp: expires_at.timestamp(),
-            nbf: None,
-        };
+        let claims = json!({"sub": uid, "exp": expires_at.timestamp()});
         let header = URL_SAFE_NO_PAD.encode(br#"{"alg":"HS256","typ":"JWT"}"#);
-        let claims = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&claims).unwrap_or_default());
+        let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
         let signed = format!("{header}.{claims}");
         let signature = self.keys[0].clone().chain_update(signed.as_bytes()).finalize();
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.into_bytes()))
@@ -98,13 +108,13 @@ impl Signer {
         if !genuine {
             return None;
         }
-        let header: JwtHeader = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
         let claims: JwtClaims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
-        let expires_at = Time::from_timestamp(claims.exp, 0)?;
-        let in_force = header.alg == "HS256"
+        let expires_at = claims.exp.instant()?;
+        let begun = claims.nbf.is_none_or(|nbf| nbf.instant().is_some_and(|at| at <= now));
+        let in_force = is_ours(&URL_SAFE_NO_PAD.decode(header).ok()?)
             && expires_at > now
             && expires_at <= now + DEVICE_TOKEN_MAX
-            && claims.nbf.is_none_or(|nbf| nbf <= now.timestamp());
+            && begun;
         let named = !claims.sub.is_empty()
             && claims.sub.chars().count() <= UID_CHARS_MAX
             && !claims.sub.chars().any(char::is_control);
@@ -164,6 +174,61 @@ mod tests {
             "a".repeat(JWT_BYTES_MAX + 1),
         ] {
             assert_eq!(signer.verify(&wrong, now()), None, "{wrong}");
+        }
+    }
+
+    /// Signs whatever it is told to.
+    fn signed(header: &str, claims: &str) -> String {
+        let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+        let key = <Hmac<Sha256> as KeyInit>::new_from_slice(KEY).unwrap();
+        let signature = key.chain_update(signed.as_bytes()).finalize().into_bytes();
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+
+    #[test]
+    fn claims_are_read_as_the_standard_has_them() {
+        const HEADER: &str = r#"{"alg":"HS256"}"#;
+        let (signer, now) = (signer(&[KEY]), now());
+        let seconds = now.timestamp();
+        let check = |header: &str, claims: String, good: bool| {
+            let found = signer.verify(&signed(header, &claims), now);
+            assert_eq!(found.is_some(), good, "{header} {claims}: {found:?}");
+            found
+        };
+        let fraction = check(HEADER, format!(r#"{{"sub":"u","exp":{seconds}.5}}"#), true);
+        assert_eq!(fraction.unwrap().1, now + Duration::from_millis(500));
+        check(
+            HEADER,
+            format!(r#"{{"sub":"u","exp":{}e0,"iat":1.5,"aud":["x"]}}"#, seconds + 9),
+            true,
+        );
+        check(
+            HEADER,
+            format!(r#"{{"sub":"u","exp":{},"nbf":{seconds}.0}}"#, seconds + 9),
+            true,
+        );
+        check(
+            HEADER,
+            format!(r#"{{"sub":"u","exp":{},"nbf":{seconds}.1}}"#, seconds + 9),
+            false,
+        );
+        for exp in [
+            format!("{seconds}"),
+            "1e300".into(),
+            "-1e300".into(),
+            "null".into(),
+            format!("\"{seconds}9\""),
+        ] {
+            check(HEADER, format!(r#"{{"sub":"u","exp":{exp}}}"#), false);
+        }
+        let claims = || format!(r#"{{"sub":"u","exp":{}}}"#, seconds + 9);
+        check(r#"{"alg":"HS256","typ":"JWT","kid":"1"}"#, claims(), true);
+        for crit in [r#"["b64"]"#, "[]", "null"] {
+            check(
+                &format!(r#"{{"alg":"HS256","crit":{crit},"b64":false}}"#),
+                claims(),
+                false,
+            );
         }
     }
 

@@ -10,6 +10,8 @@
 //! * the cookie of a session that was begun with a token (`session`): for the UI. What a cookie vouches for, a page of
 //!   another site must not be able to ask for, so requests that write have to come from our own origin.
 //!
+//! What was shown is looked at when a request begins, and while it lasts (`standing`): a stream does not outlive its token.
+//!
 //! Wrong tokens cost the database next to nothing: how many unknown ones are looked up is bounded per address and per
 //! node (`rate`); a token that was right a moment ago never stands in that queue.
 
@@ -18,6 +20,7 @@ mod local;
 mod rate;
 pub(crate) mod session;
 mod spec;
+mod standing;
 mod tokens;
 
 use std::sync::Arc;
@@ -36,6 +39,7 @@ pub use local::check_local;
 pub use rate::Peer;
 pub(crate) use rate::Rates;
 pub use spec::TokenSpec;
+pub(crate) use standing::Standing;
 pub(crate) use tokens::TokenCache;
 pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, new_token, token_hash};
 
@@ -203,13 +207,32 @@ impl Caller {
     }
 }
 
+/// A caller who has been let in.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) caller: Arc<Caller>,
+    /// What was shown, if the table knows of it.
+    key: Option<tokens::Key>,
+}
+
+impl Admitted {
+    async fn by(app: &App, peer: Peer, shown: tokens::Shown, text: &str, now: Time) -> Result<Self, Problem> {
+        let hash = token_hash(text);
+        let token = tokens::look_up(app, peer, shown, hash, now).await?;
+        let caller = token.caller.clone().ok_or_else(refused)?;
+        let key = Some((shown, hash));
+        Ok(Self { caller, key })
+    }
+}
+
 /// Who asks, by the headers of a request.
-pub async fn authenticate(app: &App, request: &Parts, now: Time) -> Result<Arc<Caller>, Problem> {
+pub(crate) async fn authenticate(app: &App, request: &Parts, now: Time) -> Result<Admitted, Problem> {
     if app.config.dev {
-        return Ok(Arc::new(Caller::dev()));
+        let caller = Arc::new(Caller::dev());
+        return Ok(Admitted { caller, key: None });
     }
     let peer = Peer::of(request);
-    let caller = match request.headers.get(header::AUTHORIZATION) {
+    let admitted = match request.headers.get(header::AUTHORIZATION) {
         Some(given) => {
             let token = given
                 .to_str()
@@ -222,11 +245,11 @@ pub async fn authenticate(app: &App, request: &Parts, now: Time) -> Result<Arc<C
         }
         None => match session::cookie(&request.headers) {
             Some(text) => {
-                let token = tokens::look_up(app, peer, tokens::Shown::Session, token_hash(text), now).await?;
+                let admitted = Admitted::by(app, peer, tokens::Shown::Session, text, now).await?;
                 if !is_read(&request.method) {
                     session::check_origin(&request.headers, request.uri.authority())?;
                 }
-                known(&token)?
+                admitted
             }
             None => {
                 return Err(Problem::unauthenticated(
@@ -235,8 +258,8 @@ pub async fn authenticate(app: &App, request: &Parts, now: Time) -> Result<Arc<C
             }
         },
     };
-    app.rates.of_callers(&caller.actor, now)?;
-    Ok(caller)
+    app.rates.of_callers(&admitted.caller.actor, now)?;
+    Ok(admitted)
 }
 
 /// The row of a token that is in force: for signing in.
@@ -246,19 +269,15 @@ pub(crate) async fn token(app: &App, peer: Peer, token: &str, now: Time) -> Resu
 }
 
 /// Who has a token.
-async fn by_token(app: &App, peer: Peer, token: &str, now: Time) -> Result<Arc<Caller>, Problem> {
+async fn by_token(app: &App, peer: Peer, token: &str, now: Time) -> Result<Admitted, Problem> {
     if !token.starts_with(TOKEN_PREFIX)
         && let Some(signer) = &app.signer
     {
         let (uid, expires_at) = signer.verify(token, now).ok_or_else(refused)?;
-        return Ok(Arc::new(Caller::device(uid, expires_at)));
+        let caller = Arc::new(Caller::device(uid, expires_at));
+        return Ok(Admitted { caller, key: None });
     }
-    let token = tokens::look_up(app, peer, tokens::Shown::Token, token_hash(token), now).await?;
-    known(&token)
-}
-
-fn known(token: &tokens::Token) -> Result<Arc<Caller>, Problem> {
-    token.caller.clone().ok_or_else(refused)
+    Admitted::by(app, peer, tokens::Shown::Token, token, now).await
 }
 
 fn is_read(method: &Method) -> bool {

@@ -43,8 +43,21 @@ impl TokenSpec {
     /// Reads `{name, role, queues?, uids?, expires_at?}`; says what is wrong with it at `now`.
     pub fn read(value: &Value, now: Time) -> Result<Self, Faults> {
         let given: Given = spec::read(value)?;
-        let (given_queues, uids) = (given.queues.unwrap_or_default(), given.uids.unwrap_or_default());
         let mut faults = Faults::default();
+        // A list that came out empty must not hand out the keys to everything.
+        let lists = [("queues", &given.queues), ("uids", &given.uids)];
+        let binds = lists
+            .iter()
+            .any(|(_, list)| list.as_ref().is_some_and(|list| !list.is_empty()));
+        for (field, list) in lists {
+            if given.role == Role::Worker && !binds && list.is_some() {
+                faults.add(
+                    format!("/{field}"),
+                    "name at least one; a worker's token for all queues and users leaves the lists out",
+                );
+            }
+        }
+        let (given_queues, uids) = (given.queues.unwrap_or_default(), given.uids.unwrap_or_default());
         let name = Name::new(&given.name);
         if let Err(error) = &name {
             faults.add("/name", error.to_string());
@@ -118,6 +131,18 @@ mod tests {
             json!({"name": "a", "role": "admin", "queues": null, "expires_at": null}),
             &[],
         );
+        check(json!({"name": "a", "role": "worker"}), &[]);
+        check(
+            json!({"name": "a", "role": "worker", "queues": null, "uids": null}),
+            &[],
+        );
+        check(json!({"name": "a", "role": "worker", "queues": ["q"], "uids": []}), &[]);
+        check(json!({"name": "a", "role": "worker", "queues": []}), &["/queues"]);
+        check(
+            json!({"name": "a", "role": "worker", "queues": [], "uids": []}),
+            &["/queues", "/uids"],
+        );
+        check(json!({"name": "a", "role": "viewer", "queues": []}), &[]);
         check(json!({"role": "admin"}), &["/name"]);
         check(json!({"name": "a"}), &["/role"]);
         check(

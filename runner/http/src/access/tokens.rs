@@ -19,10 +19,11 @@ use heddle_domain::{Chance, Time};
 use heddle_store::token::TokenRow;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore, watch};
 use uuid::Uuid;
 
 use super::rate::Peer;
+use super::standing::RECHECKS_MAX;
 use super::{Caller, refused};
 use crate::app::App;
 use crate::problem::Problem;
@@ -87,7 +88,7 @@ pub(crate) struct Token {
 }
 
 /// What was shown, by its hash.
-type Key = (Shown, [u8; 32]);
+pub(super) type Key = (Shown, [u8; 32]);
 
 #[derive(Debug)]
 struct Known {
@@ -97,7 +98,7 @@ struct Known {
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// Counts what was forgotten: an answer that was asked for before that is not remembered.
+    /// Counts how often something was forgotten: an answer that was asked for before that is not remembered.
     age: u64,
     good: HashMap<Key, Known>,
     bad: HashMap<Key, Time>,
@@ -107,9 +108,12 @@ struct Memory {
 type Answer = Arc<OnceCell<Result<Arc<Token>, Problem>>>;
 
 /// What the table said lately, by hash; and which tokens were used and not yet written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TokenCache {
     memory: Mutex<Memory>,
+    /// The memory's age, for those who wait for the next.
+    changes: watch::Sender<u64>,
+    rechecks: Semaphore,
     /// What is being asked, by hash and age; an entry for each token that a request under way waits for.
     asked: Mutex<HashMap<(Key, u64), Answer>>,
     uses: Mutex<Uses>,
@@ -121,15 +125,41 @@ struct Uses {
     written: HashMap<Uuid, Time>,
 }
 
-impl TokenCache {
-    /// Asks the table again for each.
-    pub(crate) fn clear(&self) {
-        let mut memory = self.memory.lock();
-        memory.age += 1;
-        memory.bad.clear();
-        for known in memory.good.values_mut() {
-            known.until = Time::MIN_UTC;
+impl Default for TokenCache {
+    fn default() -> Self {
+        Self {
+            memory: Mutex::default(),
+            changes: watch::Sender::default(),
+            rechecks: Semaphore::new(RECHECKS_MAX),
+            asked: Mutex::default(),
+            uses: Mutex::default(),
         }
+    }
+}
+
+impl TokenCache {
+    /// Asks the table again for each, also for those that requests under way have shown.
+    pub(crate) fn clear(&self) {
+        let age = {
+            let mut memory = self.memory.lock();
+            memory.age += 1;
+            memory.bad.clear();
+            for known in memory.good.values_mut() {
+                known.until = Time::MIN_UTC;
+            }
+            memory.age
+        };
+        self.changes.send_modify(|newest| *newest = age.max(*newest));
+    }
+
+    /// How often that was done.
+    pub(crate) fn age(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
+    /// Tells when it is done again.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// Notes that a token was used; it is written later, with others.
@@ -217,6 +247,12 @@ pub(crate) async fn look_up(
         .get_or_init(|| ask(app, peer, key, asked, now))
         .await
         .clone()
+}
+
+/// Whether what was in force when a request began is so still; a few of these at once, however many requests there are.
+pub(super) async fn recheck(app: &App, peer: Peer, key: Key, now: Time) -> Result<(), Problem> {
+    let _turn = app.tokens.rechecks.acquire().await;
+    look_up(app, peer, key.0, key.1, now).await.map(drop)
 }
 
 /// The table's answer.

@@ -84,6 +84,7 @@ fn refusal(refused: ClaimRefused) -> Refusal {
             what: "output",
             bytes_max,
         },
+        ClaimRefused::Invalid(faults) => Refusal::Invalid(faults),
         ClaimRefused::Engine(error) => error.into(),
     }
 }

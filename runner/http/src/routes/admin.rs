@@ -66,7 +66,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail("What is left out takes its default. With `dry_run` nothing changes, and the answer says what would be removed now.")
         .query("dry_run", "`true`: say what would be removed (`Pruned`).")
         .takes_spec("Retention")
-        .answers(200, "Retention"),
+        .answers(200, "RetentionOrPruned"),
         Route::new(
             Method::Post,
             "/v1/retention/prune",

@@ -36,7 +36,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers(200, "GroupList"),
         Route::new(Method::Put, "/v1/groups/{name}", Access::Operate, "Create or change a group", save)
             .detail("The whole spec. Every change makes a new revision; the same spec makes none. `If-Match` with the revision guards against changes made meanwhile. What only answers have (revision, times, `next`) is ignored, so that a group that was read can be put again.")
-            .takes_spec("GroupSpec")
+            .takes_spec("GroupPut")
             .answers_put("Group")
             .problem(412, "`If-Match` names another revision")
             .problem(422, "each error with its place"),
@@ -48,7 +48,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .problem(409, "it has upstreams, tasks of other groups start it, or runs are active")
             .problem(412, "`If-Match` names another revision"),
         Route::new(Method::Post, "/v1/groups/{name}/validate", Access::Try, "Check a spec without putting it", validate)
-            .takes_spec("GroupSpec")
+            .takes_spec("GroupPut")
             .answers(200, "Validation")
             .problem(422, "each error with its place, as a PUT would say it"),
         Route::new(Method::Get, "/v1/groups/{name}/revisions", Access::View, "List revisions, newest first", revisions)

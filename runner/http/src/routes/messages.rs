@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::topics::find;
-use crate::access::Access;
+use super::topics::{end_empty, find};
+use crate::access::{Access, refused};
 use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
@@ -62,7 +62,7 @@ pub(crate) fn routes() -> Vec<Route> {
              means committed. A repeat of a `key` within its day counts as accepted, and as `repeated`. At most 1,000 \
              rejected lines are named, `rejected_total` counts all. If a stream breaks off, what was committed stays.",
         )
-        .takes("Message")
+        .takes("Messages")
         .takes_as("application/x-ndjson", "Message")
         .answers(200, "MessagesAccepted")
         .problem(422, "a single object that is rejected"),
@@ -281,7 +281,18 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
     let reading = tokio::spawn(reader.run(body));
     let mut broken = None;
     let written = async {
-        while let Some(piece) = coming.recv().await {
+        let fallen = request.fallen();
+        tokio::pin!(fallen);
+        loop {
+            let piece = tokio::select! {
+                piece = coming.recv() => piece,
+                // Nothing is taken for a token that has been revoked meanwhile.
+                () = &mut fallen => {
+                    broken = Some(refused());
+                    break;
+                }
+            };
+            let Some(piece) = piece else { break };
             match piece {
                 Piece::Lines(first, bytes) => push_lines(&mut ingestion, first, &bytes).await?,
                 Piece::TooLong(line) => {
@@ -290,7 +301,7 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
                     ingestion.report().reject(line, detail);
                 }
                 Piece::Pause => ingestion.flush().await?,
-                Piece::Broken(status, why) => broken = Some((status, why)),
+                Piece::Broken(status, why) => broken = Some(Problem::new(status, why)),
             }
         }
         ingestion.flush().await
@@ -299,15 +310,13 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
     drop(coming);
     reading.abort();
     let report = ingestion.report().clone();
-    match (written, broken) {
-        (Ok(()), None) => ok(&AcceptedView::of(report, false)),
-        (Ok(()), Some((status, why))) => Err(Problem::new(status, format!("{why}; {}", so_far(&report)))),
-        (Err(error), _) => {
-            let mut problem = Problem::from(error);
-            problem.detail = format!("{}; {}", problem.detail, so_far(&report));
-            Err(problem)
-        }
-    }
+    let mut problem = match (written, broken) {
+        (Ok(()), None) => return ok(&AcceptedView::of(report, false)),
+        (Ok(()), Some(problem)) => problem,
+        (Err(error), _) => error.into(),
+    };
+    problem.detail = format!("{}; {}", problem.detail, so_far(&report));
+    Err(problem)
 }
 
 fn so_far(report: &IngestReport) -> String {
@@ -566,10 +575,11 @@ async fn delete(request: Request) -> Outcome {
     let missing = || Problem::not_found("message", request.part("id"));
     let address = address_of(id).ok_or_else(missing)?;
     let store = &request.app.store;
-    match store
+    let (done, emptied) = store
         .cancel_message(request.by(), topic.id, &topic.name, address, id)
-        .await?
-    {
+        .await?;
+    end_empty(&request, emptied).await;
+    match done {
         Cancelled::Done => no_content(),
         Cancelled::Missing => Err(missing()),
         Cancelled::InHand => Err(Problem::conflict(

@@ -136,7 +136,12 @@ fn words() -> Vec<Route> {
             "ClaimOutput",
             Verb::Complete,
         )
-        .problem(413, "The output has more bytes than the task's `max_output`."),
+        .detail(
+            "Of a batch of messages the output may name `{failed: [id]}`; all others were sent. An output that names none \
+             in this way, but could be meant to (an array; a `failed` that is no list of ids of this batch), is refused.",
+        )
+        .problem(413, "The output has more bytes than the task's `max_output`.")
+        .problem(422, "It cannot be read which messages of a batch failed. Nothing has changed."),
         one("/v1/claims/{id}/fail", "Report a failure", "ClaimError", Verb::Fail)
             .detail("`error` is a message or `{message}`. A `fatal` one is never tried again."),
         one(

@@ -12,9 +12,11 @@ use heddle_store::message::{BucketRow, CancelFilter, DayCounts, DayRow};
 use heddle_store::topic::{TopicPut, TopicRow, TopicWrite};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::spec_check::{CONSUMER_WORLD, check_group};
 use crate::access::Access;
+use crate::engine_api::Control;
 use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok, put, typed};
@@ -64,7 +66,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail(
             "All that the filter finds and that is neither sent nor in hand; nothing is sent after the batches in hand. \
-             Answers when that holds.",
+             What waits in a queue, claimed by nobody, is in no hand. Answers when that holds.",
         )
         .takes("MessageFilter")
         .answers(200, "Cancelled")
@@ -307,12 +309,24 @@ async fn cancel(mut request: Request) -> Outcome {
         faults.add("", "name at least one of `day`, `bucket`, `sender`, `receiver`");
     }
     faults.or(()).map_err(Problem::invalid)?;
-    let cancelled = request
+    let report = request
         .app
         .store
         .cancel_messages(request.by(), row.id, &row.name, filter)
         .await?;
-    ok(&json!({ "cancelled": cancelled }))
+    end_empty(&request, report.emptied).await;
+    ok(&json!({ "cancelled": report.cancelled }))
+}
+
+/// Ends the runs of batches of which a cancel has left nothing, so that their day does not wait for a worker to come. What
+/// fails here ends when one does: nothing is handed out of them.
+pub(super) async fn end_empty(request: &Request, runs: impl IntoIterator<Item = Uuid>) {
+    for run in runs {
+        let actor = request.caller.actor.clone();
+        if let Err(refusal) = request.app.engine.control(run, Control::Cancel, actor).await {
+            tracing::debug!(%run, ?refusal, "the run of a batch of which nothing is left goes on");
+        }
+    }
 }
 
 #[derive(Serialize)]

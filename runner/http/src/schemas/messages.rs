@@ -63,6 +63,7 @@ pub(super) fn messages(all: &mut Schemas) {
         ),
     ];
     all.insert("Message", object(&message));
+    all.insert("Messages", json!({"anyOf": [to("Message"), array(to("Message"))]}));
     all.insert(
         "MessagesAccepted",
         object(&[

@@ -281,3 +281,32 @@ async fn names_are_checked_as_they_are_resolved() {
     let error = client.get("http://localhost:1/").send().await.unwrap_err();
     assert!(matches!(refusal(&error), Some(Refused::Private { .. })), "{error:?}");
 }
+
+/// A host that is listed with a port is reached at that port, by its address and by its name.
+#[tokio::test]
+async fn listed_ports_count() {
+    let listed = ["127.0.0.1:9151", "localhost:9151", "*.internal:443", "[::1]:80"].map(str::to_owned);
+    let policy = OutboundPolicy::new(&listed).unwrap();
+    let check = |policy: &OutboundPolicy, text: &str| policy.check_url(&Url::parse(text).unwrap()).is_ok();
+    for (text, reached) in [
+        ("http://127.0.0.1:9151/", true),
+        ("http://127.0.0.1:9152/", false),
+        ("http://127.0.0.1/", false),
+        ("http://[::1]/", true),
+        ("https://[::1]/", false),
+        ("http://localhost:9151/", true),
+        ("http://LOCALHOST.:9152/", false),
+        ("https://db.internal/", true),
+        ("http://db.internal/", false),
+        // Nothing is said of these: public addresses are reached at any port.
+        ("http://1.1.1.1:9152/", true),
+        ("http://example.com:9152/", true),
+    ] {
+        assert_eq!(check(&policy, text), reached, "{text}");
+    }
+    assert!(policy.resolve("localhost", 9151).await.is_ok());
+    // What is listed as a whole, too, is not narrowed; nor is what a channel's administrator wrote down.
+    let both = ["localhost:9151", "localhost"].map(str::to_owned);
+    assert!(check(&OutboundPolicy::new(&both).unwrap(), "http://localhost:9152/"));
+    assert!(check(&policy.allowing_private(), "http://localhost:9152/"));
+}

@@ -7,6 +7,7 @@
 //! statement. If the attempt ends in the middle of a statement, the server is told to cancel it and the connection is
 //! thrown away. What goes wrong is told with its SQLSTATE, never with the address of the connection.
 
+mod address;
 mod encode;
 mod json;
 mod tls;
@@ -125,7 +126,8 @@ impl Databases {
             return Ok(database.clone());
         }
         let wrong = || format!("connection `{name}`: its address is not a postgres:// address");
-        let mut config: tokio_postgres::Config = target.url.parse().map_err(|_| wrong())?;
+        let url = address::as_libpq_reads(&target.url);
+        let mut config: tokio_postgres::Config = url.parse().map_err(|_| wrong())?;
         // As an option of the start-up it is what RESET ALL goes back to.
         let timeout = format!("-c statement_timeout={}", target.statement_timeout.as_millis().max(1));
         let options = config

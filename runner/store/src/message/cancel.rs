@@ -1,10 +1,13 @@
 //! Cancels: nothing is sent after the batches in hand, and the counts stay true.
 
+use std::collections::HashSet;
+
 use chrono::NaiveDate;
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::queued::waiting_in;
 use super::{Plans, by_reading, day_number, lock_topic};
 use crate::change::{By, Noun};
 use crate::{Store, StoreError, audit};
@@ -37,6 +40,15 @@ pub enum Cancelled {
     Ended,
 }
 
+/// What a cancel has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CancelReport {
+    /// How many messages are not sent because of it.
+    pub cancelled: u64,
+    /// Runs that carry batches of which nothing is left.
+    pub emptied: Vec<Uuid>,
+}
+
 /// Marks messages as cancelled and counts them. The topic's lock is held; none of them is counted yet.
 pub(super) async fn record_in(
     connection: &mut PgConnection,
@@ -67,15 +79,15 @@ async fn count_in(connection: &mut PgConnection, topic: i32, day: NaiveDate, ids
 }
 
 impl Store {
-    /// Cancels what a filter finds and is neither sent nor in hand; answers how many there were. What is in hand is not
-    /// tried again. Each day is a transaction of its own, so that a drain goes on between them.
+    /// Cancels what a filter finds and is neither sent nor in hand: what waits in a queue is in no hand. What is in hand is
+    /// not tried again. Each day is a transaction of its own, so that a drain goes on between them.
     pub async fn cancel_messages(
         &self,
         by: By<'_>,
         topic: i32,
         name: &str,
         filter: CancelFilter,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<CancelReport, StoreError> {
         let days = sqlx::query_scalar!(
             "SELECT day FROM heddle.message_days
               WHERE topic = $1 AND dropped_at IS NULL AND drained_at IS NULL AND ($2::date IS NULL OR day = $2) ORDER BY day",
@@ -84,29 +96,31 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let mut cancelled = 0;
+        let mut report = CancelReport::default();
         for day in days {
             let mut tx = self.pool.begin().await?;
             if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
                 break;
             }
-            cancelled += match filter.is_whole_day() {
+            let of_day = match filter.is_whole_day() {
                 true => cancel_day(&mut tx, topic, day).await?,
                 false => cancel_some(&mut tx, topic, day, filter).await?,
             };
             tx.commit().await?;
+            report.cancelled += of_day.cancelled;
+            report.emptied.extend(of_day.emptied);
         }
         let mut tx = self.pool.begin().await?;
         let said = json!({
-            "cancelled": cancelled, "day": filter.day, "bucket": filter.bucket, "sender": filter.sender,
+            "cancelled": report.cancelled, "day": filter.day, "bucket": filter.bucket, "sender": filter.sender,
             "receiver": filter.receiver,
         });
         audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
         tx.commit().await?;
-        Ok(cancelled)
+        Ok(report)
     }
 
-    /// Cancels one message.
+    /// Cancels one message; answers too which run carries a batch of which nothing is left.
     pub async fn cancel_message(
         &self,
         by: By<'_>,
@@ -114,10 +128,10 @@ impl Store {
         name: &str,
         (day, bucket): (NaiveDate, i16),
         id: Uuid,
-    ) -> Result<Cancelled, StoreError> {
+    ) -> Result<(Cancelled, Option<Uuid>), StoreError> {
         let mut tx = self.pool.begin().await?;
         if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
-            return Ok(Cancelled::Missing);
+            return Ok((Cancelled::Missing, None));
         }
         let row = sqlx::query!(
             r#"SELECT m.state, s.state = 2 AS "stopped!", (m.bucket, m.id) > (s.bucket, s.id) AS "waits!",
@@ -136,8 +150,20 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(row) = row else { return Ok(Cancelled::Missing) };
-        let answer = if row.held {
+        let Some(row) = row else {
+            return Ok((Cancelled::Missing, None));
+        };
+        let mut emptied = None;
+        let waiting = match row.held {
+            true => waiting_in(&mut tx, topic, day).await?,
+            false => Vec::new(),
+        };
+        let answer = if let Some(mut batch) = waiting.into_iter().find(|batch| batch.ids.contains(&id)) {
+            batch.lose(&mut tx, &[id]).await?;
+            record_in(&mut tx, topic, day, &[id]).await?;
+            emptied = batch.ids.is_empty().then_some(batch.run);
+            Cancelled::Done
+        } else if row.held {
             sqlx::query!(
                 "UPDATE heddle.messages SET state = 3 WHERE day = $2 AND topic = $1 AND bucket = $3 AND id = $4",
                 topic,
@@ -168,17 +194,42 @@ impl Store {
             audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
         }
         tx.commit().await?;
-        Ok(answer)
+        Ok((answer, emptied))
     }
 }
 
+/// Cancels those of a day's messages that wait in queues and of which this is true.
+async fn cancel_waiting(
+    connection: &mut PgConnection,
+    topic: i32,
+    day: NaiveDate,
+    chosen: impl Fn(&Uuid) -> bool,
+) -> Result<CancelReport, StoreError> {
+    let mut report = CancelReport::default();
+    for mut batch in waiting_in(connection, topic, day).await? {
+        let gone: Vec<Uuid> = batch.ids.iter().copied().filter(&chosen).collect();
+        if gone.is_empty() {
+            continue;
+        }
+        batch.lose(connection, &gone).await?;
+        record_in(connection, topic, day, &gone).await?;
+        report.cancelled += gone.len() as u64;
+        if batch.ids.is_empty() {
+            report.emptied.push(batch.run);
+        }
+    }
+    Ok(report)
+}
+
 /// All of a day: its slices are marked, its messages are not touched.
-async fn cancel_day(connection: &mut PgConnection, topic: i32, day: NaiveDate) -> Result<u64, StoreError> {
+async fn cancel_day(connection: &mut PgConnection, topic: i32, day: NaiveDate) -> Result<CancelReport, StoreError> {
     // Waits for ingest that is under way on a topic of days: a transaction of it comes before this, or goes to the next
     // slice. (Nobody takes it on a topic of instants, whose slices and counts are seen together.)
     sqlx::query!("SELECT pg_advisory_xact_lock($1, $2)", topic, day_number(day))
         .execute(&mut *connection)
         .await?;
+    // Before the rest is counted: what has been taken out of its batch is in no hand, and has ended.
+    let mut report = cancel_waiting(connection, topic, day, |_| true).await?;
     let cancelled = sqlx::query_file_scalar!("src/sql/message_cancel_day.sql", topic, day)
         .fetch_one(&mut *connection)
         .await?;
@@ -189,7 +240,8 @@ async fn cancel_day(connection: &mut PgConnection, topic: i32, day: NaiveDate) -
     )
     .execute(connection)
     .await?;
-    Ok(cancelled.unsigned_abs())
+    report.cancelled += cancelled.unsigned_abs();
+    Ok(report)
 }
 
 async fn cancel_some(
@@ -197,9 +249,11 @@ async fn cancel_some(
     topic: i32,
     day: NaiveDate,
     filter: CancelFilter,
-) -> Result<u64, StoreError> {
+) -> Result<CancelReport, StoreError> {
     let bucket = match (filter.bucket, filter.sender) {
-        (Some(bucket), Some(sender)) if heddle_domain::message::bucket_of(sender) != bucket => return Ok(0),
+        (Some(bucket), Some(sender)) if heddle_domain::message::bucket_of(sender) != bucket => {
+            return Ok(CancelReport::default());
+        }
         (bucket, sender) => bucket.or(sender.map(heddle_domain::message::bucket_of)),
     };
     let mut cancelled = match bucket {
@@ -236,10 +290,10 @@ async fn cancel_some(
     )
     .fetch_one(&mut *connection)
     .await?;
-    let held = sqlx::query_scalar!(
+    let held: HashSet<Uuid> = sqlx::query_scalar!(
         r#"SELECT h.id AS "id!"
              FROM (SELECT UNNEST(b.ids) AS id FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2) AS h
-            WHERE (SELECT m.state = 0 AND ($3::smallint IS NULL OR m.bucket = $3)
+            WHERE (SELECT m.state IN (0, 3) AND ($3::smallint IS NULL OR m.bucket = $3)
                           AND ($4::bigint IS NULL OR m.sender = $4) AND ($5::bigint IS NULL OR m.receiver = $5)
                      FROM heddle.messages m
                     WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(h.id) AND m.id = h.id
@@ -251,7 +305,18 @@ async fn cancel_some(
         filter.receiver
     )
     .fetch_all(&mut *connection)
-    .await?;
-    super::set_state(connection, topic, day, &held, 3).await?;
-    Ok(cancelled.unsigned_abs())
+    .await?
+    .into_iter()
+    .collect();
+    if held.is_empty() {
+        return Ok(CancelReport {
+            cancelled: cancelled.unsigned_abs(),
+            emptied: Vec::new(),
+        });
+    }
+    // All of them are stopped, as what is in hand is; and those that nobody has are cancelled.
+    super::set_state(connection, topic, day, &held.iter().copied().collect::<Vec<_>>(), 3).await?;
+    let mut report = cancel_waiting(connection, topic, day, |id| held.contains(id)).await?;
+    report.cancelled += cancelled.unsigned_abs();
+    Ok(report)
 }

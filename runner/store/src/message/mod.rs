@@ -17,7 +17,8 @@
 //! claimed like slices, into batches of their own.
 //!
 //! A cancel of a day marks its slices; later messages for that day begin another slice. Any other cancel marks rows
-//! that no frontier has passed. What is in hand is sent, but not tried again. Counts are kept by bucket: *how many*
+//! that no frontier has passed. What waits in a queue is taken out of its batch (`queued`). What is in hand is sent, but not
+//! tried again. Counts are kept by bucket: *how many*
 //! (`message_buckets`) by ingest, *what became of them* (`message_outcomes`) under the
 //! topic's lock, or a share of it.
 //!
@@ -26,7 +27,9 @@
 //! 1. the row of *topic_drains*: claims, checkpoints and cancels of one topic take turns; a batch whose messages were all
 //!    sent is recorded beside a claim (a share of the row), but not beside a cancel;
 //! 2. the advisory lock (topic, day): shared by ingest, alone by the seal (which does not wait) and a day's cancel;
-//! 3. rows of *message_keys*, in their order; rows of *message_buckets*, in their order, right before ingest's commit.
+//! 3. rows of *message_keys*, in their order; rows of *message_buckets*, in their order, right before ingest's commit;
+//! 4. rows of *message_batches* that runs carry, in their order, by a cancel; then a share of these runs' rows, passing over
+//!    those that somebody has: whoever has a run may be about to end the batch.
 //!
 //! Ingest never takes 1, and those who hold 1 never touch 3.
 //!
@@ -46,7 +49,7 @@ mod look;
 mod queued;
 mod retry;
 
-pub use cancel::{CancelFilter, Cancelled};
+pub use cancel::{CancelFilter, CancelReport, Cancelled};
 pub use claim::{AHEAD_MAX, BatchWish, Claimed, HeldMessage, MessageBatch, Tried};
 pub use day::{BucketRow, DayCounts, DayRow};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};

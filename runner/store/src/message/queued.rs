@@ -1,4 +1,14 @@
 //! Batches that wait in queues, and are with their workers: each is carried by a run.
+//!
+//! # What is cancelled while it waits
+//!
+//! A batch that no worker holds is in nobody's hand: a cancel takes messages out of it at once ([`waiting_in`]), under a
+//! lock of the batch's row. A worker who claims it meanwhile reads that row before it is told of anything
+//! ([`Store::cut_queue_batch`]), with a share of the same lock. So whichever comes first, the other sees it: the cancel sees
+//! the claim, which has been committed by then, and leaves the batch to the worker; or the worker is given what is left.
+//! A run that ends meanwhile is waited for by nobody: the cancel passes over it, and holds up its end by a share of its row.
+
+use std::collections::HashSet;
 
 use chrono::NaiveDate;
 use heddle_domain::state::ErrorKind;
@@ -52,10 +62,12 @@ impl Store {
             None => return Ok(None),
         };
         plan_for_its_day(&mut tx).await?;
-        if !by_ids(&mut tx, topic, day, &ids).await?.iter().any(|entry| entry.1) {
+        let untouched = !by_ids(&mut tx, topic, day, &ids).await?.iter().any(|entry| entry.1);
+        // Its share of the batch's row goes with it.
+        tx.rollback().await?;
+        if untouched {
             return Ok(Some(ids));
         }
-        tx.rollback().await?;
         let mut tx = self.pool.begin().await?;
         if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
             return Ok(None);
@@ -68,28 +80,18 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let tried = read_tried(row.retries)?;
         let found = by_ids(&mut tx, topic, day, &row.ids).await?;
         let stopped: Vec<Uuid> = found.iter().filter(|entry| entry.1).map(|entry| entry.0.id).collect();
-        let kept: Vec<Uuid> = found.iter().filter(|entry| !entry.1).map(|entry| entry.0.id).collect();
-        let tried: Vec<&Tried> = row
-            .ids
-            .iter()
-            .zip(&tried)
-            .filter(|(id, _)| kept.contains(id))
-            .map(|(_, tried)| tried)
-            .collect();
         super::cancel::record_in(&mut tx, topic, day, &stopped).await?;
-        sqlx::query!(
-            "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
-            batch,
-            &kept,
-            (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default())
-        )
-        .execute(&mut *tx)
-        .await?;
+        let mut held = HeldBatch {
+            id: batch,
+            run: Uuid::nil(),
+            ids: row.ids,
+            tried: read_tried(row.retries)?,
+        };
+        held.lose(&mut tx, &stopped).await?;
         tx.commit().await?;
-        Ok(Some(kept))
+        Ok(Some(held.ids))
     }
 
     /// Batches of a topic whose runs have ended, or were deleted.
@@ -136,13 +138,90 @@ async fn held_ids(
     batch: Uuid,
 ) -> Result<Option<(NaiveDate, Vec<Uuid>)>, StoreError> {
     let row = sqlx::query!(
-        "SELECT day, ids FROM heddle.message_batches WHERE id = $1 AND topic = $2",
+        "SELECT day, ids FROM heddle.message_batches WHERE id = $1 AND topic = $2 FOR SHARE",
         batch,
         topic
     )
     .fetch_optional(connection)
     .await?;
     Ok(row.map(|row| (row.day, row.ids)))
+}
+
+/// A batch that a run carries.
+pub(super) struct HeldBatch {
+    id: Uuid,
+    pub(super) run: Uuid,
+    pub(super) ids: Vec<Uuid>,
+    /// Beside `ids`; empty if none of them has been tried before.
+    tried: Vec<Tried>,
+}
+
+impl HeldBatch {
+    /// Takes messages out of it. The topic's lock is held.
+    pub(super) async fn lose(&mut self, connection: &mut PgConnection, gone: &[Uuid]) -> Result<(), StoreError> {
+        let gone: HashSet<&Uuid> = gone.iter().collect();
+        let mut ids = self.ids.iter();
+        self.tried.retain(|_| ids.next().is_some_and(|id| !gone.contains(id)));
+        self.ids.retain(|id| !gone.contains(id));
+        sqlx::query!(
+            "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
+            self.id,
+            &self.ids,
+            (!self.tried.is_empty()).then(|| serde_json::to_value(&self.tried).unwrap_or_default())
+        )
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+}
+
+/// The batches of a day that wait in a queue, locked: their runs go on, and no worker holds them. The topic's lock is
+/// held.
+pub(super) async fn waiting_in(
+    connection: &mut PgConnection,
+    topic: i32,
+    day: NaiveDate,
+) -> Result<Vec<HeldBatch>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT id, run AS "run!", ids, retries FROM heddle.message_batches
+            WHERE topic = $1 AND day = $2 AND run IS NOT NULL ORDER BY id FOR UPDATE"#,
+        topic,
+        day
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let runs: Vec<Uuid> = rows.iter().map(|row| row.run).collect();
+    // Nobody waits for a run here: who has its row may be waiting for the topic.
+    let live = sqlx::query_scalar!(
+        "SELECT id FROM heddle.runs_live WHERE id = ANY ($1) FOR SHARE SKIP LOCKED",
+        &runs
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    // A statement of its own, after both locks: what was claimed before them is seen.
+    let waiting: HashSet<Uuid> = sqlx::query_scalar!(
+        r#"SELECT r.id AS "id!" FROM UNNEST($1::uuid[]) AS r (id)
+            WHERE NOT EXISTS (SELECT FROM heddle.queue_claims c WHERE c.run = r.id)"#,
+        &live
+    )
+    .fetch_all(connection)
+    .await?
+    .into_iter()
+    .collect();
+    rows.into_iter()
+        .filter(|row| waiting.contains(&row.run))
+        .map(|row| {
+            Ok(HeldBatch {
+                id: row.id,
+                run: row.run,
+                ids: row.ids,
+                tried: read_tried(row.retries)?,
+            })
+        })
+        .collect()
 }
 
 /// What follows in the transaction names a day of messages, and is planned for that day; as `message_lock` does.
