@@ -684,3 +684,41 @@ async fn delete() {
     })
     .await;
 }
+
+/// A node that has worked on a run before takes the scripts that a restart elsewhere has given it.
+#[tokio::test]
+async fn restarts_reach_those_who_worked_on_the_run_before() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let traps = "(module (memory (export \"memory\") 1) (func (export \"_start\") unreachable))";
+    nodes[0]
+        .put_bytes("/v1/scripts/s", "text/plain", traps)
+        .await
+        .expect_status(201);
+    let task = json!({"script": "s", "shards": 60, "params": {"seconds": 0.3}});
+    nodes[0].put_group("g", one(task)).await;
+    let failed = nodes[0].run("g", json!({})).await;
+    assert_eq!(failed["state"], "failed", "{failed:#}");
+    nodes[0]
+        .put_bytes(
+            "/v1/scripts/s",
+            "application/wasm",
+            heddle_scripts::get("sleep").expect("sleep").to_vec(),
+        )
+        .await
+        .expect_status(201);
+    let run = id(&failed);
+    nodes[0]
+        .post(&format!("/v1/runs/{run}/restart"), json!({"scripts": "active"}))
+        .await
+        .expect_status(200);
+    let ended = nodes[0].ended(&run).await;
+    assert_eq!(ended["scripts"]["t"], "s@2");
+    let wrong: Vec<&Value> = ended["tasks"]
+        .as_array()
+        .expect("tasks")
+        .iter()
+        .filter(|task| task["state"] != "succeeded")
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -345,8 +345,13 @@ impl Inner {
                 .await?;
             after.inbox = true;
         }
+        if live.state.is_final() {
+            completion
+                .notify(crate::wake::CHANNEL, &crate::wake::reopened(run))
+                .await?;
+        }
         completion.commit().await?;
-        // What restarts may take other scripts: the facts are read anew.
+        // What restarts may take other scripts: the facts are read anew, here and by whoever worked on it before.
         self.contexts.remove(&run);
         self.acted(after);
         Ok(())

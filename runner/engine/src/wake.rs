@@ -16,7 +16,16 @@ use tokio::sync::{Notify, mpsc};
 use crate::{Engine, EngineError, Inner};
 
 /// The channel on which nodes wake each other.
-const CHANNEL: &str = "heddle_wake";
+pub(crate) const CHANNEL: &str = "heddle_wake";
+
+/// What stands before a run that came back to life: who has worked on it before has to read anew what is known of it.
+/// (In the transaction that brings it back, so that it is heard before a wake-up for its work.)
+const REOPENED: char = '!';
+
+/// What nodes are told of a run that is brought back.
+pub(crate) fn reopened(run: RunId) -> String {
+    format!(" {REOPENED}{run}")
+}
 
 /// How long wake-ups gather before they are sent.
 const GATHER: Duration = Duration::from_millis(5);
@@ -268,6 +277,11 @@ impl Inner {
         let payload = parts.next().unwrap_or_default();
         parts.for_each(|queue| self.heard_of_queue(queue));
         let (flags, runs) = payload.split_once(' ').unwrap_or((payload, ""));
+        for run in runs.split_ascii_whitespace() {
+            if let Some(Ok(id)) = run.strip_prefix(REOPENED).map(str::parse) {
+                self.contexts.remove(&RunId(id));
+            }
+        }
         if flags.contains('w') {
             self.work.notify_one();
         }

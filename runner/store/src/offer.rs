@@ -648,7 +648,7 @@ impl Store {
     pub async fn held_without_attempt(&self) -> Result<Vec<HeldOffer>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT o.id, o.run AS "run!", o.task AS "task!", o.item AS "item!", l.progress
-                 FROM heddle.offers o JOIN heddle.runs_live l ON l.id = o.run
+                 FROM heddle.offers o JOIN heddle.runs_live l ON l.id = ANY (ARRAY[o.run])
                 WHERE o.run IS NOT NULL AND o.deleted_at IS NULL AND NOT o.enabled
                   AND EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
                 LIMIT $1"#,

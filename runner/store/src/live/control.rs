@@ -129,6 +129,14 @@ impl Completion {
         Ok(())
     }
 
+    /// Tells all who listen to a channel, with the commit.
+    pub async fn notify(&mut self, channel: &str, payload: &str) -> Result<(), StoreError> {
+        sqlx::query!("SELECT pg_notify($1, $2)", channel, payload)
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+
     /// Pins a run to other script versions.
     pub async fn set_resolution(&mut self, run: RunId, resolution_id: i64) -> Result<(), StoreError> {
         sqlx::query!(
