@@ -48,6 +48,7 @@ mod senders;
 mod submissions;
 mod traces;
 mod turns;
+mod used_up;
 mod workers;
 
 use serde_json::{Value, json};
