@@ -51,6 +51,7 @@ mod senders;
 mod submissions;
 mod traces;
 mod turns;
+mod used_up;
 mod uses;
 mod workers;
 

@@ -3,6 +3,7 @@
 use heddle_tests::{Answer, Node, Receiver, World, eventually, task};
 use serde_json::{Value, json};
 
+use crate::dispatch::{complete, finish, given, members, offer, users};
 use crate::notifications::{becomes, webhook};
 use crate::{fails, one, with};
 
@@ -506,6 +507,99 @@ async fn what_is_spent() {
     let left = node.all("/v1/notifications").await;
     assert_eq!(left.len(), 1, "{left:#?}");
     assert_eq!(left[0]["id"], pending["id"]);
+}
+
+/// However short assignments are to be kept: nobody is given again what the horizon still reaches, and a task that is
+/// open keeps the results that it has.
+#[tokio::test]
+async fn what_polls_and_tasks_look_back_at() {
+    let world = World::new().await;
+    let sql = hold_still(&world).await;
+    let node = world.node().await;
+    let kept = node.put("/v1/retention", json!({"assignments": "1h"})).await;
+    kept.expect_status(200);
+    members(&node, "gid_g", &users(2)).await;
+    let due = crate::dispatch::wall_clock() - chrono::TimeDelta::hours(3);
+    offer(
+        &node,
+        "o",
+        json!({"audience": "gid_g", "starts_at": due, "dispatch_times": 5}),
+    )
+    .await;
+    let first = given(&node, "u0").await.expect("the offer");
+    complete(&node, &first).await;
+    // As if it had been given long before it is to be kept, and soon after it was due.
+    let back = async |offer: &str, ago: &str| {
+        sql.batch_execute(&format!(
+            "UPDATE heddle.assignments a SET id = heddle.uuid_floor(now() - interval '{ago}'),
+                    assigned_at = now() - interval '{ago}', finished_at = now() - interval '{ago}'
+               FROM heddle.offers o WHERE o.id = a.offer_id AND o.name LIKE '{offer}'"
+        ))
+        .await
+        .expect("an assignment of the past");
+    };
+    back("o", "70 minutes").await;
+    assert_eq!(prune(&node, true).await["assignments"], 0);
+    assert_eq!(prune(&node, false).await["assignments"], 0);
+    members(&node, "gid_g", &users(3)).await;
+    assert_eq!(given(&node, "u0").await, None, "what u0 has finished");
+
+    // A task of which one of two has been completed forty days ago.
+    let asks = json!({"audience": {"audience": "gid_g", "dispatch_times": 2}});
+    node.put_group("asks", one(asks)).await;
+    let run = node.start("asks", json!({})).await;
+    let result = async |user: &str, result: &str| {
+        let asked = eventually("the task's offer", async || {
+            given(&node, user).await.filter(|asked| asked["offer"] != "o")
+        })
+        .await;
+        finish(&node, &asked, "completed", json!(result))
+            .await
+            .expect_status(200);
+    };
+    // Both have had the other offer: what is left is the task's.
+    let other = given(&node, "u1").await.expect("an offer");
+    if other["offer"] == "o" {
+        complete(&node, &other).await;
+    }
+    result("u0", "a").await;
+    let old = day(&sql, 40).await;
+    sql.batch_execute(&format!("SELECT heddle.make_dispatch_partitions('{old}', 1)"))
+        .await
+        .expect("a day's partition");
+    back("run-%", "40 days").await;
+    sql.batch_execute(
+        "INSERT INTO heddle.assignments (id, offer_id, version, uid, audience, occurrence, state, assigned_at, finished_at)
+         SELECT gen.id, o.id, 1, 'x', o.audience, o.starts_at, 1, now(), now()
+           FROM heddle.offers o, (SELECT (left(heddle.uuid_floor(now() - interval '40 days')::text, 35) || '1')::uuid AS id) AS gen
+          WHERE o.name = 'o'",
+    )
+    .await
+    .expect("another's");
+    assert_eq!(prune(&node, true).await["assignments"], 1);
+    assert_eq!(
+        prune(&node, false).await["assignments"],
+        1,
+        "of that day the other's goes alone"
+    );
+    result("u1", "b").await;
+    let ended = node.ended(&run).await;
+    assert_eq!(ended["state"], "succeeded", "{ended:#}");
+    assert_eq!(task(&ended, "t")["output"], json!(["a", "b"]));
+    // Nothing of an open task is left in that day: it goes as a whole.
+    eventually("the end of the task's offer", async || {
+        (count(&sql, "offers WHERE run IS NOT NULL AND deleted_at IS NULL").await == 0).then_some(())
+    })
+    .await;
+    prune(&node, false).await;
+    assert_eq!(
+        count(
+            &sql,
+            &format!("partition_days('assignments') AS day WHERE day = '{old}'")
+        )
+        .await,
+        0
+    );
 }
 
 /// What cannot be meant is refused; a dry run changes nothing.

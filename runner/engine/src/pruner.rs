@@ -325,11 +325,18 @@ impl Inner {
     ) -> Result<(), EngineError> {
         let store = &self.store;
         let events = now - retention.events.chrono();
-        let assignments = now - retention.assignments.chrono();
-        for (table, before) in [(Partitioned::Events, events), (Partitioned::Assignments, assignments)] {
+        let spent = SpentBefore::of(retention, now);
+        for (table, before) in [
+            (Partitioned::Events, events),
+            (Partitioned::Assignments, spent.assignments),
+        ] {
             for day in store.partition_days(table).await? {
                 if day.end() > before || !day.is_over(now) {
                     break;
+                }
+                if table == Partitioned::Assignments && store.have_tasks_assignments(day).await? {
+                    // The others of that day go one by one.
+                    continue;
                 }
                 if store.drop_day(table, day).await? == Dropped::Busy {
                     pruned.more = true;
@@ -352,12 +359,11 @@ impl Inner {
         }
         let mut unnamed = 0;
         prune!(store.prune_events(events, ROWS_MAX), pruned.events);
-        prune!(store.prune_assignments(assignments, ROWS_MAX), pruned.assignments);
+        prune!(store.prune_assignments(spent.assignments, ROWS_MAX), pruned.assignments);
         prune!(
             store.prune_audit(now - retention.audit.chrono(), ROWS_MAX),
             pruned.audit
         );
-        let spent = SpentBefore::of(retention, now);
         prune!(
             store.prune_notifications(spent.notifications, ROWS_MAX),
             pruned.notifications

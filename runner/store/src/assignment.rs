@@ -459,19 +459,6 @@ impl Store {
         rows.dedup_by_key(|row| row.id);
         Ok(Page::of(rows, limit, |row| row.id.to_string()))
     }
-
-    /// Drops at most `limit` ended assignments older than `before`.
-    pub async fn prune_assignments(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
-        Ok(sqlx::query!(
-            "DELETE FROM heddle.assignments WHERE id IN (
-                 SELECT id FROM heddle.assignments WHERE id < $1 ORDER BY id LIMIT $2)",
-            uuid_v7_floor(before),
-            limit
-        )
-        .execute(&self.pool)
-        .await?
-        .rows_affected())
-    }
 }
 
 /// Ends holds within a transaction.

@@ -41,6 +41,7 @@ pub mod token;
 pub mod topic;
 pub mod upstream;
 pub mod usage;
+pub mod used_up;
 
 pub use error::StoreError;
 

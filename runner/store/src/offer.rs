@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::assignment::{End, announce_returned, end_in};
 use crate::change::{self, By, Noun, Page, Put};
 use crate::live::{BATCH_MAX, Completion, EndedAttempt};
+use crate::used_up::{TakenEnd, UsedUp};
 use crate::{Store, StoreError, audit};
 
 /// An offer.
@@ -68,8 +69,8 @@ pub enum OfferDelete {
 #[derive(Clone, Debug, Default)]
 pub struct AudienceOffers {
     pub offers: Vec<OfferRow>,
-    /// Occurrences without stock.
-    pub exhausted: Vec<(i64, Time)>,
+    /// What is used up of those that repeat, the newest of each.
+    pub used_up: Vec<UsedUp>,
     /// `once` offers that are due from here on were left out: there are very many.
     pub complete_until: Option<Time>,
 }
@@ -106,9 +107,6 @@ pub struct OfferSettlement {
 
 /// How many `once` offers of an audience a node reads at a time.
 const ONCE_MAX: i64 = 5_000;
-
-/// How many occurrences without stock a node reads; the rest it learns by asking.
-const EXHAUSTED_MAX: i64 = 50_000;
 
 /// How many offers without a run are withdrawn at a time.
 const WITHDRAWN_MAX: i64 = 200;
@@ -408,26 +406,12 @@ impl Store {
         };
         let repeating: Vec<i64> = offers.iter().map(|offer| offer.id).collect();
         offers.extend(once);
-        let exhausted = if repeating.is_empty() {
-            Vec::new()
-        } else {
-            sqlx::query!(
-                "SELECT c.offer_id, c.occurrence FROM heddle.occurrences c JOIN heddle.offers o ON o.id = c.offer_id
-                  WHERE c.offer_id = ANY ($1) AND c.occurrence >= $2 AND c.taken >= o.stock
-                  ORDER BY c.occurrence LIMIT $3",
-                &repeating,
-                reach,
-                EXHAUSTED_MAX
-            )
-            .fetch_all(&self.pool)
-            .await?
-            .into_iter()
-            .map(|row| (row.offer_id, row.occurrence))
-            .collect()
-        };
+        let used_up = self
+            .used_up(&repeating, repeating.len(), reach, TakenEnd::Newest)
+            .await?;
         Ok(AudienceOffers {
             offers,
-            exhausted,
+            used_up,
             complete_until,
         })
     }

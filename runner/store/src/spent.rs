@@ -1,6 +1,8 @@
 //! Removing what people have made, and what is over: notifications aside, nothing here belongs to a run.
 //!
 //! * An *occurrence* older than any poll looks back tells only how often it was taken, and goes with the assignments.
+//! * An *assignment* tells what its user has had, and is one of the results of an `audience` task: it stays for as long as
+//!   a poll looks back, and until the task has ended.
 //! * A deleted *offer* stays for its assignments, and goes when the last one has gone. Offers of `audience` tasks are
 //!   deleted by Heddle when their task has ended, so without this each such task would leave a row for ever.
 //! * A *backfill* stays for as long as one of its runs does.
@@ -10,13 +12,15 @@
 //! one that comes second waits for the row and finds it gone.
 
 use heddle_domain::Time;
+use heddle_domain::id::uuid_v7_floor;
 use heddle_domain::retention::{EndState, Retention};
 
-use crate::retention::COUNT_MAX;
+use crate::retention::{COUNT_MAX, Day};
 use crate::{Store, StoreError};
 
-/// Occurrences are kept for so long at least: a poll looks back less than a day, and clocks differ.
-const OCCURRENCES_KEPT_MIN: chrono::TimeDelta = chrono::TimeDelta::days(2);
+/// Occurrences and ended assignments are kept for so long at least: a poll looks back less than a day, and clocks differ.
+/// Without the one an occurrence would be given more often than it has stock, without the other to the same user again.
+const DISPATCH_KEPT_MIN: chrono::TimeDelta = chrono::TimeDelta::days(2);
 
 /// Up to how many offers, and backfills, a preview counts: each is looked up in every partition of what may hold it.
 pub const SPENT_COUNT_MAX: i64 = 10_000;
@@ -26,6 +30,8 @@ pub const SPENT_COUNT_MAX: i64 = 10_000;
 pub struct SpentBefore {
     /// Notifications, by when they were made.
     pub notifications: Time,
+    /// Ended assignments, by their ids.
+    pub assignments: Time,
     /// Occurrences, by their instant.
     pub occurrences: Time,
     /// Offers, by when they were deleted.
@@ -40,11 +46,13 @@ impl SpentBefore {
     /// By these settings.
     pub fn of(retention: &Retention, now: Time) -> Self {
         let assignments = retention.assignments.chrono();
+        let dispatch = now - assignments.max(DISPATCH_KEPT_MIN);
         // The shortest that any of its runs are kept: as long as one is there the backfill stays anyhow.
         let runs = EndState::ALL.map(|state| retention.kept(None, state).runs.chrono());
         Self {
             notifications: now - retention.notifications.chrono(),
-            occurrences: now - assignments.max(OCCURRENCES_KEPT_MIN),
+            assignments: dispatch,
+            occurrences: dispatch,
             offers: now - assignments,
             backfills: now - runs.into_iter().min().unwrap_or_default(),
             tokens: now - retention.audit.chrono(),
@@ -63,6 +71,41 @@ pub struct SpentRows {
 }
 
 impl Store {
+    /// Removes up to `limit` ended assignments that began before an instant, but for those of open tasks, whose results
+    /// they are.
+    pub async fn prune_assignments(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.assignments WHERE id IN (
+                 SELECT a.id FROM heddle.assignments a
+                  WHERE a.id < $1
+                    AND NOT EXISTS (SELECT FROM heddle.offers o
+                                     WHERE o.id = a.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
+                  ORDER BY a.id LIMIT $2)",
+            uuid_v7_floor(before),
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// Whether open tasks have assignments of a day, ended or held: what is held goes to that day when it ends.
+    pub async fn have_tasks_assignments(&self, day: Day) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (
+                   SELECT FROM heddle.offers o
+                    WHERE o.run IS NOT NULL AND o.deleted_at IS NULL
+                      AND (EXISTS (SELECT FROM heddle.assignments a
+                                    WHERE a.offer_id = o.id AND a.id >= $1 AND a.id < $2 OFFSET 0)
+                           OR EXISTS (SELECT FROM heddle.holds h
+                                       WHERE h.offer_id = o.id AND h.id >= $1 AND h.id < $2 OFFSET 0))) AS "needed!""#,
+            uuid_v7_floor(day.start()),
+            uuid_v7_floor(day.end())
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
     /// Removes up to `limit` occurrences that nobody holds and no open task waits for.
     pub async fn prune_occurrences(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
@@ -187,12 +230,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn occurrences_outlast_what_polls_look_back() {
+    fn what_was_given_outlasts_what_polls_look_back() {
         let now = Time::UNIX_EPOCH + chrono::TimeDelta::days(20_000);
         let retention: Retention =
             serde_json::from_str(r#"{"assignments": "1h", "runs": "90d", "states": {"succeeded": "7d"}}"#).unwrap();
         let before = SpentBefore::of(&retention, now);
         assert_eq!(before.occurrences, now - chrono::TimeDelta::days(2));
+        assert_eq!(before.assignments, now - chrono::TimeDelta::days(2));
         assert_eq!(before.offers, now - chrono::TimeDelta::hours(1));
         assert_eq!(before.backfills, now - chrono::TimeDelta::days(7));
     }

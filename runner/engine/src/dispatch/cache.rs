@@ -1,6 +1,6 @@
 //! What a node remembers: offers by audience, and the users for whom there is nothing.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use heddle_domain::Time;
-use heddle_domain::dispatch::{Offer, OfferSpec};
+use heddle_domain::dispatch::{Offer, OfferKind, OfferSpec};
 use heddle_store::offer::{AudienceOffers, OfferRow};
+use heddle_store::used_up::UsedUp;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -77,12 +78,58 @@ pub(super) struct Candidate {
     pub(super) of_task: bool,
 }
 
+/// How many stretches of used-up occurrences a node remembers of an offer; beyond that it forgets the oldest, and learns
+/// them again if somebody comes by them.
+const STRETCHES_MAX: usize = 20_000;
+
 /// Which occurrences of an offer have no stock left.
-#[derive(Default)]
+///
+/// What follows one another is one stretch, so that who looks for an open occurrence passes a day's worth of used-up ones
+/// at one step: between two stretches lies an occurrence that is open, or was when the database was last asked.
+#[derive(Debug, Default)]
 pub(super) struct Marks {
-    pub(super) exhausted: BTreeSet<Time>,
-    /// All before this one are.
-    pub(super) open_from: Time,
+    /// By their first occurrences: their last ones.
+    stretches: BTreeMap<Time, Time>,
+}
+
+impl Marks {
+    /// An occurrence of the offer is used up.
+    fn add(&mut self, offer: &Offer, occurrence: Time) {
+        if self.last_of(occurrence).is_some() {
+            return;
+        }
+        let mut first = occurrence;
+        let mut last = occurrence;
+        if let Some((&start, &end)) = self.stretches.range(..occurrence).next_back()
+            && offer.next_after(end) == Some(occurrence)
+        {
+            first = start;
+        }
+        if let Some(following) = offer.next_after(occurrence)
+            && let Some(end) = self.stretches.remove(&following)
+        {
+            last = end;
+        }
+        self.stretches.insert(first, last);
+        if self.stretches.len() > STRETCHES_MAX {
+            self.stretches.pop_first();
+        }
+    }
+
+    /// The last occurrence of the stretch in which this one is, if it is used up.
+    fn last_of(&self, occurrence: Time) -> Option<Time> {
+        let (_, end) = self.stretches.range(..=occurrence).next_back()?;
+        (*end >= occurrence).then_some(*end)
+    }
+
+    /// The first occurrence at or after an instant that is not known to be used up.
+    pub(super) fn open_from(&self, offer: &Offer, from: Time) -> Option<Time> {
+        let mut at = offer.first_from(from)?;
+        while let Some(end) = self.last_of(at) {
+            at = offer.next_after(end)?;
+        }
+        Some(at)
+    }
 }
 
 /// An audience's offers, as of one version.
@@ -92,58 +139,76 @@ pub(super) struct Offers {
     pub(super) candidates: Vec<Candidate>,
     pub(super) marks: Mutex<HashMap<i64, Marks>>,
     pub(super) complete_until: Option<Time>,
+    /// From here on is known what was used up when this was read.
+    pub(super) known_from: Time,
+    /// Held by who looks at what is used up: others wait for it instead of looking as well.
+    pub(super) looking: tokio::sync::Mutex<()>,
+    looks: AtomicU64,
     read_at: Time,
-    reach: Time,
 }
 
 impl Offers {
     pub(super) fn new(audience: &str, version: u64, read: Cached, reach: Time, now: Time) -> Self {
         let candidates: Vec<Candidate> = read.offers.into_iter().filter_map(candidate).collect();
+        let known_from = read.used_up.iter().filter_map(|used| used.cut_at).max();
         let offers = Self {
             audience: audience.to_owned(),
             version,
             candidates,
             marks: Mutex::default(),
             complete_until: read.complete_until,
+            known_from: known_from.unwrap_or(reach),
+            looking: tokio::sync::Mutex::new(()),
+            looks: AtomicU64::new(0),
             read_at: now,
-            reach,
         };
-        let mut exhausted: HashMap<i64, BTreeSet<Time>> = HashMap::new();
-        for (offer, occurrence) in read.exhausted {
-            exhausted.entry(offer).or_default().insert(occurrence);
-        }
-        for candidate in &offers.candidates {
-            if let Some(exhausted) = exhausted.remove(&candidate.id) {
-                let mut marks = Marks {
-                    exhausted,
-                    open_from: reach,
-                };
-                marks.advance(candidate);
-                offers.marks.lock().insert(candidate.id, marks);
-            }
-        }
+        offers.learn(read.used_up);
         offers
     }
 
     /// An occurrence has no stock left.
     pub(super) fn mark(&self, candidate: &Candidate, occurrence: Time) {
         let mut marks = self.marks.lock();
-        let marks = marks.entry(candidate.id).or_insert_with(|| Marks {
-            exhausted: BTreeSet::new(),
-            open_from: self.reach,
-        });
-        marks.exhausted.insert(occurrence);
-        marks.advance(candidate);
+        marks.entry(candidate.id).or_default().add(&candidate.offer, occurrence);
     }
-}
 
-impl Marks {
-    fn advance(&mut self, candidate: &Candidate) {
-        while let Some(first) = candidate.offer.first_from(self.open_from)
-            && self.exhausted.remove(&first)
-        {
-            self.open_from = first + chrono::TimeDelta::microseconds(1);
+    /// What the database has told of occurrences without stock.
+    pub(super) fn learn(&self, used_up: Vec<UsedUp>) {
+        let mut used_up: HashMap<i64, Vec<Time>> = used_up
+            .into_iter()
+            .map(|used| (used.offer_id, used.occurrences))
+            .collect();
+        for candidate in &self.candidates {
+            let Some(mut occurrences) = used_up.remove(&candidate.id) else {
+                continue;
+            };
+            occurrences.sort_unstable();
+            // The lock is taken for each offer: others choose meanwhile.
+            let mut all = self.marks.lock();
+            let marks = all.entry(candidate.id).or_default();
+            for occurrence in occurrences {
+                // What was taken before the offer was changed may be none of its occurrences now.
+                if candidate.offer.first_from(occurrence) == Some(occurrence) {
+                    marks.add(&candidate.offer, occurrence);
+                }
+            }
         }
+        self.looks.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often the database has been asked what is used up.
+    pub(super) fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Acquire)
+    }
+
+    /// All that may be given, and how many of them repeat.
+    pub(super) fn ids(&self) -> (Vec<i64>, usize) {
+        let repeating = self
+            .candidates
+            .iter()
+            .filter(|candidate| candidate.offer.kind != OfferKind::Once);
+        let count = repeating.count();
+        (self.candidates.iter().map(|candidate| candidate.id).collect(), count)
     }
 }
 
@@ -310,5 +375,79 @@ impl Cache {
 
     pub(super) fn marks(&self) -> u64 {
         self.marks.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn time(text: &str) -> Time {
+        text.parse().unwrap()
+    }
+
+    fn offer(spec: serde_json::Value) -> Offer {
+        let spec: OfferSpec = serde_json::from_value(spec).unwrap();
+        Offer::compile(spec, time("2026-11-20T08:00:00Z")).unwrap()
+    }
+
+    /// In whatever order they are told of, what follows one another is one stretch.
+    #[test]
+    fn used_up_ones_are_passed_at_one_step() {
+        let start = time("2026-11-20T08:00:00Z");
+        let at = |minute: i64| start + chrono::TimeDelta::minutes(minute);
+        let minutely = offer(json!({"audience": "gid_a", "anchor": "2026-11-20T08:00:00Z", "every": "1m"}));
+        let orders: [Vec<i64>; 3] = [
+            (0..1_000).collect(),
+            (0..1_000).rev().collect(),
+            (0..1_000).map(|minute| minute * 7 % 1_000).collect(),
+        ];
+        for order in orders {
+            let mut marks = Marks::default();
+            for minute in order.into_iter().filter(|minute| *minute != 500) {
+                marks.add(&minutely, at(minute));
+                marks.add(&minutely, at(minute));
+            }
+            assert_eq!(marks.stretches.len(), 2);
+            for (from, open) in [
+                (-5, 500),
+                (0, 500),
+                (499, 500),
+                (500, 500),
+                (501, 1_000),
+                (2_000, 2_000),
+            ] {
+                assert_eq!(marks.open_from(&minutely, at(from)), Some(at(open)), "{from}");
+            }
+            marks.add(&minutely, at(500));
+            assert_eq!(marks.stretches.len(), 1);
+            assert_eq!(marks.open_from(&minutely, at(0)), Some(at(1_000)));
+        }
+        let once = offer(json!({"audience": "gid_a", "starts_at": "2026-11-20T08:00:00Z"}));
+        let mut marks = Marks::default();
+        assert_eq!(marks.open_from(&once, start), Some(start));
+        marks.add(&once, start);
+        assert_eq!(marks.open_from(&once, start), None);
+    }
+
+    /// Too many stretches: the oldest are forgotten, not the newest.
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let start = time("2026-11-20T08:00:00Z");
+        let at = |second: usize| start + chrono::TimeDelta::seconds(second as i64);
+        let secondly = offer(json!({"audience": "gid_a", "anchor": "2026-11-20T08:00:00Z", "every": "1s"}));
+        let mut marks = Marks::default();
+        for stretch in 0..=STRETCHES_MAX {
+            marks.add(&secondly, at(stretch * 2));
+        }
+        assert_eq!(marks.stretches.len(), STRETCHES_MAX);
+        assert_eq!(marks.open_from(&secondly, at(0)), Some(at(0)));
+        assert_eq!(marks.open_from(&secondly, at(2)), Some(at(3)));
+        assert_eq!(
+            marks.open_from(&secondly, at(STRETCHES_MAX * 2)),
+            Some(at(STRETCHES_MAX * 2 + 1))
+        );
     }
 }

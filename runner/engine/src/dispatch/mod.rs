@@ -17,6 +17,15 @@
 //! changes, or stock comes back. The first is in the reckoned instant up to which the user is quiet; the others are in
 //! the log of changes and ring the audience's bell ([`cache::Cell`]). What has no stock left is remembered per version
 //! of an audience's offers and never makes a user quiet whose look is older than that memory.
+//!
+//! # What bounds a poll
+//!
+//! Neither what is past nor what is used up: of each repeating offer a node reads the newest occurrences of the horizon, a
+//! bounded number, and remembers used-up ones as stretches ([`cache::Marks`]), so that a choice goes through the offers
+//! and through what this user has had, and not through what others have taken. What lies before, or what other nodes have
+//! given since, is learned by being refused: after a few refusals one look, again of bounded size, tells what else is used
+//! up from there on, to whoever asks for that audience. A poll that has looked its share leaves out the oldest and goes on
+//! with the newest that are known; one that is still refused answers that there is nothing for the moment.
 
 mod batch;
 mod cache;
@@ -28,11 +37,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use heddle_domain::dispatch::{AssignmentState, HORIZON_DEFAULT, Mode, OFFERS_MAX_DEFAULT, Rank, Window};
+use heddle_domain::dispatch::{AssignmentState, HORIZON_DEFAULT, Mode, OFFERS_MAX_DEFAULT, OfferKind, Rank, Window};
 use heddle_domain::id::uuid_v7;
 use heddle_domain::{Clock, Span, Time};
 use heddle_store::StoreError;
 use heddle_store::assignment::{AssignmentRow, End, Proposal, UserFacts, Verdict};
+use heddle_store::used_up::TakenEnd;
 use uuid::Uuid;
 
 use crate::{Engine, Inner};
@@ -124,11 +134,24 @@ pub struct Dispatcher {
 /// How often a poll looks anew when others are in its way, before it answers that there is nothing.
 const ROUNDS_MAX: usize = 16;
 
+/// How often a poll is refused what it proposes before it answers that there is nothing for the moment.
+const REFUSALS_MAX: usize = 1_000;
+
+/// After so many refusals for want of stock the database is asked what else is used up: others have given what this node
+/// has not heard of. One or two are nothing but a hot occurrence that many want.
+const REFUSALS_PER_LOOK: usize = 4;
+
+/// How often a poll asks what is used up; from then on it leaves out what is older than what was read first.
+const LOOKS_MAX: usize = 16;
+
 /// For how long nothing is said from memory at most without asking the database again.
 const QUIET_MAX: TimeDelta = TimeDelta::seconds(30);
 
 /// By so much a node asks before it believes that something is due: clocks differ by less.
 const EARLY: TimeDelta = TimeDelta::milliseconds(5);
+
+/// The smallest difference between two instants.
+const INSTANT: TimeDelta = TimeDelta::microseconds(1);
 
 /// After so long a poll that waits looks whether the node is draining.
 const LOOK_UP: Duration = Duration::from_millis(500);
@@ -237,6 +260,10 @@ impl Dispatcher {
         let cache = &inner.dispatch.cache;
         let horizon = inner.dispatch.config.horizon;
         let mut rounds = 0;
+        let mut refusals = 0;
+        let mut without_stock = 0;
+        let mut looks = 0;
+        let mut newest_only = false;
         loop {
             rounds += 1;
             let marks = cache.marks();
@@ -259,7 +286,9 @@ impl Dispatcher {
             let again = loop {
                 let now = inner.now();
                 let window = Window::new(facts.last_finished, now, horizon);
-                let (best, next) = choose(&offers, &had, window);
+                let (best, next) = choose(&offers, &had, window, newest_only);
+                doubtful |= newest_only || refusals >= REFUSALS_MAX;
+                let best = best.filter(|_| refusals < REFUSALS_MAX);
                 let Some((audience, candidate, occurrence)) = best else {
                     let soon = doubtful.then_some(now + SOON);
                     let next = soon.or(next);
@@ -292,14 +321,24 @@ impl Dispatcher {
                 };
                 let id = proposal.id;
                 let (verdict, assigned_at) = inner.dispatch.batches.take(proposal).await?;
+                refusals += 1;
                 match verdict {
                     Verdict::Given => {
                         let row = assignment(id, uid, audience, candidate, occurrence, assigned_at);
                         return Ok(Sought::Given(Box::new(row), false));
                     }
                     Verdict::NoStock => {
-                        audience.mark(candidate, occurrence);
+                        // Counted before it is remembered: who comes by it knows then that its look may be older.
                         cache.marked();
+                        audience.mark(candidate, occurrence);
+                        without_stock += 1;
+                        if without_stock % REFUSALS_PER_LOOK == 0 {
+                            newest_only = looks == LOOKS_MAX;
+                            if !newest_only {
+                                looks += 1;
+                                self.look_at_used_up(audience, occurrence).await?;
+                            }
+                        }
                     }
                     Verdict::Had => drop(had.refused.insert((candidate.id, occurrence))),
                     Verdict::NotDue => {
@@ -328,6 +367,20 @@ impl Dispatcher {
                 }));
             }
         }
+    }
+
+    /// Learns at one look what else of an audience is used up from an instant on, unless somebody else just has.
+    async fn look_at_used_up(&self, offers: &Offers, from: Time) -> Result<(), DispatchError> {
+        let looks = offers.looks();
+        let _alone = offers.looking.lock().await;
+        if offers.looks() == looks {
+            let (ids, repeating) = offers.ids();
+            let store = &self.inner.store;
+            let used_up = store.used_up(&ids, repeating, from, TakenEnd::Earliest).await?;
+            self.inner.dispatch.cache.marked();
+            offers.learn(used_up);
+        }
+        Ok(())
     }
 
     /// Ends a user's assignment. A repeat of the same answers the same.
@@ -402,35 +455,38 @@ impl Had {
 /// A user's next occurrence, and when something else comes due.
 type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
 
-/// The least of what is due and may be given, and the next instant at which more is due.
-fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window) -> Choice<'a> {
+/// The least of what is due and may be given, and the next instant at which more is due. `newest_only`: of an audience
+/// with very many occurrences that somebody has taken, the newest alone.
+fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only: bool) -> Choice<'a> {
     let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
     let mut next: Option<Time> = None;
     for audience in offers {
         let marks = audience.marks.lock();
         for candidate in &audience.candidates {
+            let offer = &candidate.offer;
             // A task's offer stays due until it is done: neither the horizon nor what was finished hides it.
             let from = if candidate.of_task {
-                candidate.offer.starts_at
+                offer.starts_at
+            } else if newest_only && offer.kind != OfferKind::Once {
+                window.from.max(audience.known_from)
             } else {
                 window.from
             };
-            let marked = marks.get(&candidate.id);
-            let mut at = candidate
-                .offer
-                .first_from(marked.map_or(from, |marked| from.max(marked.open_from)));
+            let open_from = |from| match marks.get(&candidate.id) {
+                Some(marks) => marks.open_from(offer, from),
+                None => offer.first_from(from),
+            };
+            let mut at = open_from(from);
             while let Some(due) = at.filter(|due| *due <= window.to) {
                 let again = had.again(candidate, due);
-                let exhausted = marked.is_some_and(|marked| marked.exhausted.contains(&due));
-                let open = !exhausted && (again || !had.has(candidate, due));
-                if open {
-                    let rank = Rank::new(due, again, candidate.offer.priority, candidate.id);
+                if again || !had.has(candidate, due) {
+                    let rank = Rank::new(due, again, offer.priority, candidate.id);
                     if best.as_ref().is_none_or(|best| rank < best.0) {
                         best = Some((rank, audience, candidate, due));
                     }
                     break;
                 }
-                at = candidate.offer.next_after(due);
+                at = open_from(due + INSTANT);
             }
             if let Some(later) = candidate.offer.next_after(window.to) {
                 next = Some(next.map_or(later, |next| next.min(later)));
@@ -480,8 +536,8 @@ impl Inner {
             return Ok(offers);
         }
         let version = cell.version();
-        // The longest horizon that any node may have.
-        let reach = now - heddle_domain::dispatch::HORIZON_MAX.chrono();
+        // No window begins before this, now or later.
+        let reach = now - self.dispatch.config.horizon.chrono();
         let read: Cached = self.store.offers_of_audience(&cell.audience, reach).await?;
         let offers = Arc::new(Offers::new(&cell.audience, version, read, reach, now));
         cell.keep(offers.clone());

@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use heddle_domain::retention::{EndState, Retention};
 
 use super::rules::{Day, RunRules, id_floor};
+use crate::spent::SpentBefore;
 use crate::{Store, StoreError};
 
 /// Up to how many rows a preview counts.
@@ -67,11 +68,14 @@ impl Store {
             DueRows,
             r#"SELECT (SELECT count(*) FROM (SELECT FROM heddle.audit WHERE at < $1 LIMIT $4) AS a) AS "audit!",
                       (SELECT count(*) FROM (SELECT FROM heddle.events WHERE at < $2 LIMIT $4) AS e) AS "events!",
-                      (SELECT count(*) FROM (SELECT FROM heddle.assignments WHERE id < $3 LIMIT $4) AS s)
-                          AS "assignments!""#,
+                      (SELECT count(*) FROM (SELECT FROM heddle.assignments a
+                         WHERE a.id < $3
+                           AND NOT EXISTS (SELECT FROM heddle.offers o
+                                            WHERE o.id = a.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
+                         LIMIT $4) AS s) AS "assignments!""#,
             now - retention.audit.chrono(),
             now - retention.events.chrono(),
-            id_floor(now - retention.assignments.chrono()),
+            id_floor(SpentBefore::of(retention, now).assignments),
             COUNT_MAX
         )
         .fetch_one(&self.pool)

@@ -1,0 +1,116 @@
+//! Which occurrences have no stock left: as much of it as a node wants to know at a time.
+
+use heddle_domain::Time;
+
+use crate::{Store, StoreError};
+
+/// Which occurrences of an offer have no stock left, in some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsedUp {
+    pub offer_id: i64,
+    /// In no order.
+    pub occurrences: Vec<Time>,
+    /// The earliest that was looked at, if there may be others that were not.
+    pub cut_at: Option<Time>,
+}
+
+/// Of which end of what has been taken as much is looked at as may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenEnd {
+    Earliest,
+    Newest,
+}
+
+/// How many occurrences of an audience's offers that somebody has taken are looked at for those without stock.
+const TAKEN_MAX: i64 = 50_000;
+
+/// How often parts of that are shared out anew.
+const TAKEN_PASSES: usize = 3;
+
+impl Store {
+    /// The occurrences without stock of an audience's offers, of which so many repeat, from an instant on.
+    ///
+    /// What is read is bounded, whatever has been taken and by whomever: each offer has its part, and what one does not
+    /// need goes to those that do.
+    pub async fn used_up(
+        &self,
+        offers: &[i64],
+        repeating: usize,
+        from: Time,
+        end: TakenEnd,
+    ) -> Result<Vec<UsedUp>, StoreError> {
+        let mut offers = offers.to_vec();
+        let mut each = TAKEN_MAX / (repeating.max(1) as i64).min(TAKEN_MAX);
+        let mut left = TAKEN_MAX;
+        let mut used_up = Vec::with_capacity(offers.len());
+        for pass in 1..=TAKEN_PASSES {
+            if offers.is_empty() {
+                break;
+            }
+            let (whole, cut): (Vec<_>, Vec<_>) = self
+                .taken(&offers, from, each, end)
+                .await?
+                .into_iter()
+                .partition(|(_, count)| *count < each);
+            left -= whole.iter().map(|(_, count)| count).sum::<i64>();
+            used_up.extend(whole.into_iter().map(|(used, _)| UsedUp { cut_at: None, ..used }));
+            let more = left / (cut.len() as i64).max(1);
+            if pass == TAKEN_PASSES || more < each * 2 {
+                used_up.extend(cut.into_iter().map(|(used, _)| used));
+                break;
+            }
+            offers = cut.into_iter().map(|(used, _)| used.offer_id).collect();
+            each = more;
+        }
+        Ok(used_up)
+    }
+
+    /// A part of what has been taken of each of some offers, and how many occurrences that is.
+    ///
+    /// The order is one that the primary key alone has, from one of its entries on (hence the comparison of rows), and
+    /// occurrences that have stock left count as well: so no more is read than is asked for.
+    async fn taken(
+        &self,
+        offers: &[i64],
+        from: Time,
+        each: i64,
+        end: TakenEnd,
+    ) -> Result<Vec<(UsedUp, i64)>, StoreError> {
+        macro_rules! taken {
+            ($order:tt) => {
+                sqlx::query!(
+                    r#"SELECT u.id AS "offer_id!", r.first, r.count AS "count!", r.used
+                         FROM UNNEST($1::bigint[]) AS u (id)
+                        CROSS JOIN LATERAL (
+                              SELECT min(n.occurrence) AS first, count(*) AS count,
+                                     array_agg(n.occurrence) FILTER (
+                                         WHERE n.taken >= (SELECT stock FROM heddle.offers o WHERE o.id = u.id)) AS used
+                                FROM (SELECT c.occurrence, c.taken FROM heddle.occurrences c
+                                       WHERE (c.offer_id, c.occurrence) >= (u.id, $2) AND c.offer_id <= u.id
+                                       ORDER BY "#
+                        + $order
+                        + r#" LIMIT $3) AS n) AS r"#,
+                    offers,
+                    from,
+                    each
+                )
+                .fetch_all(&self.pool)
+                .await?
+                .into_iter()
+                .map(|row| {
+                    let used_up = UsedUp {
+                        offer_id: row.offer_id,
+                        occurrences: row.used.unwrap_or_default(),
+                        cut_at: row.first,
+                    };
+                    (used_up, row.count)
+                })
+                .collect()
+            };
+        }
+        Ok(match end {
+            TakenEnd::Earliest => taken!("c.offer_id, c.occurrence"),
+            TakenEnd::Newest => taken!("c.offer_id DESC, c.occurrence DESC"),
+        })
+    }
+}

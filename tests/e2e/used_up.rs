@@ -1,0 +1,121 @@
+//! Audiences of which very much is used up: what a poll costs does not grow with it, and what is open is found.
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use heddle_tests::{Node, World, time};
+use serde_json::json;
+
+use crate::dispatch::{complete, given, members, offer, poll, users, wall_clock};
+
+/// How many takes one poll may need: a few refusals for each look at what is used up.
+const TAKES_MAX: i64 = 100;
+
+/// A world in which every proposal that a node makes is counted, refused or not.
+async fn counted(world: &World) -> tokio_postgres::Client {
+    let sql = world.sql().await;
+    sql.batch_execute(
+        "CREATE SEQUENCE heddle.proposed MINVALUE 0;
+         SELECT nextval('heddle.proposed');
+         CREATE FUNCTION heddle.count_proposal() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM nextval('heddle.proposed'); RETURN NEW; END $$;
+         CREATE TRIGGER proposed BEFORE INSERT ON heddle.holds
+             FOR EACH ROW EXECUTE FUNCTION heddle.count_proposal()",
+    )
+    .await
+    .expect("a count of proposals");
+    sql
+}
+
+async fn proposed(sql: &tokio_postgres::Client) -> i64 {
+    sql.query_one("SELECT last_value FROM heddle.proposed", &[])
+        .await
+        .expect("a count")
+        .get(0)
+}
+
+/// Two offers, every second from so many hours ago until now.
+async fn two_offers(node: &Node, group: &str, hours: i64) -> DateTime<Utc> {
+    let now = wall_clock().duration_trunc(TimeDelta::seconds(1)).expect("a second");
+    for nth in 0..2 {
+        let spec = json!({"audience": group, "anchor": now - TimeDelta::hours(hours), "every": "1s", "ends_at": now});
+        offer(node, &format!("{group}-{nth}"), spec).await;
+    }
+    now
+}
+
+/// All occurrences of a time are used up, as other nodes would have written it; but for those at an instant.
+async fn use_up(sql: &tokio_postgres::Client, group: &str, from: DateTime<Utc>, to: DateTime<Utc>, but: DateTime<Utc>) {
+    sql.execute(
+        "INSERT INTO heddle.occurrences (offer_id, occurrence, taken, granted, completed)
+         SELECT o.id, at, 1, 0, 1 FROM heddle.offers o,
+                generate_series($2::timestamptz, $3::timestamptz, interval '1 second') AS at
+          WHERE o.audience = $1 AND at <> $4
+         ON CONFLICT DO NOTHING",
+        &[&group, &from, &to, &but],
+    )
+    .await
+    .expect("what others had");
+}
+
+/// 93,600 used-up occurrences, more than a node reads at a time: users who look back as far as the horizon are given
+/// what is open among the newest and among the oldest, the earliest first, or nothing; each poll after a few takes.
+#[tokio::test]
+async fn much_is_used_up() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let sql = counted(&world).await;
+    members(&node, "gid_g", &users(4)).await;
+    let now = two_offers(&node, "gid_g", 13).await;
+    let late = now - TimeDelta::hours(1);
+    use_up(&sql, "gid_g", now - TimeDelta::hours(13), now, late).await;
+    let before = proposed(&sql).await;
+    let newer = given(&node, "u0").await.expect("what is open an hour ago");
+    assert_eq!(time(&newer["occurrence"]), late);
+    let taken = proposed(&sql).await - before;
+    assert!(taken < TAKES_MAX, "{taken} takes for one poll");
+    // Among the oldest, which were not read at first, an earlier one.
+    let early = now - TimeDelta::hours(11);
+    sql.execute("DELETE FROM heddle.occurrences WHERE occurrence = $1", &[&early])
+        .await
+        .expect("open ones");
+    // As with any change of the audience, the node begins anew.
+    offer(
+        &node,
+        "far",
+        json!({"audience": "gid_g", "starts_at": now + TimeDelta::days(1)}),
+    )
+    .await;
+    for user in ["u1", "u2"] {
+        let older = given(&node, user).await.expect("what is open eleven hours ago");
+        assert_eq!(time(&older["occurrence"]), early, "{user}");
+    }
+    // Who has finished something is given what comes after it.
+    complete(&node, &newer).await;
+    let last = given(&node, "u0").await.expect("the other offer's");
+    assert_eq!(time(&last["occurrence"]), late);
+    assert_ne!(last["offer"], newer["offer"]);
+    // Now there is nothing left, for whoever asks first and for who asks again.
+    for _ in 0..2 {
+        assert_eq!(poll(&node, "u3").await.status, 204);
+    }
+    let taken = proposed(&sql).await - before;
+    assert!(taken < 5 * TAKES_MAX, "{taken} takes for a few polls");
+}
+
+/// What other nodes have given since this one last looked is learned at a few looks as well, not one by one.
+#[tokio::test]
+async fn others_have_used_it_up() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let sql = counted(&world).await;
+    members(&node, "gid_g", &users(3)).await;
+    let now = two_offers(&node, "gid_g", 2).await;
+    let first = given(&node, "u0").await.expect("the first");
+    assert_eq!(time(&first["occurrence"]), now - TimeDelta::hours(2));
+    let open = now - TimeDelta::minutes(1);
+    use_up(&sql, "gid_g", now - TimeDelta::hours(2), now, open).await;
+    let before = proposed(&sql).await;
+    let given = given(&node, "u1").await.expect("what is open");
+    assert_eq!(time(&given["occurrence"]), open);
+    let taken = proposed(&sql).await - before;
+    assert!(taken < TAKES_MAX, "{taken} takes for one poll");
+}
