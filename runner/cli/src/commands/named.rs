@@ -311,10 +311,7 @@ pub(crate) async fn pool(session: &Session, command: PoolCommand) -> Result<Exit
     match command {
         PoolCommand::List => {
             session
-                .list(
-                    &["v1", "pools"],
-                    &[("NAME", "/name"), ("SLOTS", "/slots")],
-                )
+                .list(&["v1", "pools"], &[("NAME", "/name"), ("SLOTS", "/slots")])
                 .await?;
         }
         PoolCommand::Show { name } => session.show(&["v1", "pools", &name]).await?,
