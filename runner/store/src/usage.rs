@@ -1,7 +1,7 @@
 //! Who names a thing: what may not be deleted while somebody does.
 //!
 //! A deletion locks the thing's row and looks for users then; whoever puts a spec holds the rows of what it names
-//! ([`hold`]) until its commit. So one of the two waits for the other, and sees what came of it.
+//! (`hold`) until its commit. So one of the two waits for the other, and sees what came of it.
 
 use std::collections::BTreeSet;
 

@@ -94,7 +94,7 @@ pub(crate) async fn test(
     };
     let mut merged = compiled.defaults;
     merged.extend(params);
-    let params = Value::Object(merged);
+    let mut params = Value::Object(merged);
     if let Some(schema) = &compiled.params_schema {
         let schema = heddle_domain::schema::Schema::compile(schema)
             .map_err(|error| usage(format!("{file}: its params schema: {error}")))?;
@@ -102,6 +102,7 @@ pub(crate) async fn test(
         if !faults.is_empty() {
             return Err(usage(format!("params: {faults}")));
         }
+        schema.write_integers(&mut params);
     }
     let script = sandbox
         .load(&compiled.digest, async {
