@@ -204,7 +204,7 @@ pub(super) async fn waiting_in(
     // A statement of its own, after both locks: what was claimed before them is seen.
     let waiting: HashSet<Uuid> = sqlx::query_scalar!(
         r#"SELECT r.id AS "id!" FROM UNNEST($1::uuid[]) AS r (id)
-            WHERE NOT EXISTS (SELECT FROM heddle.queue_claims c WHERE c.run = ANY (ARRAY[r.id]))"#,
+            WHERE (SELECT c.run FROM heddle.queue_claims c WHERE c.run = r.id LIMIT 1) IS NULL"#,
         &live
     )
     .fetch_all(connection)
