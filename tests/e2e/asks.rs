@@ -203,9 +203,8 @@ async fn what_has_failed_is_held_by_nobody() {
     node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
         .await
         .expect_status(200);
-    let offers = format!("/v1/offers?audience=gid_k");
     eventually("withdrawn offer", async || {
-        node.all(&offers).await.is_empty().then_some(())
+        node.all("/v1/offers?audience=gid_k").await.is_empty().then_some(())
     })
     .await;
     node.post(&format!("/v1/runs/{run}/restart"), json!({}))

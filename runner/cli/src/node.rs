@@ -94,6 +94,9 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         env: Vec::new(),
     };
     let slots = config.options.slots.unwrap_or(DEFAULT_SLOTS);
+    if slots == 0 {
+        bail!(usage("--slots is one at least: a node without slots runs no script"));
+    }
     let mut sandbox_config = SandboxConfig::new(data_dir.join("artefacts"), compiler);
     sandbox_config.max_instances = slots.max(1);
     sandbox_config.private_hosts = private_hosts

@@ -289,7 +289,7 @@ async fn what_a_consumer_enqueues() {
     node.put_group("posted", crate::one(json!({"script": "hello"}))).await;
     ended(&node, "poster", 3).await;
     assert_eq!(count(&node, "poster", "sent").await, 3);
-    assert_eq!(node.all("/v1/runs?group=posted").await.len(), 3);
+    assert_eq!(node.all("/v1/runs?group=posted&trigger=task").await.len(), 3);
 }
 
 /// What a consumer writes and nobody can keep fails its own batch, and holds up nothing behind it.
