@@ -152,6 +152,8 @@ pub struct DispatchNews {
     pub settlements: bool,
     /// Returns of stock wait to be told of.
     pub returns: bool,
+    /// There are offers of task runs, over which to sweep.
+    pub of_tasks: bool,
 }
 
 impl Store {
@@ -537,7 +539,8 @@ impl Store {
             DispatchNews,
             r#"SELECT EXISTS (SELECT FROM heddle.holds WHERE expires_at <= clock_timestamp()) AS "overdue!",
                       EXISTS (SELECT FROM heddle.offer_settlements) AS "settlements!",
-                      EXISTS (SELECT FROM heddle.stock_returns) AS "returns!""#
+                      EXISTS (SELECT FROM heddle.stock_returns) AS "returns!",
+                      EXISTS (SELECT FROM heddle.offers WHERE run IS NOT NULL AND deleted_at IS NULL) AS "of_tasks!""#
         )
         .fetch_one(&self.pool)
         .await?)

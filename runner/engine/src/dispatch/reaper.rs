@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_millis(200);
 /// Every so many periods offers without a run are withdrawn.
 const WITHDRAW_TICKS: u64 = 5;
 
-/// Every so many periods offers are looked at whose completion nobody has noticed.
+/// Every so many periods, a multiple of those, offers are looked at whose completion nobody has noticed.
 const SWEEP_TICKS: u64 = 25;
 
 pub(crate) async fn run(inner: Arc<Inner>) {
@@ -38,17 +38,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 impl Inner {
     /// One round.
     async fn reap_dispatch(self: &Arc<Self>, tick: u64) -> Result<(), EngineError> {
-        if tick.is_multiple_of(WITHDRAW_TICKS) {
-            for audience in self.store.withdraw_offers(self.now()).await? {
-                self.dispatch.cache.changed(&audience);
-            }
-            self.revoke_idle().await?;
-            self.store.settle_overdue_offers().await?;
-        }
-        if tick.is_multiple_of(SWEEP_TICKS) {
-            self.store.settle_completed_offers().await?;
-        }
         let mut news = self.store.dispatch_news().await?;
+        if news.of_tasks && tick.is_multiple_of(WITHDRAW_TICKS) {
+            self.sweep_tasks(tick).await?;
+            news = self.store.dispatch_news().await?;
+        }
         if news.overdue {
             self.expire_holds().await?;
             news = self.store.dispatch_news().await?;
@@ -58,6 +52,20 @@ impl Inner {
         }
         while news.settlements && self.settle_offers().await? > 0 {
             news = self.store.dispatch_news().await?;
+        }
+        Ok(())
+    }
+
+    /// What nobody says of offers of task runs: that their runs have gone on without them, that their time is over, that
+    /// they are completed although nobody has noticed.
+    async fn sweep_tasks(&self, tick: u64) -> Result<(), EngineError> {
+        for audience in self.store.withdraw_offers(self.now()).await? {
+            self.dispatch.cache.changed(&audience);
+        }
+        self.revoke_idle().await?;
+        self.store.settle_overdue_offers().await?;
+        if tick.is_multiple_of(SWEEP_TICKS) {
+            self.store.settle_completed_offers().await?;
         }
         Ok(())
     }
