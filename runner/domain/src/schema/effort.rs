@@ -13,6 +13,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use crate::fault::pointer_token;
+
 /// How many subschemas may be looked at for a small value; each may take microseconds, and memory, if it fails.
 const LOOKS_MIN: u64 = 50_000;
 
@@ -74,12 +76,14 @@ fn subschemas<'s>(schema: &'s Map<String, Value>, seen: &mut dyn FnMut(Where<'s>
 #[derive(Debug)]
 pub(super) struct Effort {
     schema: Value,
+    /// By the names of anchors: pointers to their schemas.
+    anchors: HashMap<String, String>,
     /// How many subschemas there are with all references written out; `u64::MAX`: no end of them.
     unfolded: u64,
 }
 
 /// What a `$ref` within a document leads to; it may be written out with the document's own address.
-fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
+fn target<'s>(root: &'s Value, anchors: &HashMap<String, String>, reference: &str) -> Option<&'s Value> {
     let own = root.get("$id").and_then(Value::as_str).unwrap_or_default();
     let within = reference.strip_prefix(own.trim_end_matches('#')).unwrap_or(reference);
     let within = match within.strip_prefix('#') {
@@ -91,22 +95,35 @@ fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
         let decoded = percent_encoding::percent_decode_str(within).decode_utf8().ok()?;
         return root.pointer(&decoded);
     }
-    anchored(root, within)
+    root.pointer(anchors.get(within)?)
 }
 
-/// The schema with a `$anchor`, or of an earlier draft with an `$id` of that name.
-fn anchored<'s>(value: &'s Value, name: &str) -> Option<&'s Value> {
+/// The pointers of schemas with a `$anchor`, or of an earlier draft with an `$id` that is one; of several the first.
+fn find_anchors(value: &Value, pointer: &mut String, found: &mut HashMap<String, String>) {
+    let length = pointer.len();
     match value {
         Value::Object(fields) => {
-            let is = |key: &str, wanted: &str| fields.get(key).and_then(Value::as_str) == Some(wanted);
-            let hash = format!("#{name}");
-            if is("$anchor", name) || is("$dynamicAnchor", name) || is("$id", &hash) || is("id", &hash) {
-                return Some(value);
+            let text = |key: &str| fields.get(key).and_then(Value::as_str);
+            let new = [text("$anchor"), text("$dynamicAnchor")].into_iter().flatten();
+            let old = [text("$id"), text("id")].into_iter().flatten();
+            for name in new.chain(old.filter_map(|id| id.strip_prefix('#'))) {
+                found.entry(name.to_owned()).or_insert_with(|| pointer.clone());
             }
-            fields.values().find_map(|inner| anchored(inner, name))
+            for (key, inner) in fields {
+                pointer.push('/');
+                pointer.push_str(&pointer_token(key));
+                find_anchors(inner, pointer, found);
+                pointer.truncate(length);
+            }
         }
-        Value::Array(all) => all.iter().find_map(|inner| anchored(inner, name)),
-        _ => None,
+        Value::Array(all) => {
+            for (index, inner) in all.iter().enumerate() {
+                pointer.push_str(&format!("/{index}"));
+                find_anchors(inner, pointer, found);
+                pointer.truncate(length);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -162,8 +179,10 @@ impl Effort {
     pub(super) fn of(schema: &Value) -> Result<Self, String> {
         let mut effort = Self {
             schema: schema.clone(),
+            anchors: HashMap::new(),
             unfolded: 0,
         };
+        find_anchors(schema, &mut String::new(), &mut effort.anchors);
         effort.unfolded = effort.unfold(&effort.schema, 0, &mut HashMap::new())?.looks;
         Ok(effort)
     }
@@ -198,7 +217,7 @@ impl Effort {
             return Err("there may be no references within a subschema that has an `$id` of its own".into());
         }
         for reference in references(fields) {
-            let to = target(&self.schema, reference);
+            let to = target(&self.schema, &self.anchors, reference);
             inner.push(to.ok_or_else(|| {
                 format!("the reference `{reference}` leads to nothing within it (`#`, `#/...`, or `#` and an anchor)")
             })?);
@@ -222,6 +241,7 @@ impl Effort {
         }
         let mut reckoning = Reckoning {
             root: &self.schema,
+            anchors: &self.anchors,
             left: LOOKS_MIN + LOOKS_PER_PLACE * places,
             known: HashMap::new(),
         };
@@ -261,6 +281,7 @@ impl Sum {
 
 struct Reckoning<'s> {
     root: &'s Value,
+    anchors: &'s HashMap<String, String>,
     /// The most that anything may come to.
     left: u64,
     /// By subschema and place; `None`: being reckoned, so that it would have no end.
@@ -286,7 +307,8 @@ impl<'s> Reckoning<'s> {
         self.known.insert(key, None);
         let mut inner = Vec::new();
         subschemas(fields, &mut |at, one| inner.push((at, one)));
-        inner.extend(references(fields).filter_map(|reference| Some((Where::Here, target(self.root, reference)?))));
+        let led = |reference| target(self.root, self.anchors, reference);
+        inner.extend(references(fields).filter_map(|reference| Some((Where::Here, led(reference)?))));
         let mut sum = Sum::of(fields);
         for (at, one) in inner {
             let mut more = |this: &mut Self, inner: &Value| -> Option<()> {
