@@ -689,36 +689,58 @@ async fn delete() {
 #[tokio::test]
 async fn restarts_reach_those_who_worked_on_the_run_before() {
     let world = World::new().await;
-    let nodes = world.nodes(2).await;
-    let traps = "(module (memory (export \"memory\") 1) (func (export \"_start\") unreachable))";
-    nodes[0]
-        .put_bytes("/v1/scripts/s", "text/plain", traps)
-        .await
-        .expect_status(201);
-    let task = json!({"script": "s", "shards": 60, "params": {"seconds": 0.3}});
-    nodes[0].put_group("g", one(task)).await;
-    let failed = nodes[0].run("g", json!({})).await;
+    // Almost all is done by the other one.
+    let asked = world.options().env("HEDDLE_SLOTS", "1").start().await;
+    let other = world.node().await;
+    let upload = async |script: &str| {
+        let wasm = heddle_scripts::get(script).expect("a script").to_vec();
+        asked
+            .put_bytes("/v1/scripts/s", "application/wasm", wasm)
+            .await
+            .expect_status(201);
+    };
+    upload("sleep").await;
+    let slots = async |slots: u32| {
+        let reply = asked.put("/v1/pools/p", json!({"slots": slots})).await;
+        assert!(matches!(reply.status, 200 | 201), "{:#}", reply.body);
+    };
+    slots(20).await;
+    // The run ends where its last task run does: there, and not where most of it was done.
+    let fails = json!({"script": "s", "shards": 20, "params": {"seconds": 30}, "timeout": "1s", "pools": {"p": 1}});
+    asked
+        .put_group("g", json!({"tasks": {"a": sleeps(4.0), "t": fails}}))
+        .await;
+    let failed = asked.run("g", json!({})).await;
     assert_eq!(failed["state"], "failed", "{failed:#}");
-    nodes[0]
-        .put_bytes(
-            "/v1/scripts/s",
-            "application/wasm",
-            heddle_scripts::get("sleep").expect("sleep").to_vec(),
-        )
-        .await
-        .expect_status(201);
+    upload("echo").await;
     let run = id(&failed);
-    nodes[0]
+    // Nothing begins before the other node has heard of the restart, which it has once it has followed what came later.
+    slots(0).await;
+    asked
         .post(&format!("/v1/runs/{run}/restart"), json!({"scripts": "active"}))
         .await
         .expect_status(200);
-    let ended = nodes[0].ended(&run).await;
+    for category in ["c", "d"] {
+        asked
+            .put(&format!("/v1/categories/{category}"), json!({}))
+            .await
+            .expect_status(201);
+    }
+    let nodes = asked.get("/v1/nodes").await.expect_status(200)["items"].clone();
+    let position = |nodes: &Value, node: &str| {
+        let found = nodes.as_array()?.iter().find(|found| found["id"] == node)?;
+        found["position"].as_i64()
+    };
+    let wanted = position(&nodes, &asked.node_id());
+    heddle_tests::eventually("followed changes", async || {
+        let nodes = asked.get("/v1/nodes").await.body["items"].clone();
+        (position(&nodes, &other.node_id()) >= wanted).then_some(())
+    })
+    .await;
+    slots(20).await;
+    let ended = asked.ended(&run).await;
     assert_eq!(ended["scripts"]["t"], "s@2");
-    let wrong: Vec<&Value> = ended["tasks"]
-        .as_array()
-        .expect("tasks")
-        .iter()
-        .filter(|task| task["state"] != "succeeded")
-        .collect();
+    let tasks = ended["tasks"].as_array().expect("tasks");
+    let wrong: Vec<&Value> = tasks.iter().filter(|task| task["state"] != "succeeded").collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
