@@ -19,6 +19,7 @@ mod control;
 mod control_races;
 mod dag;
 mod described;
+mod disabled;
 mod dispatch;
 mod effects;
 mod events;

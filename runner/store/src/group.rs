@@ -71,6 +71,8 @@ pub struct GroupWrite<'a> {
     pub category: Option<&'a str>,
     pub links: &'a [GroupLink],
     pub scripts: &'a [ScriptUse],
+    /// Whether its schedules fire and it takes submissions; `None`: as it stands, which is enabled if it is new.
+    pub enabled: Option<bool>,
     pub if_match: Option<IfMatch>,
 }
 
@@ -233,6 +235,38 @@ async fn insert(connection: &mut PgConnection, by: By<'_>, write: &GroupWrite<'_
     })
 }
 
+/// Writes that a group is enabled or disabled from now on, as `row` says. Its schedules are not brought in step.
+async fn switch(connection: &mut PgConnection, by: By<'_>, row: &GroupRow) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE heddle.groups SET enabled = $2, updated_at = $3 WHERE id = $1",
+        row.id,
+        row.enabled,
+        by.at,
+    )
+    .execute(&mut *connection)
+    .await?;
+    if row.enabled {
+        sqlx::query!(
+            "UPDATE heddle.group_disabled SET until = greatest(since, $2) WHERE group_id = $1 AND until IS NULL",
+            row.id,
+            by.at,
+        )
+        .execute(&mut *connection)
+        .await?;
+    } else {
+        sqlx::query!(
+            "INSERT INTO heddle.group_disabled (group_id, since) VALUES ($1, $2)",
+            row.id,
+            by.at
+        )
+        .execute(&mut *connection)
+        .await?;
+    }
+    let action = if row.enabled { "enable" } else { "disable" };
+    let (was, is) = (json!({"enabled": !row.enabled}), json!({"enabled": row.enabled}));
+    change::record(connection, by, action, Noun::Group, &row.name, Some(&was), Some(&is)).await
+}
+
 /// The ids of the scripts, in the order of `scripts`, with their rows locked against deletion.
 async fn resolve_scripts(
     connection: &mut PgConnection,
@@ -292,6 +326,9 @@ async fn replace_script_uses(
 
 impl Store {
     /// Creates or changes a group; the same spec makes no new revision. A category that it names exists from then on.
+    ///
+    /// Whether it is enabled is written in the same transaction as its spec and its schedules: a group that is put
+    /// disabled fires nothing, however short the moment and whenever the node dies.
     pub async fn put_group(&self, by: By<'_>, write: GroupWrite<'_>) -> Result<GroupPut, StoreError> {
         let mut tx = self.pool.begin().await?;
         lock_groups(&mut tx).await?;
@@ -304,13 +341,28 @@ impl Store {
         if stale {
             return Ok(GroupPut::Stale(before.map(|before| before.revision)));
         }
+        let stood = before.as_ref().is_none_or(|before| before.enabled);
+        let enabled = write.enabled.unwrap_or(stood);
         if let Some(before) = &before
             && before.spec == *write.spec
         {
+            let changed = enabled != stood;
+            let mut row = before.clone();
+            if changed {
+                row = GroupRow {
+                    enabled,
+                    updated_at: by.at,
+                    ..row
+                };
+                schedule::sync(&mut tx, &row, by.at).await?;
+                upstream::changed(&mut tx, row.id).await?;
+                switch(&mut tx, by, &row).await?;
+                tx.commit().await?;
+            }
             return Ok(GroupPut::Done(Put {
-                row: before.clone(),
+                row,
                 created: false,
-                changed: false,
+                changed,
             }));
         }
         let links: Vec<GroupLink> = write
@@ -356,6 +408,7 @@ impl Store {
             Some(before) => revise(&mut tx, by, before, write.spec, write.category).await?,
             None => insert(&mut tx, by, &write).await?,
         };
+        let row = GroupRow { enabled, ..row };
         link::replace(&mut tx, row.id, &links, &upstreams).await?;
         replace_script_uses(&mut tx, row.id, write.scripts, &scripts).await?;
         schedule::sync(&mut tx, &row, by.at).await?;
@@ -372,6 +425,9 @@ impl Store {
             Some(write.spec),
         )
         .await?;
+        if enabled != stood {
+            switch(&mut tx, by, &row).await?;
+        }
         tx.commit().await?;
         Ok(GroupPut::Done(Put {
             row,
@@ -505,41 +561,14 @@ impl Store {
         if before.enabled == enabled {
             return Ok(Some((before, false)));
         }
-        sqlx::query!(
-            "UPDATE heddle.groups SET enabled = $2, updated_at = $3 WHERE id = $1",
-            before.id,
-            enabled,
-            by.at,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if enabled {
-            sqlx::query!(
-                "UPDATE heddle.group_disabled SET until = greatest(since, $2) WHERE group_id = $1 AND until IS NULL",
-                before.id,
-                by.at,
-            )
-            .execute(&mut *tx)
-            .await?;
-        } else {
-            sqlx::query!(
-                "INSERT INTO heddle.group_disabled (group_id, since) VALUES ($1, $2)",
-                before.id,
-                by.at
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
         let row = GroupRow {
             enabled,
             updated_at: by.at,
-            ..before.clone()
+            ..before
         };
         schedule::sync(&mut tx, &row, by.at).await?;
         upstream::changed(&mut tx, row.id).await?;
-        let action = if enabled { "enable" } else { "disable" };
-        let (was, is) = (json!({"enabled": before.enabled}), json!({"enabled": enabled}));
-        change::record(&mut tx, by, action, Noun::Group, name, Some(&was), Some(&is)).await?;
+        switch(&mut tx, by, &row).await?;
         tx.commit().await?;
         Ok(Some((row, true)))
     }

@@ -189,17 +189,14 @@ async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<(),
         category: checked.spec.category.as_deref(),
         links: &checked.links,
         scripts: &checked.scripts,
+        enabled: Some(enabled),
         if_match: None,
     };
-    let row = match store.put_group(request.by(), write).await? {
-        GroupPut::Done(done) => done.row,
+    match store.put_group(request.by(), write).await? {
+        GroupPut::Done(_) => Ok(()),
         // Neither links nor scripts nor `If-Match` are asked for.
-        _ => return Err(Problem::conflict("the group was changed meanwhile; try again")),
-    };
-    if row.enabled != enabled {
-        store.set_group_enabled(request.by(), &name, enabled).await?;
+        _ => Err(Problem::conflict("the group was changed meanwhile; try again")),
     }
-    Ok(())
 }
 
 async fn delete(mut request: Request) -> Result<Value, Problem> {

@@ -214,6 +214,7 @@ async fn save(mut request: Request) -> Outcome {
             category: checked.spec.category.as_deref(),
             links: &checked.links,
             scripts: &checked.scripts,
+            enabled,
             if_match,
         };
         let put = request.app.store.put_group(request.by(), write).await?;
@@ -245,17 +246,7 @@ async fn save(mut request: Request) -> Outcome {
             ));
         }
     };
-    let mut row = done.row;
-    if let Some(enabled) = enabled
-        && row.enabled != enabled
-        && let Some((changed, _)) = request
-            .app
-            .store
-            .set_group_enabled(request.by(), &name, enabled)
-            .await?
-    {
-        row = changed;
-    }
+    let row = done.row;
     let response = crate::request::put(done.created, &shown(&request, &row).await?)?;
     Ok(with_etag(response, row.revision))
 }

@@ -253,6 +253,7 @@ async fn put_group(request: &Request, id: i32, name: &Name, topic: &Topic) -> Re
         category: None,
         links: &checked.links,
         scripts: &checked.scripts,
+        enabled: None,
         if_match: None,
     };
     match request.app.store.put_group(request.by(), write).await? {
