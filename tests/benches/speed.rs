@@ -17,7 +17,7 @@ use heddle_domain::plan::Plan;
 use heddle_domain::run::{AttemptKey, Event, Outcome, Progress, TaskKey, decide};
 use heddle_domain::state::{AttemptState, RunState, Trigger};
 use heddle_store::Store;
-use heddle_store::live::{AttemptRow, NewRun, ReadyRow, SoleRow};
+use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SoleRow};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_heddle-under-test");
@@ -451,6 +451,17 @@ impl Bare {
 
     fn run(&self) -> NewRun {
         let at = heddle_domain::clock::to_micros(wall());
+        let room = Room {
+            free: 1,
+            share: 1,
+            backlog: false,
+        };
+        let first = AttemptKey {
+            key: TaskKey::whole(0),
+            attempt: 1,
+        };
+        let mut ready = ReadyRow::new(first, 1, None);
+        ready.hand(&mut room.grant());
         NewRun {
             id: RunId(uuid_v7(at, bits())),
             group_id: 1,
@@ -474,15 +485,7 @@ impl Bare {
             source: None,
             waiting_for: None,
             progress: self.progress.0.clone(),
-            ready: vec![ReadyRow {
-                at: AttemptKey {
-                    key: TaskKey::whole(0),
-                    attempt: 1,
-                },
-                turn: 1,
-                handed: true,
-                pools: None,
-            }],
+            ready: vec![ready],
             gated: false,
             follows: false,
             instant: false,

@@ -49,6 +49,7 @@ mod sandbox;
 mod schedules;
 mod scripts;
 mod senders;
+mod shares;
 mod submissions;
 mod traces;
 mod turns;

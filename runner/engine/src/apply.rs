@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Actions, AttemptKey, Event, Outcome, Progress, Refused, decide};
+use heddle_domain::run::{AttemptKey, Event, Outcome};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Trigger};
 use heddle_sandbox::Effect as ScriptEffect;
 use heddle_store::StoreError;
 use heddle_store::live::{
-    AttemptRow, Completion, Effect, EndedAttempt, Interrupted, Locked, LockedRun, NewRun, ReadyRow, RunWrite,
+    AttemptRow, Completion, Effect, EndedAttempt, Grant, Interrupted, Locked, NewRun, ReadyRow, RunWrite,
 };
 
 use crate::queue::{Rings, place};
 use crate::trace::Span;
+use crate::transition::{Transition, standing};
 use crate::work::{Contexts, Done, End, Ending};
 use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -70,12 +71,12 @@ impl Inner {
         completion: &mut Completion,
         contexts: &Contexts,
         outcomes: Vec<Applied>,
-        room: usize,
+        grant: &mut Grant,
         now: Time,
     ) -> Result<After, EngineError> {
         let keys: Vec<EndedAttempt> = outcomes.iter().map(|outcome| outcome.ended).collect();
         let locked = completion.lock(&keys).await?;
-        self.apply_locked(completion, contexts, outcomes, locked, room, now)
+        self.apply_locked(completion, contexts, outcomes, locked, grant, now)
             .await
     }
 
@@ -86,7 +87,7 @@ impl Inner {
         contexts: &Contexts,
         outcomes: Vec<Applied>,
         locked: Locked,
-        mut room: usize,
+        grant: &mut Grant,
         now: Time,
     ) -> Result<After, EngineError> {
         let count = outcomes.len();
@@ -112,8 +113,10 @@ impl Inner {
                 }
                 events.push(event_of(outcome.ended.at, &outcome.end));
             }
-            let (actions, state, progress) = self.decide(&context, found, &events, completion, now).await?;
-            for (accepted, (outcome, started_at)) in actions.accepted.iter().zip(outcomes) {
+            let transition = self
+                .transition(&context, standing(found)?, &events, completion, now)
+                .await?;
+            for (accepted, (outcome, started_at)) in transition.actions.accepted.iter().zip(outcomes) {
                 if !accepted {
                     continue;
                 }
@@ -130,7 +133,7 @@ impl Inner {
                 after.spans.extend(self.attempt_span(&context, &row, started_at));
                 rows.push(row);
             }
-            let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+            let write = self.write_of(&context, transition, grant, &mut after);
             writes.push(RunWrite { maps, ..write });
         }
         after.recorded = rows.len() as u64;
@@ -139,55 +142,23 @@ impl Inner {
         Ok(after)
     }
 
-    /// Decides upon one run, asking the store for what has to be withdrawn.
-    pub(crate) async fn decide(
-        &self,
-        context: &RunContext,
-        found: &LockedRun,
-        events: &[Event],
-        completion: &mut Completion,
-        now: Time,
-    ) -> Result<(Actions, RunState, Progress), EngineError> {
-        let mut progress = Progress::from_bytes(&found.progress).map_err(EngineError::Unreadable)?;
-        let mut state = found.state;
-        let plan = &context.revision.plan;
-        let mut bits = || self.chance.bits();
-        let mut actions = decide(plan, &mut state, &mut progress, events, now, &mut bits).map_err(unexpected)?;
-        if actions.withdraw {
-            let withdrawn = completion.withdraw(&[context.facts.id]).await?;
-            let keys = withdrawn.into_iter().map(|(_, key)| key).collect();
-            let more = decide(
-                plan,
-                &mut state,
-                &mut progress,
-                &[Event::Withdrawn(keys)],
-                now,
-                &mut bits,
-            )
-            .map_err(unexpected)?;
-            actions.interrupt.extend(more.interrupt);
-            actions.drop_timers.extend(more.drop_timers);
-            actions.settled.extend(more.settled);
-            actions.ready.extend(more.ready);
-            actions.finished = more.finished;
-        }
-        Ok((actions, state, progress))
-    }
-
     /// A decision as rows.
     pub(crate) fn write_of(
         &self,
         context: &RunContext,
-        state: RunState,
-        progress: &Progress,
-        actions: Actions,
-        room: &mut usize,
+        transition: Transition,
+        grant: &mut Grant,
         after: &mut After,
     ) -> RunWrite {
+        let Transition {
+            actions,
+            state,
+            progress,
+        } = transition;
         let run = context.facts.id;
         let plan = &context.revision.plan;
         let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
-        let notices = self.notices_of(context, &actions, state, progress);
+        let notices = self.notices_of(context, &actions, state, &progress);
         after.told |= notices.is_some();
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();
@@ -197,15 +168,9 @@ impl Inner {
                 queued.push(self.queues.row(at, queued.len(), place, None));
                 continue;
             }
-            let pools = context.revision.need_of(at);
-            let mut row = ReadyRow {
-                at,
-                turn: turn + 1 + ordinal as i64,
-                handed: false,
-                pools,
-            };
-            row.hand(room);
-            if row.handed {
+            let mut row = ReadyRow::new(at, turn + 1 + ordinal as i64, context.revision.need_of(at));
+            row.hand(grant);
+            if row.is_handed() {
                 after.taken.push((run, at));
             } else {
                 after.left = true;
@@ -353,7 +318,7 @@ impl Inner {
         if done.effects.is_empty() || !matches!(done.result, Ending::Succeeded(_)) {
             return Ok(());
         }
-        let mut runs: Vec<NewRun> = Vec::new();
+        let (mut runs, mut contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = Default::default();
         let mut writes = Vec::new();
         for effect in std::mem::take(&mut done.effects) {
             match effect {
@@ -381,7 +346,10 @@ impl Inner {
                         parent: None,
                     };
                     match self.layout(submission).await {
-                        Ok((run, _)) => runs.push(run),
+                        Ok((run, context)) => {
+                            runs.push(run);
+                            contexts.push(context);
+                        }
                         Err(SubmitError::Engine(error)) => return Err(error),
                         Err(error) => {
                             done.result = Ending::fatal(ErrorKind::Invalid, format!("enqueue of `{group}`: {error}"));
@@ -399,19 +367,13 @@ impl Inner {
             return Ok(());
         }
         if !runs.is_empty() {
-            completion.create(&runs).await?;
-            after.left = true;
-            after.inbox |= runs.iter().any(|run| run.gated);
-            runs.iter()
-                .flat_map(|run| &run.queued)
-                .for_each(|row| after.rings.add(&row.place));
+            let created = completion.create(&runs).await?;
+            for ((run, context), created) in runs.iter().zip(contexts).zip(&created) {
+                self.note_created(run, context, created, after);
+            }
         }
         Ok(())
     }
-}
-
-fn unexpected(refused: Refused) -> EngineError {
-    EngineError::Unreadable(format!("an event that cannot be: {refused}"))
 }
 
 /// What the run's decision needs to know of an outcome.

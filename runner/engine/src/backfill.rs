@@ -393,7 +393,7 @@ impl Inner {
                 ..row
             }));
         }
-        self.made(made.runs, made.contexts, &made.created);
+        self.created(&made.runs, made.contexts, &made.created);
         Ok(if found.exhausted || count == room {
             Turned::Idle
         } else {
@@ -445,7 +445,7 @@ impl Inner {
             ..BackfillRow::clone(&row)
         }));
         *source.ahead.lock() = Some(ahead);
-        self.made(runs, vec![context], &[Created::Made { handed }]);
+        self.created(&runs, vec![context], &[Created::Made { handed }]);
         Ok(true)
     }
 

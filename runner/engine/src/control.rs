@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Actions, Event, Progress, Refused, TaskKey, decide};
+use heddle_domain::run::{Event, Progress, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
 use heddle_store::change::By;
-use heddle_store::live::{Audited, Completion, LiveRun, RunFacts, RunWrite};
+use heddle_store::live::{Audited, Completion, Grant, LiveRun, RunFacts, RunWrite};
 use heddle_store::run::RunRow;
 use serde_json::{Value, json};
 
 use crate::apply::After;
 use crate::submit::Layout;
+use crate::transition::Transition;
 use crate::{Engine, EngineError, Inner, RunContext, SubmitError};
 
 /// Why a control did nothing.
@@ -68,15 +69,16 @@ struct Noted<'a> {
     reason: Option<&'a str>,
 }
 
-impl Noted<'_> {
-    fn shown(state: RunState, task: Option<&Value>) -> Value {
-        let mut shown = json!({"state": state});
-        if let Some(task) = task {
-            shown["task"] = task.clone();
-        }
-        shown
+/// How a run stands, for the audit.
+pub(crate) fn shown(state: RunState, task: Option<&Value>) -> Value {
+    let mut shown = json!({"state": state});
+    if let Some(task) = task {
+        shown["task"] = task.clone();
     }
+    shown
+}
 
+impl Noted<'_> {
     async fn write(
         &self,
         completion: &mut Completion,
@@ -86,8 +88,8 @@ impl Noted<'_> {
         after: RunState,
     ) -> Result<(), StoreError> {
         let by = By { actor: self.actor, at };
-        let was = Self::shown(before, self.task.as_ref().map(|task| &task.0));
-        let mut is = Self::shown(after, self.task.as_ref().map(|task| &task.1));
+        let was = shown(before, self.task.as_ref().map(|task| &task.0));
+        let mut is = shown(after, self.task.as_ref().map(|task| &task.1));
         if let Some(reason) = self.reason {
             is["reason"] = json!(reason);
         }
@@ -97,7 +99,7 @@ impl Noted<'_> {
 
 impl BulkAction {
     /// The audit's word; `None` for what Heddle does by itself.
-    fn word(&self) -> Option<&'static str> {
+    pub(crate) fn word(&self) -> Option<&'static str> {
         match self {
             Self::Cancel => Some("cancel"),
             Self::CancelFor(_) => None,
@@ -105,6 +107,14 @@ impl BulkAction {
             Self::Resume => Some("resume"),
             Self::Restart(_) => Some("restart"),
             Self::Override(..) => Some("override"),
+        }
+    }
+
+    /// What the run says it ended for.
+    pub(crate) fn why(&self) -> Option<String> {
+        match self {
+            Self::CancelFor(why) => Some(why.clone()),
+            _ => None,
         }
     }
 }
@@ -292,18 +302,13 @@ impl Inner {
             BulkAction::Restart(_) => Event::Restart,
             BulkAction::Override(..) => return Ok(()),
         };
-        let why = if let BulkAction::CancelFor(why) = action {
-            Some(why.clone())
-        } else {
-            None
-        };
         let noted = action.word().map(|action| Noted {
             actor,
             action,
             task: None,
             reason: None,
         });
-        self.finish_control(completion, run, &live, &context, event, why, noted)
+        self.finish_control(completion, run, &live, &context, event, action.why(), noted)
             .await
     }
 
@@ -325,17 +330,15 @@ impl Inner {
         let in_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
         let turn = in_turn.then_some(Event::TakeTurn);
         let events: Vec<Event> = turn.into_iter().chain([event]).collect();
-        let (actions, state, progress) = self.decide_control(&mut completion, live, context, &events).await?;
+        let transition = self
+            .transition(context, standing(live)?, &events, &mut completion, self.now())
+            .await?;
+        let state = transition.state;
         if let Some(noted) = noted {
             noted.write(&mut completion, run, self.now(), live.state, state).await?;
         }
         let mut after = After::default();
-        let mut room = if self.backlog.load(std::sync::atomic::Ordering::Relaxed) {
-            0
-        } else {
-            self.room()
-        };
-        let mut write = self.write_of(context, state, &progress, actions, &mut room, &mut after);
+        let mut write = self.write_of(context, transition, &mut self.grant(), &mut after);
         write.error = why.or(write.error);
         self.write(&mut completion, std::slice::from_ref(&write), &mut after)
             .await?;
@@ -355,36 +358,6 @@ impl Inner {
         self.contexts.remove(&run);
         self.acted(after);
         Ok(())
-    }
-
-    async fn decide_control(
-        &self,
-        completion: &mut Completion,
-        live: &LiveRun,
-        context: &RunContext,
-        events: &[Event],
-    ) -> Result<(Actions, RunState, Progress), ControlError> {
-        let mut state = live.state;
-        let mut progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
-        let mut bits = || self.chance.bits();
-        let plan = &context.revision.plan;
-        let mut actions = decide(plan, &mut state, &mut progress, events, self.now(), &mut bits)?;
-        if actions.withdraw {
-            let withdrawn = completion.withdraw(&[context.facts.id]).await?;
-            let keys = withdrawn.into_iter().map(|(_, key)| key).collect();
-            let more = decide(
-                plan,
-                &mut state,
-                &mut progress,
-                &[Event::Withdrawn(keys)],
-                self.now(),
-                &mut bits,
-            )?;
-            actions.interrupt.extend(more.interrupt);
-            actions.ready.extend(more.ready);
-            actions.finished = more.finished;
-        }
-        Ok((actions, state, progress))
     }
 
     async fn task_event(
@@ -482,10 +455,13 @@ impl Inner {
             .map(|(_, key)| key)
             .collect();
         let event = Event::Cancel { withdrawn };
-        let (actions, _, progress) = self.decide_control(&mut completion, live, &context, &[event]).await?;
+        let cancelled = self
+            .transition(&context, standing(live)?, &[event], &mut completion, self.now())
+            .await?;
         let mut after = After::default();
-        let mut room = 0;
-        let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+        // Whatever it had come to: it has ended, as somebody says.
+        let overridden = Transition { state, ..cancelled };
+        let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after);
         let error = (state == RunState::Failed).then(|| format!("set by {actor}: {reason}"));
         let write = RunWrite { error, ..write };
         self.write(&mut completion, &[write], &mut after).await?;
@@ -494,6 +470,11 @@ impl Inner {
         self.acted(after);
         Ok(())
     }
+}
+
+fn standing(live: &LiveRun) -> Result<(RunState, Progress), EngineError> {
+    let progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
+    Ok((live.state, progress))
 }
 
 pub(crate) fn facts_of(row: &RunRow) -> RunFacts {

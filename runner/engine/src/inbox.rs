@@ -13,7 +13,7 @@ use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::{AttemptKey, Event, Progress};
 use heddle_domain::spec::{DeadlineAction, NotifyEvent};
 use heddle_domain::state::{ErrorKind, RunState};
-use heddle_store::live::{Due, EndedAttempt, RunWrite, Settlement, SqlStart};
+use heddle_store::live::{Due, EndedAttempt, Grant, RunWrite, Settlement, SqlStart};
 use heddle_store::notice::NewNotices;
 use serde_json::json;
 
@@ -21,6 +21,7 @@ use crate::apply::{After, Applied};
 use crate::control::BulkAction;
 use crate::notify::new_notices;
 use crate::submit::labels_of;
+use crate::transition::standing;
 use crate::work::{Contexts, Done, End, Ending};
 use crate::{Engine, EngineError, Inner, RunContext};
 
@@ -155,7 +156,10 @@ impl Inner {
                 events.insert(context.facts.id, Cause::Deadline(why));
             }
         }
-        let after = self.apply_events(&mut completion, &contexts, events, now).await?;
+        let mut grant = self.grant();
+        let after = self
+            .apply_events(&mut completion, &contexts, events, &mut grant, now)
+            .await?;
         let late = timeouts
             .into_iter()
             .map(|ended| Applied {
@@ -165,7 +169,7 @@ impl Inner {
                 node: None,
             })
             .collect();
-        let late = self.apply(&mut completion, &contexts, late, 0, now).await?;
+        let late = self.apply(&mut completion, &contexts, late, &mut grant, now).await?;
         completion.commit().await?;
         self.acted(after);
         self.acted(late);
@@ -184,6 +188,7 @@ impl Inner {
         completion: &mut heddle_store::live::Completion,
         contexts: &Contexts,
         mut causes: HashMap<RunId, Cause>,
+        grant: &mut Grant,
         now: Time,
     ) -> Result<After, EngineError> {
         let mut runs: Vec<RunId> = causes.keys().copied().collect();
@@ -191,7 +196,6 @@ impl Inner {
         let locked = completion.lock_runs(&runs).await?;
         let mut after = After::default();
         let mut writes = Vec::new();
-        let mut room = self.room();
         for run in runs {
             let (Some(found), Some(cause)) = (locked.get(&run), causes.remove(&run)) else {
                 continue;
@@ -205,8 +209,10 @@ impl Inner {
                     (vec![Event::Cancel { withdrawn }], Some(why))
                 }
             };
-            let (actions, state, progress) = self.decide(&context, found, &events, completion, now).await?;
-            let mut write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+            let transition = self
+                .transition(&context, standing(found)?, &events, completion, now)
+                .await?;
+            let mut write = self.write_of(&context, transition, grant, &mut after);
             write.error = why.or(write.error);
             writes.push(write);
         }
@@ -233,7 +239,7 @@ impl Inner {
             })
             .collect();
         let after = self
-            .apply(&mut completion, &contexts, outcomes, self.room(), now)
+            .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
             .await?;
         completion.commit().await?;
         self.acted(after);
@@ -250,7 +256,7 @@ impl Inner {
         let locked = completion.lock_runs(&runs).await?;
         let mut after = After::default();
         let mut writes: Vec<RunWrite> = Vec::new();
-        let mut room = self.room();
+        let mut grant = self.grant();
         let mut gated = Vec::new();
         let mut begin = Vec::new();
         let mut starts = Vec::new();
@@ -271,12 +277,11 @@ impl Inner {
         }
         completion.complete_starts(&starts).await?;
         for (found, context) in begin {
-            let mut found = found.clone();
-            found.progress = Progress::new(&context.revision.plan).to_bytes();
-            let (actions, state, progress) = self
-                .decide(&context, &found, &[Event::Start], &mut completion, now)
+            let fresh = (found.state, Progress::new(&context.revision.plan));
+            let transition = self
+                .transition(&context, fresh, &[Event::Start], &mut completion, now)
                 .await?;
-            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
+            writes.push(self.write_of(&context, transition, &mut grant, &mut after));
         }
         for (run, group_id) in gated {
             completion.wait_for_turn(run, group_id, &json!({"turn": true})).await?;
@@ -343,7 +348,7 @@ impl Inner {
                 .collect();
             let mut completion = self.store.completion(self.lease(), now).await?;
             let after = self
-                .apply(&mut completion, &contexts, outcomes, self.room(), now)
+                .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
                 .await?;
             completion.commit().await?;
             self.acted(after);

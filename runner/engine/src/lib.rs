@@ -32,6 +32,7 @@ mod backfill;
 mod catalog;
 mod clock;
 mod control;
+mod created;
 mod dispatch;
 mod hands;
 mod host;
@@ -49,10 +50,12 @@ mod pump;
 mod queue;
 mod redact;
 mod retry_after;
+mod room;
 mod scheduler;
 mod sole;
 mod submit;
 pub mod trace;
+mod transition;
 mod upstream;
 mod wake;
 mod work;
@@ -230,37 +233,10 @@ impl Inner {
     pub(crate) fn new_run_id(&self, now: Time) -> RunId {
         RunId(uuid_v7(now, self.chance.bits()))
     }
-
-    pub(crate) fn room(&self) -> usize {
-        if self.draining.load(Ordering::Acquire) || self.fenced.load(Ordering::Acquire) {
-            return 0;
-        }
-        let load = self.sandbox.load_now();
-        self.hands.room(
-            (load.parked + load.long) as usize,
-            self.config.threads,
-            self.config.slots,
-        )
-    }
 }
 
 /// Hears of changes.
 type ChangeListener = Box<dyn Fn(&str, &str) + Send + Sync>;
-
-/// How many task runs a node takes at once while other nodes are alive: enough to be busy for a moment, not so many that
-/// the others stand idle beside it.
-const SHARE_WITH_OTHERS: usize = 128;
-
-impl Inner {
-    /// How many task runs one transaction may give this node.
-    pub(crate) fn share(&self) -> usize {
-        if self.others.load(Ordering::Relaxed) {
-            SHARE_WITH_OTHERS
-        } else {
-            usize::MAX
-        }
-    }
-}
 
 /// What a node counts, for metrics.
 #[derive(Clone, Copy, Debug)]

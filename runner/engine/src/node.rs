@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 
-use heddle_store::live::EndedAttempt;
+use heddle_store::live::{EndedAttempt, Grant};
 
 use crate::apply::Applied;
 use crate::work::End;
@@ -65,7 +65,9 @@ impl Inner {
             })
             .collect();
         let mut completion = self.store.completion(lease, now).await?;
-        let after = self.apply(&mut completion, &contexts, outcomes, 0, now).await?;
+        let after = self
+            .apply(&mut completion, &contexts, outcomes, &mut Grant::none(), now)
+            .await?;
         completion.commit().await?;
         self.hands.cancel_all();
         self.acted(after);

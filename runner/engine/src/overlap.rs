@@ -33,6 +33,7 @@ use heddle_store::live::{ActiveRun, AtGate, RunWrite};
 use crate::apply::After;
 use crate::catalog::is_timed;
 use crate::control::BulkAction;
+use crate::transition::standing;
 use crate::{Engine, EngineError, Inner};
 
 /// How many waiting runs of a group one look decides upon at most, and of all groups together (what of them a node has in
@@ -180,28 +181,30 @@ impl Inner {
         let locked = completion.lock_runs(&concerned).await?;
         let mut after = After::default();
         let mut writes = Vec::new();
-        let mut room = self.room();
+        let mut grant = self.grant();
         for run in &admitted {
             let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
                 continue;
             };
             let context = self.known(&contexts, *run).await?;
-            let mut found = found.clone();
-            if !reopened.contains(run) {
-                found.progress = Progress::new(&context.revision.plan).to_bytes();
-            }
-            let (actions, state, progress) = self
-                .decide(&context, &found, &[Event::Start], &mut completion, now)
+            let stood = match reopened.contains(run) {
+                true => standing(found)?,
+                false => (found.state, Progress::new(&context.revision.plan)),
+            };
+            let transition = self
+                .transition(&context, stood, &[Event::Start], &mut completion, now)
                 .await?;
-            writes.push(self.write_of(&context, state, &progress, actions, &mut room, &mut after));
+            writes.push(self.write_of(&context, transition, &mut grant, &mut after));
         }
         let mut left_out = Vec::new();
         for (run, earlier) in &skipped {
             let Some(found) = locked.get(run) else { continue };
             let context = self.known(&contexts, *run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
-            let (actions, state, progress) = self.decide(&context, found, &[cancel], &mut completion, now).await?;
-            let write = self.write_of(&context, state, &progress, actions, &mut room, &mut after);
+            let transition = self
+                .transition(&context, standing(found)?, &[cancel], &mut completion, now)
+                .await?;
+            let write = self.write_of(&context, transition, &mut grant, &mut after);
             let error = Some(format!(
                 "skipped: the earlier run {earlier} was still active (overlap: skip)"
             ));

@@ -77,7 +77,7 @@ pub(crate) async fn claim_loop(inner: Arc<Inner>) {
         };
         tokio::select! {
             () = inner.work.notified() => {}
-            () = inner.freed.notified(), if backlog => if inner.room() < ROOM_MIN { continue },
+            () = inner.freed.notified(), if backlog => if inner.room().free < ROOM_MIN { continue },
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(poll) => idle = idle.saturating_add(1),
         }
@@ -87,8 +87,8 @@ pub(crate) async fn claim_loop(inner: Arc<Inner>) {
 
 /// Claims as much as there is room for.
 async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
-    let room = inner.room().min(inner.share());
-    if room == 0 {
+    let room = inner.room();
+    if room.claimable() == 0 {
         // Whatever frees a slot brings the claimer around again.
         inner.backlog.store(true, Ordering::Relaxed);
         return;
@@ -98,7 +98,9 @@ async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
             if !claimed.is_empty() {
                 *idle = 0;
             }
-            inner.backlog.store(claimed.len() >= room, Ordering::Relaxed);
+            inner
+                .backlog
+                .store(claimed.len() >= room.claimable(), Ordering::Relaxed);
             if let Some(last) = claimed.iter().map(|claimed| claimed.turn).max() {
                 inner.turn.fetch_max(last, Ordering::Relaxed);
             }
@@ -280,15 +282,12 @@ async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), En
             node: Some(inner.config.node),
         })
         .collect();
-    // With a backlog everything queues: what became ready must not overtake what has waited.
-    let room = if inner.backlog.load(Ordering::Relaxed) {
-        0
-    } else {
-        inner.room().min(inner.share())
-    };
+    let mut grant = inner.grant();
     let mut completion = inner.store.completion(lease, now).await?;
     completion.insert_logs(&lines_of(reports)).await?;
-    let after = inner.apply(&mut completion, &contexts, outcomes, room, now).await?;
+    let after = inner
+        .apply(&mut completion, &contexts, outcomes, &mut grant, now)
+        .await?;
     completion.commit().await?;
     inner.acted(after);
     Ok(())

@@ -34,7 +34,6 @@ use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
 use crate::catalog::{Resolution, Revision};
 use crate::notify::new_notices;
-use crate::queue::Rings;
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner, RunContext};
 
@@ -251,7 +250,7 @@ impl Inner {
         if !batch.notices.is_empty() {
             self.notifier.bell.notify_one();
         }
-        self.made(batch.runs, batch.contexts, &created);
+        self.created(&batch.runs, batch.contexts, &created);
         Ok(())
     }
 
@@ -304,58 +303,6 @@ impl Inner {
             awaits: None,
             fired_at: firing.spent.then_some(now),
         });
-    }
-
-    /// What was handed to this node begins; whoever else is concerned is woken.
-    pub(crate) fn made(self: &Arc<Self>, runs: Vec<NewRun>, contexts: Vec<Arc<RunContext>>, created: &[Created]) {
-        let mut taken = Vec::new();
-        let (mut left, mut gated, mut follows, mut pooled) = (false, false, false, false);
-        let mut rings = Rings::default();
-        for ((run, context), created) in runs.into_iter().zip(contexts).zip(created) {
-            let Created::Made { handed } = created else { continue };
-            gated |= run.gated && !run.follows;
-            follows |= run.follows;
-            pooled |= context.revision.pooled;
-            // What waits for its turn is let through by the next look, mostly on this node.
-            if !run.ready.is_empty() || !run.queued.is_empty() || (run.gated && !run.follows) {
-                self.contexts.insert(run.id, context);
-            }
-            run.queued.iter().for_each(|row| rings.add(&row.place));
-            for row in &run.ready {
-                if *handed && row.handed {
-                    taken.push((run.id, row.at));
-                } else {
-                    left = true;
-                }
-            }
-        }
-        self.take(taken);
-        self.ring(&rings);
-        if left {
-            self.work.notify_one();
-            self.wakes.work();
-        }
-        if pooled {
-            self.pools.notify_one();
-        }
-        if gated {
-            self.inbox.notify_one();
-        }
-        if follows {
-            self.links.notify_one();
-        }
-    }
-
-    /// Marks the rows that this node has room for.
-    pub(crate) fn hand_out(&self, runs: &mut [NewRun]) {
-        let mut room = if self.backlog.load(Ordering::Relaxed) {
-            0
-        } else {
-            self.room()
-        };
-        for row in runs.iter_mut().flat_map(|run| run.ready.iter_mut()) {
-            row.hand(&mut room);
-        }
     }
 }
 

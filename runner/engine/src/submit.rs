@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::catalog::{Group, Resolution, Revision};
-use crate::queue::{Rings, place};
+use crate::queue::place;
 use crate::{Answer, Engine, EngineError, Inner, RunContext};
 
 /// Submissions that may wait for a commit before callers are told that the node is overloaded.
@@ -311,12 +311,7 @@ impl Inner {
         for &at in ready {
             match place(revision, at) {
                 Some(place) => queued.push(self.queues.row(at, queued.len(), place, None)),
-                None => rows.push(ReadyRow {
-                    pools: revision.need_of(at),
-                    at,
-                    turn: turn + 1 + rows.len() as i64,
-                    handed: false,
-                }),
+                None => rows.push(ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))),
             }
         }
         let callback = request.callback.is_some();
@@ -549,54 +544,17 @@ pub(crate) async fn run(inner: Arc<Inner>, mut requests: mpsc::Receiver<Request>
 /// Creates one batch.
 async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
     let now = inner.now();
-    let mut room = if inner.backlog.load(Ordering::Relaxed) {
-        0
-    } else {
-        inner.room().min(inner.share())
-    };
-    let mut rows_left = false;
-    for request in batch.iter_mut() {
-        for row in &mut request.run.ready {
-            row.hand(&mut room);
-            rows_left |= !row.handed;
-        }
-    }
+    inner.hand_out(batch.iter_mut().map(|request| &mut request.run));
     let runs: Vec<NewRun> = batch.iter_mut().map(|request| request.run.clone()).collect();
     let lease = inner.lease();
     match inner.store.create_runs(&runs, lease, now).await {
         Ok(created) => {
-            let mut taken = Vec::new();
-            let mut gated = false;
-            let mut pooled = false;
-            let mut rings = Rings::default();
-            for ((request, created), run) in batch.drain(..).zip(created).zip(&runs) {
-                if let Created::Made { handed } = created {
-                    gated |= run.gated;
-                    pooled |= run.ready.iter().any(|row| row.pools.is_some());
-                    run.queued.iter().for_each(|row| rings.add(&row.place));
-                    if !run.ready.is_empty() || !run.queued.is_empty() {
-                        inner.contexts.insert(run.id, request.context);
-                    }
-                    if handed {
-                        taken.extend(run.ready.iter().filter(|row| row.handed).map(|row| (run.id, row.at)));
-                    } else {
-                        rows_left = true;
-                    }
-                }
-                let _ = request.answer.send(Ok(created));
+            let mut contexts = Vec::with_capacity(batch.len());
+            for (request, created) in batch.drain(..).zip(&created) {
+                contexts.push(request.context);
+                let _ = request.answer.send(Ok(created.clone()));
             }
-            inner.take(taken);
-            inner.ring(&rings);
-            if rows_left {
-                inner.work.notify_one();
-                inner.wakes.work();
-            }
-            if pooled {
-                inner.pools.notify_one();
-            }
-            if gated {
-                inner.inbox.notify_one();
-            }
+            inner.created(&runs, contexts, &created);
         }
         Err(error) => refused(inner, batch, error, lease, now).await,
     }
@@ -653,6 +611,6 @@ async fn refused(inner: &Inner, batch: &mut Vec<Request>, error: StoreError, lea
 /// The run with nothing handed to this node.
 fn plain(run: &NewRun) -> NewRun {
     let mut run = run.clone();
-    run.ready.iter_mut().for_each(|row| row.handed = false);
+    run.ready.iter_mut().for_each(ReadyRow::leave);
     run
 }

@@ -38,7 +38,7 @@ use std::time::Duration;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::{RunState, Trigger};
-use heddle_store::live::{Completion, Created};
+use heddle_store::live::Completion;
 use heddle_store::upstream::{Above, Follower, LinkEvent, Success, WaitingRun, Weighed};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -203,9 +203,7 @@ impl Inner {
         self.hand_out(&mut runs);
         let created = completion.create(&runs).await?;
         completion.commit().await?;
-        if created.iter().any(|created| matches!(created, Created::Made { .. })) {
-            self.made(runs, contexts, &created);
-        }
+        self.created(&runs, contexts, &created);
         if weighed.iter().any(|entry| entry.lacks.is_empty()) {
             self.inbox.notify_one();
         }

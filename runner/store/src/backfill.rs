@@ -525,7 +525,7 @@ impl Store {
         let items: Vec<i32> = run.ready.iter().map(|row| row.at.key.item_number()).collect();
         let attempts: Vec<i32> = run.ready.iter().map(|row| row.at.attempt as i32).collect();
         let turns: Vec<i64> = run.ready.iter().map(|row| row.turn).collect();
-        let handed: Vec<bool> = run.ready.iter().map(|row| row.handed).collect();
+        let handed: Vec<bool> = run.ready.iter().map(|row| row.is_handed()).collect();
         Ok(sqlx::query_file_scalar!(
             "src/sql/step_backfill.sql",
             row.id,

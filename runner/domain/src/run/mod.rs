@@ -236,6 +236,34 @@ pub struct Actions {
     pub finished: Option<RunState>,
 }
 
+impl Actions {
+    /// What follows from a second decision upon the same run within one transaction: both are carried out as one. Where
+    /// only one can be meant (how the run ended, whether more is to be withdrawn) the later one is.
+    pub fn and_then(&mut self, later: Self) {
+        // Named one by one, so that a new field does not compile before it is thought of here.
+        let Self {
+            started,
+            ready,
+            timers,
+            drop_timers,
+            interrupt,
+            withdraw,
+            settled,
+            accepted,
+            finished,
+        } = later;
+        self.started |= started;
+        self.ready.extend(ready);
+        self.timers.extend(timers);
+        self.drop_timers.extend(drop_timers);
+        self.interrupt.extend(interrupt);
+        self.withdraw = withdraw;
+        self.settled.extend(settled);
+        self.accepted.extend(accepted);
+        self.finished = finished;
+    }
+}
+
 /// Why a control was refused (409).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {

@@ -132,7 +132,7 @@ impl Inner {
             }
         }
         let after = self
-            .apply(&mut completion, &contexts, outcomes, self.room(), now)
+            .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
             .await?;
         completion.commit().await?;
         self.acted(after);

@@ -10,7 +10,7 @@ use heddle_domain::run::{AttemptKey, Progress};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
-use heddle_store::live::{ClaimFate, ClaimKey, EndedAttempt, Locked, QueuePlace, QueueRow, SoleRow};
+use heddle_store::live::{ClaimFate, ClaimKey, EndedAttempt, Grant, Locked, QueuePlace, QueueRow, SoleRow};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::Rings;
@@ -363,13 +363,8 @@ impl Inner {
         locked: Locked,
         now: Time,
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
-        let room = if self.backlog.load(Ordering::Relaxed) {
-            0
-        } else {
-            self.room()
-        };
         let mut after = self
-            .apply_locked(&mut completion, contexts, outcomes, locked, room, now)
+            .apply_locked(&mut completion, contexts, outcomes, locked, &mut self.grant(), now)
             .await?;
         completion.commit().await?;
         let accepted = std::mem::take(&mut after.accepted).into_iter().collect();
@@ -439,7 +434,7 @@ impl Inner {
         let after = match back.is_empty() {
             true => After::default(),
             false => {
-                self.apply_locked(&mut completion, &contexts, back, locked, 0, now)
+                self.apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none(), now)
                     .await?
             }
         };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use heddle_domain::id::RunId;
 use heddle_domain::run::Progress;
 use heddle_domain::state::RunState;
-use heddle_store::live::{ClaimKey, QueueClaimed, QueueRow};
+use heddle_store::live::{ClaimKey, Grant, QueueClaimed, QueueRow};
 
 use super::Rings;
 use super::settle::applied;
@@ -61,7 +61,7 @@ impl Inner {
         let after = match back.is_empty() {
             true => After::default(),
             false => {
-                self.apply_locked(&mut completion, &contexts, back, locked, 0, now)
+                self.apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none(), now)
                     .await?
             }
         };

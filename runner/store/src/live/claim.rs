@@ -4,9 +4,9 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::Trigger;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::Room;
 use crate::{Store, StoreError};
 
 /// A row that was moved from *ready* to *running*.
@@ -57,34 +57,24 @@ pub struct RunFacts {
     pub callback: bool,
 }
 
-/// Moves up to `limit` rows from *ready* to *running*; see `sql/claim.sql`.
-pub(crate) async fn claim_in(
-    connection: &mut PgConnection,
-    lease: i64,
-    limit: usize,
-    now: Time,
-) -> Result<Vec<Claimed>, StoreError> {
-    let rows = sqlx::query_file!("src/sql/claim.sql", lease, limit as i64, now)
-        .fetch_all(connection)
-        .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Claimed {
-            run: RunId(row.run),
-            at: AttemptKey {
-                key: TaskKey::from_numbers(row.task, row.item),
-                attempt: row.attempt as u32,
-            },
-            turn: row.turn,
-        })
-        .collect())
-}
-
 impl Store {
-    /// Claims without completing anything.
-    pub async fn claim(&self, lease: i64, limit: usize, now: Time) -> Result<Vec<Claimed>, StoreError> {
-        let mut connection = self.pool.acquire().await?;
-        claim_in(&mut connection, lease, limit, now).await
+    /// Moves rows from *ready* to *running*, as many as the node can take; see `sql/claim.sql`.
+    pub async fn claim(&self, lease: i64, room: Room, now: Time) -> Result<Vec<Claimed>, StoreError> {
+        let limit = room.claimable() as i64;
+        let rows = sqlx::query_file!("src/sql/claim.sql", lease, limit, now)
+            .fetch_all(&self.pool)
+            .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| Claimed {
+                run: RunId(row.run),
+                at: AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u32,
+                },
+                turn: row.turn,
+            })
+            .collect())
     }
 
     /// The turn that stands first in the queue; where a node that starts begins to count.

@@ -9,11 +9,10 @@ use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::claim::claim_in;
 use super::create::create_in;
 use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
 use super::queue::{QueueRow, put_in};
-use super::{Claimed, Created, Interrupted, NewRun, ReadyRow};
+use super::{Created, Interrupted, NewRun, ReadyRow};
 use crate::notice::NewNotices;
 use crate::{Store, StoreError};
 
@@ -728,11 +727,6 @@ impl Completion {
                 .map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))),
         );
         Ok(withdrawn)
-    }
-
-    /// Claims what comes next: always the last thing before the commit.
-    pub async fn claim(&mut self, limit: usize) -> Result<Vec<Claimed>, StoreError> {
-        claim_in(&mut self.tx, self.lease, limit, self.now).await
     }
 
     /// The instant of the transaction.

@@ -27,18 +27,20 @@ pub struct ReadyRow {
     pub at: AttemptKey,
     /// Its place in the queue among rows of its priority.
     pub turn: i64,
-    /// Whether this node takes it at once.
-    pub handed: bool,
+    /// Whether this node takes it at once: as far as a [`super::Grant`] reaches.
+    pub(super) handed: bool,
     /// The slots that it waits for before it is ready.
     pub pools: Option<Arc<PoolNeed>>,
 }
 
 impl ReadyRow {
-    /// Hands it to this node, if there is room and it waits for no slots.
-    pub fn hand(&mut self, room: &mut usize) {
-        self.handed = *room > 0 && self.pools.is_none();
-        if self.handed {
-            *room -= 1;
+    /// A row for *ready*.
+    pub fn new(at: AttemptKey, turn: i64, pools: Option<Arc<PoolNeed>>) -> Self {
+        Self {
+            at,
+            turn,
+            handed: false,
+            pools,
         }
     }
 }

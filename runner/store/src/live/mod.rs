@@ -38,6 +38,7 @@ mod claim;
 mod complete;
 mod control;
 mod create;
+mod grant;
 mod inbox;
 mod pools;
 mod queue;
@@ -50,6 +51,7 @@ pub use complete::{
 pub use control::{Interrupted, LiveRun};
 pub(crate) use create::create_in;
 pub use create::{Audited, Created, NewRun, ReadyRow};
+pub use grant::{Grant, Room};
 pub use inbox::{ActiveRun, AtGate, Due, Gate, Inbox, LostAttempt, Settlement, SqlStart};
 pub use queue::{
     ClaimFate, ClaimKey, ClaimWish, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,

@@ -1,0 +1,91 @@
+//! How much one transaction hands to the node that runs it: its share, and nothing past what has waited.
+
+use std::collections::BTreeMap;
+
+use heddle_tests::{Node, World, seconds, task};
+use serde_json::{Value, json};
+
+use crate::{one, sleeps, with};
+
+/// Where the tasks of a run were done, by node.
+fn by_node(run: &Value) -> BTreeMap<String, usize> {
+    let mut nodes = BTreeMap::new();
+    for task in run["tasks"].as_array().expect("tasks") {
+        *nodes
+            .entry(task["node"].as_str().expect("a node").to_owned())
+            .or_default() += 1;
+    }
+    nodes
+}
+
+/// What a schedule makes ready at one instant is not all taken by the node that happened to fire it.
+#[tokio::test]
+async fn what_is_due_at_once_is_shared() {
+    const TASKS: usize = 800;
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let tasks: BTreeMap<String, Value> = (0..TASKS).map(|n| (format!("t{n:03}"), sleeps(0.5))).collect();
+    let schedules = json!({"s": {"once": {"delay": "1s"}}});
+    nodes[0]
+        .put_group("g", json!({"tasks": tasks, "schedules": schedules}))
+        .await;
+    let run = heddle_tests::eventually("the run of the schedule", async || {
+        let runs = nodes[1].all("/v1/runs?group=g").await;
+        runs.first().map(heddle_tests::id)
+    })
+    .await;
+    let run = nodes[1].ended(&run).await;
+    assert_eq!(run["state"], "succeeded");
+    let shares = by_node(&run);
+    assert_eq!(shares.values().sum::<usize>(), TASKS);
+    assert!(
+        shares.len() == 2 && shares.values().all(|share| *share >= 100),
+        "of {TASKS} task runs {shares:?} were done by each node"
+    );
+}
+
+async fn batch(node: &Node, group: &str, runs: Vec<Value>) -> Vec<String> {
+    let reply = node
+        .post(&format!("/v1/groups/{group}/runs/batch"), json!({"runs": runs}))
+        .await
+        .expect_status(202);
+    let items = reply["items"].as_array().expect("items");
+    items
+        .iter()
+        .map(|item| item["id"].as_str().expect("an id").to_owned())
+        .collect()
+}
+
+/// While task runs wait for a place, nothing that becomes ready later goes before them, whichever way it comes: a gate
+/// that lets runs through, a retry whose time has come, the end of a sub-run.
+#[tokio::test]
+async fn nothing_overtakes_what_has_waited() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_SLOTS", "2").start().await;
+    node.put_group("first", one(sleeps(0.04))).await;
+    let hello = one(json!({"script": "hello"}));
+    // Its runs wait for a gate, which is looked at behind each submission.
+    node.put_group("gated", with(hello.clone(), json!({"max_active_runs": 1_000})))
+        .await;
+    let first = batch(&node, "first", vec![json!({"priority": 5}); 150]).await;
+    let mut later = Vec::new();
+    for _ in 0..60 {
+        later.push(node.start("gated", json!({})).await);
+    }
+    let started = async |runs: &[String]| {
+        let mut times = Vec::new();
+        for run in runs {
+            let run = node.ended(run).await;
+            times.push(task(&run, "t")["started_at"].clone());
+        }
+        times.sort_by(|one, other| one.as_str().cmp(&other.as_str()));
+        times
+    };
+    let (first, later) = (started(&first).await, started(&later).await);
+    let (last, next) = (first.last().unwrap(), &later[0]);
+    assert!(
+        seconds(last, next) >= 0.0,
+        "a task run of lower priority that became ready later began {} s before the last of those that had waited",
+        -seconds(last, next)
+    );
+}
