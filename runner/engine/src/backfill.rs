@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::StreamExt;
 use heddle_domain::backfill::{self, BackfillSpec, Existing, Grid, OnExisting, Order, Scripts, Verdict};
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::spec::SubmissionSpec;
@@ -57,7 +56,6 @@ const OPEN_MAX: i64 = 1_000;
 
 /// How many runs of a cancelled backfill one look cancels, and how many at once.
 const CANCELLED_MAX: i64 = 10_000;
-const CANCELLED_AT_ONCE: usize = 4;
 
 /// Of how many backfills a node remembers where their instants come from.
 pub(crate) const SOURCES_MAX: usize = 1_000;
@@ -557,16 +555,8 @@ impl Inner {
     async fn cancel_backfill(self: &Arc<Self>, id: Uuid) -> Result<(), EngineError> {
         let runs = self.store.live_runs_of_source(id, CANCELLED_MAX).await?;
         let engine = Engine { inner: self.clone() };
-        let mut cancelled = futures::stream::iter(runs.into_iter().map(|run| {
-            let engine = engine.clone();
-            async move { engine.control(run, &BulkAction::Cancel, "backfill").await }
-        }))
-        .buffer_unordered(CANCELLED_AT_ONCE);
-        while let Some(result) = cancelled.next().await {
-            if let Err(ControlError::Engine(error)) = result {
-                return Err(error);
-            }
-        }
+        // Those that have ended meanwhile are refused: so much the better.
+        engine.control_all(&runs, &BulkAction::Cancel, "backfill").await?;
         if self.store.live_runs_of_source(id, 1).await?.is_empty() {
             self.store.end_cancelled_backfill(id, self.now()).await?;
         }

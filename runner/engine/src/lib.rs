@@ -29,6 +29,7 @@
 
 mod apply;
 mod backfill;
+mod bulk;
 mod catalog;
 mod clock;
 mod control;
@@ -215,6 +216,8 @@ pub(crate) struct Inner {
     pub(crate) queues: queue::Queues,
     pub(crate) ready: AtomicBool,
     pub(crate) on_change: Mutex<Vec<ChangeListener>>,
+    /// Who may control many runs at once.
+    pub(crate) bulk: Arc<tokio::sync::Semaphore>,
     pub(crate) stop: CancellationToken,
     pub(crate) tracker: TaskTracker,
     pub(crate) runs_ended: AtomicU64,
@@ -304,6 +307,7 @@ impl Engine {
             queues: queue::Queues::new(asks),
             ready: AtomicBool::new(false),
             on_change: Mutex::default(),
+            bulk: Arc::new(tokio::sync::Semaphore::new(bulk::REQUESTS_MAX)),
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
             runs_ended: AtomicU64::new(0),

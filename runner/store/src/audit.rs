@@ -82,6 +82,35 @@ impl Completion {
         )
         .await
     }
+
+    /// The same of many runs: each with how it stood and how it stands.
+    pub async fn audit_all(
+        &mut self,
+        by: By<'_>,
+        action: &str,
+        runs: &[(RunId, Value, Value)],
+    ) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = runs.iter().map(|(run, ..)| run.to_string()).collect();
+        let before: Vec<Value> = runs.iter().map(|(_, before, _)| before.clone()).collect();
+        let after: Vec<Value> = runs.iter().map(|(.., after)| after.clone()).collect();
+        sqlx::query!(
+            "INSERT INTO heddle.audit (at, actor, action, kind, name, before, after)
+             SELECT $1, $2, $3, $4, * FROM UNNEST($5::text[], $6::jsonb[], $7::jsonb[])",
+            by.at,
+            by.actor,
+            action,
+            Noun::Run.as_str(),
+            &names,
+            &before,
+            &after,
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
 }
 
 impl Store {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Refused, TaskKey};
 use heddle_domain::state::{RunState, TaskState};
@@ -15,6 +16,9 @@ use uuid::Uuid;
 use super::{not_found, views};
 use crate::engine_api::{Control, Refusal, RunFilter, Scripts, Submission, TaskRef};
 use crate::shapes::{BulkRefusal, BulkReport, List, Run, TaskDetail};
+
+/// How many runs a bulk control makes anew or removes at once.
+const BULK_AT_ONCE: usize = 8;
 
 /// How many runs one bulk control touches at most; more are left for the next call, and the report says so.
 const BULK_MAX: i64 = 100_000;
@@ -193,9 +197,17 @@ pub(super) async fn bulk(
         report.refused = refused.take(BulkReport::IDS_MAX).collect();
         return Ok(report);
     }
-    for (id, _) in found {
-        match self::control(engine, id, control.clone(), actor.clone()).await {
-            Ok(_) => report.changed += 1,
+    let runs: Vec<RunId> = found.into_iter().map(|(id, _)| id).collect();
+    let own = engine.clone();
+    let done = engine
+        .to_the_end(async move {
+            let done = control_all(&own, &runs, control, &actor).await?;
+            Ok::<_, Refusal>(runs.into_iter().zip(done).collect::<Vec<_>>())
+        })
+        .await??;
+    for (id, controlled) in done {
+        match controlled {
+            Ok(()) => report.changed += 1,
             Err(Refusal::Conflict { detail, .. }) => {
                 if report.refused.len() < BulkReport::IDS_MAX {
                     report.refused.push(BulkRefusal { id: id.0, detail });
@@ -208,20 +220,76 @@ pub(super) async fn bulk(
     Ok(report)
 }
 
-pub(super) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) -> Result<u64, Refusal> {
-    let mut cancelled = 0;
-    for id in engine.store().live_runs_of(group_id).await? {
-        match engine
-            .control(id, &BulkAction::Cancel, &actor)
-            .await
-            .map_err(|error| named(error, id))
-        {
-            Ok(()) => cancelled += 1,
-            Err(Refusal::Conflict { .. } | Refusal::NotFound { .. }) => {}
+/// What became of each run; `Err` is what kept it from going on.
+async fn control_all(
+    engine: &Engine,
+    runs: &[RunId],
+    control: Control,
+    actor: &str,
+) -> Result<Vec<Result<(), Refusal>>, Refusal> {
+    if let Some(action) = action(&control) {
+        let done = engine.control_all(runs, &action, actor).await?;
+        return Ok(done.into_iter().map(|done| done.map_err(Refusal::from)).collect());
+    }
+    // What is no change of a run: nobody reads what has come of it.
+    let scripts = match control {
+        Control::Rerun(scripts) => Some(scripts),
+        _ => None,
+    };
+    let mut all = stream::iter(runs.to_vec())
+        .map(|id| {
+            let (engine, actor) = (engine.clone(), actor.to_owned());
+            async move {
+                match scripts {
+                    Some(scripts) => rerun(&engine, id, scripts, &actor).await.map(drop),
+                    None => forget(&engine, id, &actor).await,
+                }
+            }
+        })
+        .buffered(BULK_AT_ONCE);
+    let mut done = Vec::with_capacity(runs.len());
+    while let Some(controlled) = all.next().await {
+        match controlled {
+            Ok(()) | Err(Refusal::Conflict { .. } | Refusal::NotFound { .. }) => done.push(controlled),
             Err(other) => return Err(other),
         }
     }
-    Ok(cancelled)
+    Ok(done)
+}
+
+async fn rerun(engine: &Engine, id: RunId, scripts: Scripts, actor: &str) -> Result<RunId, Refusal> {
+    let row = engine.store().run(id).await?.ok_or_else(|| not_found("run", id))?;
+    Ok(engine.rerun(&row, scripts == Scripts::Active, actor).await?)
+}
+
+/// Removes an ended run.
+async fn forget(engine: &Engine, id: RunId, actor: &str) -> Result<(), Refusal> {
+    let by = By {
+        actor,
+        at: engine.clock().now(),
+    };
+    if engine.store().delete_run(by, id).await? {
+        return Ok(());
+    }
+    let row = engine.store().run(id).await?.ok_or_else(|| not_found("run", id))?;
+    let state = RunState::from_number(row.state)
+        .ok_or_else(|| Refusal::Internal(format!("run {id} is in state {}", row.state).into()))?;
+    Err(Refusal::Conflict {
+        detail: not_deleted(state),
+        existing: None,
+    })
+}
+
+/// Cancels what is live of a group, whoever waits for it.
+pub(super) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) -> Result<u64, Refusal> {
+    let own = engine.clone();
+    engine
+        .to_the_end(async move {
+            let runs = own.store().live_runs_of(group_id).await?;
+            let done = control_all(&own, &runs, Control::Cancel, &actor).await?;
+            Ok::<_, Refusal>(done.iter().filter(|done| done.is_ok()).count() as u64)
+        })
+        .await?
 }
 
 /// The run with the number of a task in its plan.
