@@ -22,11 +22,12 @@ use chrono::{Days, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta};
 use chrono_tz::Tz;
 
 pub use calendar::Calendar;
-use cron::Cron;
+pub use cron::with_legal_starts as with_legal_cron_starts;
+use cron::{Cron, Reading};
 use local::{YEARS, parse_moment, parse_time_of_day, parse_zone, wall_clock};
 use recurrence::Recurrence;
 
-use crate::spec::{Misfire, ScheduleSpec};
+use crate::spec::{CronDialect, Misfire, ScheduleSpec};
 use crate::{Fault, Span, Time};
 
 /// How late an instant may be before `misfire` decides about it, where the schedule does not say.
@@ -228,6 +229,15 @@ impl Schedule {
     /// Checks a spec against the group's zone and the moment the schedule was created. A fault's pointer is relative
     /// to the spec.
     pub fn compile(spec: &ScheduleSpec, group_zone: Tz, created_at: Time) -> Result<Self, Fault> {
+        Self::read(spec, group_zone, created_at, false)
+    }
+
+    /// The same of one that was accepted before: what is refused today, and was not then, goes on as it did.
+    pub fn compile_stored(spec: &ScheduleSpec, group_zone: Tz, created_at: Time) -> Result<Self, Fault> {
+        Self::read(spec, group_zone, created_at, true)
+    }
+
+    fn read(spec: &ScheduleSpec, group_zone: Tz, created_at: Time, stored: bool) -> Result<Self, Fault> {
         let zone = match &spec.timezone {
             Some(name) => parse_zone(name).map_err(|detail| Fault::at("/timezone", detail))?,
             None => group_zone,
@@ -249,12 +259,19 @@ impl Schedule {
             ));
         }
         let grace = spec.grace.unwrap_or(GRACE_DEFAULT);
+        if spec.cron_dialect != CronDialect::default() && spec.cron.is_none() {
+            return Err(Fault::at("/cron_dialect", "only `cron` has a `cron_dialect`"));
+        }
         let anchor = moment("anchor", &spec.anchor)?;
         if anchor.is_some() && spec.every.is_none() {
             return Err(Fault::at("/anchor", "only `every` takes an `anchor`"));
         }
         let after_delay = created_at + spec.initial_delay.unwrap_or(Span::ZERO).chrono();
-        let rule = compile_rule(spec, zone, created_at, after_delay, anchor, starts)?;
+        let reading = Reading {
+            dialect: spec.cron_dialect,
+            stored,
+        };
+        let rule = compile_rule(spec, reading, zone, created_at, after_delay, anchor, starts)?;
         let live_from = match (&rule, spec.initial_delay) {
             (Rule::Once(_), None) => created_at - grace.chrono(),
             (_, None) => just_after(created_at),
@@ -442,6 +459,7 @@ impl Schedule {
 
 fn compile_rule(
     spec: &ScheduleSpec,
+    reading: Reading,
     zone: Tz,
     created_at: Time,
     after_delay: Time,
@@ -449,7 +467,7 @@ fn compile_rule(
     starts: Option<Time>,
 ) -> Result<Rule, Fault> {
     match (&spec.cron, spec.every, spec.after, &spec.once, &spec.daily) {
-        (Some(text), None, None, None, None) => Cron::parse(text)
+        (Some(text), None, None, None, None) => Cron::parse(text, reading)
             .map(|cron| Rule::Cron(Box::new(cron)))
             .map_err(|detail| Fault::at("/cron", detail)),
         (None, Some(period), None, None, None) => {
@@ -480,7 +498,10 @@ fn compile_rule(
             (Some(text), None) => parse_moment(text, zone)
                 .map(Rule::Once)
                 .map_err(|detail| Fault::at("/once/at", detail)),
-            (None, Some(delay)) => Ok(Rule::Once(after_delay + delay.chrono())),
+            (None, Some(delay)) => {
+                let at = after_delay + delay.chrono();
+                Ok(Rule::Once(starts.map_or(at, |starts| at.max(starts))))
+            }
             _ => Err(Fault::at("/once", "`once` has exactly one of `at` and `delay`")),
         },
         (None, None, None, None, Some(daily)) => {

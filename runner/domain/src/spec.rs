@@ -40,6 +40,9 @@ pub struct GroupSpec {
     /// A bound on active runs by people and tasks; default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_active_runs: Option<u32>,
+    /// How many runs of its schedules and upstreams wait for their turn at once; default [`MAX_WAITING_DEFAULT`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_waiting: Option<u32>,
     /// What a failed task does to the others; default `continue`.
     pub on_failure: OnFailure,
     /// Per run, from its creation.
@@ -67,6 +70,18 @@ pub struct GroupSpec {
     pub notify: Option<NotifyRules>,
     /// The tasks.
     pub tasks: BTreeMap<Name, TaskSpec>,
+}
+
+/// How many runs of a group's schedules and upstreams wait for their turn at once, where the group does not say.
+pub const MAX_WAITING_DEFAULT: u32 = 100;
+/// The most that a group may say.
+pub const MAX_WAITING_MAX: u32 = 10_000;
+
+impl GroupSpec {
+    /// How many runs of its schedules and upstreams wait for their turn at once.
+    pub fn max_waiting(&self) -> u32 {
+        self.max_waiting.unwrap_or(MAX_WAITING_DEFAULT)
+    }
 }
 
 /// A group that another follows: `name`, or `{group, need}`.
@@ -156,6 +171,9 @@ pub struct ScheduleSpec {
     /// A cron expression of 5, 6 (seconds first) or 7 (year last) fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
+    /// Whose cron it is, where the meaning differs; default `unix`.
+    #[serde(skip_serializing_if = "CronDialect::is_default")]
+    pub cron_dialect: CronDialect,
     /// A fixed rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,
@@ -191,6 +209,23 @@ pub struct ScheduleSpec {
     /// Whether it makes runs; default true.
     #[serde(skip_serializing_if = "is_true")]
     pub enabled: Enabled,
+}
+
+/// How a cron expression is read where schedulers differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CronDialect {
+    /// Weekdays are 0 to 7, both ends Sunday; `?` stands for `*`.
+    #[default]
+    Unix,
+    /// Weekdays are 1 to 7 from Sunday; seconds are there, and one of the two day fields is `?`.
+    Quartz,
+}
+
+impl CronDialect {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// `true` unless said otherwise.
@@ -282,6 +317,8 @@ pub enum NotifyEvent {
     ScheduleMissed,
     /// Nobody claims what waits in a queue.
     QueueStalled,
+    /// A run that was due was skipped: an earlier one was active, or too many waited.
+    Skipped,
 }
 
 /// How many tags a task asks for, or a worker carries, at most.
@@ -294,7 +331,7 @@ pub fn is_tag(text: &str) -> bool {
     !text.is_empty() && text.chars().count() <= TAG_CHARS_MAX && !text.chars().any(char::is_control)
 }
 
-/// A task; exactly one of `script`, `queue`, `http`, `audience`, `group`.
+/// A task; exactly one of `script`, `queue`, `http`, `audience`, `group`, `query`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TaskSpec {
@@ -319,6 +356,9 @@ pub struct TaskSpec {
     /// A sub-run of another group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<Name>,
+    /// One SQL statement on a named connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query: Option<QuerySpec>,
     /// Tasks that it waits for.
     pub depends_on: Vec<Name>,
     /// What of them it waits for; default `all_success`.
@@ -334,7 +374,7 @@ pub struct TaskSpec {
     /// Attempts that may be lost with their nodes before the task fails; default 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_lost: Option<u32>,
-    /// Per attempt, from its start; default 1h for `script` and `http`, else none.
+    /// Per attempt, from its start; default 1h for `script`, `http` and `query`, else none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<TimeoutSpec>,
     /// From ready to claimed.
@@ -455,6 +495,33 @@ pub struct HttpSpec {
 
 fn post() -> String {
     "POST".into()
+}
+
+/// One SQL statement on a named connection that the group was granted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuerySpec {
+    /// The connection's name.
+    pub connection: Name,
+    /// The statement, the same at each attempt: what varies stands in `params`.
+    pub sql: String,
+    /// What `$1`, `$2` and so on stand for; strings may be templates. They are bound, never text of the statement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub params: Vec<Value>,
+    /// What the output is.
+    #[serde(default)]
+    pub mode: QueryMode,
+}
+
+/// What the output of a `query` is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueryMode {
+    /// Its rows: `[{column: value}]`.
+    #[default]
+    Rows,
+    /// How many rows it changed: `{rows_affected}`.
+    Execute,
 }
 
 /// An offer to a user (`uid_x`) or a user group (`gid_x`), done when its stock is completed.

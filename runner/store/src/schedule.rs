@@ -104,7 +104,7 @@ pub fn compile(spec: &Value, anchors: &Value, created_at: Time) -> Result<Compil
         let written: ScheduleSpec =
             serde_json::from_value(written.clone()).map_err(|error| unreadable(format!("schedule {name}: {error}")))?;
         let anchor = anchor_of(anchors, name).unwrap_or(created_at);
-        let schedule = Schedule::compile(&written, zone, anchor)
+        let schedule = Schedule::compile_stored(&written, zone, anchor)
             .map_err(|fault| unreadable(format!("schedule {name}: {fault}")))?;
         schedules.insert(name.clone(), schedule);
     }

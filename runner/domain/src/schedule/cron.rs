@@ -1,127 +1,175 @@
-//! Cron expressions: what is written, made into what croner reads.
+//! Cron expressions: which moments of a wall clock they match.
 //!
-//! Croner walks the wall clock only (it is given local times as if they were UTC); what clock changes do to them is
-//! [`super::recurrence`]'s business. Three things are mended on the way in: forms that other crons take (`?` in any
-//! field, `5/15`, `/15`, `22-2`, `FRI-MON`, `@midnight`, full names, a lone `L` for Saturday) are rewritten to ones
-//! that croner takes; an error names the field; and an expression that matches no day of the calendar is refused.
+//! An expression is read ([`text`]) into one set of numbers per field and the rules of its days; the days of a month
+//! are worked out a month at a time. What clock changes do to local times is [`super::recurrence`]'s business.
+//!
+//! This is our own since no library takes what people bring from elsewhere (`L-3`, `L-5W`, Quartz' weekdays). Tests
+//! compare it with croner where that can follow.
 
-use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, Utc};
+mod text;
+
+use chrono::{Datelike, NaiveDate, NaiveDateTime, Timelike};
 
 use super::local::YEARS;
+pub(crate) use text::Reading;
+pub use text::with_legal_starts;
 
-/// The longest expression that is looked at.
-const TEXT_MAX_BYTES: usize = 256;
+/// How many words of 64 bits the years take.
+const YEAR_WORDS: usize = 18;
+const FIRST_YEAR: i32 = *YEARS.start();
 
 /// A parsed expression.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Cron {
-    inner: croner::Cron,
+    seconds: u64,
+    minutes: u64,
+    hours: u64,
+    days: MonthDays,
+    months: u64,
+    weekdays: Weekdays,
+    years: Years,
     every_time: bool,
 }
 
-struct Field {
-    name: &'static str,
-    min: u32,
-    max: u32,
-    /// Whether `22-2` can mean "over the end and on from the beginning".
-    wraps: bool,
+/// What the field of days of the month says; bit n is day n.
+#[derive(Clone, Debug, Default)]
+struct MonthDays {
+    /// Nothing is asked of it.
+    any: bool,
+    days: u64,
+    /// `15W`: the weekday nearest to it.
+    nearest: u64,
+    /// `L-3`: so many days before the last one.
+    before_last: u64,
+    /// `L-3W`: the weekday nearest to that.
+    nearest_before_last: u64,
 }
 
-const FIELDS: [Field; 7] = [
-    Field {
-        name: "seconds",
-        min: 0,
-        max: 59,
-        wraps: true,
-    },
-    Field {
-        name: "minutes",
-        min: 0,
-        max: 59,
-        wraps: true,
-    },
-    Field {
-        name: "hours",
-        min: 0,
-        max: 23,
-        wraps: true,
-    },
-    Field {
-        name: "day of month",
-        min: 1,
-        max: 31,
-        wraps: true,
-    },
-    Field {
-        name: "month",
-        min: 1,
-        max: 12,
-        wraps: true,
-    },
-    Field {
-        name: "day of week",
-        min: 0,
-        max: 6,
-        wraps: true,
-    },
-    Field {
-        name: "year",
-        min: 1,
-        max: 5000,
-        wraps: false,
-    },
-];
-const MONTH: usize = 4;
-const DAY_OF_WEEK: usize = 5;
+/// What the field of weekdays says; bit 0 is Sunday.
+#[derive(Clone, Debug, Default)]
+struct Weekdays {
+    /// Nothing is asked of it.
+    any: bool,
+    days: u8,
+    /// `5L`: the last one of a month.
+    last: u8,
+    /// `5#3`: the third one of a month, by number.
+    nth: [u8; 5],
+}
 
-const MONTHS: [&str; 12] = [
-    "JANUARY",
-    "FEBRUARY",
-    "MARCH",
-    "APRIL",
-    "MAY",
-    "JUNE",
-    "JULY",
-    "AUGUST",
-    "SEPTEMBER",
-    "OCTOBER",
-    "NOVEMBER",
-    "DECEMBER",
-];
-const WEEKDAYS: [&str; 7] = [
-    "SUNDAY",
-    "MONDAY",
-    "TUESDAY",
-    "WEDNESDAY",
-    "THURSDAY",
-    "FRIDAY",
-    "SATURDAY",
-];
+/// Bit n is the year [`FIRST_YEAR`] + n.
+#[derive(Clone, Debug, Default)]
+enum Years {
+    #[default]
+    All,
+    Some(Box<[u64; YEAR_WORDS]>),
+}
+
+impl Years {
+    fn contains(&self, year: i32) -> bool {
+        match self {
+            Self::All => YEARS.contains(&year),
+            Self::Some(words) => usize::try_from(year - FIRST_YEAR)
+                .ok()
+                .and_then(|place| Some(words.get(place / 64)? >> (place % 64) & 1 == 1))
+                .unwrap_or(false),
+        }
+    }
+}
+
+/// The lowest bit that is set from `from` on.
+fn at_or_above(bits: u64, from: u32) -> Option<u32> {
+    let left = bits.checked_shr(from)?.checked_shl(from)?;
+    (left != 0).then(|| left.trailing_zeros())
+}
+
+/// The highest bit that is set up to `to`.
+fn at_or_below(bits: u64, to: u32) -> Option<u32> {
+    let left = bits & (u64::MAX >> (63 - to.min(63)));
+    (left != 0).then(|| 63 - left.leading_zeros())
+}
+
+/// The days of a month, as bits 1 to 31.
+#[derive(Clone, Copy)]
+struct Month {
+    /// How many days it has.
+    length: u32,
+    /// On which weekday its first day falls, 0 being Sunday.
+    first: u32,
+}
+
+impl Month {
+    fn of(year: i32, month: u32) -> Option<Self> {
+        let first = NaiveDate::from_ymd_opt(year, month, 1)?;
+        Some(Self {
+            length: u32::from(first.num_days_in_month()),
+            first: first.weekday().num_days_from_sunday(),
+        })
+    }
+
+    fn weekday(self, day: u32) -> u32 {
+        (self.first + day - 1) % 7
+    }
+
+    /// The day from Monday to Friday that is nearest to a day of this month, within it.
+    fn nearest_weekday(self, day: u32) -> u32 {
+        match self.weekday(day) {
+            6 if day == 1 => 3,
+            6 => day - 1,
+            0 if day == self.length => day - 2,
+            0 => day + 1,
+            _ => day,
+        }
+    }
+}
+
+/// The numbers of the bits that are set.
+fn each(mut bits: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let next = (bits != 0).then(|| bits.trailing_zeros())?;
+        bits &= bits - 1;
+        Some(next)
+    })
+}
+
+impl MonthDays {
+    fn within(&self, month: Month) -> u64 {
+        let mut found = self.days;
+        for day in each(self.nearest).filter(|day| *day <= month.length) {
+            found |= 1 << month.nearest_weekday(day);
+        }
+        for before in each(self.before_last).filter(|before| *before < month.length) {
+            found |= 1 << (month.length - before);
+        }
+        for before in each(self.nearest_before_last).filter(|before| *before < month.length) {
+            found |= 1 << month.nearest_weekday(month.length - before);
+        }
+        found
+    }
+}
+
+impl Weekdays {
+    fn within(&self, month: Month) -> u64 {
+        (1..=month.length)
+            .filter(|day| {
+                let weekday = 1 << month.weekday(*day);
+                let nth = self.nth[(*day as usize - 1) / 7];
+                let last = if day + 7 > month.length { self.last } else { 0 };
+                (self.days | nth | last) & weekday != 0
+            })
+            .fold(0, |found, day| found | 1 << day)
+    }
+}
 
 impl Cron {
-    /// Reads an expression of 5 fields, 6 (seconds first) or 7 (year last).
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let fields = normal_fields(text)?;
-        let every_time = fields[..3].iter().any(|field| field.contains(['*', '/']));
-        let inner = read(&fields.join(" ")).map_err(|error| {
-            // Croner does not say which field it means; try them one by one.
-            let mut wrong = None;
-            for (index, field) in fields.iter().enumerate() {
-                let mut alone = ["*"; 7];
-                alone[index] = field;
-                if let Err(error) = read(&alone.join(" ")) {
-                    wrong = Some(format!("{} `{}`: {error}", FIELDS[index].name, cut(field)));
-                    break;
-                }
-            }
-            format!("bad cron expression: {}", wrong.unwrap_or(error))
-        })?;
-        let cron = Self { inner, every_time };
-        let beginning = NaiveDate::from_ymd_opt(*YEARS.start(), 1, 1).unwrap_or_default().into();
+    /// Reads an expression: of 5 fields, 6 (seconds first) or 7 (year last); in Quartz' dialect of 6 or 7.
+    pub(crate) fn parse(text: &str, reading: Reading) -> Result<Self, String> {
+        let cron = text::read(text, reading)?;
+        let beginning = NaiveDate::from_ymd_opt(FIRST_YEAR, 1, 1).unwrap_or_default().into();
         if cron.next(beginning).is_none() {
             return Err(format!(
                 "bad cron expression: `{}` never fires, no such day exists",
-                cut(text)
+                text::cut(text)
             ));
         }
         Ok(cron)
@@ -132,326 +180,129 @@ impl Cron {
         self.every_time
     }
 
+    /// The days of a month that match. Where both fields ask for something, either will do, as in every cron.
+    fn days_of(&self, year: i32, month: u32) -> u64 {
+        let Some(month) = Month::of(year, month) else { return 0 };
+        let whole = (1 << (month.length + 1)) - 2;
+        let found = match (self.days.any, self.weekdays.any) {
+            (true, true) => whole,
+            (false, true) => self.days.within(month),
+            (true, false) => self.weekdays.within(month),
+            (false, false) => self.days.within(month) | self.weekdays.within(month),
+        };
+        found & whole
+    }
+
     /// The first match after a local time.
     pub(crate) fn next(&self, after: NaiveDateTime) -> Option<NaiveDateTime> {
-        let found: DateTime<Utc> = self.inner.find_next_occurrence(&after.and_utc(), false).ok()?;
-        Some(found.naive_utc()).filter(|found| YEARS.contains(&found.year()))
+        let from = after
+            .with_nanosecond(0)?
+            .checked_add_signed(chrono::TimeDelta::seconds(1))?;
+        let begin = from.date();
+        let (mut month, mut day) = (begin.month(), begin.day());
+        for year in begin.year().max(FIRST_YEAR)..=*YEARS.end() {
+            if year != begin.year() {
+                (month, day) = (1, 1);
+            }
+            if !self.years.contains(year) {
+                continue;
+            }
+            while let Some(found) = at_or_above(self.months, month).filter(|found| *found <= 12) {
+                if found != month {
+                    (month, day) = (found, 1);
+                }
+                let mut days = self.days_of(year, month);
+                while let Some(found) = at_or_above(days, day) {
+                    let date = NaiveDate::from_ymd_opt(year, month, found)?;
+                    let time = if date == begin { from.time() } else { Default::default() };
+                    if let Some((hour, minute, second)) = self.time_from(time.hour(), time.minute(), time.second()) {
+                        return date.and_hms_opt(hour, minute, second);
+                    }
+                    days &= !(1 << found);
+                }
+                (month, day) = (month + 1, 1);
+            }
+        }
+        None
+    }
+
+    /// The first time of day at or after one.
+    fn time_from(&self, hour: u32, minute: u32, second: u32) -> Option<(u32, u32, u32)> {
+        let first = |bits| at_or_above(bits, 0);
+        if at_or_above(self.hours, hour)? == hour {
+            if at_or_above(self.minutes, minute) == Some(minute)
+                && let Some(second) = at_or_above(self.seconds, second)
+            {
+                return Some((hour, minute, second));
+            }
+            if let Some(minute) = at_or_above(self.minutes, minute + 1) {
+                return Some((hour, minute, first(self.seconds)?));
+            }
+            let hour = at_or_above(self.hours, hour + 1)?;
+            return Some((hour, first(self.minutes)?, first(self.seconds)?));
+        }
+        Some((
+            at_or_above(self.hours, hour)?,
+            first(self.minutes)?,
+            first(self.seconds)?,
+        ))
     }
 
     /// The last match at or before a local time.
     pub(crate) fn previous(&self, at_or_before: NaiveDateTime) -> Option<NaiveDateTime> {
-        let found: DateTime<Utc> = self
-            .inner
-            .find_previous_occurrence(&at_or_before.and_utc(), true)
-            .ok()?;
-        Some(found.naive_utc()).filter(|found| YEARS.contains(&found.year()))
-    }
-}
-
-fn read(text: &str) -> Result<croner::Cron, String> {
-    use croner::parser::{CronParser, Seconds, Year};
-    CronParser::builder()
-        .seconds(Seconds::Required)
-        .year(Year::Required)
-        .build()
-        .parse(text)
-        .map_err(|error| error.to_string())
-}
-
-fn cut(text: &str) -> String {
-    text.chars().take(60).collect()
-}
-
-fn normal_fields(text: &str) -> Result<Vec<String>, String> {
-    if text.len() > TEXT_MAX_BYTES {
-        return Err(format!("bad cron expression: longer than {TEXT_MAX_BYTES} bytes"));
-    }
-    let text = text.trim().to_uppercase();
-    let text = match text.as_str() {
-        "@YEARLY" | "@ANNUALLY" => "0 0 1 1 *",
-        "@MONTHLY" => "0 0 1 * *",
-        "@WEEKLY" => "0 0 * * 0",
-        "@DAILY" | "@MIDNIGHT" => "0 0 * * *",
-        "@HOURLY" => "0 * * * *",
-        other => other,
-    };
-    let mut fields: Vec<&str> = text.split_whitespace().collect();
-    let count = fields.len();
-    if !(5..=7).contains(&count) {
-        return Err(format!(
-            "bad cron expression: `{}` has {count} fields; write 5 (minutes, hours, day of month, month, day of week), \
-             6 (seconds first) or 7 (year last)",
-            cut(text)
-        ));
-    }
-    if count == 5 {
-        fields.insert(0, "0");
-    }
-    if fields.len() == 6 {
-        fields.push("*");
-    }
-    let normal = fields
-        .iter()
-        .enumerate()
-        .map(|(index, field)| normal_field(index, field))
-        .collect::<Result<_, _>>()?;
-    Ok(normal)
-}
-
-fn normal_field(index: usize, text: &str) -> Result<String, String> {
-    let place = &FIELDS[index];
-    let text = text.replace('?', "*");
-    let text = match index {
-        MONTH => numbers_for_names(&text, &MONTHS, 1),
-        DAY_OF_WEEK => numbers_for_names(&text, &WEEKDAYS, 0),
-        _ => text,
-    };
-    let mut items = Vec::new();
-    for item in text.split(',') {
-        if item.is_empty() {
-            return Err(format!(
-                "bad cron expression: {} `{}`: an empty item",
-                place.name,
-                cut(&text)
-            ));
+        let end = at_or_before.date();
+        let (mut month, mut day) = (end.month(), end.day());
+        for year in (FIRST_YEAR..=end.year().min(*YEARS.end())).rev() {
+            if year != end.year() {
+                (month, day) = (12, 31);
+            }
+            if !self.years.contains(year) {
+                continue;
+            }
+            while let Some(found) = at_or_below(self.months, month).filter(|found| *found >= 1) {
+                if found != month {
+                    (month, day) = (found, 31);
+                }
+                let mut days = self.days_of(year, month);
+                while let Some(found) = at_or_below(days, day) {
+                    let date = NaiveDate::from_ymd_opt(year, month, found)?;
+                    let time = at_or_before.time();
+                    let (hour, minute, second) = if date == end {
+                        (time.hour(), time.minute(), time.second())
+                    } else {
+                        (23, 59, 59)
+                    };
+                    if let Some((hour, minute, second)) = self.time_to(hour, minute, second) {
+                        return date.and_hms_opt(hour, minute, second);
+                    }
+                    days &= !(1 << found);
+                }
+                (month, day) = (month - 1, 31);
+            }
         }
-        items.push(normal_item(index, place, item));
+        None
     }
-    // One item that says all says all; croner treats a day field specially only when it is exactly `*`.
-    if items.iter().any(|item| item == "*") {
-        return Ok("*".into());
-    }
-    Ok(items.join(","))
-}
 
-fn normal_item(index: usize, place: &Field, item: &str) -> String {
-    if index == DAY_OF_WEEK && item == "L" {
-        return "6".into();
-    }
-    let (range, step) = match item.split_once('/') {
-        Some((range, step)) => (range, Some(step)),
-        None => (item, None),
-    };
-    if step == Some("1") && matches!(range, "*" | "") {
-        return "*".into();
-    }
-    let Some(step) = step else {
-        return over_the_end(index, place, range, 1).unwrap_or_else(|| item.to_owned());
-    };
-    if range.is_empty() {
-        return format!("*/{step}");
-    }
-    if range.bytes().all(|byte| byte.is_ascii_digit()) {
-        return format!("{range}-{}/{step}", place.max);
-    }
-    let wrapped = step
-        .parse()
-        .ok()
-        .and_then(|step| over_the_end(index, place, range, step));
-    wrapped.unwrap_or_else(|| item.to_owned())
-}
-
-/// `22-2` as a list of the numbers that it means; `None` if it does not go over the end.
-fn over_the_end(index: usize, place: &Field, range: &str, step: u32) -> Option<String> {
-    let (from, to) = range.split_once('-')?;
-    let (from, to): (u32, u32) = (from.parse().ok()?, to.parse().ok()?);
-    let last = if index == DAY_OF_WEEK { 7 } else { place.max };
-    let in_range = |number: u32| (place.min..=last).contains(&number);
-    if from <= to || !place.wraps || !in_range(from) || !in_range(to) || !(1..=place.max).contains(&step) {
-        return None;
-    }
-    let size = place.max - place.min + 1;
-    let length = (to + size - from) % size;
-    let numbers = (0..=length).step_by(step as usize).map(|offset| {
-        let number = (from - place.min + offset) % size + place.min;
-        number.to_string()
-    });
-    Some(numbers.collect::<Vec<_>>().join(","))
-}
-
-fn numbers_for_names(text: &str, names: &[&str], first: usize) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(character) = rest.chars().next() {
-        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
-        let word = &rest[..letters];
-        // `FRIL` is the last Friday.
-        let (bare, last) = match word.strip_suffix('L') {
-            Some(bare) if bare.len() >= 3 => (bare, "L"),
-            _ => (word, ""),
-        };
-        let found = |word: &str| {
-            (word.len() >= 3)
-                .then(|| names.iter().position(|name| *name == word || name[..3] == *word))
-                .flatten()
-        };
-        if let Some(number) = found(word) {
-            out.push_str(&(number + first).to_string());
-        } else if let Some(number) = found(bare) {
-            out.push_str(&format!("{}{last}", number + first));
-        } else if letters > 0 {
-            out.push_str(word);
-        } else {
-            out.push(character);
+    /// The last time of day at or before one.
+    fn time_to(&self, hour: u32, minute: u32, second: u32) -> Option<(u32, u32, u32)> {
+        let last = |bits| at_or_below(bits, 59);
+        let below = |bits, number: u32| at_or_below(bits, number.checked_sub(1)?);
+        if at_or_below(self.hours, hour)? == hour {
+            if at_or_below(self.minutes, minute) == Some(minute)
+                && let Some(second) = at_or_below(self.seconds, second)
+            {
+                return Some((hour, minute, second));
+            }
+            if let Some(minute) = below(self.minutes, minute) {
+                return Some((hour, minute, last(self.seconds)?));
+            }
+            return Some((below(self.hours, hour)?, last(self.minutes)?, last(self.seconds)?));
         }
-        rest = &rest[letters.max(if letters == 0 { character.len_utf8() } else { letters })..];
+        Some((at_or_below(self.hours, hour)?, last(self.minutes)?, last(self.seconds)?))
     }
-    out
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(text: &str, expect: Result<&[&str], &str>) {
-        let got = Cron::parse(text).map(|cron| {
-            let mut at: NaiveDateTime = "2026-11-20T10:00:00".parse().unwrap();
-            let mut found = Vec::new();
-            while found.len() < expect.map_or(0, <[&str]>::len) {
-                let next = cron.next(at).expect("a match");
-                assert_eq!(cron.previous(next), Some(next), "{text}");
-                assert!(
-                    cron.previous(next - chrono::TimeDelta::seconds(1))
-                        .is_none_or(|before| before <= at),
-                    "{text}"
-                );
-                at = next;
-                found.push(next.to_string());
-            }
-            found
-        });
-        match (got, expect) {
-            (Ok(got), Ok(expect)) => assert_eq!(got, expect, "{text}"),
-            (Err(got), Err(expect)) => assert!(got.contains(expect), "{text}: {got}"),
-            (got, expect) => panic!("{text}: {got:?}, not {expect:?}"),
-        }
-    }
-
-    #[test]
-    fn five_six_and_seven_fields() {
-        check("* * * * *", Ok(&["2026-11-20 10:01:00", "2026-11-20 10:02:00"]));
-        check("0 0 2 * * *", Ok(&["2026-11-21 02:00:00", "2026-11-22 02:00:00"]));
-        check("*/20 * * * * *", Ok(&["2026-11-20 10:00:20", "2026-11-20 10:00:40"]));
-        check("0 0 0 1 1 ? 2028", Ok(&["2028-01-01 00:00:00"]));
-        check(
-            "0 0 0 1 1 ? 2028-2030",
-            Ok(&["2028-01-01 00:00:00", "2029-01-01 00:00:00", "2030-01-01 00:00:00"]),
-        );
-        check("  0   2\t* * * ", Ok(&["2026-11-21 02:00:00"]));
-        check("@daily", Ok(&["2026-11-21 00:00:00"]));
-        check("@midnight", Ok(&["2026-11-21 00:00:00"]));
-    }
-
-    #[test]
-    fn almost_legal_fields_are_mended() {
-        check("0/5 * * * * * ?", Ok(&["2026-11-20 10:00:05", "2026-11-20 10:00:10"]));
-        check(
-            "0 10/25 * * * ?",
-            Ok(&["2026-11-20 10:10:00", "2026-11-20 10:35:00", "2026-11-20 11:10:00"]),
-        );
-        check("0 /30 * * * ?", Ok(&["2026-11-20 10:30:00", "2026-11-20 11:00:00"]));
-        check("0 0 12 ? * ? ?", Ok(&["2026-11-20 12:00:00", "2026-11-21 12:00:00"]));
-        check(
-            "0 0 22-2 * * ?",
-            Ok(&["2026-11-20 22:00:00", "2026-11-20 23:00:00", "2026-11-21 00:00:00"]),
-        );
-        check(
-            "0 22-2/2 * * *",
-            Ok(&["2026-11-20 22:00:00", "2026-11-21 00:00:00", "2026-11-21 02:00:00"]),
-        );
-        check("0 0 ? NOV-FEB ?", Ok(&["2026-11-21 00:00:00"]));
-        check("0 0 */1 * mon", Ok(&["2026-11-23 00:00:00", "2026-11-30 00:00:00"]));
-    }
-
-    #[test]
-    fn weekdays() {
-        // 2026-11-20 is a Friday.
-        for sunday in ["0", "7", "sun", "SUN", "Sunday"] {
-            check(
-                &format!("0 0 * * {sunday}"),
-                Ok(&["2026-11-22 00:00:00", "2026-11-29 00:00:00"]),
-            );
-        }
-        check("0 0 * * MON-FRI", Ok(&["2026-11-23 00:00:00", "2026-11-24 00:00:00"]));
-        check(
-            "0 0 * * FRI-SUN",
-            Ok(&["2026-11-21 00:00:00", "2026-11-22 00:00:00", "2026-11-27 00:00:00"]),
-        );
-        check(
-            "0 0 * * 5-7",
-            Ok(&["2026-11-21 00:00:00", "2026-11-22 00:00:00", "2026-11-27 00:00:00"]),
-        );
-        check(
-            "0 0 * * SAT-MON",
-            Ok(&["2026-11-21 00:00:00", "2026-11-22 00:00:00", "2026-11-23 00:00:00"]),
-        );
-        check("0 0 ? * L", Ok(&["2026-11-21 00:00:00", "2026-11-28 00:00:00"]));
-        check("0 0 ? * FRIL", Ok(&["2026-11-27 00:00:00", "2026-12-25 00:00:00"]));
-        check("0 0 ? * 5L", Ok(&["2026-11-27 00:00:00", "2026-12-25 00:00:00"]));
-        check("0 0 ? * TUE#2", Ok(&["2026-12-08 00:00:00", "2027-01-12 00:00:00"]));
-        check("0 0 ? * 7#1", Ok(&["2026-12-06 00:00:00", "2027-01-03 00:00:00"]));
-        // Both day fields: either, as in every cron.
-        check(
-            "0 0 25 * SUN",
-            Ok(&["2026-11-22 00:00:00", "2026-11-25 00:00:00", "2026-11-29 00:00:00"]),
-        );
-    }
-
-    #[test]
-    fn days_of_the_month() {
-        check(
-            "0 0 L * ?",
-            Ok(&["2026-11-30 00:00:00", "2026-12-31 00:00:00", "2027-01-31 00:00:00"]),
-        );
-        check("0 0 L FEB ?", Ok(&["2027-02-28 00:00:00", "2028-02-29 00:00:00"]));
-        check(
-            "0 0 LW * ?",
-            Ok(&["2026-11-30 00:00:00", "2026-12-31 00:00:00", "2027-01-29 00:00:00"]),
-        );
-        check(
-            "0 0 15W * ?",
-            Ok(&["2026-12-15 00:00:00", "2027-01-15 00:00:00", "2027-02-15 00:00:00"]),
-        );
-        // 2026-11-21 is a Saturday, 2026-11-22 a Sunday, 2027-05-01 a Saturday, 2027-01-31 a Sunday.
-        check("0 12 21W 11 ?", Ok(&["2026-11-20 12:00:00"]));
-        check("0 0 22W 11 ?", Ok(&["2026-11-23 00:00:00"]));
-        check("0 0 1W 5 ?", Ok(&["2027-05-03 00:00:00"]));
-        check("0 0 31W 1 ?", Ok(&["2027-01-29 00:00:00"]));
-        check("0 0 29 2 *", Ok(&["2028-02-29 00:00:00", "2032-02-29 00:00:00"]));
-    }
-
-    #[test]
-    fn refuses_and_says_where() {
-        check("", Err("has 0 fields"));
-        check("* * * *", Err("has 4 fields"));
-        check("* * * * * * * *", Err("has 8 fields"));
-        check("61 * * * *", Err("minutes `61`"));
-        check("* 24 * * *", Err("hours `24`"));
-        check("* * 32 * *", Err("day of month `32`"));
-        check("* * * 13 *", Err("month `13`"));
-        check("* * * * 8", Err("day of week `8`"));
-        check("* * * FOO *", Err("month `FOO`"));
-        check("*/0 * * * *", Err("minutes `*/0`"));
-        check("1,,2 * * * *", Err("an empty item"));
-        check("x * * * *", Err("minutes `X`"));
-        check("0 0 30 2 *", Err("never fires"));
-        check("0 0 31 4,6,9,11 ?", Err("never fires"));
-        check(&"*".repeat(1000), Err("longer than"));
-        check("@reboot", Err("has 1 fields"));
-        check("0 0 * * ÄÖÜ", Err("day of week"));
-    }
-
-    #[test]
-    fn wildcards_count_repeated_hours() {
-        for (text, expect) in [
-            ("30 1 * * *", false),
-            ("0,30 1,13 * * *", false),
-            ("*/30 1 * * *", true),
-            ("0/30 1 * * *", true),
-            ("30 * * * *", true),
-            ("* 30 1 * * *", true),
-        ] {
-            assert_eq!(Cron::parse(text).unwrap().every_time(), expect, "{text}");
-        }
-    }
-}
+mod quartz;
+#[cfg(test)]
+mod tests;

@@ -83,6 +83,12 @@ fn each_kind_live() {
         &["2026-12-01T00:00:00Z"],
     );
     check(json!({"once": {"delay": "30s"}}), CREATED, &["2026-11-20T10:00:30Z"]);
+    // Not before the window begins, as `after`.
+    check(
+        json!({"once": {"delay": "30s"}, "starts_at": "2026-11-21"}),
+        CREATED,
+        &["2026-11-21T00:00:00Z"],
+    );
     check(
         json!({"daily": {"every_days": 3, "at": "08:00"}}),
         CREATED,
@@ -485,7 +491,14 @@ fn agrees_with_looking_at_every_minute() {
     for (zone, from) in ZONES {
         for text in CRONS {
             let (zone_, from_) = (parse_zone(zone).unwrap(), at(from));
-            let cron = Cron::parse(text).unwrap();
+            let cron = Cron::parse(
+                text,
+                Reading {
+                    dialect: CronDialect::Unix,
+                    stored: false,
+                },
+            )
+            .unwrap();
             let expect = oracle(&cron, zone_, from_);
             let to = from_ + TimeDelta::minutes(ORACLE_MINUTES - 1);
             let spec = ScheduleSpec {
@@ -616,4 +629,39 @@ proptest! {
         prop_assert_eq!(schedule.latest(next - MICRO), Some(latest));
         prop_assert_eq!(schedule.preceding(next), Some(latest));
     }
+}
+
+#[test]
+fn quartz_in_a_zone_with_clock_changes() {
+    let quartz = |cron: &str| json!({"cron": cron, "cron_dialect": "quartz", "timezone": "America/New_York"});
+    // Sundays, 1; on the 14th of March 2027 the clock skips 02:30, on the 7th of November it shows 01:30 twice.
+    check(
+        quartz("0 30 2 ? * 1"),
+        "2027-03-08T00:00:00Z",
+        &["2027-03-14T07:00:00Z", "2027-03-21T06:30:00Z"],
+    );
+    check(
+        quartz("0 30 1 ? * 1"),
+        "2027-11-01T00:00:00Z",
+        &["2027-11-07T05:30:00Z", "2027-11-14T06:30:00Z"],
+    );
+    check(
+        quartz("0 0/30 1 L-23 11 ?"),
+        "2027-11-01T00:00:00Z",
+        &[
+            "2027-11-07T05:00:00Z",
+            "2027-11-07T05:30:00Z",
+            "2027-11-07T06:00:00Z",
+            "2027-11-07T06:30:00Z",
+        ],
+    );
+    let fault = |spec: serde_json::Value| {
+        let spec: ScheduleSpec = serde_json::from_value(spec).unwrap();
+        Schedule::compile(&spec, Tz::UTC, "2026-01-01T00:00:00Z".parse().unwrap()).unwrap_err()
+    };
+    assert_eq!(
+        fault(json!({"every": "1m", "cron_dialect": "quartz"})).pointer,
+        "/cron_dialect"
+    );
+    assert_eq!(fault(quartz("0 0 12 * * *")).pointer, "/cron");
 }
