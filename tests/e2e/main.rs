@@ -42,6 +42,7 @@ mod outbound;
 mod params;
 mod plans;
 mod pools;
+mod queries;
 mod queues;
 mod retention;
 mod retries;
@@ -55,6 +56,7 @@ mod traces;
 mod turns;
 mod used_up;
 mod uses;
+mod waiting;
 mod workers;
 
 use serde_json::{Value, json};

@@ -24,13 +24,21 @@ fn run_metrics(counters: Counters) -> String {
         "# HELP heddle_runs_ended_total Runs that this node has ended.\n\
          # TYPE heddle_runs_ended_total counter\n\
          heddle_runs_ended_total {}\n\
+         # HELP heddle_runs_skipped_total Of these, runs that were due and never begun, by the reason.\n\
+         # TYPE heddle_runs_skipped_total counter\n\
+         heddle_runs_skipped_total{{reason=\"overlap\"}} {}\n\
+         heddle_runs_skipped_total{{reason=\"max_waiting\"}} {}\n\
          # HELP heddle_attempts_ended_total Attempts whose outcome this node has recorded.\n\
          # TYPE heddle_attempts_ended_total counter\n\
          heddle_attempts_ended_total {}\n\
          # HELP heddle_attempts_in_hand Attempts that this node is working on.\n\
          # TYPE heddle_attempts_in_hand gauge\n\
          heddle_attempts_in_hand {}\n",
-        counters.runs_ended, counters.attempts_ended, counters.in_hand
+        counters.runs_ended,
+        counters.runs_skipped[0],
+        counters.runs_skipped[1],
+        counters.attempts_ended,
+        counters.in_hand
     )
 }
 

@@ -82,6 +82,9 @@ pub struct Run {
     /// What a `waiting` run waits for.
     #[serde(default)]
     pub waiting_for: Value,
+    /// Why it was never begun: `overlap` or `max_waiting`.
+    #[serde(default)]
+    pub skipped: Option<String>,
     /// When it was made.
     #[serde(default)]
     pub created_at: Option<Time>,

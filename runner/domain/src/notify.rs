@@ -38,7 +38,7 @@ pub enum Event {
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Rule(NotifyEvent::Started),
         Self::Rule(NotifyEvent::Succeeded),
         Self::Rule(NotifyEvent::Failed),
@@ -47,6 +47,7 @@ impl Event {
         Self::Rule(NotifyEvent::DeadlineMissed),
         Self::Rule(NotifyEvent::ScheduleMissed),
         Self::Rule(NotifyEvent::QueueStalled),
+        Self::Rule(NotifyEvent::Skipped),
         Self::Callback,
         Self::Script,
         Self::Test,
@@ -63,6 +64,7 @@ impl Event {
             Self::Rule(NotifyEvent::DeadlineMissed) => "deadline_missed",
             Self::Rule(NotifyEvent::ScheduleMissed) => "schedule_missed",
             Self::Rule(NotifyEvent::QueueStalled) => "queue_stalled",
+            Self::Rule(NotifyEvent::Skipped) => "skipped",
             Self::Callback => "callback",
             Self::Script => "script",
             Self::Test => "test",

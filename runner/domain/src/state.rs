@@ -110,6 +110,16 @@ impl TaskState {
 }
 
 states! {
+    /// Why a run that was due was never begun; it stands as `cancelled`.
+    Skip {
+        /// An earlier run was active, or a later one took its place.
+        Overlap = 1 "overlap",
+        /// More runs waited than its group lets wait.
+        MaxWaiting = 2 "max_waiting",
+    }
+}
+
+states! {
     /// An attempt's state.
     AttemptState {
         /// Under way.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Event, Outcome};
-use heddle_domain::state::{AttemptState, ErrorKind, RunState, Trigger};
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, Trigger};
 use heddle_sandbox::Effect as ScriptEffect;
 use heddle_store::StoreError;
 use heddle_store::live::{
@@ -34,6 +34,8 @@ pub(crate) struct Applied {
 pub(crate) struct After {
     /// Runs that have ended.
     pub(crate) finished: Vec<RunId>,
+    /// Of these, runs that were never begun, and why.
+    pub(crate) skipped: Vec<Skip>,
     /// Runs that have moved.
     pub(crate) moved: Vec<RunId>,
     /// Attempts that are this node's now.
@@ -211,6 +213,7 @@ impl Inner {
             interrupt: actions.interrupt,
             maps: Vec::new(),
             error,
+            skipped: None,
             gated,
             timed: context.facts.deadline_at.is_some() || plan.tasks.iter().any(|task| task.retry.is_some()),
             notices,
@@ -250,6 +253,9 @@ impl Inner {
     pub(crate) fn acted(self: &Arc<Self>, after: After) {
         use std::sync::atomic::Ordering::Relaxed;
         self.runs_ended.fetch_add(after.finished.len() as u64, Relaxed);
+        for why in &after.skipped {
+            self.runs_skipped[*why as usize - 1].fetch_add(1, Relaxed);
+        }
         self.attempts_ended.fetch_add(after.recorded, Relaxed);
         let lease = self.lease();
         let mut elsewhere = false;

@@ -48,6 +48,7 @@ mod pools;
 mod prepare;
 mod pruner;
 mod pump;
+mod query_task;
 mod queue;
 mod redact;
 mod retry_after;
@@ -221,6 +222,8 @@ pub(crate) struct Inner {
     pub(crate) stop: CancellationToken,
     pub(crate) tracker: TaskTracker,
     pub(crate) runs_ended: AtomicU64,
+    /// Of these, runs that were never begun, by [`Skip`] from 1.
+    pub(crate) runs_skipped: [AtomicU64; 2],
     pub(crate) attempts_ended: AtomicU64,
 }
 
@@ -246,6 +249,8 @@ type ChangeListener = Box<dyn Fn(&str, &str) + Send + Sync>;
 pub struct Counters {
     /// Runs that this node has ended.
     pub runs_ended: u64,
+    /// Of these, runs that were never begun: for the overlap, for too many that waited.
+    pub runs_skipped: [u64; 2],
     /// Attempts that this node has ended.
     pub attempts_ended: u64,
     /// Attempts in hand.
@@ -311,6 +316,7 @@ impl Engine {
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
             runs_ended: AtomicU64::new(0),
+            runs_skipped: Default::default(),
             attempts_ended: AtomicU64::new(0),
             config,
             store,
@@ -447,6 +453,7 @@ impl Engine {
     pub fn counters(&self) -> Counters {
         Counters {
             runs_ended: self.inner.runs_ended.load(Ordering::Relaxed),
+            runs_skipped: [0, 1].map(|why: usize| self.inner.runs_skipped[why].load(Ordering::Relaxed)),
             attempts_ended: self.inner.attempts_ended.load(Ordering::Relaxed),
             in_hand: self.inner.hands.len(),
         }

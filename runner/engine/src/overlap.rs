@@ -6,9 +6,16 @@
 //! | overlap | a timed run that comes while another one is active |
 //! |---|---|
 //! | `queue` | waits; the earliest logical time goes first |
-//! | `skip` | ends as `cancelled`, its error says what it was skipped for |
+//! | `skip` | is skipped |
 //! | `allow` | begins |
-//! | `cancel_previous` | cancels the other one, and begins when that has stopped |
+//! | `cancel_previous` | cancels the other one, and begins when that has stopped; of several that wait, only the last |
+//!
+//! Of the timed runs that wait for their turn at most `max_waiting` stay, whatever holds them up: beyond that the oldest
+//! is skipped. Between its creation and the next look there is one more; no two looks at a group happen at once, so each
+//! leaves exactly as many. Those that wait for upstreams are not counted: they wait for something to be repaired.
+//!
+//! What is skipped was never begun: it ends as `cancelled`, with the reason in `skipped` and in words in its error; its
+//! instant holds up no follower.
 //!
 //! A run that is reopened (restart, retry now, an override) waits for a place under `max_active_runs` like a new one, if
 //! its revision has that bound; overlap is asked of new runs only.
@@ -25,16 +32,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
+use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::{Event, Progress};
-use heddle_domain::spec::Overlap;
-use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::spec::{NotifyEvent, Overlap};
+use heddle_domain::state::{RunState, Skip, Trigger};
 use heddle_store::live::{ActiveRun, AtGate, RunWrite};
+use heddle_store::notice::NewNotices;
 
 use crate::apply::After;
 use crate::catalog::is_timed;
 use crate::control::BulkAction;
+use crate::notify::new_notices;
 use crate::transition::standing;
-use crate::{Engine, EngineError, Inner};
+use crate::{Engine, EngineError, Inner, RunContext};
 
 /// How many waiting runs of a group one look decides upon at most, and of all groups together (what of them a node has in
 /// its memory has to fit, see [`crate::work::CONTEXTS_MAX`]); a gate before which more wait is looked at again.
@@ -45,10 +55,39 @@ const LOOKED_AT_MAX: usize = 2_000;
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Admission {
     admitted: Vec<RunId>,
-    /// These are left out, because of those.
-    skipped: Vec<(RunId, RunId)>,
+    /// These are left out.
+    skipped: Vec<(RunId, Skipped)>,
     /// These have to stop first.
     cancelled: Vec<RunId>,
+}
+
+/// Why a run is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Skipped {
+    /// This earlier run was active.
+    For(RunId),
+    /// This later one cancels whatever came before.
+    Replaced(RunId),
+    /// More than so many waited.
+    MaxWaiting(u32),
+}
+
+impl Skipped {
+    fn reason(self) -> Skip {
+        match self {
+            Self::For(_) | Self::Replaced(_) => Skip::Overlap,
+            Self::MaxWaiting(_) => Skip::MaxWaiting,
+        }
+    }
+
+    fn told(self) -> String {
+        let why = match self {
+            Self::For(earlier) => format!("the earlier run {earlier} was still active (overlap: skip)"),
+            Self::Replaced(later) => format!("the later run {later} takes its place (overlap: cancel_previous)"),
+            Self::MaxWaiting(max) => format!("more than {max} runs waited for their turn"),
+        };
+        format!("skipped: {}: {why}", self.reason())
+    }
 }
 
 impl Admission {
@@ -83,8 +122,12 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
         .iter()
         .rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
     for (place, applicant) in applicants.iter().enumerate() {
-        if applicant.timed && applicant.overlap == Overlap::CancelPrevious && Some(place) != last {
-            admission.cancelled.push(applicant.run);
+        if applicant.timed
+            && applicant.overlap == Overlap::CancelPrevious
+            && let Some(last) = last.filter(|last| *last != place)
+        {
+            let later = Skipped::Replaced(applicants[last].run);
+            admission.skipped.push((applicant.run, later));
             continue;
         }
         if applicant.timed
@@ -94,7 +137,7 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
                 Overlap::Allow => {}
                 Overlap::Queue => continue,
                 Overlap::Skip => {
-                    admission.skipped.push((applicant.run, earlier));
+                    admission.skipped.push((applicant.run, Skipped::For(earlier)));
                     continue;
                 }
                 Overlap::CancelPrevious => {
@@ -115,6 +158,23 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
 }
 
 impl Inner {
+    /// What there is to be told of a run that is skipped, beside what there is of its end.
+    fn skip_notices(&self, context: &RunContext, notices: Option<Box<NewNotices>>) -> Option<Box<NewNotices>> {
+        if !context.revision.told.anywhere(NotifyEvent::Skipped) {
+            return notices;
+        }
+        let mut notices = notices.unwrap_or_else(|| {
+            Box::new(new_notices(
+                &context.revision,
+                Some(context.facts.id),
+                Telling::default(),
+                None,
+            ))
+        });
+        notices.telling.notices.push(Notice::of_run(NotifyEvent::Skipped));
+        Some(notices)
+    }
+
     /// Groups whose waiting runs may be let through.
     pub(crate) async fn turnstiles(self: &Arc<Self>) -> Result<(), EngineError> {
         let now = self.now();
@@ -127,17 +187,18 @@ impl Inner {
             .flat_map(|gate| &gate.waiting)
             .map(|waiting| waiting.run)
             .collect();
-        let contexts = self.contexts_of(&waiting).await?;
+        let mut contexts = self.contexts_of(&waiting).await?;
         // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
         let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
         let today = self.catalog.revisions(&revisions).await?;
         let mut admission = Admission::default();
         let mut more = Vec::new();
         let mut reopened = HashSet::new();
+        let mut surplus = Vec::new();
         for gate in gates {
-            let bound = today
-                .get(&gate.revision_id)
-                .map(|revision| revision.plan.spec.max_active_runs);
+            let spec = today.get(&gate.revision_id).map(|revision| &revision.plan.spec);
+            let bound = spec.map(|spec| spec.max_active_runs);
+            let max_waiting = spec.map(|spec| spec.max_waiting());
             let cut = gate.waiting.len() == each;
             let applicants: Vec<Applicant> = gate
                 .waiting
@@ -157,11 +218,35 @@ impl Inner {
                     })
                 })
                 .collect();
-            let before = admission.decided();
+            let before = (admission.decided(), admission.admitted.len(), admission.skipped.len());
             admit(&gate.active, &applicants, &mut admission);
-            if cut && admission.decided() > before {
+            if cut && admission.decided() > before.0 {
                 more.push(gate.group_id);
             }
+            let leaving: HashSet<RunId> = (admission.admitted[before.1..].iter())
+                .chain(admission.skipped[before.2..].iter().map(|(run, _)| run))
+                .copied()
+                .collect();
+            let timed = applicants.iter().filter(|applicant| applicant.timed);
+            let gone = timed.filter(|applicant| leaving.contains(&applicant.run)).count();
+            let staying = gate.timed_waiting.saturating_sub(gone);
+            if let Some(max) = max_waiting
+                && staying > max as usize
+            {
+                let leaving: Vec<RunId> = leaving.into_iter().collect();
+                surplus.push((gate.group_id, max, staying - max as usize, leaving));
+            }
+        }
+        for (group_id, max, many, leaving) in surplus {
+            if many > ADMIT_MAX {
+                more.push(group_id);
+            }
+            let oldest = completion
+                .oldest_waiting(group_id, &leaving, many.min(ADMIT_MAX) as i64)
+                .await?;
+            contexts.extend(self.contexts_of(&oldest).await?);
+            let skipped = oldest.into_iter().map(|run| (run, Skipped::MaxWaiting(max)));
+            admission.skipped.extend(skipped);
         }
         if !more.is_empty() {
             completion.look_again(&more).await?;
@@ -197,18 +282,25 @@ impl Inner {
             writes.push(self.write_of(&context, transition, &mut grant, &mut after));
         }
         let mut left_out = Vec::new();
-        for (run, earlier) in &skipped {
-            let Some(found) = locked.get(run) else { continue };
+        for (run, why) in &skipped {
+            let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
+                continue;
+            };
             let context = self.known(&contexts, *run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let transition = self
                 .transition(&context, standing(found)?, &[cancel], &mut completion, now)
                 .await?;
             let write = self.write_of(&context, transition, &mut grant, &mut after);
-            let error = Some(format!(
-                "skipped: the earlier run {earlier} was still active (overlap: skip)"
-            ));
-            writes.push(RunWrite { error, ..write });
+            let notices = self.skip_notices(&context, write.notices);
+            after.told |= notices.is_some();
+            after.skipped.push(why.reason());
+            writes.push(RunWrite {
+                error: Some(why.told()),
+                skipped: Some(why.reason()),
+                notices,
+                ..write
+            });
             left_out.push(*run);
         }
         completion.unwait(&concerned).await?;
@@ -265,9 +357,13 @@ mod tests {
             .collect();
         let mut admission = Admission::default();
         admit(active, &applicants, &mut admission);
+        let why = |other| match overlap {
+            Overlap::CancelPrevious => Skipped::Replaced(run(other)),
+            _ => Skipped::For(run(other)),
+        };
         let expect = Admission {
             admitted: expect.0.iter().copied().map(run).collect(),
-            skipped: expect.1.iter().map(|&(left, why)| (run(left), run(why))).collect(),
+            skipped: expect.1.iter().map(|&(left, other)| (run(left), why(other))).collect(),
             cancelled: expect.2.iter().copied().map(run).collect(),
         };
         assert_eq!(admission, expect, "{overlap:?} {trigger:?}");
@@ -282,8 +378,8 @@ mod tests {
         check(Overlap::Skip, &[], schedule, (&[10], &[(11, 10)], &[]));
         check(Overlap::Skip, &earlier, schedule, (&[], &[(10, 1), (11, 1)], &[]));
         check(Overlap::Allow, &earlier, schedule, (&[10, 11], &[], &[]));
-        check(Overlap::CancelPrevious, &earlier, schedule, (&[], &[], &[10, 1]));
-        check(Overlap::CancelPrevious, &[], schedule, (&[11], &[], &[10]));
+        check(Overlap::CancelPrevious, &earlier, schedule, (&[], &[(10, 11)], &[1]));
+        check(Overlap::CancelPrevious, &[], schedule, (&[11], &[(10, 11)], &[]));
     }
 
     #[test]

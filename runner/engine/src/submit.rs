@@ -140,6 +140,7 @@ fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
         parent_run: run.parent.map(|parent| parent.0.0),
         source: run.source,
         waiting_for: run.waiting_for.clone(),
+        skipped: None,
         progress: run.progress.clone(),
         finished_at: None,
         error: None,

@@ -224,6 +224,7 @@ fn scripts(all: &mut Schemas) {
 fn groups(all: &mut Schemas) {
     let schedule = object(&[
         ("cron?", text()),
+        ("cron_dialect?", one_of(&["unix", "quartz"])),
         ("every?", duration()),
         ("anchor?", text()),
         ("after?", duration()),
@@ -249,6 +250,7 @@ fn groups(all: &mut Schemas) {
         ("depends_on?", array(dependency)),
         ("overlap?", one_of(&["queue", "skip", "allow", "cancel_previous"])),
         ("max_active_runs?", nullable(integer())),
+        ("max_waiting?", integer()),
         ("on_failure?", one_of(&["continue", "stop"])),
         ("deadline?", duration()),
         ("deadline_action?", one_of(&["alert", "cancel"])),
@@ -389,6 +391,15 @@ fn tasks(all: &mut Schemas) {
         ("template?", name()),
         ("max_hold?", duration()),
     ]);
+    let query = object(&[
+        ("connection", name()),
+        (
+            "sql",
+            json!({"type": "string", "examples": ["select id, total from orders where day = $1"]}),
+        ),
+        ("params?", array(any())),
+        ("mode?", one_of(&["rows", "execute"])),
+    ]);
     let size = json!({"type": ["integer", "string"], "examples": ["128MiB"]});
     let mut task = object(&[
         ("description?", text()),
@@ -399,6 +410,7 @@ fn tasks(all: &mut Schemas) {
         ("queue?", name()),
         ("tags?", array(text())),
         ("http?", http),
+        ("query?", query),
         (
             "audience?",
             json!({"oneOf": [{"type": "string", "examples": ["gid_team"]}, audience]}),
@@ -438,7 +450,7 @@ fn tasks(all: &mut Schemas) {
         ("secrets?", array(name())),
         ("notify?", to("NotifyRules")),
     ]);
-    task["description"] = json!("Exactly one executor: `script`, `queue`, `http`, `audience` or `group`.");
+    task["description"] = json!("Exactly one executor: `script`, `queue`, `http`, `audience`, `group` or `query`.");
     all.insert("Task", task);
 }
 
@@ -594,6 +606,7 @@ fn runs(all: &mut Schemas) {
             ("finished_at", nullable(time())),
             ("error", nullable(to("Failure"))),
             ("labels", map(text())),
+            ("skipped", nullable(one_of(&["overlap", "max_waiting"]))),
             ("waiting_for", array(any())),
             ("source?", text()),
             ("scripts?", map(text())),
@@ -873,8 +886,18 @@ fn control(all: &mut Schemas) {
         object(&[("code", integer()), ("msg", text()), ("data", json!({}))]),
     );
     all.insert("TimerTaskId", object(&[("taskId", integer())]));
+    timer_task(all);
+    all.insert("PoolSpec", object(&[("name?", name()), ("slots", integer())]));
+    all.insert("Pool", named(vec![("slots", integer())]));
+    all.insert("PoolList", list_of(to("Pool")));
+}
+
+/// What the compatibility calls take.
+fn timer_task(all: &mut Schemas) {
+    let kind = json!({"type": "integer", "enum": [1, 2, 3, 4]});
     let timer = object(&[
-        ("type", json!({"type": "integer", "enum": [1, 2, 3, 4]})),
+        ("timerType?", kind.clone()),
+        ("type?", kind),
         ("cron?", text()),
         ("initDelay?", integer()),
         ("period?", integer()),
@@ -883,9 +906,9 @@ fn control(all: &mut Schemas) {
         ("endDateTime?", text()),
         ("status?", integer()),
     ]);
-    all.insert(
-        "TimerTask",
-        object(&[
+    let timers = object(&[("timerList?", array(timer))]);
+    let task = || {
+        vec![
             ("taskId?", integer()),
             ("taskName?", text()),
             ("appServiceName?", text()),
@@ -893,13 +916,15 @@ fn control(all: &mut Schemas) {
             ("apiMethodName?", text()),
             ("timeout?", integer()),
             ("status?", integer()),
-            ("taskScheduleConf?", object(&[("timerList?", array(timer))])),
             ("subTaskList?", array(to("TimerTask"))),
-        ]),
-    );
-    all.insert("PoolSpec", object(&[("name?", name()), ("slots", integer())]));
-    all.insert("Pool", named(vec![("slots", integer())]));
-    all.insert("PoolList", list_of(to("Pool")));
+        ]
+    };
+    all.insert("TimerTask", object(&task()));
+    // The older shape has the tree's fields on the top level.
+    let mut submission = task();
+    submission.push(("taskInfoConf?", to("TimerTask")));
+    submission.push(("taskScheduleConf?", timers));
+    all.insert("TimerTaskSubmission", object(&submission));
 }
 
 fn admin(all: &mut Schemas) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -98,6 +98,8 @@ pub struct Run {
     pub finished_at: Option<Moment>,
     /// Why it failed.
     pub error: Option<Failure>,
+    /// Why it was never begun, if it was due and is `cancelled` for that.
+    pub skipped: Option<Skip>,
     /// The caller's own.
     pub labels: BTreeMap<String, String>,
     /// What a waiting run waits for.

@@ -65,6 +65,8 @@ pub struct RunRow {
     pub finished_at: Option<Time>,
     /// What went wrong.
     pub error: Option<String>,
+    /// Why it was never begun, as a number.
+    pub skipped: Option<i16>,
 }
 
 /// An attempt, under way or ended.
@@ -162,12 +164,12 @@ pub struct RunFilter {
 const LIVE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
     l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
     l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, \
-    NULL::timestamptz AS finished_at, NULL::text AS error";
+    NULL::timestamptz AS finished_at, NULL::text AS error, NULL::smallint AS skipped";
 
 const DONE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
     l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
     l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, \
-    l.finished_at, l.error";
+    l.finished_at, l.error, l.skipped";
 
 const JOINS: &str = " JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id ";
 

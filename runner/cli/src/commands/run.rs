@@ -495,6 +495,7 @@ async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
             ("group", "/group"),
             ("revision", "/revision"),
             ("state", "/state"),
+            ("skipped", "/skipped"),
             ("waiting for", "/waiting_for"),
             ("trigger", "/trigger"),
             ("logical time", "/logical_time"),

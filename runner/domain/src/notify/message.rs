@@ -165,6 +165,7 @@ impl Facts {
                 Some(Event::Rule(NotifyEvent::DeadlineMissed)) => format!("{what} has missed its deadline"),
                 Some(Event::Rule(NotifyEvent::ScheduleMissed)) => format!("{what} was not started in time"),
                 Some(Event::Rule(NotifyEvent::QueueStalled)) => format!("{what} waits and nobody claims it"),
+                Some(Event::Rule(NotifyEvent::Skipped)) => format!("{what} was not begun{why}"),
                 Some(Event::Callback) => {
                     let end = self.state.as_deref().unwrap_or("ended");
                     format!("{what} has ended: {end}{why}")
@@ -329,6 +330,7 @@ fn plural(event: Option<Event>, word: &str) -> &str {
         Some(Event::Rule(NotifyEvent::DeadlineMissed)) => "a deadline missed",
         Some(Event::Rule(NotifyEvent::ScheduleMissed)) => "not started in time",
         Some(Event::Rule(NotifyEvent::QueueStalled)) => "waiting in vain",
+        Some(Event::Rule(NotifyEvent::Skipped)) => "not begun",
         Some(Event::Script) => "a message of a script",
         _ => word,
     }

@@ -339,7 +339,9 @@ pub fn default_mail(channels: &BTreeMap<String, Reach>) -> &str {
 /// Who is told of a notice: the group's rule and the task's merged, each address once; less those who are told of the
 /// same thing by another notice.
 pub fn targets(spec: &GroupSpec, notice: &Notice, channels: &BTreeMap<String, Reach>) -> Targets {
-    use NotifyEvent::{DeadlineMissed, Failed, QueueStalled, Recovered, Retrying, ScheduleMissed, Started, Succeeded};
+    use NotifyEvent::{
+        DeadlineMissed, Failed, QueueStalled, Recovered, Retrying, ScheduleMissed, Skipped, Started, Succeeded,
+    };
     let Some(event) = notice.event else {
         return Targets::default();
     };
@@ -369,7 +371,7 @@ pub fn targets(spec: &GroupSpec, notice: &Notice, channels: &BTreeMap<String, Re
             targets
         }
         (Retrying | QueueStalled, Some(task)) => merged(&mut of_group().into_iter().chain(named(task))),
-        (DeadlineMissed | ScheduleMissed, _) => {
+        (DeadlineMissed | ScheduleMissed | Skipped, _) => {
             let tasks = (0..spec.tasks.len() as TaskIndex).filter_map(named);
             merged(&mut of_group().into_iter().chain(tasks))
         }

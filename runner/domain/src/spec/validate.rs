@@ -216,6 +216,10 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
         }
         None => chrono_tz::Tz::UTC,
     };
+    if spec.max_waiting.is_some_and(|max| max > super::MAX_WAITING_MAX) {
+        let max = super::MAX_WAITING_MAX;
+        faults.add("/max_waiting", format!("`max_waiting` is from 0, none waits, to {max}"));
+    }
     if spec.max_active_runs == Some(0) {
         faults.add(
             "/max_active_runs",

@@ -586,6 +586,7 @@ fn next(
             };
             format!("{made} {next_run}")
         }
+        NotifyEvent::Skipped => format!("It is not made up for. {next_run}"),
         NotifyEvent::QueueStalled => "It waits until a worker claims it, or its `queue_timeout` is over.".to_owned(),
         NotifyEvent::Started | NotifyEvent::Succeeded | NotifyEvent::Recovered => return None,
     })

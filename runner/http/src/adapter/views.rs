@@ -6,7 +6,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
-use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
 use heddle_engine::{Engine, Resolution, Revision, Submitted};
 use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow};
 use serde_json::Value;
@@ -59,6 +59,7 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
         started_at: row.started_at.map(Into::into),
         finished_at: row.finished_at.map(Into::into),
         error: row.error.map(run_failure),
+        skipped: row.skipped.and_then(Skip::from_number),
         labels,
         waiting_for: match row.waiting_for {
             Some(Value::Array(items)) => items,

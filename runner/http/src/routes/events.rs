@@ -60,7 +60,7 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 /// The kinds that there are.
-const KINDS: [&str; 9] = [
+const KINDS: [&str; 10] = [
     "assignment.dispatched",
     "assignment.completed",
     "assignment.failed",
@@ -70,6 +70,7 @@ const KINDS: [&str; 9] = [
     "run.succeeded",
     "run.failed",
     "run.cancelled",
+    "run.skipped",
 ];
 
 fn parse_position(text: &str) -> Option<EventPosition> {

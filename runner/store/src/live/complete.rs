@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_domain::state::{AttemptState, ErrorKind, RunState};
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip};
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
@@ -110,6 +110,8 @@ pub struct RunWrite {
     pub maps: Vec<(i16, String)>,
     /// Its error, if it has ended with one.
     pub error: Option<String>,
+    /// It was never begun, and why.
+    pub skipped: Option<Skip>,
     /// Whether its end may let others of its group begin.
     pub gated: bool,
     /// Whether it may have timers.
@@ -579,6 +581,7 @@ impl Completion {
         let progress: Vec<Vec<u8>> = ended.iter().map(|write| write.progress.clone()).collect();
         let errors: Vec<Option<String>> = ended.iter().map(|write| write.error.clone()).collect();
         let gates: Vec<bool> = ended.iter().map(|write| write.gated).collect();
+        let skipped: Vec<Option<i16>> = ended.iter().map(|write| write.skipped.map(Skip::number)).collect();
         let rows = sqlx::query_file!(
             "src/sql/finish_runs.sql",
             &ids,
@@ -586,7 +589,8 @@ impl Completion {
             &progress,
             &errors as &[Option<String>],
             self.now,
-            &gates
+            &gates,
+            &skipped as &[Option<i16>]
         )
         .fetch_all(&mut *self.tx)
         .await?;

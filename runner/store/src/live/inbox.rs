@@ -84,6 +84,8 @@ pub struct Gate {
     pub active: Vec<ActiveRun>,
     /// Those that wait for their turn, in their order.
     pub waiting: Vec<AtGate>,
+    /// How many wait that a schedule or an upstream made, those beyond what was asked for included.
+    pub timed_waiting: usize,
 }
 
 /// A run before its group's gate.
@@ -250,18 +252,21 @@ impl Completion {
                         revision_id: row.revision_id,
                         active: Vec::new(),
                         waiting: Vec::new(),
+                        timed_waiting: 0,
                     };
                     (row.id, gate)
                 })
                 .collect();
         let waiting = sqlx::query!(
-            r#"SELECT g.id AS "group_id!", w.run AS "run!", w.begun AS "begun!"
+            r#"SELECT g.id AS "group_id!", w.run AS "run!", w.begun AS "begun!", w.timed_waiting AS "timed_waiting!"
                  FROM UNNEST($1::bigint[]) AS g (id)
                 CROSS JOIN LATERAL (
-                     SELECT l.id AS run, l.priority, l.logical_time, l.started_at IS NOT NULL AS begun
+                     SELECT l.id AS run, l.priority, l.logical_time, l.started_at IS NOT NULL AS begun,
+                            count(*) FILTER (WHERE l.started_at IS NULL AND (l.trigger = 1 OR l.trigger = 3 AND l.source IS NULL))
+                                OVER () AS timed_waiting
                        FROM heddle.waits w
-                      CROSS JOIN LATERAL (SELECT id, priority, logical_time, started_at FROM heddle.runs_live
-                                           WHERE id = w.run OFFSET 0) AS l
+                      CROSS JOIN LATERAL (SELECT id, priority, logical_time, started_at, trigger, source
+                                            FROM heddle.runs_live WHERE id = w.run OFFSET 0) AS l
                       WHERE w.group_id = g.id AND NOT w.upstreams
                       ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2) AS w
                 ORDER BY g.id, w.priority DESC, w.logical_time, w.run"#,
@@ -272,6 +277,7 @@ impl Completion {
         .await?;
         for row in waiting {
             if let Some(gate) = gates.get_mut(&row.group_id) {
+                gate.timed_waiting = usize::try_from(row.timed_waiting).unwrap_or_default();
                 gate.waiting.push(AtGate {
                     run: RunId(row.run),
                     begun: row.begun,
@@ -299,6 +305,34 @@ impl Completion {
             }
         }
         Ok(gates.into_values().collect())
+    }
+
+    /// Of the runs that wait for their turn before a gate that this transaction holds, and that a schedule or an upstream
+    /// made: the oldest by logical time, but for `except`, up to `limit`.
+    pub async fn oldest_waiting(
+        &mut self,
+        group_id: i64,
+        except: &[RunId],
+        limit: i64,
+    ) -> Result<Vec<RunId>, StoreError> {
+        let except: Vec<Uuid> = except.iter().map(|run| run.0).collect();
+        Ok(sqlx::query_scalar!(
+            r#"SELECT l.id AS "id!"
+                 FROM heddle.waits w
+                CROSS JOIN LATERAL (SELECT id, logical_time, state, started_at, trigger, source
+                                      FROM heddle.runs_live WHERE id = w.run OFFSET 0) AS l
+                WHERE w.group_id = $1 AND NOT w.upstreams AND l.state = 0 AND l.started_at IS NULL
+                  AND (l.trigger = 1 OR l.trigger = 3 AND l.source IS NULL) AND l.id <> ALL ($2)
+                ORDER BY l.logical_time, l.id LIMIT $3"#,
+            group_id,
+            &except,
+            limit
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .map(RunId)
+        .collect())
     }
 
     /// Has the gates of groups looked at once more.

@@ -5,12 +5,12 @@
 -- order): its settlement is picked up by a transaction of its own; so are the events for followers. A schedule that
 -- awaits a run is not due, so no scheduler holds its row; a change of its group may, but locks no run.
 WITH ended AS (
-    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[], $4::text[], $6::boolean[])
-        AS e (id, state, progress, error, gated)
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[], $4::text[], $6::boolean[], $7::smallint[])
+        AS e (id, state, progress, error, gated, skipped)
 ),
 gone AS (
     DELETE FROM heddle.runs_live l USING ended e WHERE l.id = ANY (ARRAY[e.id])
-    RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated
+    RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated, e.skipped
 ),
 told AS (
     INSERT INTO heddle.settlements (run, task, item, attempt, child, state, error)
@@ -23,11 +23,11 @@ woken AS (
 recorded AS (
     INSERT INTO heddle.runs_done (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
-        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, progress, finished_at, error)
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, progress, finished_at, error, skipped)
     SELECT id, group_id, revision_id, resolution_id, end_state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
         deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, end_progress,
-        greatest($5, created_at), end_error
+        greatest($5, created_at), end_error, skipped
       FROM gone
 ),
 counted AS (
@@ -51,11 +51,14 @@ followed AS (
 -- One row of the feed for all runs that ended alike; see migration 0006.
 noted AS (
     INSERT INTO heddle.events (kind, at, data)
-    SELECT (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2], $5,
+    SELECT CASE WHEN x.skipped IS NULL THEN (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2]
+                ELSE 'run.skipped' END, $5,
            jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
                (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
-               'logical_time', heddle.moment(x.logical_time), 'error', x.end_error))
+               'logical_time', heddle.moment(x.logical_time), 'error', x.end_error)
+               || CASE WHEN x.skipped IS NULL THEN '{}'::jsonb
+                       ELSE jsonb_build_object('skipped', (ARRAY['overlap', 'max_waiting'])[x.skipped]) END)
       FROM gone x JOIN heddle.groups g ON g.id = x.group_id
-     GROUP BY x.end_state
+     GROUP BY 1
 )
 SELECT id AS "id!", parent_run IS NOT NULL AS "has_parent!", id IN (SELECT run FROM followed) AS "followed!" FROM gone
