@@ -16,10 +16,14 @@ GET    /docs                                          open
 GET    /healthz                                       open
 GET    /metrics                                       view
 GET    /readyz                                        open
+GET    /task-scheduler/task/disableTask               operate
 POST   /task-scheduler/task/disableTask               operate
+GET    /task-scheduler/task/enableTask                operate
 POST   /task-scheduler/task/enableTask                operate
+GET    /task-scheduler/task/execTaskImmediately       operate
 POST   /task-scheduler/task/execTaskImmediately       operate
 POST   /task-scheduler/task/submitTimerTask           operate
+GET    /task-scheduler/task/timerTaskDel              operate
 POST   /task-scheduler/task/timerTaskDel              operate
 GET    /v1/assignments                                view
 GET    /v1/assignments/{id}                           view

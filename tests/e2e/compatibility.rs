@@ -1,6 +1,6 @@
 //! The calls of the older scheduler: trees of timer tasks become groups.
 
-use heddle_tests::{Api, World};
+use heddle_tests::{Api, World, eventually};
 use serde_json::{Value, json};
 
 async fn call(api: &Api, name: &str, body: Value) -> (i64, Value) {
@@ -15,7 +15,7 @@ async fn call(api: &Api, name: &str, body: Value) -> (i64, Value) {
 
 async fn well(api: &Api, name: &str, body: Value) -> Value {
     let (code, data) = call(api, name, body.clone()).await;
-    assert_eq!(code, 0, "{name} {body}");
+    assert_eq!(code, 200, "{name} {body}");
     data
 }
 
@@ -72,7 +72,8 @@ async fn a_tree_becomes_a_group() {
     assert_eq!((&task(1)["timeout"], &task(1)["when"]), (&json!("2s"), &json!("false")));
     assert!(task(1)["retry"]["retries"].as_i64() > Some(0), "a timeout is retried");
     let schedules = &group["schedules"];
-    assert_eq!(schedules["timer-1"]["next"], "2090-01-01T00:00:00.000000Z");
+    // Midnight in Shanghai.
+    assert_eq!(schedules["timer-1"]["next"], "2089-12-31T16:00:00.000000Z");
     assert_eq!(
         (&schedules["timer-2"]["every"], &schedules["timer-3"]["enabled"]),
         (&json!("5s"), &json!(false))
@@ -169,4 +170,163 @@ async fn bad_trees_are_told_and_deep_ones_taken() {
             .len(),
         1
     );
+}
+
+/// The request of the contract, byte for byte as its clients send it.
+const SUBMITTED: &str = r#"{"taskInfoConf": {"status": 1, "taskName": "bill", "timeout": 1000, "appServiceName": "billing",
+ "apiServiceName": "BillService", "apiMethodName": "settle",
+ "subTaskList": [{"status": 1, "taskName": "mail", "timeout": -1, "appServiceName": "mail", "apiServiceName": "MailService", "apiMethodName": "send",
+   "subTaskList": [{"taskName": "mail", "appServiceName": "mail", "apiServiceName": "MailService", "apiMethodName": "archive"}]}]},
+ "taskScheduleConf": {"timerList": [{"timerType": 1, "cron": "12 12 12 0/2 * *", "startDateTime": "2021-08-09", "endDateTime": "2021-10-01"},
+   {"timerType": 1, "cron": "12 12 12 0/2 * *", "startDateTime": "2090-08-09", "endDateTime": "2090-10-01"},
+   {"timerType": 4, "delay": 10000000, "startDateTime": "2021-08-09", "endDateTime": "2090-10-01"},
+   {"timerType": 2, "initDelay": 3600000, "period": 5000}, {"timerType": 3, "initDelay": 3600000, "delay": 300}]}}"#;
+
+#[tokio::test]
+async fn the_request_of_the_contract() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let send = async |body: String| -> Value {
+        let request = node
+            .request(reqwest::Method::POST, "/task-scheduler/task/submitTimerTask")
+            .header("content-type", "application/json")
+            .body(body);
+        node.send(request).await.expect_status(200)
+    };
+    let answer = send(SUBMITTED.into()).await;
+    assert_eq!(answer["code"], 200, "{answer:#}");
+    assert!(answer["msg"].as_str().unwrap().contains("never fires"), "{answer:#}");
+    let root = answer["data"]["taskId"].as_i64().unwrap();
+    let path = format!("/v1/groups/timer-task-{root}");
+    let group = node.get(&path).await.expect_status(200);
+    let schedules = &group["schedules"];
+    assert_eq!(
+        (&schedules["timer-1"]["enabled"], &schedules["timer-1"]["next"]),
+        (&json!(false), &Value::Null),
+        "a window that is over"
+    );
+    // From the 1st of the month every other day: the 9th is one of them. In Shanghai it is 12:12:12.
+    assert_eq!(schedules["timer-2"]["next"], "2090-08-09T04:12:12.000000Z");
+    assert_eq!(schedules["timer-3"]["once"]["delay"], "2h46m40s");
+    assert_eq!(
+        (
+            &schedules["timer-4"]["every"],
+            &schedules["timer-4"]["initial_delay"],
+            &schedules["timer-5"]["after"]
+        ),
+        (&json!("5s"), &json!("1h"), &json!("300ms"))
+    );
+    assert_eq!(
+        (&group["overlap"], &group["timezone"]),
+        (&json!("skip"), &json!("Asia/Shanghai"))
+    );
+    let task = &group["tasks"][format!("task-{root}")];
+    assert_eq!(
+        (&task["queue"], &task["timeout"], &task["params"]),
+        (
+            &json!("billing"),
+            &json!("1s"),
+            &json!({"apiServiceName": "BillService", "apiMethodName": "settle", "taskId": root})
+        )
+    );
+    // The same again, as a change of that tree: it is the same, revision and all.
+    let ids: Vec<Value> = answer["data"]["taskList"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["taskId"].clone())
+        .collect();
+    let mut again: Value = serde_json::from_str(SUBMITTED).unwrap();
+    again["taskInfoConf"]["taskId"] = ids[0].clone();
+    again["taskInfoConf"]["subTaskList"][0]["taskId"] = ids[1].clone();
+    again["taskInfoConf"]["subTaskList"][0]["subTaskList"][0]["taskId"] = ids[2].clone();
+    let changed = send(again.to_string()).await;
+    assert_eq!(
+        (&changed["code"], &changed["data"]["taskId"]),
+        (&json!(200), &json!(root))
+    );
+    assert_eq!(node.get(&path).await.expect_status(200)["revision"], 1);
+    // A branch under another name is not dropped in silence.
+    let refused = send(SUBMITTED.replacen("subTaskList", "taskList", 1)).await;
+    assert_eq!((&refused["code"], &refused["data"]), (&json!(422), &Value::Null));
+    assert!(refused["msg"].as_str().unwrap().contains("taskList"), "{refused:#}");
+}
+
+/// `taskId` in each way that clients send it.
+#[tokio::test]
+async fn a_task_is_named_in_many_ways() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_COMPAT_TIMEZONE", "UTC").start().await;
+    let made = well(&node, "submitTimerTask", tree()).await;
+    let root = made["taskId"].as_i64().unwrap();
+    let path = format!("/v1/groups/timer-task-{root}");
+    assert_eq!(
+        node.get(&path).await.expect_status(200)["schedules"]["timer-1"]["next"],
+        "2090-01-01T00:00:00.000000Z"
+    );
+    let at = |name: &str| format!("/task-scheduler/task/{name}");
+    let post = |name: &str| node.request(reqwest::Method::POST, &at(name));
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let requests = [
+        post("disableTask")
+            .header(form.0, form.1)
+            .body(format!("taskId={root}")),
+        post("disableTask")
+            .header(form.0, form.1)
+            .body(json!({"taskId": root}).to_string()),
+        post("disableTask")
+            .header("content-type", "application/json")
+            .body(root.to_string()),
+        post("disableTask").body(root.to_string()),
+        node.request(reqwest::Method::POST, &format!("{}?taskId={root}", at("disableTask"))),
+        node.request(reqwest::Method::GET, &format!("{}?taskId={root}", at("disableTask"))),
+        post("disableTask")
+            .header("content-type", "multipart/form-data; boundary=b1")
+            .body(format!(
+                "--b1\r\nContent-Disposition: form-data; name=\"taskId\"\r\n\r\n{root}\r\n--b1--\r\n"
+            )),
+    ];
+    for request in requests {
+        let answer = node.send(request).await.expect_status(200);
+        assert_eq!(answer, json!({"code": 200, "msg": "", "data": {"taskId": root}}));
+        assert_eq!(node.get(&path).await.expect_status(200)["enabled"], false);
+        well(&node, "enableTask", json!(root)).await;
+        assert_eq!(node.get(&path).await.expect_status(200)["enabled"], true);
+    }
+}
+
+/// A timer never starts what still runs, and what it left out says so.
+#[tokio::test]
+async fn timers_never_overlap() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let body = json!({"taskInfoConf": {"taskName": "t", "appServiceName": "nobody-works-here"},
+                      "taskScheduleConf": {"timerList": [{"timerType": 2, "initDelay": 0, "period": 200}]}});
+    let made = well(&node, "submitTimerTask", body).await;
+    let path = format!("/v1/runs?group=timer-task-{}&limit=500", made["taskId"]);
+    let skipped = eventually("skipped instants", async || {
+        let runs = node.all(&path).await;
+        let active: Vec<&Value> = runs.iter().filter(|run| run["finished_at"].is_null()).collect();
+        assert!(
+            active.iter().filter(|run| run["state"] == "running").count() <= 1,
+            "{active:#?}"
+        );
+        let skipped: Vec<Value> = runs.into_iter().filter(|run| run["skipped"] == "overlap").collect();
+        (skipped.len() >= 5).then_some(skipped)
+    })
+    .await;
+    for run in &skipped {
+        assert_eq!(
+            (&run["state"], &run["started_at"]),
+            (&json!("cancelled"), &Value::Null),
+            "{run:#}"
+        );
+    }
+    let metrics = node.get("/metrics").await.expect_status(200);
+    let text = metrics.as_str().unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("heddle_runs_skipped_total{reason=\"overlap\"}"))
+        .unwrap();
+    assert!(line.rsplit(' ').next().unwrap().parse::<u64>().unwrap() >= 5, "{line}");
 }

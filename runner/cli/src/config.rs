@@ -80,6 +80,9 @@ options! {
         /// Key that secrets are sealed with in the database
         #[arg(long, env = "HEDDLE_SECRETS_KEY", hide_env_values = true, value_name = "KEY")]
         secrets_key: String,
+        /// Zone of the dates and cron expressions of the compatibility calls [default: Asia/Shanghai]
+        #[arg(long, env = "HEDDLE_COMPAT_TIMEZONE", value_name = "ZONE")]
+        compat_timezone: String,
         /// Attempts of scripts under way at once on this node
         #[arg(long, env = "HEDDLE_SLOTS", value_name = "N")]
         slots: u32,

@@ -145,7 +145,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         secret_keys: keys,
         metrics: metrics::text_of(engine.clone(), traces),
         tracer: request_tracer,
-        config: http_config(&config, device_keys),
+        config: http_config(&config, device_keys)?,
     });
     engine.show_runs_with(heddle_http::shown_runs(&engine));
     engine.on_change({
@@ -330,13 +330,20 @@ fn own_url(address: SocketAddr, host: &str) -> String {
     url
 }
 
-fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> HttpConfig {
-    HttpConfig {
+fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> Result<HttpConfig> {
+    let defaults = HttpConfig::default();
+    let compat_zone = match &config.options.compat_timezone {
+        Some(name) => heddle_domain::schedule::local::parse_zone(name)
+            .map_err(|error| usage(format!("--compat-timezone: {error}")))?,
+        None => defaults.compat_zone,
+    };
+    Ok(HttpConfig {
         dev: config.dev,
         device_keys,
         rate_max: config.options.rate_limit,
-        ..HttpConfig::default()
-    }
+        compat_zone,
+        ..defaults
+    })
 }
 
 /// Connects, waiting a while for a database that is still starting.

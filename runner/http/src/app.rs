@@ -12,6 +12,9 @@ use tokio::sync::Semaphore;
 use crate::access::{Rates, Signer, TokenCache};
 use crate::engine_api::EngineApi;
 
+/// Where the clients of the compatibility calls tell the time, unless it is configured.
+pub const COMPAT_ZONE_DEFAULT: chrono_tz::Tz = chrono_tz::Tz::Asia__Shanghai;
+
 /// How the API behaves; each bound can be configured.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
@@ -42,6 +45,8 @@ pub struct HttpConfig {
     pub device_keys: Vec<Vec<u8>>,
     /// How many requests a second one token may make on this node; `None`: any number.
     pub rate_max: Option<u32>,
+    /// Where the clients of the compatibility calls tell the time.
+    pub compat_zone: chrono_tz::Tz,
 }
 
 impl Default for HttpConfig {
@@ -60,6 +65,7 @@ impl Default for HttpConfig {
             wait_max: Duration::from_secs(60),
             device_keys: Vec::new(),
             rate_max: None,
+            compat_zone: COMPAT_ZONE_DEFAULT,
         }
     }
 }

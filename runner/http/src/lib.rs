@@ -146,7 +146,8 @@ impl Drop for UnderWay<'_> {
 /// Whether a request may change what nodes cache: everything that writes, but for the data plane.
 fn is_change(request: &axum::extract::Request) -> bool {
     let path = request.uri().path();
-    !request.method().is_safe()
+    // Some of the compatibility calls change things by GET.
+    (!request.method().is_safe() || path.starts_with("/task-scheduler/"))
         && !path.contains("/runs")
         && !path.starts_with("/v1/dispatch/")
         && !path.starts_with("/v1/claims")

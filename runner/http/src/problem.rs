@@ -115,6 +115,16 @@ impl Problem {
         Self::invalid(Fault::at(pointer, detail))
     }
 
+    /// The same problem seen from a document that holds what was judged below `prefix`.
+    pub(crate) fn below(self, prefix: &str) -> Self {
+        if self.errors.is_empty() {
+            return self;
+        }
+        Self::invalid(Faults(
+            self.errors.into_iter().map(|fault| fault.below(prefix)).collect(),
+        ))
+    }
+
     /// 429: too much at once.
     pub fn overloaded(detail: impl Into<String>, retry_after_seconds: u64) -> Self {
         let mut problem = Self::new(StatusCode::TOO_MANY_REQUESTS, detail);

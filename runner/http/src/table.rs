@@ -119,6 +119,8 @@ pub struct Route {
     pub problems: Vec<(u16, &'static str)>,
     /// How long it may take.
     pub pace: Pace,
+    /// It changes things: all but GET, and a GET that says so. What a cookie vouches for is looked at more closely then.
+    pub acts: bool,
     handler: Handler,
 }
 
@@ -141,6 +143,7 @@ impl Route {
             answers: Vec::new(),
             problems: Vec::new(),
             pace: Pace::Quick,
+            acts: method != Method::Get,
             handler: Arc::new(move |request| Box::pin(handler(request))),
         }
     }
@@ -205,6 +208,12 @@ impl Route {
     /// A problem that it may answer.
     pub fn problem(mut self, status: u16, when: &'static str) -> Self {
         self.problems.push((status, when));
+        self
+    }
+
+    /// It changes things, by GET.
+    pub fn acts(mut self) -> Self {
+        self.acts = true;
         self
     }
 
@@ -364,7 +373,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         Access::Open => (Arc::new(crate::access::Caller::anyone()), None),
         access => {
             let age = app.tokens.age();
-            let admitted = authenticate(&app, &parts, now).await?;
+            let admitted = authenticate(&app, &parts, route.acts, now).await?;
             let role = admitted.caller.role;
             if !access.allows(role) {
                 return Err(Problem::forbidden(format!(

@@ -1,12 +1,19 @@
 //! Timer tasks, as the compatibility calls send them: reading a tree of any depth, and the group that it means.
 //!
+//! The root comes in `taskInfoConf`, its timers beside it in `taskScheduleConf`; in the older shape all of it stands on
+//! the top level.
+//!
 //! A tree may be nested deeper than any parser recurses, so it is read level by level: the text of what lies below a
 //! node is kept as it is until its turn comes.
 
+mod timers;
+
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
+use chrono_tz::Tz;
+use heddle_domain::fault::pointer_token;
 use heddle_domain::plan::TASKS_MAX;
-use heddle_domain::{Fault, Name};
+use heddle_domain::{Fault, Name, Time};
 use heddle_store::timer_task::TimerTaskRow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -15,9 +22,6 @@ use crate::problem::Problem;
 
 /// How deep a tree may be. Each level is read once for every level above it, which is what bounds this.
 pub(crate) const DEPTH_MAX: usize = 2_000;
-
-/// How many timers a root may have.
-const TIMERS_MAX: usize = 100;
 
 /// How often an attempt that timed out is tried again, and after how long.
 const TIMEOUT_RETRIES: u32 = 3;
@@ -55,8 +59,7 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
         if tree.len() == TASKS_MAX {
             return Err(invalid("subTaskList", format!("a tree has at most {TASKS_MAX} tasks")));
         }
-        let fields: Fields =
-            serde_json::from_str(raw.get()).map_err(|_| Problem::invalid_at("", "a task is an object"))?;
+        let fields = fields_of(raw)?;
         let place = tree.len();
         let mut task = TimerTask {
             task_id: None,
@@ -64,18 +67,21 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
             fields: Map::new(),
         };
         for (name, raw) in fields {
-            if name == "subTaskList" {
+            if name == BELOW {
                 let below: Option<Vec<&RawValue>> = serde_json::from_str(raw.get())
-                    .map_err(|_| invalid("subTaskList", "a list of tasks is expected".to_owned()))?;
+                    .map_err(|_| invalid(BELOW, "a list of tasks is expected".to_owned()))?;
                 waiting.extend(below.into_iter().flatten().map(|raw| (raw, Some(place), depth + 1)));
                 continue;
             }
             let value: Value =
                 serde_json::from_str(raw.get()).map_err(|error| Problem::malformed(format!("`{name}`: {error}")))?;
-            match name.as_str() {
-                "taskId" => task.task_id = number(&value, "taskId")?,
-                _ => drop(task.fields.insert(name, value)),
+            if name == "taskId" {
+                // Clients whose number is never absent send 0 for a new one.
+                task.task_id = number(&value, "taskId")?.filter(|id| *id != 0);
+                continue;
             }
+            refuse_children(&name, &value)?;
+            task.fields.insert(name, value);
         }
         crate::json::check(&Value::Object(task.fields.clone()))?;
         tree.push(task);
@@ -87,6 +93,75 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
         }
     }
     Ok(tree)
+}
+
+/// The field that holds the nodes below.
+const BELOW: &str = "subTaskList";
+
+/// The fields of a node; those of `taskInfoConf` together with the timers beside it.
+fn fields_of(raw: &RawValue) -> Result<Fields<'_>, Problem> {
+    let object = |raw: &RawValue, place: &str| {
+        Problem::invalid_at(
+            place.to_owned(),
+            format!("a task is an object, not `{}`", shown_start(raw)),
+        )
+    };
+    let mut fields: Fields = serde_json::from_str(raw.get()).map_err(|_| object(raw, ""))?;
+    let Some(inner) = fields.remove("taskInfoConf").filter(|inner| inner.get() != "null") else {
+        return Ok(fields);
+    };
+    let mut task: Fields = serde_json::from_str(inner.get()).map_err(|_| object(inner, "/taskInfoConf"))?;
+    for (name, raw) in fields {
+        match name.as_str() {
+            "taskScheduleConf" if task.contains_key(&name) => {
+                return Err(invalid(
+                    "taskScheduleConf",
+                    "it stands beside `taskInfoConf` and within it; write it once".to_owned(),
+                ));
+            }
+            "taskScheduleConf" => drop(task.insert(name, raw)),
+            BELOW => {
+                return Err(invalid(
+                    BELOW,
+                    "it stands within `taskInfoConf`, not beside it".to_owned(),
+                ));
+            }
+            _ => {
+                let value: Value = serde_json::from_str(raw.get())
+                    .map_err(|error| Problem::malformed(format!("`{name}`: {error}")))?;
+                refuse_children(&name, &value)?;
+            }
+        }
+    }
+    Ok(task)
+}
+
+fn shown_start(raw: &RawValue) -> String {
+    raw.get().chars().take(40).collect()
+}
+
+/// Refuses fields that look as if they held tasks: left alone, whole branches would be dropped in silence.
+fn refuse_children(name: &str, value: &Value) -> Result<(), Problem> {
+    if name == "taskScheduleConf" {
+        return Ok(());
+    }
+    let word = name.to_lowercase();
+    let named = ["child", "subtask", "tasklist", "taskinfo"]
+        .iter()
+        .any(|part| word.contains(part))
+        || word == "tasks";
+    let holds = match value {
+        Value::Array(items) => items.iter().any(Value::is_object) || (named && !items.is_empty()),
+        Value::Object(fields) => named && !fields.is_empty(),
+        _ => false,
+    };
+    if !holds {
+        return Ok(());
+    }
+    Err(invalid(
+        &pointer_token(name),
+        format!("there is no such field; the tasks below one stand in `{BELOW}`"),
+    ))
 }
 
 fn invalid(field: &str, detail: String) -> Problem {
@@ -141,12 +216,26 @@ fn task_key(id: i64) -> String {
     format!("task-{id}")
 }
 
-/// The group that a tree means.
-pub(crate) fn group_spec(rows: &[TimerTaskRow]) -> Result<Value, Problem> {
+/// What a tree means.
+#[derive(Debug)]
+pub(crate) struct Meant {
+    /// The spec of its group.
+    pub(crate) spec: Value,
+    /// What whoever sends it should know, each in a sentence.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The group that a tree means; its clients tell times in `zone`.
+pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<Meant, Problem> {
+    let mut notes = Vec::new();
     let mut tasks = Map::new();
     let mut queues: BTreeMap<i64, &str> = BTreeMap::new();
     let mut schedules = Map::new();
-    let mut spec = json!({"category": "timer-tasks", "description": "", "history": true});
+    let mut spec = json!({
+        "category": "timer-tasks", "description": "", "history": true, "timezone": zone.name(),
+        // As their clients know it: a timer never starts what still runs.
+        "overlap": "skip",
+    });
     for row in rows {
         let Value::Object(fields) = &row.definition else {
             continue;
@@ -183,7 +272,7 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow]) -> Result<Value, Problem> {
                 if !is_enabled(fields)? {
                     task["when"] = json!("false");
                 }
-                if !timers(fields)?.is_empty() {
+                if !timers::list(fields)?.is_empty() {
                     return Err(invalid(
                         "taskScheduleConf",
                         "only the root of a tree has timers".to_owned(),
@@ -192,8 +281,14 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow]) -> Result<Value, Problem> {
             }
             None => {
                 spec["description"] = task.get("description").cloned().unwrap_or_default();
-                for (index, timer) in timers(fields)?.iter().enumerate() {
-                    schedules.insert(format!("timer-{}", index + 1), schedule(timer)?);
+                for (index, timer) in timers::list(fields)?.iter().enumerate() {
+                    let place = index + 1;
+                    let timers::Read { schedule, is_over } = timers::schedule(timer, zone, now)
+                        .map_err(|problem| problem.below(&format!("/taskScheduleConf/timerList/{index}")))?;
+                    schedules.extend(schedule.map(|schedule| (format!("timer-{place}"), schedule)));
+                    if is_over {
+                        notes.push(format!("timer {place} is kept and never fires: its window is over"));
+                    }
                 }
             }
         }
@@ -204,102 +299,7 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow]) -> Result<Value, Problem> {
     }
     spec["tasks"] = Value::Object(tasks);
     spec["schedules"] = Value::Object(schedules);
-    Ok(spec)
-}
-
-fn timers(fields: &Map<String, Value>) -> Result<Vec<&Map<String, Value>>, Problem> {
-    let list = match fields.get("taskScheduleConf") {
-        None | Some(Value::Null) => return Ok(Vec::new()),
-        Some(Value::Object(conf)) => conf.get("timerList"),
-        Some(_) => return Err(invalid("taskScheduleConf", "an object is expected".to_owned())),
-    };
-    match list {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(timers)) if timers.len() <= TIMERS_MAX => timers
-            .iter()
-            .map(|timer| {
-                timer
-                    .as_object()
-                    .ok_or_else(|| invalid("taskScheduleConf/timerList", "a timer is an object".to_owned()))
-            })
-            .collect(),
-        Some(_) => Err(invalid(
-            "taskScheduleConf/timerList",
-            format!("a list of at most {TIMERS_MAX} timers is expected"),
-        )),
-    }
-}
-
-/// The schedule that a timer means. Its spans are milliseconds, its window's times are UTC unless they say otherwise.
-fn schedule(timer: &Map<String, Value>) -> Result<Value, Problem> {
-    let missing = |field: &str, kind: i64| {
-        invalid(
-            "taskScheduleConf/timerList",
-            format!("a timer of type {kind} has a `{field}`"),
-        )
-    };
-    let kind = count(timer, "type")?.or(count(timer, "timerType")?);
-    let mut schedule = Map::new();
-    let initial = millis(timer, "initDelay")?;
-    match kind {
-        Some(1) => {
-            let cron = text(timer, "cron").ok_or_else(|| missing("cron", 1))?;
-            schedule.insert("cron".into(), json!(cron));
-        }
-        Some(2) => {
-            let period = millis(timer, "period")?.ok_or_else(|| missing("period", 2))?;
-            schedule.insert("every".into(), json!(period));
-        }
-        Some(3) => {
-            let delay = millis(timer, "delay")?
-                .or(millis(timer, "period")?)
-                .ok_or_else(|| missing("delay", 3))?;
-            schedule.insert("after".into(), json!(delay));
-        }
-        Some(4) => {
-            let delay = millis(timer, "delay")?
-                .or(initial.clone())
-                .ok_or_else(|| missing("delay", 4))?;
-            schedule.insert("once".into(), json!({"delay": delay}));
-        }
-        _ => {
-            return Err(invalid(
-                "taskScheduleConf/timerList",
-                "`type` is 1 (cron), 2 (fixed rate), 3 (fixed delay) or 4 (one-shot delay)".to_owned(),
-            ));
-        }
-    }
-    if matches!(kind, Some(2 | 3))
-        && let Some(initial) = initial
-    {
-        schedule.insert("initial_delay".into(), json!(initial));
-    }
-    for (field, ours) in [("startDateTime", "starts_at"), ("endDateTime", "ends_at")] {
-        if let Some(at) = moment(timer, field)? {
-            schedule.insert(ours.into(), json!(at));
-        }
-    }
-    if let Some(zone) = text(timer, "timezone").or_else(|| text(timer, "timeZone")) {
-        schedule.insert("timezone".into(), json!(zone));
-    }
-    if !is_enabled(timer)? {
-        schedule.insert("enabled".into(), json!(false));
-    }
-    Ok(Value::Object(schedule))
-}
-
-/// A time as text, or as milliseconds since 1970.
-fn moment(timer: &Map<String, Value>, field: &str) -> Result<Option<String>, Problem> {
-    match timer.get(field) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(at)) => Ok(Some(at.trim().to_owned()).filter(|at| !at.is_empty())),
-        Some(Value::Number(millis)) => millis
-            .as_i64()
-            .and_then(chrono::DateTime::from_timestamp_millis)
-            .map(|at| Some(at.to_rfc3339()))
-            .ok_or_else(|| invalid(field, "no such time".to_owned())),
-        Some(other) => Err(invalid(field, format!("a time is expected, not {other}"))),
-    }
+    Ok(Meant { spec, notes })
 }
 
 /// A tree as it is answered: each node with its number.
@@ -321,129 +321,4 @@ pub(crate) fn shown(rows: &[TimerTaskRow]) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rows(text: &str) -> Vec<TimerTaskRow> {
-        let tree = read_tree(text).expect("a tree");
-        let id = |place: usize| 100 + place as i64;
-        tree.into_iter()
-            .enumerate()
-            .map(|(place, task)| TimerTaskRow {
-                task_id: id(place),
-                parent: task.parent.map(id),
-                definition: Value::Object(task.fields),
-            })
-            .collect()
-    }
-
-    #[test]
-    fn a_tree_becomes_a_group() {
-        let rows = rows(
-            r#"{"taskName": "root", "appServiceName": "bill", "apiServiceName": "S", "apiMethodName": "m", "timeout": -1,
-                "what": {"is": "this"},
-                "taskScheduleConf": {"timerList": [
-                  {"type": 1, "cron": "0/5 * * * * * ?", "startDateTime": "2026-01-01 00:00:00", "status": 1},
-                  {"type": "2", "initDelay": 1000, "period": "5000"},
-                  {"type": 3, "delay": 300, "status": -1, "endDateTime": 1893456000000},
-                  {"type": 4, "delay": 60000}]},
-                "subTaskList": [
-                  {"taskName": "same", "apiMethodName": "a", "timeout": 2000,
-                   "subTaskList": [{"taskName": "same", "appServiceName": "mail", "status": -1, "subTaskList": null}]},
-                  {"taskName": "same", "apiMethodName": "b", "subTaskList": []}]}"#,
-        );
-        let spec = group_spec(&rows).unwrap();
-        assert_eq!(
-            spec["schedules"],
-            json!({
-                "timer-1": {"cron": "0/5 * * * * * ?", "starts_at": "2026-01-01 00:00:00"},
-                "timer-2": {"every": "5000ms", "initial_delay": "1000ms"},
-                "timer-3": {"after": "300ms", "enabled": false, "ends_at": "2030-01-01T00:00:00+00:00"},
-                "timer-4": {"once": {"delay": "60000ms"}},
-            })
-        );
-        let task = |id: i64| &spec["tasks"][format!("task-{id}")];
-        assert_eq!(
-            *task(100),
-            json!({"queue": "bill", "timeout": "never", "description": "root",
-                   "params": {"apiServiceName": "S", "apiMethodName": "m", "taskId": 100}})
-        );
-        assert_eq!(
-            (&task(101)["queue"], &task(101)["timeout"]),
-            (&json!("bill"), &json!("2000ms"))
-        );
-        assert_eq!(task(101)["retry"]["retries"], TIMEOUT_RETRIES);
-        assert_eq!(task(101)["depends_on"], json!(["task-100"]));
-        assert_eq!(task(102)["depends_on"], json!(["task-100"]));
-        assert_eq!(
-            (&task(103)["depends_on"], &task(103)["queue"], &task(103)["when"]),
-            (&json!(["task-101"]), &json!("mail"), &json!("false"))
-        );
-        assert!(
-            heddle_domain::spec::parse_group(&spec).is_ok(),
-            "{:?}",
-            heddle_domain::spec::parse_group(&spec)
-        );
-    }
-
-    #[test]
-    fn trees_may_be_deep_but_not_without_end() {
-        let deep = |depth: usize| {
-            let mut text = r#"{"appServiceName":"q""#.to_owned();
-            for _ in 1..depth {
-                text.push_str(r#","subTaskList":[{"taskName":"x""#);
-            }
-            text.push('}');
-            for _ in 1..depth {
-                text.push_str("]}");
-            }
-            text
-        };
-        let rows = rows(&deep(1_500));
-        assert_eq!(rows.len(), 1_500);
-        assert_eq!(group_spec(&rows).unwrap()["tasks"].as_object().unwrap().len(), 1_500);
-        assert_eq!(read_tree(&deep(DEPTH_MAX + 1)).unwrap_err().status.as_u16(), 422);
-    }
-
-    #[test]
-    fn what_is_wrong_is_said() {
-        let check = |text: &str, status: u16| {
-            let found = read_tree(text).and_then(|tree| {
-                let rows: Vec<TimerTaskRow> = tree
-                    .into_iter()
-                    .enumerate()
-                    .map(|(place, task)| TimerTaskRow {
-                        task_id: place as i64,
-                        parent: task.parent.map(|parent| parent as i64),
-                        definition: Value::Object(task.fields),
-                    })
-                    .collect();
-                group_spec(&rows)
-            });
-            assert_eq!(found.unwrap_err().status.as_u16(), status, "{text}");
-        };
-        check("{", 400);
-        check("[]", 422);
-        check("{}", 422);
-        check(r#"{"taskId": "x"}"#, 422);
-        check(r#"{"appServiceName": "q", "subTaskList": {}}"#, 422);
-        check(r#"{"appServiceName": "q", "subTaskList": [7]}"#, 422);
-        check(
-            r#"{"appServiceName": "q", "taskId": 1, "subTaskList": [{"taskId": 1}]}"#,
-            422,
-        );
-        check(
-            r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 5}]}}"#,
-            422,
-        );
-        check(
-            r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 1}]}}"#,
-            422,
-        );
-        let timers = r#""taskScheduleConf": {"timerList": [{"type": 2, "period": 1000}]}"#;
-        check(
-            &format!(r#"{{"appServiceName": "q", "subTaskList": [{{{timers}}}]}}"#),
-            422,
-        );
-    }
-}
+mod tests;

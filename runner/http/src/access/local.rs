@@ -1,4 +1,5 @@
-//! `heddle dev` answers this machine only.
+//! `heddle dev` answers this machine only, and of its pages only its own: whatever else listens on loopback, on another
+//! port, is another's.
 
 use axum::http::{HeaderMap, header};
 
@@ -18,20 +19,27 @@ pub fn check_local(headers: &HeaderMap, authority: Option<&str>, more_hosts: &[S
             "`heddle dev` answers on loopback names only, not on `{host}`"
         )));
     }
+    let site = headers.get("sec-fetch-site");
     if let Some(origin) = headers.get(header::ORIGIN) {
         let origin = origin.to_str().unwrap_or("");
-        let host = origin
+        let from = origin
             .strip_prefix("http://")
             .or_else(|| origin.strip_prefix("https://"));
-        if !host.is_some_and(|host| is_local(host, more_hosts)) {
+        // The same host and port; behind a proxy that hands on another `Host`, the browser's own word that it is so.
+        let own = from.is_some_and(|from| {
+            is_local(from, more_hosts)
+                && (from.eq_ignore_ascii_case(host) || site.is_some_and(|site| site == "same-origin"))
+        });
+        if !own {
             return Err(Problem::forbidden(format!(
                 "`heddle dev` takes no requests from pages of `{origin}`"
             )));
         }
     }
-    if headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site") {
+    // `none`: somebody typed the address, or chose a bookmark.
+    if site.is_some_and(|site| site != "same-origin" && site != "none") {
         return Err(Problem::forbidden(
-            "`heddle dev` takes no requests from pages of other sites",
+            "`heddle dev` takes no requests from pages of other sites, nor of other ports of this machine",
         ));
     }
     Ok(())
@@ -100,18 +108,38 @@ mod tests {
         ] {
             assert!(check_local(&headers(&[("host", host)]), None, &[]).is_err(), "{host}");
         }
-        for (origin, fine) in [
-            ("http://localhost:8080", true),
-            ("https://127.0.0.1", true),
-            ("http://evil.example", false),
-            ("http://localhost.evil.example", false),
-            ("null", false),
+        for (host, origin, fine) in [
+            ("localhost:8080", "http://localhost:8080", true),
+            ("LOCALHOST:8080", "http://localhost:8080", true),
+            ("127.0.0.1", "https://127.0.0.1", true),
+            // Another program's page on the same machine.
+            ("localhost:8080", "http://localhost:3000", false),
+            ("localhost:8080", "http://127.0.0.1:8080", false),
+            ("localhost", "http://evil.example", false),
+            ("localhost", "http://localhost.evil.example", false),
+            ("localhost", "null", false),
         ] {
-            let headers = headers(&[("host", "localhost"), ("origin", origin)]);
+            let headers = headers(&[("host", host), ("origin", origin)]);
             let outcome = check_local(&headers, None, &[]);
             assert_eq!(outcome.is_ok(), fine, "{origin}");
             assert!(outcome.err().is_none_or(|problem| problem.status.as_u16() == 403));
         }
+        for (site, fine) in [
+            ("same-origin", true),
+            ("none", true),
+            ("same-site", false),
+            ("cross-site", false),
+        ] {
+            let headers = headers(&[("host", "localhost:8080"), ("sec-fetch-site", site)]);
+            assert_eq!(check_local(&headers, None, &[]).is_ok(), fine, "{site}");
+        }
+        // A proxy that hands on its own `Host`.
+        let proxied = headers(&[
+            ("host", "localhost:8080"),
+            ("origin", "http://localhost:3000"),
+            ("sec-fetch-site", "same-origin"),
+        ]);
+        assert!(check_local(&proxied, None, &[]).is_ok());
         assert!(check_local(&headers(&[]), Some("localhost:1"), &[]).is_ok());
         assert!(check_local(&headers(&[]), None, &[]).is_err());
     }

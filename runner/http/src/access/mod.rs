@@ -25,8 +25,8 @@ mod tokens;
 
 use std::sync::Arc;
 
+use axum::http::header;
 use axum::http::request::Parts;
-use axum::http::{Method, header};
 use heddle_domain::Time;
 use heddle_store::token::TokenRow;
 use serde::{Deserialize, Serialize};
@@ -225,8 +225,8 @@ impl Admitted {
     }
 }
 
-/// Who asks, by the headers of a request.
-pub(crate) async fn authenticate(app: &App, request: &Parts, now: Time) -> Result<Admitted, Problem> {
+/// Who asks, by the headers of a request; `acts`: of one that changes things.
+pub(crate) async fn authenticate(app: &App, request: &Parts, acts: bool, now: Time) -> Result<Admitted, Problem> {
     if app.config.dev {
         let caller = Arc::new(Caller::dev());
         return Ok(Admitted { caller, key: None });
@@ -246,7 +246,7 @@ pub(crate) async fn authenticate(app: &App, request: &Parts, now: Time) -> Resul
         None => match session::cookie(&request.headers) {
             Some(text) => {
                 let admitted = Admitted::by(app, peer, tokens::Shown::Session, text, now).await?;
-                if !is_read(&request.method) {
+                if acts {
                     session::check_origin(&request.headers, request.uri.authority())?;
                 }
                 admitted
@@ -278,10 +278,6 @@ async fn by_token(app: &App, peer: Peer, token: &str, now: Time) -> Result<Admit
         return Ok(Admitted { caller, key: None });
     }
     Admitted::by(app, peer, tokens::Shown::Token, token, now).await
-}
-
-fn is_read(method: &Method) -> bool {
-    method.is_safe()
 }
 
 pub(crate) fn refused() -> Problem {

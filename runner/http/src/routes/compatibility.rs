@@ -1,6 +1,6 @@
 //! The calls of an older task scheduler, so that its clients need not change; `docs/compatibility.md` tells what each
-//! field becomes. Answers are always 200 with `{code, msg, data}`: `code` is 0, or the status that the same problem has
-//! elsewhere in this API.
+//! field becomes. Answers are always 200 with `{code, msg, data}`: `code` is 200, or the status that the same problem
+//! has elsewhere in this API.
 
 use std::collections::HashSet;
 
@@ -18,51 +18,67 @@ use crate::engine_api::Submission;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Route};
-use crate::timer_task::{self, DISABLED};
+use crate::timer_task::{self, DISABLED, Meant};
 
 /// What `code` says when all is well.
-const CODE_OK: u16 = 0;
+const CODE_OK: u16 = 200;
+
+/// What is answered when all is well.
+struct Well {
+    data: Value,
+    /// What the caller should know besides.
+    notes: Vec<String>,
+}
+
+impl From<Value> for Well {
+    fn from(data: Value) -> Self {
+        Self {
+            data,
+            notes: Vec::new(),
+        }
+    }
+}
 
 pub(crate) fn routes() -> Vec<Route> {
-    fn call<F, R>(path: &'static str, summary: &'static str, handler: F) -> Route
+    fn call<F, R>(method: Method, path: &'static str, summary: &'static str, handler: F) -> Route
     where
         F: Fn(Request) -> R + Clone + Send + Sync + 'static,
-        R: Future<Output = Result<Value, Problem>> + Send + 'static,
+        R: Future<Output = Result<Well, Problem>> + Send + 'static,
     {
-        Route::new(Method::Post, path, Access::Operate, summary, move |request| {
+        Route::new(method, path, Access::Operate, summary, move |request| {
             let handler = handler.clone();
             async move { wrapped(handler(request).await) }
         })
         .answers(200, "CompatibilityAnswer")
     }
-    vec![
+    /// A call about one task, which some clients send by GET.
+    fn about_one<F, R>(path: &'static str, summary: &'static str, handler: F) -> [Route; 2]
+    where
+        F: Fn(Request) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = Result<Well, Problem>> + Send + 'static,
+    {
+        const TASK_ID: &str = "The number of the task, where the body does not say it.";
+        [
+            call(Method::Post, path, summary, handler.clone())
+                .detail("`taskId` as JSON, as a field of a form, as the whole body, or in the query.")
+                .query("taskId", TASK_ID)
+                .takes("TimerTaskId")
+                .takes_as("application/x-www-form-urlencoded", "TimerTaskId"),
+            call(Method::Get, path, summary, handler)
+                .detail("The same by GET, for clients that send it so. A session's cookie does not suffice.")
+                .query("taskId", TASK_ID)
+                .acts(),
+        ]
+    }
+    let mut routes = vec![
         call(
+            Method::Post,
             "/task-scheduler/task/submitTimerTask",
             "Create or change a tree of timer tasks",
             submit,
         )
         .detail("Without `taskId` it creates. The tree becomes a group `timer-task-<taskId>`, child after parent.")
-        .takes("TimerTask"),
-        call(
-            "/task-scheduler/task/timerTaskDel",
-            "Delete a tree of timer tasks",
-            delete,
-        )
-        .takes("TimerTaskId"),
-        call("/task-scheduler/task/disableTask", "Disable a timer task", |request| {
-            set_status(request, false)
-        })
-        .takes("TimerTaskId"),
-        call("/task-scheduler/task/enableTask", "Enable a timer task", |request| {
-            set_status(request, true)
-        })
-        .takes("TimerTaskId"),
-        call(
-            "/task-scheduler/task/execTaskImmediately",
-            "Start a tree of timer tasks now",
-            execute,
-        )
-        .takes("TimerTaskId"),
+        .takes("TimerTaskSubmission"),
         Route::new(
             Method::Get,
             "/checkstatus",
@@ -71,16 +87,37 @@ pub(crate) fn routes() -> Vec<Route> {
             check_status,
         )
         .answers_as(200, "text/plain", "Text"),
-    ]
+    ];
+    routes.extend(about_one(
+        "/task-scheduler/task/timerTaskDel",
+        "Delete a tree of timer tasks",
+        delete,
+    ));
+    routes.extend(about_one(
+        "/task-scheduler/task/disableTask",
+        "Disable a timer task",
+        |request| set_status(request, false),
+    ));
+    routes.extend(about_one(
+        "/task-scheduler/task/enableTask",
+        "Enable a timer task",
+        |request| set_status(request, true),
+    ));
+    routes.extend(about_one(
+        "/task-scheduler/task/execTaskImmediately",
+        "Start a tree of timer tasks now",
+        execute,
+    ));
+    routes
 }
 
 async fn check_status(_request: Request) -> Outcome {
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], "success").into_response())
 }
 
-fn wrapped(result: Result<Value, Problem>) -> Outcome {
+fn wrapped(result: Result<Well, Problem>) -> Outcome {
     match result {
-        Ok(data) => ok(&json!({"code": CODE_OK, "msg": "success", "data": data})),
+        Ok(Well { data, notes }) => ok(&json!({"code": CODE_OK, "msg": notes.join("; "), "data": data})),
         Err(problem) => ok(&json!({"code": problem.status.as_u16(), "msg": problem.detail, "data": null})),
     }
 }
@@ -95,24 +132,61 @@ async fn text_of(request: &mut Request) -> Result<String, Problem> {
     String::from_utf8(bytes.into()).map_err(|_| Problem::malformed("the body is not UTF-8"))
 }
 
-/// The number of the task that a call is about: `taskId` in the body or the query, or the body itself.
+/// How many bytes the body of a call about one task may have.
+const ONE_BYTES_MAX: usize = 64 * 1024;
+
+/// The number of the task that a call is about: `taskId` as a field of JSON or of a form, the body itself, or in the
+/// query.
 async fn task_id(request: &mut Request) -> Result<i64, Problem> {
-    let text = text_of(request).await?;
-    let value = match text.trim() {
-        "" => Value::Null,
-        text => {
-            serde_json::from_str(text).map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?
-        }
+    let bytes = request.bytes(ONE_BYTES_MAX).await?;
+    let text = String::from_utf8(bytes.into()).map_err(|_| Problem::malformed("the body is not UTF-8"))?;
+    let given = match given_id(&text)? {
+        Value::Null => request
+            .query("taskId")
+            .or(request.query("id"))
+            .map_or(Value::Null, Value::from),
+        given => given,
     };
-    let given = match &value {
-        Value::Object(fields) => fields.get("taskId").or(fields.get("id")).cloned().unwrap_or_default(),
-        other => other.clone(),
+    timer_task::number(&given, "taskId")?
+        .ok_or_else(|| Problem::invalid_at("/taskId", "which task: `taskId` is missing"))
+}
+
+/// What a body says of `taskId`, whatever it calls itself: many send JSON as a form.
+fn given_id(text: &str) -> Result<Value, Problem> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(Value::Null);
+    }
+    let not_json = match serde_json::from_str::<Value>(text) {
+        Ok(Value::Object(fields)) => return Ok(fields.get("taskId").or(fields.get("id")).cloned().unwrap_or_default()),
+        Ok(other) => return Ok(other),
+        Err(error) => error,
     };
-    let found = match timer_task::number(&given, "taskId")? {
-        Some(id) => Some(id),
-        None => request.query_as("taskId", "a number")?,
-    };
-    found.ok_or_else(|| Problem::invalid_at("/taskId", "which task: `taskId` is missing"))
+    if text.starts_with("--") {
+        return Ok(of_multipart(text, "taskId")
+            .or(of_multipart(text, "id"))
+            .map_or(Value::Null, Value::from));
+    }
+    if text.contains('=') && !text.starts_with(['{', '[', '"']) {
+        let fields = crate::request::parse_query(Some(text))?;
+        let field = |sought: &str| {
+            fields
+                .iter()
+                .find(|(name, _)| name == sought)
+                .map(|(_, value)| value.as_str())
+        };
+        return Ok(field("taskId").or(field("id")).map_or(Value::Null, Value::from));
+    }
+    Err(Problem::malformed(format!("the body is not JSON: {not_json}")))
+}
+
+/// A field of a multipart form (RFC 7578), as far as a number needs it.
+fn of_multipart<'a>(text: &'a str, sought: &str) -> Option<&'a str> {
+    let boundary = text.lines().next()?.trim_end();
+    text.split(boundary).find_map(|part| {
+        let (head, value) = part.split_once("\r\n\r\n").or_else(|| part.split_once("\n\n"))?;
+        head.contains(&format!("name=\"{sought}\"")).then(|| value.trim())
+    })
 }
 
 /// The tree of a task, if its group is there.
@@ -128,7 +202,7 @@ async fn tree_of(request: &Request, id: i64) -> Result<(i64, Vec<TimerTaskRow>),
     if there { Ok((root, rows)) } else { Err(no_task(id)) }
 }
 
-async fn submit(mut request: Request) -> Result<Value, Problem> {
+async fn submit(mut request: Request) -> Result<Well, Problem> {
     let text = text_of(&mut request).await?;
     // A deep tree takes a while: not on the threads that answer requests.
     let tree = tokio::task::spawn_blocking(move || timer_task::read_tree(&text))
@@ -168,19 +242,24 @@ async fn submit(mut request: Request) -> Result<Value, Problem> {
             definition: Value::Object(task.fields),
         })
         .collect();
-    save(&request, ids[0], &rows).await?;
-    Ok(timer_task::shown(&rows))
+    let notes = save(&request, ids[0], &rows).await?;
+    Ok(Well {
+        data: timer_task::shown(&rows),
+        notes,
+    })
 }
 
-/// Makes a tree's group what the tree says.
-async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<(), Problem> {
+/// Makes a tree's group what the tree says; answers what its sender should know.
+async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec<String>, Problem> {
     let store = &request.app.store;
     let name = timer_task::group_name(root)?;
     let enabled = match rows.first().and_then(|row| row.definition.as_object()) {
         Some(fields) => timer_task::is_enabled(fields)?,
         None => true,
     };
-    let spec = parse_group(&timer_task::group_spec(rows)?)?;
+    let zone = request.app.config.compat_zone;
+    let Meant { spec, notes } = timer_task::group_spec(rows, zone, request.now)?;
+    let spec = parse_group(&spec)?;
     let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
     store.put_timer_tree(root, rows).await?;
     let write = GroupWrite {
@@ -193,13 +272,13 @@ async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<(),
         if_match: None,
     };
     match store.put_group(request.by(), write).await? {
-        GroupPut::Done(_) => Ok(()),
+        GroupPut::Done(_) => Ok(notes),
         // Neither links nor scripts nor `If-Match` are asked for.
         _ => Err(Problem::conflict("the group was changed meanwhile; try again")),
     }
 }
 
-async fn delete(mut request: Request) -> Result<Value, Problem> {
+async fn delete(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
     only_root(id, root)?;
@@ -223,7 +302,7 @@ async fn delete(mut request: Request) -> Result<Value, Problem> {
         }
     }
     request.app.store.delete_timer_tree(root).await?;
-    Ok(json!({"taskId": id}))
+    Ok(json!({"taskId": id}).into())
 }
 
 fn only_root(id: i64, root: i64) -> Result<(), Problem> {
@@ -235,7 +314,7 @@ fn only_root(id: i64, root: i64) -> Result<(), Problem> {
     )))
 }
 
-async fn set_status(mut request: Request, enabled: bool) -> Result<Value, Problem> {
+async fn set_status(mut request: Request, enabled: bool) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, mut rows) = tree_of(&request, id).await?;
     let row = rows
@@ -243,11 +322,14 @@ async fn set_status(mut request: Request, enabled: bool) -> Result<Value, Proble
         .find(|row| row.task_id == id)
         .ok_or_else(|| no_task(id))?;
     row.definition["status"] = json!(if enabled { 1 } else { DISABLED });
-    save(&request, root, &rows).await?;
-    Ok(json!({"taskId": id}))
+    let notes = save(&request, root, &rows).await?;
+    Ok(Well {
+        data: json!({"taskId": id}),
+        notes,
+    })
 }
 
-async fn execute(mut request: Request) -> Result<Value, Problem> {
+async fn execute(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
     only_root(id, root)?;
@@ -261,5 +343,33 @@ async fn execute(mut request: Request) -> Result<Value, Problem> {
         .engine
         .submit(timer_task::group_name(root)?, submission, actor)
         .await?;
-    Ok(json!({"taskId": id, "run": run.id}))
+    Ok(json!({"taskId": id, "run": run.id}).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_comes_in_many_ways() {
+        for (body, expect) in [
+            ("", Value::Null),
+            (r#"{"taskId": 122}"#, json!(122)),
+            (r#"{"taskId": "122"}"#, json!("122")),
+            (r#"{"other": 1}"#, Value::Null),
+            ("122", json!(122)),
+            (" \"122\"\n", json!("122")),
+            ("taskId=122", json!("122")),
+            ("a=b&taskId=122", json!("122")),
+            (
+                "--x1\r\nContent-Disposition: form-data; name=\"taskId\"\r\n\r\n122\r\n--x1--\r\n",
+                json!("122"),
+            ),
+        ] {
+            assert_eq!(given_id(body).unwrap(), expect, "{body}");
+        }
+        for body in ["{", "x", "{\"taskId\"=1}"] {
+            assert_eq!(given_id(body).unwrap_err().status.as_u16(), 400, "{body}");
+        }
+    }
 }

@@ -1,0 +1,229 @@
+use super::*;
+
+fn now() -> Time {
+    "2026-11-20T10:00:00Z".parse().expect("a time")
+}
+
+fn meant(rows: &[TimerTaskRow]) -> Result<Meant, Problem> {
+    group_spec(rows, Tz::Asia__Shanghai, now())
+}
+
+fn rows(text: &str) -> Vec<TimerTaskRow> {
+    let tree = read_tree(text).expect("a tree");
+    let id = |place: usize| 100 + place as i64;
+    tree.into_iter()
+        .enumerate()
+        .map(|(place, task)| TimerTaskRow {
+            task_id: id(place),
+            parent: task.parent.map(id),
+            definition: Value::Object(task.fields),
+        })
+        .collect()
+}
+
+#[test]
+fn a_tree_becomes_a_group() {
+    let rows = rows(
+        r#"{"taskName": "root", "appServiceName": "bill", "apiServiceName": "S", "apiMethodName": "m", "timeout": -1,
+            "what": {"is": "this"},
+            "taskScheduleConf": {"timerList": [
+              {"type": 1, "cron": "0/5 * * * * * ?", "startDateTime": "2026-01-01 00:00:00", "status": 1},
+              {"type": "2", "initDelay": 1000, "period": "5000"},
+              {"type": 3, "delay": 300, "status": -1, "endDateTime": 1893456000000},
+              {"type": 4, "delay": 60000}]},
+            "subTaskList": [
+              {"taskName": "same", "apiMethodName": "a", "timeout": 2000,
+               "subTaskList": [{"taskName": "same", "appServiceName": "mail", "status": -1, "subTaskList": null}]},
+              {"taskName": "same", "apiMethodName": "b", "subTaskList": []}]}"#,
+    );
+    let spec = meant(&rows).unwrap().spec;
+    assert_eq!(
+        spec["schedules"],
+        json!({
+            "timer-1": {"cron": "0/5 * * * * * ?", "starts_at": "2026-01-01 00:00:00"},
+            "timer-2": {"every": "5000ms", "initial_delay": "1000ms"},
+            "timer-3": {"after": "300ms", "enabled": false, "ends_at": "2030-01-01T00:00:00+00:00"},
+            "timer-4": {"once": {"delay": "60000ms"}},
+        })
+    );
+    let task = |id: i64| &spec["tasks"][format!("task-{id}")];
+    assert_eq!(
+        *task(100),
+        json!({"queue": "bill", "timeout": "never", "description": "root",
+               "params": {"apiServiceName": "S", "apiMethodName": "m", "taskId": 100}})
+    );
+    assert_eq!(
+        (&task(101)["queue"], &task(101)["timeout"]),
+        (&json!("bill"), &json!("2000ms"))
+    );
+    assert_eq!(task(101)["retry"]["retries"], TIMEOUT_RETRIES);
+    assert_eq!(task(101)["depends_on"], json!(["task-100"]));
+    assert_eq!(task(102)["depends_on"], json!(["task-100"]));
+    assert_eq!(
+        (&task(103)["depends_on"], &task(103)["queue"], &task(103)["when"]),
+        (&json!(["task-101"]), &json!("mail"), &json!("false"))
+    );
+    assert!(
+        heddle_domain::spec::parse_group(&spec).is_ok(),
+        "{:?}",
+        heddle_domain::spec::parse_group(&spec)
+    );
+}
+
+#[test]
+fn trees_may_be_deep_but_not_without_end() {
+    let deep = |depth: usize| {
+        let mut text = r#"{"appServiceName":"q""#.to_owned();
+        for _ in 1..depth {
+            text.push_str(r#","subTaskList":[{"taskName":"x""#);
+        }
+        text.push('}');
+        for _ in 1..depth {
+            text.push_str("]}");
+        }
+        text
+    };
+    let rows = rows(&deep(1_500));
+    assert_eq!(rows.len(), 1_500);
+    assert_eq!(meant(&rows).unwrap().spec["tasks"].as_object().unwrap().len(), 1_500);
+    assert_eq!(read_tree(&deep(DEPTH_MAX + 1)).unwrap_err().status.as_u16(), 422);
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let check = |text: &str, status: u16| {
+        let found = read_tree(text).and_then(|tree| {
+            let rows: Vec<TimerTaskRow> = tree
+                .into_iter()
+                .enumerate()
+                .map(|(place, task)| TimerTaskRow {
+                    task_id: place as i64,
+                    parent: task.parent.map(|parent| parent as i64),
+                    definition: Value::Object(task.fields),
+                })
+                .collect();
+            meant(&rows)
+        });
+        assert_eq!(found.unwrap_err().status.as_u16(), status, "{text}");
+    };
+    check("{", 400);
+    check("[]", 422);
+    check("{}", 422);
+    check(r#"{"taskId": "x"}"#, 422);
+    check(r#"{"appServiceName": "q", "subTaskList": {}}"#, 422);
+    check(r#"{"appServiceName": "q", "subTaskList": [7]}"#, 422);
+    check(
+        r#"{"appServiceName": "q", "taskId": 1, "subTaskList": [{"taskId": 1}]}"#,
+        422,
+    );
+    check(
+        r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 5}]}}"#,
+        422,
+    );
+    check(
+        r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 1}]}}"#,
+        422,
+    );
+    let timers = r#""taskScheduleConf": {"timerList": [{"type": 2, "period": 1000}]}"#;
+    check(
+        &format!(r#"{{"appServiceName": "q", "subTaskList": [{{{timers}}}]}}"#),
+        422,
+    );
+}
+
+#[test]
+fn the_newer_shape_means_the_same() {
+    let newer = rows(
+        r#"{"taskInfoConf": {"status": 1, "taskName": "root", "timeout": 1000, "appServiceName": "bill",
+              "apiServiceName": "S", "apiMethodName": "m", "subTaskList": [{"taskName": "below"}]},
+            "taskScheduleConf": {"timerList": [{"timerType": 2, "initDelay": 5, "period": 1000}]}, "requestId": "r"}"#,
+    );
+    let older = rows(
+        r#"{"status": 1, "taskName": "root", "timeout": 1000, "appServiceName": "bill", "apiServiceName": "S",
+            "apiMethodName": "m", "subTaskList": [{"taskName": "below"}],
+            "taskScheduleConf": {"timerList": [{"type": 2, "initDelay": 5, "period": 1000}]}}"#,
+    );
+    let (newer, older) = (meant(&newer).unwrap(), meant(&older).unwrap());
+    assert_eq!(newer.spec, older.spec);
+    assert_eq!(newer.spec["overlap"], "skip");
+    assert_eq!(newer.spec["timezone"], "Asia/Shanghai");
+    assert!(newer.notes.is_empty());
+}
+
+#[test]
+fn what_looks_like_children_is_refused() {
+    for (text, pointer) in [
+        (
+            r#"{"appServiceName": "q", "taskList": [{"taskName": "x"}]}"#,
+            "/taskList",
+        ),
+        (r#"{"appServiceName": "q", "children": [1]}"#, "/children"),
+        (r#"{"appServiceName": "q", "whatever": [{"a": 1}]}"#, "/whatever"),
+        (
+            r#"{"appServiceName": "q", "childTask": {"taskName": "x"}}"#,
+            "/childTask",
+        ),
+        (
+            r#"{"taskInfoConf": {"appServiceName": "q"}, "subTaskList": [{}]}"#,
+            "/subTaskList",
+        ),
+        (
+            r#"{"taskInfoConf": {"appServiceName": "q"}, "taskList": [{}]}"#,
+            "/taskList",
+        ),
+        (r#"{"taskInfoConf": [], "a": 1}"#, "/taskInfoConf"),
+        (
+            r#"{"appServiceName": "q", "subTaskList": [{"subTasks": [{}]}]}"#,
+            "/subTasks",
+        ),
+        (
+            r#"{"taskInfoConf": {"appServiceName": "q", "taskScheduleConf": {}}, "taskScheduleConf": {}}"#,
+            "/taskScheduleConf",
+        ),
+    ] {
+        let problem = read_tree(text).unwrap_err();
+        assert_eq!(
+            (problem.status.as_u16(), problem.errors[0].pointer.as_str()),
+            (422, pointer),
+            "{text}"
+        );
+    }
+    // Nothing is dropped by these.
+    for text in [
+        r#"{"appServiceName": "q", "taskList": [], "children": null, "tags": ["a"], "extra": {"a": 1}}"#,
+        r#"{"taskInfoConf": null, "appServiceName": "q"}"#,
+    ] {
+        assert!(read_tree(text).is_ok(), "{text}");
+    }
+    assert_eq!(
+        read_tree(r#"{"taskId": 0, "appServiceName": "q"}"#).unwrap()[0].task_id,
+        None
+    );
+}
+
+#[test]
+fn a_timer_whose_window_is_over_is_kept() {
+    let rows = rows(
+        r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [
+              {"timerType": 1, "cron": "12 12 12 0/2 * *", "startDateTime": "2021-08-09", "endDateTime": "2021-10-01"},
+              {"timerType": 4, "delay": 10000, "endDateTime": "2021-10-01"},
+              {"timerType": 1, "cron": "0 0 0 1 1 ?", "startDateTime": "2021-08-09", "endDateTime": "2021-10-01"},
+              {"timerType": 4, "delay": 10000, "startDateTime": "2027-08-09", "endDateTime": "2027-10-01"},
+              {"timerType": 1, "cron": "12 12 12 0/2 * *", "startDateTime": "2026-11-20"}]}}"#,
+    );
+    let Meant { spec, notes } = meant(&rows).unwrap();
+    assert_eq!(
+        spec["schedules"],
+        json!({
+            "timer-1": {"cron": "12 12 12 1/2 * *", "starts_at": "2021-08-09", "ends_at": "2021-10-01", "enabled": false},
+            "timer-2": {"once": {"delay": "10000ms"}, "ends_at": "2021-10-01", "enabled": false},
+            "timer-4": {"once": {"delay": "10000ms"}, "starts_at": "2027-08-09", "ends_at": "2027-10-01"},
+            "timer-5": {"cron": "12 12 12 1/2 * *", "starts_at": "2026-11-20"},
+        })
+    );
+    assert_eq!(notes.len(), 3);
+    assert!(
+        notes[0].contains("timer 1") && notes[0].contains("window is over"),
+        "{notes:?}"
+    );
+}
