@@ -20,7 +20,7 @@ pub const ITEMS_MAX: u32 = 10_000;
 /// Attempts of one task run that may be lost with their nodes, unless the spec says otherwise.
 pub const LOST_MAX_DEFAULT: u32 = 5;
 
-/// The timeout of scripts and HTTP calls that name none.
+/// The timeout of scripts, HTTP calls and SQL statements that name none.
 pub const TIMEOUT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// What does a task's work.
@@ -36,6 +36,8 @@ pub enum Executor {
     Audience,
     /// A run of another group.
     Group,
+    /// A SQL statement that a node has carried out.
+    Query,
 }
 
 /// A task as it runs.
@@ -139,7 +141,7 @@ impl Plan {
         let executor = executor_of(task).ok_or_else(|| {
             Fault::at(
                 "",
-                "a task has exactly one executor: `script`, `queue`, `http`, `audience` or `group`",
+                "a task has exactly one executor: `script`, `queue`, `http`, `audience`, `group` or `query`",
             )
         })?;
         let mut depends_on = Vec::with_capacity(task.depends_on.len());
@@ -161,7 +163,7 @@ impl Plan {
         let timeout = match (task.timeout, executor) {
             (Some(TimeoutSpec::Never), _) => None,
             (Some(TimeoutSpec::After(span)), _) => Some(span.std()),
-            (None, Executor::Script | Executor::Http) => Some(TIMEOUT_DEFAULT),
+            (None, Executor::Script | Executor::Http | Executor::Query) => Some(TIMEOUT_DEFAULT),
             (None, _) => None,
         };
         Ok(PlanTask {
@@ -245,6 +247,7 @@ pub fn executor_of(task: &TaskSpec) -> Option<Executor> {
         task.http.is_some().then_some(Executor::Http),
         task.audience.is_some().then_some(Executor::Audience),
         task.group.is_some().then_some(Executor::Group),
+        task.query.is_some().then_some(Executor::Query),
     ];
     let mut named = named.into_iter().flatten();
     match (named.next(), named.next()) {

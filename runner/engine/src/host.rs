@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use heddle_domain::run::AttemptKey;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
+use heddle_store::StoreError;
 use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 
@@ -162,23 +163,36 @@ impl Inner {
         category: Option<&str>,
         name: &str,
     ) -> Result<ConnectionTarget, String> {
-        let row = self.store.connection(name).await.map_err(|error| unavailable(&error))?;
-        let row = row.ok_or_else(|| format!("there is no connection `{name}`"))?;
+        let found = self.look_up_connection(noun, user, category, name).await;
+        found.map_err(|error| unavailable(&error))?
+    }
+
+    /// The same; the inner error says why it is refused, the outer that Heddle could not tell.
+    pub(crate) async fn look_up_connection(
+        &self,
+        noun: &str,
+        user: &str,
+        category: Option<&str>,
+        name: &str,
+    ) -> Result<Result<ConnectionTarget, String>, StoreError> {
+        let missing = || format!("there is no connection `{name}`");
+        let Some(row) = self.store.connection(name).await? else {
+            return Ok(Err(missing()));
+        };
         if !row.options.grant.allows(user, category) {
-            return Err(format!("this {noun} may not use connection `{name}`"));
+            return Ok(Err(format!("this {noun} may not use connection `{name}`")));
         }
-        let url = self.store.connection_url(&self.keys, name).await;
-        let (url, _) = url
-            .map_err(|error| unavailable(&error))?
-            .ok_or_else(|| format!("there is no connection `{name}`"))?;
+        let Some((url, _)) = self.store.connection_url(&self.keys, name).await? else {
+            return Ok(Err(missing()));
+        };
         let url = if row.options.read_only { read_only(&url) } else { url };
-        Ok(ConnectionTarget {
+        Ok(Ok(ConnectionTarget {
             id: format!("{name}/{}", row.updated_at.timestamp_micros()),
             url,
             statement_timeout: STATEMENT_TIMEOUT,
             max_rows: ROWS_MAX,
             max_connections: u32::try_from(row.options.max_connections).unwrap_or(1),
             read_only: row.options.read_only,
-        })
+        }))
     }
 }

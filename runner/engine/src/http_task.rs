@@ -19,8 +19,8 @@ use crate::work::Ending;
 /// How much of an answer that failed is kept in the error.
 const ERROR_BODY_CHARS_MAX: usize = 500;
 
-/// The output of a task unless its spec says otherwise.
-const OUTPUT_BYTES_DEFAULT: usize = 256 * 1024;
+/// The output of a task that is no script, unless its spec says otherwise.
+pub(crate) const OUTPUT_BYTES_DEFAULT: usize = 256 * 1024;
 
 /// A request, rendered.
 pub(crate) struct HttpRequest {

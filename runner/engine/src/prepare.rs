@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::catalog::ScriptFacts;
 use crate::http_task::HttpRequest;
+use crate::query_task::Query;
 use crate::work::{End, Ending};
 use crate::{EngineError, Inner, RunContext};
 
@@ -33,6 +34,7 @@ pub(crate) enum Prepared {
         request: HttpRequest,
         context: Value,
     },
+    Query(Box<Query>),
     Queue {
         params: String,
     },
@@ -224,6 +226,15 @@ impl Inner {
                     None => Ok(Err(invalid("the task has no request"))),
                 }
             }
+            Executor::Query => {
+                let scope = scope.with_params(&effective);
+                Ok(match task.spec.query.as_ref() {
+                    Some(spec) => Query::render(spec, task, &scope, &self.templates)
+                        .map(|query| Prepared::Query(Box::new(query)))
+                        .map_err(invalid),
+                    None => Err(invalid("the task has no statement")),
+                })
+            }
             Executor::Group => {
                 let group = task
                     .spec
@@ -366,6 +377,9 @@ impl Inner {
             if let Some(body) = &http.body {
                 wanted.add_value(body);
             }
+        }
+        if let Some(query) = &task.spec.query {
+            query.params.iter().for_each(|value| wanted.add_value(value));
         }
         let named: Vec<TaskIndex> = if wanted.all {
             (0..plan.tasks.len() as TaskIndex)

@@ -277,6 +277,15 @@ impl Inner {
                     inner.hands.unpark();
                     inner.report(context, at, hand, end);
                 }
+                Some(Ok(Prepared::Query(query))) => {
+                    inner.hands.park();
+                    let end = tokio::select! {
+                        ending = inner.carry_out(&context, *query) => End::plain(ending),
+                        () = stop.cancelled() => End::Dropped,
+                    };
+                    inner.hands.unpark();
+                    inner.report(context, at, hand, end);
+                }
                 Some(Ok(Prepared::Queue { params })) => {
                     inner.hands.park();
                     let end = inner.enqueue_queued(&context, at, params).await;

@@ -2,13 +2,15 @@
 //!
 //! A file is `magic`, the SHA-256 of all that follows, what the script is, and wasmtime's code. Code is executed as it
 //! stands, so a file that does not match its checksum is treated as absent. Files are written aside and renamed: a
-//! crash leaves no half of one.
+//! crash leaves no half of one. Nobody but the node's user reads or writes them: scripts are their authors' own.
 
 use crate::bounds::Kind;
 use crate::compiler::Artefact;
 use sha2::{Digest, Sha256};
+use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,7 +31,11 @@ impl ArtefactCache {
         let mut hasher = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut hasher);
         let directory = root.join(format!("{:016x}", hasher.finish()));
-        std::fs::create_dir_all(&directory)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        // What an earlier version made could be read by others.
+        for directory in [root, &directory] {
+            std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+        }
         Ok(Self {
             directory,
             written: AtomicU64::new(0),
@@ -71,7 +77,12 @@ impl ArtefactCache {
             self.written.fetch_add(1, Relaxed)
         ));
         let write = || {
-            let mut file = std::fs::File::create(&aside)?;
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&aside)?;
             file.write_all(MAGIC)?;
             file.write_all(&checksum.finalize())?;
             file.write_all(&kind)?;

@@ -236,7 +236,8 @@ impl wit::sql::Host for HostSide {
         let target = self.connection(&connection).await?;
         let databases = Arc::clone(&self.databases);
         elsewhere(&self.io, async move {
-            databases.query(&connection, &target, &statement, &params).await
+            let rows = databases.query(&connection, &target, &statement, &params).await;
+            rows.map_err(|failure| failure.message)
         })
         .await
     }
@@ -245,7 +246,8 @@ impl wit::sql::Host for HostSide {
         let target = self.connection(&connection).await?;
         let databases = Arc::clone(&self.databases);
         elsewhere(&self.io, async move {
-            databases.execute(&connection, &target, &statement, &params).await
+            let changed = databases.execute(&connection, &target, &statement, &params).await;
+            changed.map_err(|failure| failure.message)
         })
         .await
     }

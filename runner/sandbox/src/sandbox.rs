@@ -178,6 +178,11 @@ impl Sandbox {
         })
     }
 
+    /// The named external databases of this node.
+    pub(crate) fn databases(&self) -> &crate::sql::Databases {
+        &self.inner.runner.databases
+    }
+
     /// The policy that all outgoing HTTP of this node keeps to.
     pub fn outbound(&self) -> &OutboundPolicy {
         &self.inner.runner.policy

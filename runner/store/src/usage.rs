@@ -40,7 +40,7 @@ const USERS_NAMED_MAX: i64 = 20;
 
 /// Where a group's spec names a thing of a kind: JSON paths with the variable `$name`.
 pub(crate) const SECRETS: &str = "$.tasks.*.secrets[*] ? (@ == $name)";
-pub(crate) const CONNECTIONS: &str = "$.tasks.*.sql[*] ? (@ == $name)";
+pub(crate) const CONNECTIONS: &str = "$.tasks.* ? (@.sql[*] == $name || @.query.connection == $name)";
 pub(crate) const POOLS: &str = "$.tasks.*.pools.keyvalue().key ? (@ == $name)";
 
 /// The groups whose current specs name a thing.
@@ -89,6 +89,14 @@ fn templates(spec: &Value) -> BTreeSet<&str> {
     of_tasks.chain([&spec["template"]]).filter_map(Value::as_str).collect()
 }
 
+/// The SQL connections that a group's spec names: what scripts may use, and where statements are carried out.
+fn connections(spec: &Value) -> BTreeSet<&str> {
+    let tasks = spec["tasks"].as_object().into_iter().flat_map(|tasks| tasks.values());
+    let mut named = named_by_tasks(spec, "sql");
+    named.extend(tasks.filter_map(|task| task["query"]["connection"].as_str()));
+    named
+}
+
 /// Holds the pools, templates, secrets and connections that a group's spec names against deletion, until the caller's
 /// transaction ends. `false`: not all of them are there any more.
 ///
@@ -125,7 +133,7 @@ pub(crate) async fn hold(connection: &mut PgConnection, spec: &Value) -> Result<
             return Ok(false);
         }
     }
-    let connections = owned(named_by_tasks(spec, "sql"));
+    let connections = owned(connections(spec));
     if !connections.is_empty() {
         let held = sqlx::query_scalar!(
             "SELECT name FROM heddle.connections WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
@@ -148,10 +156,11 @@ mod tests {
         let spec = json!({"template": "t1", "tasks": {
             "a": {"pools": {"p2": 1, "p1": 2}, "secrets": ["s"], "audience": {"audience": "gid_x", "template": "t2"}},
             "b": {"pools": {"p1": 1}, "sql": ["c", "c"]},
+            "d": {"query": {"connection": "e", "sql": "select 1"}},
         }});
         assert_eq!(named_by_tasks(&spec, "pools"), BTreeSet::from(["p1", "p2"]));
         assert_eq!(named_by_tasks(&spec, "secrets"), BTreeSet::from(["s"]));
-        assert_eq!(named_by_tasks(&spec, "sql"), BTreeSet::from(["c"]));
+        assert_eq!(connections(&spec), BTreeSet::from(["c", "e"]));
         assert_eq!(templates(&spec), BTreeSet::from(["t1", "t2"]));
         assert!(templates(&json!({})).is_empty() && named_by_tasks(&json!({}), "pools").is_empty());
     }

@@ -114,6 +114,7 @@ async fn snapshot(app: &App, group: &Name, spec: &GroupSpec) -> Result<Snapshot,
         scripts.extend(task.script.as_deref().and_then(|script| script_reference(script).ok()));
         templates.extend(task.audience.as_ref().and_then(|audience| audience.template.as_ref()));
         connections.extend(&task.sql);
+        connections.extend(task.query.as_ref().map(|query| &query.connection));
         secrets.extend(&task.secrets);
         pools.extend(task.pools.keys());
     }

@@ -9,11 +9,13 @@
 
 mod address;
 mod encode;
+mod failure;
 mod json;
 mod tls;
 
 use crate::services::ConnectionTarget;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
+pub use failure::{Class, Failure};
 use futures::TryStreamExt;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -38,6 +40,8 @@ const MAX_RESULT_BYTES: usize = 8 << 20;
 /// The longest statement, and the most that its parameters may have.
 const MAX_STATEMENT_BYTES: usize = 1 << 20;
 const MAX_PARAMS_BYTES: usize = 8 << 20;
+/// The longest `statement_timeout` that Postgres takes.
+const SERVER_TIMEOUT_MAX_MILLIS: u128 = i32::MAX as u128;
 /// Prepared statements kept per connection.
 const MAX_PREPARED: usize = 100;
 
@@ -52,6 +56,24 @@ const CLEAN: &str = "ROLLBACK; CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RES
 #[derive(Default)]
 pub(crate) struct Databases {
     pools: Mutex<HashMap<String, Database>>,
+}
+
+/// The bounds of one statement.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// How long the server lets it take: `None`, as long as any on its connection; zero, for ever.
+    pub timeout: Option<Duration>,
+    /// The bytes that its rows may have as JSON; never more than 8 MiB.
+    pub max_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            max_bytes: MAX_RESULT_BYTES,
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -69,10 +91,24 @@ impl Databases {
         target: &ConnectionTarget,
         statement: &str,
         params: &str,
-    ) -> Result<String, String> {
-        let mut session = self.session(name, target, statement).await?;
+    ) -> Result<String, Failure> {
+        let bounds = Bounds::default();
+        self.query_within(name, target, statement, params, bounds).await
+    }
+
+    /// The same, within bounds of its own.
+    pub async fn query_within(
+        &self,
+        name: &str,
+        target: &ConnectionTarget,
+        statement: &str,
+        params: &str,
+        bounds: Bounds,
+    ) -> Result<String, Failure> {
+        let mut session = self.session(name, target, statement, bounds.timeout).await?;
+        let max_rows = target.max_rows.clamp(1, MAX_ROWS);
         let result = session
-            .query(statement, params, target.max_rows.clamp(1, MAX_ROWS))
+            .query(statement, params, max_rows, bounds.max_bytes.min(MAX_RESULT_BYTES))
             .await;
         session.end(result).await
     }
@@ -84,30 +120,58 @@ impl Databases {
         target: &ConnectionTarget,
         statement: &str,
         params: &str,
-    ) -> Result<u64, String> {
-        let mut session = self.session(name, target, statement).await?;
+    ) -> Result<u64, Failure> {
+        let bounds = Bounds::default();
+        self.execute_within(name, target, statement, params, bounds).await
+    }
+
+    /// The same, within bounds of its own.
+    pub async fn execute_within(
+        &self,
+        name: &str,
+        target: &ConnectionTarget,
+        statement: &str,
+        params: &str,
+        bounds: Bounds,
+    ) -> Result<u64, Failure> {
+        let mut session = self.session(name, target, statement, bounds.timeout).await?;
         let result = session.execute(statement, params).await;
         session.end(result).await
     }
 
-    async fn session(&self, name: &str, target: &ConnectionTarget, statement: &str) -> Result<Session, String> {
+    async fn session(
+        &self,
+        name: &str,
+        target: &ConnectionTarget,
+        statement: &str,
+        statement_timeout: Option<Duration>,
+    ) -> Result<Session, Failure> {
         if statement.len() > MAX_STATEMENT_BYTES {
-            return Err(format!("a statement has at most {MAX_STATEMENT_BYTES} bytes"));
+            return Err(Failure::fatal(format!(
+                "a statement has at most {MAX_STATEMENT_BYTES} bytes"
+            )));
         }
         let database = self.database(name, target)?;
         let connection = database.pool.get().await.map_err(|error| match error {
-            PoolError::Timeout(_) => format!("connection `{name}`: no free connection in time"),
+            PoolError::Timeout(_) => Failure::passing(format!("connection `{name}`: no free connection in time")),
             PoolError::Backend(error) => match error.code() {
-                Some(code) => format!(
-                    "connection `{name}`: the database refused to connect (SQLSTATE {})",
-                    code.code()
-                ),
+                Some(code) => Failure {
+                    message: format!(
+                        "connection `{name}`: the database refused to connect (SQLSTATE {})",
+                        code.code()
+                    ),
+                    class: Class::of(
+                        code.code(),
+                        error.as_db_error().map_or("", |db| db.message()),
+                        target.read_only,
+                    ),
+                },
                 None => {
                     tracing::warn!(connection = name, %error, "cannot connect to a script's database");
-                    format!("connection `{name}`: cannot connect to the database")
+                    Failure::passing(format!("connection `{name}`: cannot connect to the database"))
                 }
             },
-            _ => format!("connection `{name}`: cannot connect to the database"),
+            _ => Failure::passing(format!("connection `{name}`: cannot connect to the database")),
         })?;
         let cancel = connection.cancel_token();
         Ok(Session {
@@ -115,17 +179,18 @@ impl Databases {
             cancel,
             tls: database.tls,
             read_only: target.read_only,
+            statement_timeout,
         })
     }
 
-    fn database(&self, name: &str, target: &ConnectionTarget) -> Result<Database, String> {
+    fn database(&self, name: &str, target: &ConnectionTarget) -> Result<Database, Failure> {
         let mut pools = self.pools.lock();
         if let Some(database) = pools.get(name)
             && database.id == target.id
         {
             return Ok(database.clone());
         }
-        let wrong = || format!("connection `{name}`: its address is not a postgres:// address");
+        let wrong = || Failure::fatal(format!("connection `{name}`: its address is not a postgres:// address"));
         let url = address::as_libpq_reads(&target.url);
         let mut config: tokio_postgres::Config = url.parse().map_err(|_| wrong())?;
         // As an option of the start-up it is what RESET ALL goes back to.
@@ -141,7 +206,7 @@ impl Databases {
         let sockets = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
         let encrypted = !sockets && config.get_ssl_mode() != SslMode::Disable;
         let tls = if encrypted {
-            Some(tls::connector(config.get_ssl_mode())?)
+            Some(tls::connector(config.get_ssl_mode()).map_err(Failure::fatal)?)
         } else {
             None
         };
@@ -182,27 +247,40 @@ impl Databases {
 /// What became of a statement.
 enum Broken {
     /// The statement failed, the connection did not.
-    Statement(String),
+    Statement(Failure),
     /// The connection is in the middle of something, or gone.
-    Connection(String),
+    Connection(Failure),
 }
 
-impl From<tokio_postgres::Error> for Broken {
-    fn from(error: tokio_postgres::Error) -> Self {
-        match error.as_db_error() {
-            Some(db) => {
-                let mut text = format!("{} (SQLSTATE {})", db.message(), db.code().code());
-                for more in [db.detail(), db.hint()].into_iter().flatten() {
-                    text.push_str("; ");
-                    text.push_str(more);
-                }
-                if error.is_closed() {
-                    Self::Connection(text)
-                } else {
-                    Self::Statement(text)
-                }
-            }
-            None => Self::Connection(format!("the connection to the database failed: {error}")),
+impl Broken {
+    /// Of a statement, by its author.
+    fn wrong(message: String) -> Self {
+        Self::Statement(Failure::fatal(message))
+    }
+
+    fn too_much(message: String) -> Self {
+        Self::Connection(Failure {
+            message,
+            class: Class::TooMuch,
+        })
+    }
+
+    fn of(error: tokio_postgres::Error, read_only: bool) -> Self {
+        let Some(db) = error.as_db_error() else {
+            let message = format!("the connection to the database failed: {error}");
+            return Self::Connection(Failure::passing(message));
+        };
+        let code = db.code().code();
+        let mut message = format!("{} (SQLSTATE {code})", db.message());
+        for more in [db.detail(), db.hint()].into_iter().flatten() {
+            message.push_str("; ");
+            message.push_str(more);
+        }
+        let class = Class::of(code, db.message(), read_only);
+        if error.is_closed() {
+            Self::Connection(Failure { message, class })
+        } else {
+            Self::Statement(Failure { message, class })
         }
     }
 }
@@ -213,13 +291,15 @@ struct Session {
     cancel: CancelToken,
     tls: Option<Tls>,
     read_only: bool,
+    /// What the server allows this statement, where that is not what it allows all of the session.
+    statement_timeout: Option<Duration>,
 }
 
 impl Session {
     fn connection(&self) -> Result<&Object, Broken> {
         self.connection
             .as_ref()
-            .ok_or_else(|| Broken::Connection("the connection is gone".into()))
+            .ok_or_else(|| Broken::Connection(Failure::passing("the connection is gone".into())))
     }
 
     async fn prepare(&self, statement: &str, params: &str) -> Result<(Statement, Vec<encode::Text>), Broken> {
@@ -228,17 +308,22 @@ impl Session {
             connection.statement_cache.clear();
         }
         if params.len() > MAX_PARAMS_BYTES {
-            return Err(Broken::Statement(format!(
-                "params have at most {MAX_PARAMS_BYTES} bytes"
-            )));
+            return Err(Broken::wrong(format!("params have at most {MAX_PARAMS_BYTES} bytes")));
         }
-        let params = encode::parse(params).map_err(Broken::Statement)?;
+        let params = encode::parse(params).map_err(Broken::wrong)?;
+        let broken = |error| Broken::of(error, self.read_only);
+        if let Some(timeout) = self.statement_timeout {
+            // Ends with the session's cleaning. Zero is none.
+            let millis = timeout.as_millis().min(SERVER_TIMEOUT_MAX_MILLIS);
+            let set = format!("SET statement_timeout = {millis}");
+            connection.batch_execute(&set).await.map_err(broken)?;
+        }
         if self.read_only {
-            connection.batch_execute(READ_ONLY).await?;
+            connection.batch_execute(READ_ONLY).await.map_err(broken)?;
         }
-        let prepared = connection.prepare_cached(statement).await?;
+        let prepared = connection.prepare_cached(statement).await.map_err(broken)?;
         if prepared.params().len() != params.len() {
-            return Err(Broken::Statement(format!(
+            return Err(Broken::wrong(format!(
                 "the statement has {} parameters, `params` has {}",
                 prepared.params().len(),
                 params.len()
@@ -247,33 +332,40 @@ impl Session {
         Ok((prepared, params))
     }
 
-    async fn query(&mut self, statement: &str, params: &str, max_rows: u32) -> Result<String, Broken> {
+    async fn query(
+        &mut self,
+        statement: &str,
+        params: &str,
+        max_rows: u32,
+        max_bytes: usize,
+    ) -> Result<String, Broken> {
+        let read_only = self.read_only;
+        let broken = |error| Broken::of(error, read_only);
         let (prepared, params) = self.prepare(statement, params).await?;
         let columns = prepared.columns();
         for (index, column) in columns.iter().enumerate() {
             if columns[..index].iter().any(|other| other.name() == column.name()) {
-                return Err(Broken::Statement(format!(
+                return Err(Broken::wrong(format!(
                     "two columns are called `{}`: name them apart",
                     column.name()
                 )));
             }
         }
-        let mut rows = pin!(self.connection()?.query_raw(&prepared, params).await?);
+        let rows = self.connection()?.query_raw(&prepared, params).await.map_err(broken)?;
+        let mut rows = pin!(rows);
         let mut out = String::from("[");
         let mut count = 0;
-        while let Some(row) = rows.try_next().await? {
+        while let Some(row) = rows.try_next().await.map_err(broken)? {
             count += 1;
             if count > max_rows {
-                return Err(Broken::Connection(format!("more than {max_rows} rows: ask for less")));
+                return Err(Broken::too_much(format!("more than {max_rows} rows: ask for less")));
             }
             if count > 1 {
                 out.push(',');
             }
-            json::write_row(&mut out, &row).map_err(Broken::Connection)?;
-            if out.len() > MAX_RESULT_BYTES {
-                return Err(Broken::Connection(format!(
-                    "more than {MAX_RESULT_BYTES} bytes: ask for less"
-                )));
+            json::write_row(&mut out, &row).map_err(|error| Broken::Connection(Failure::fatal(error)))?;
+            if out.len() >= max_bytes {
+                return Err(Broken::too_much(format!("more than {max_bytes} bytes: ask for less")));
             }
         }
         out.push(']');
@@ -282,11 +374,12 @@ impl Session {
 
     async fn execute(&mut self, statement: &str, params: &str) -> Result<u64, Broken> {
         let (prepared, params) = self.prepare(statement, params).await?;
-        Ok(self.connection()?.execute_raw(&prepared, params).await?)
+        let changed = self.connection()?.execute_raw(&prepared, params).await;
+        changed.map_err(|error| Broken::of(error, self.read_only))
     }
 
     /// Cleans the session and gives it back, or throws it away.
-    async fn end<T>(mut self, result: Result<T, Broken>) -> Result<T, String> {
+    async fn end<T>(mut self, result: Result<T, Broken>) -> Result<T, Failure> {
         let result = match result {
             Err(Broken::Connection(error)) => return Err(error),
             Err(Broken::Statement(error)) => Err(error),

@@ -8,7 +8,8 @@ use crate::fault::pointer_token;
 use crate::plan::{Executor, ITEMS_MAX, executor_of};
 use crate::retry::Policy;
 use crate::spec::{
-    AudienceSpec, ByteSize, ForEach, HttpSpec, Shards, TAG_CHARS_MAX, TAGS_MAX, TaskSpec, TimeoutSpec, is_tag,
+    AudienceSpec, ByteSize, ForEach, HttpSpec, QuerySpec, Shards, TAG_CHARS_MAX, TAGS_MAX, TaskSpec, TimeoutSpec,
+    is_tag,
 };
 use crate::template::{Tasks, Templates, is_template};
 use crate::{Faults, Name};
@@ -23,6 +24,9 @@ pub const LOG: std::ops::RangeInclusive<u64> = 0..=64 << 20;
 pub const ITEMS_MAX_BYTES: usize = 8 << 20;
 /// The largest `max_lost`.
 pub const LOST_MAX: u32 = 1_000;
+/// The longest statement of a `query`, in bytes, and the most params that it has.
+pub const QUERY_SQL_MAX_BYTES: usize = 256 << 10;
+pub const QUERY_PARAMS_MAX: usize = 1_000;
 /// How long the lists of a task may be: hosts, connections, secrets, pools, headers.
 pub const LIST_MAX: usize = 100;
 
@@ -57,7 +61,7 @@ pub(super) fn check(
     if executor.is_none() {
         faults.add(
             place,
-            "a task has exactly one executor: `script`, `queue`, `http`, `audience` or `group`",
+            "a task has exactly one executor: `script`, `queue`, `http`, `audience`, `group` or `query`",
         );
     }
     if let Some(script) = &task.script {
@@ -68,6 +72,13 @@ pub(super) fn check(
     }
     if let Some(audience) = &task.audience {
         check_audience(audience, &format!("{place}/audience"), catalog, templates, faults);
+    }
+    if let Some(query) = &task.query {
+        let category = spec.category.as_ref();
+        let connection = catalog.connection(&query.connection, group, category);
+        let pointer = format!("{place}/query/connection");
+        connection.check("SQL connection", &query.connection, pointer, faults);
+        check_query(query, &format!("{place}/query"), templates, faults);
     }
     if !task.tags.is_empty() && task.queue.is_none() {
         faults.add(format!("{place}/tags"), "only a task with a `queue` has tags");
@@ -180,6 +191,31 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
     }
     if let Some(body) = &http.body {
         templates.value(body, &format!("{place}/body"), faults);
+    }
+}
+
+fn check_query(query: &QuerySpec, place: &str, templates: &Checker<'_>, faults: &mut Faults) {
+    let pointer = format!("{place}/sql");
+    if query.sql.trim().is_empty() {
+        faults.add(pointer, "write the statement, such as `select 1 as one`");
+    } else if query.sql.len() > QUERY_SQL_MAX_BYTES {
+        let most = ByteSize(QUERY_SQL_MAX_BYTES as u64);
+        faults.add(pointer, format!("a statement has at most {most}"));
+    } else if query.sql.contains('\0') {
+        faults.add(pointer, "a statement has no character U+0000");
+    } else if is_template(&query.sql) {
+        faults.add(
+            pointer,
+            "a statement is no template: write `$1` for what varies, and the template into `params` (within a literal, \
+             put a space between two braces)",
+        );
+    }
+    if query.params.len() > QUERY_PARAMS_MAX {
+        faults.add(format!("{place}/params"), format!("at most {QUERY_PARAMS_MAX} params"));
+        return;
+    }
+    for (index, value) in query.params.iter().enumerate() {
+        templates.value(value, &format!("{place}/params/{index}"), faults);
     }
 }
 
