@@ -496,7 +496,8 @@ impl Bare {
     }
 
     async fn round(&self, runs: &[NewRun]) {
-        self.store.create_runs(runs, self.lease, wall()).await.expect("created");
+        let all: Vec<&NewRun> = runs.iter().collect();
+        self.store.create_runs(&all, self.lease, wall()).await.expect("created");
         let rows: Vec<SoleRow> = runs
             .iter()
             .map(|run| SoleRow {

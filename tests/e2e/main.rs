@@ -10,6 +10,7 @@ mod access_table;
 mod asks;
 mod backfills;
 mod batches;
+mod bulk;
 mod channels;
 mod claims;
 mod cli;

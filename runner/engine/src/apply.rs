@@ -9,7 +9,6 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Event, Outcome};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, Trigger};
 use heddle_sandbox::Effect as ScriptEffect;
-use heddle_store::StoreError;
 use heddle_store::live::{
     AttemptRow, Completion, Effect, EndedAttempt, Grant, Interrupted, Locked, NewRun, ReadyRow, RunWrite,
 };
@@ -475,12 +474,4 @@ fn released_row(ended: EndedAttempt, started_at: Time, now: Time, node: uuid::Uu
         memory_bytes: None,
         cpu_micros: None,
     }
-}
-
-/// Whether trying the same again may help.
-pub(crate) fn is_passing(error: &EngineError) -> bool {
-    matches!(
-        error,
-        EngineError::Store(StoreError::Unavailable(_) | StoreError::Conflict(_))
-    )
 }

@@ -391,7 +391,7 @@ impl Inner {
                 ..row
             }));
         }
-        self.created(&made.runs, made.contexts, &made.created);
+        self.created(made.runs.into_iter().zip(made.contexts), &made.created);
         Ok(if found.exhausted || count == room {
             Turned::Idle
         } else {
@@ -443,7 +443,7 @@ impl Inner {
             ..BackfillRow::clone(&row)
         }));
         *source.ahead.lock() = Some(ahead);
-        self.created(&runs, vec![context], &[Created::Made { handed }]);
+        self.created(runs.into_iter().zip([context]), &[Created::Made { handed }]);
         Ok(true)
     }
 

@@ -194,13 +194,10 @@ impl Engine {
             action: "rerun",
             after: json!({"rerun_of": row.id}),
         });
-        let (answer, answered) = tokio::sync::oneshot::channel();
-        let request = crate::submit::Request { run, context, answer };
         self.inner
             .submissions
-            .try_send(request)
-            .map_err(|_| EngineError::Overloaded)?;
-        answered.await.unwrap_or(Err(EngineError::Stopping))?;
+            .ask(crate::submit::Request { run, context })
+            .await?;
         Ok(id)
     }
 

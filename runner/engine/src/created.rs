@@ -11,10 +11,14 @@ use crate::{Inner, RunContext};
 impl Inner {
     /// What was handed to this node begins; whoever else is concerned is woken. `created` tells of each of `runs` what
     /// became of it.
-    pub(crate) fn created(self: &Arc<Self>, runs: &[NewRun], contexts: Vec<Arc<RunContext>>, created: &[Created]) {
+    pub(crate) fn created(
+        self: &Arc<Self>,
+        runs: impl IntoIterator<Item = (NewRun, Arc<RunContext>)>,
+        created: &[Created],
+    ) {
         let mut after = After::default();
-        for ((run, context), created) in runs.iter().zip(contexts).zip(created) {
-            self.note_created(run, context, created, &mut after);
+        for ((run, context), created) in runs.into_iter().zip(created) {
+            self.note_created(&run, context, created, &mut after);
         }
         self.acted(after);
     }

@@ -35,6 +35,7 @@ mod clock;
 mod control;
 mod created;
 mod dispatch;
+mod group_commit;
 mod hands;
 mod host;
 mod http_task;
@@ -78,7 +79,7 @@ use heddle_store::live::RunFacts;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -97,6 +98,7 @@ pub use submit::{Submission, SubmitError, Submitted};
 pub use wake::RunWatch;
 
 use catalog::Cache;
+use group_commit::GroupCommit;
 use hands::Hands;
 
 /// What can go wrong in the engine that is not the caller's fault.
@@ -120,6 +122,19 @@ pub enum EngineError {
     /// There is more waiting than this node takes.
     #[error("this node is overloaded")]
     Overloaded,
+}
+
+impl EngineError {
+    /// The same, for somebody else who suffers it.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::Store(StoreError::Conflict(_)) | Self::Contended => Self::Contended,
+            Self::Store(StoreError::Unavailable(_)) | Self::Unavailable => Self::Unavailable,
+            Self::Stopping => Self::Stopping,
+            Self::Overloaded => Self::Overloaded,
+            Self::Store(_) | Self::Unreadable(_) => Self::Unreadable(self.to_string()),
+        }
+    }
 }
 
 /// How a node is set up.
@@ -212,7 +227,7 @@ pub(crate) struct Inner {
     pub(crate) ended: mpsc::UnboundedSender<work::Report>,
     /// Of these, those whose log has to be written first.
     pub(crate) scribe: mpsc::UnboundedSender<work::Report>,
-    pub(crate) submissions: mpsc::Sender<submit::Request>,
+    pub(crate) submissions: GroupCommit<submit::Submissions>,
     pub(crate) wakes: wake::Wakes,
     pub(crate) queues: queue::Queues,
     pub(crate) ready: AtomicBool,
@@ -273,10 +288,10 @@ impl Engine {
             .map_err(|error| EngineError::Unreadable(error.to_string()))?;
         let (ended, ended_receiver) = mpsc::unbounded_channel();
         let (scribe, scribe_receiver) = mpsc::unbounded_channel();
-        let (submissions, submission_receiver) = mpsc::channel(submit::QUEUE_MAX);
+        let (submissions, gathering_submissions) = GroupCommit::new();
         let (wakes, wake_receiver) = wake::Wakes::new();
-        let (dispatch, dispatch_receivers) = dispatch::Dispatch::new(config.dispatch);
-        let (asks, ask_receiver) = mpsc::channel(queue::ASKS_MAX);
+        let (dispatch, gathering_users) = dispatch::Dispatch::new(config.dispatch);
+        let (queues, gathering_claims) = queue::Queues::new();
         let inner = Arc::new(Inner {
             catalog: Catalog::new(store.clone()),
             templates: Templates::new(),
@@ -309,7 +324,7 @@ impl Engine {
             scribe,
             submissions,
             wakes,
-            queues: queue::Queues::new(asks),
+            queues,
             ready: AtomicBool::new(false),
             on_change: Mutex::default(),
             bulk: Arc::new(tokio::sync::Semaphore::new(bulk::REQUESTS_MAX)),
@@ -334,7 +349,7 @@ impl Engine {
         let engine = Self { inner: inner.clone() };
         inner.tracker.spawn(pump::record_loop(inner.clone(), ended_receiver));
         inner.tracker.spawn(pump::claim_loop(inner.clone()));
-        inner.tracker.spawn(submit::run(inner.clone(), submission_receiver));
+        gathering_submissions.start(submit::Submissions(inner.clone()));
         inner.tracker.spawn(inbox::run(inner.clone()));
         inner.tracker.spawn(inbox::reap(inner.clone()));
         inner.tracker.spawn(scheduler::run(inner.clone()));
@@ -347,12 +362,12 @@ impl Engine {
         inner.tracker.spawn(node::keep(inner.clone()));
         inner.tracker.spawn(wake::follow(inner.clone()));
         inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));
-        queue::start(&inner, ask_receiver);
+        gathering_claims.start(&inner);
         inner.tracker.spawn(queue::reap(inner.clone()));
         inner.tracker.spawn(queue::look(inner.clone()));
         inner.tracker.spawn(logs::write(inner.clone(), scribe_receiver));
         inner.tracker.spawn(pruner::run(inner.clone()));
-        dispatch::start(&inner, dispatch_receivers);
+        gathering_users.start(&inner);
         inner.tracker.spawn(dispatch::reap(inner.clone()));
         inner.tracker.spawn(messages::run(inner.clone()));
         inner.tracker.spawn(messages::tend(inner.clone()));
@@ -480,9 +495,6 @@ impl Engine {
         let _ = tokio::time::timeout(Duration::from_secs(5), inner.tracker.wait()).await;
     }
 }
-
-/// An answer that is awaited.
-pub(crate) type Answer<T> = oneshot::Sender<T>;
 
 impl From<Refused> for ControlError {
     fn from(refused: Refused) -> Self {

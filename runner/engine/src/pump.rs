@@ -23,7 +23,8 @@ use heddle_domain::state::ErrorKind;
 use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
 use tokio::sync::mpsc;
 
-use crate::apply::{After, Applied, is_passing};
+use crate::apply::{After, Applied};
+use crate::group_commit::is_passing;
 use crate::trace::Span;
 use crate::work::{Contexts, End, Ending, Report};
 use crate::{EngineError, Inner, sole};

@@ -250,7 +250,7 @@ impl Inner {
         if !batch.notices.is_empty() {
             self.notifier.bell.notify_one();
         }
-        self.created(&batch.runs, batch.contexts, &created);
+        self.created(batch.runs.into_iter().zip(batch.contexts), &created);
         Ok(())
     }
 

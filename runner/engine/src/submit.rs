@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use heddle_domain::fault::pointer_token;
 use heddle_domain::id::RunId;
@@ -18,27 +19,16 @@ use heddle_domain::spec::NotifyEvent;
 use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Faults, Name, Time};
-use heddle_store::StoreError;
 use heddle_store::live::{Created, NewRun, ReadyRow, RunFacts};
 use heddle_store::run::RunRow;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::catalog::{Group, Resolution, Revision};
+use crate::group_commit::{Answered, Commits, Committed, Policy, answer};
 use crate::queue::place;
-use crate::{Answer, Engine, EngineError, Inner, RunContext};
-
-/// Submissions that may wait for a commit before callers are told that the node is overloaded.
-pub(crate) const QUEUE_MAX: usize = 20_000;
-
-/// How many runs one transaction creates.
-const BATCH_MAX: usize = 1_000;
-
-/// How many submissions of one batch wait, one after another, for what somebody's open transaction holds: all that comes
-/// later waits as long. Those beyond it are told to come again.
-const WAITED_FOR_MAX: usize = 2;
+use crate::{Engine, EngineError, Inner, RunContext};
 
 /// The largest `params`, and the largest `task_params`, of a run, as JSON text.
 pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
@@ -147,11 +137,51 @@ fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
     }
 }
 
-/// What waits for the submitter.
+/// A run that is laid out and waits for its commit.
 pub(crate) struct Request {
     pub(crate) run: NewRun,
     pub(crate) context: Arc<RunContext>,
-    pub(crate) answer: Answer<Result<Created, EngineError>>,
+}
+
+/// Creates what is submitted.
+pub(crate) struct Submissions(pub(crate) Arc<Inner>);
+
+impl Commits for Submissions {
+    type Request = Request;
+    type Answer = Created;
+    type Then = Vec<Created>;
+    const POLICY: Policy = Policy {
+        what: "submissions",
+        queue_max: 20_000,
+        batch_max: 1_000,
+        workers: 1,
+        tries_max: Some(3),
+        again_after: Duration::from_millis(5),
+        // A run that was made would be in its own way.
+        repeatable: false,
+    };
+
+    fn node(&self) -> &Inner {
+        &self.0
+    }
+
+    async fn commit(&self, batch: &mut [Request]) -> Committed<Self> {
+        let inner = &self.0;
+        inner.hand_out(batch.iter_mut().map(|request| &mut request.run));
+        let runs: Vec<&NewRun> = batch.iter().map(|request| &request.run).collect();
+        let created = inner.store.create_runs(&runs, inner.lease(), inner.now()).await?;
+        Ok((created.clone(), created))
+    }
+
+    fn follow(&self, batch: Vec<Request>, created: Vec<Created>) {
+        let made = batch.into_iter().map(|request| (request.run, request.context));
+        self.0.created(made, &created);
+    }
+
+    /// Somebody's open transaction may hold the same key, or the same params.
+    fn may_wait(request: &Request) -> bool {
+        request.run.key.is_some() || request.run.dedupe.is_some()
+    }
 }
 
 impl Engine {
@@ -160,13 +190,11 @@ impl Engine {
         let (run, context) = self.inner.layout(submission).await?;
         let row = row_of(&run, &context);
         let id = run.id;
-        let (answer, answered) = oneshot::channel();
-        self.inner.enqueue(Request {
+        let request = Request {
             run,
             context: context.clone(),
-            answer,
-        })?;
-        finish(id, answered).await?;
+        };
+        finish(id, self.inner.submissions.send(request)?).await?;
         Ok(Submitted {
             row,
             revision: context.revision.clone(),
@@ -180,12 +208,9 @@ impl Engine {
         for submission in submissions {
             waiting.push(match self.inner.layout(submission).await {
                 Ok((run, context)) => {
-                    let (answer, answered) = oneshot::channel();
                     let id = run.id;
-                    match self.inner.submissions.send(Request { run, context, answer }).await {
-                        Ok(()) => Ok((id, answered)),
-                        Err(_) => Err(SubmitError::Engine(EngineError::Stopping)),
-                    }
+                    let sent = self.inner.submissions.send_patiently(Request { run, context }).await;
+                    sent.map(|answered| (id, answered)).map_err(SubmitError::Engine)
                 }
                 Err(error) => Err(error),
             });
@@ -201,8 +226,8 @@ impl Engine {
     }
 }
 
-async fn finish(id: RunId, answered: oneshot::Receiver<Result<Created, EngineError>>) -> Result<RunId, SubmitError> {
-    match answered.await.unwrap_or(Err(EngineError::Stopping))? {
+async fn finish(id: RunId, answered: Answered<Created>) -> Result<RunId, SubmitError> {
+    match answer(answered).await? {
         Created::Made { .. } => Ok(id),
         Created::Exists(holder) => Err(SubmitError::Exists(holder)),
         Created::Fenced => Err(SubmitError::Fenced),
@@ -213,16 +238,7 @@ impl Inner {
     pub(crate) async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
         let (run, context) = self.layout(submission).await?;
         let id = run.id;
-        let (answer, answered) = oneshot::channel();
-        self.enqueue(Request { run, context, answer })?;
-        finish(id, answered).await
-    }
-
-    fn enqueue(&self, request: Request) -> Result<(), EngineError> {
-        self.submissions.try_send(request).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => EngineError::Stopping,
-        })
+        finish(id, self.submissions.send(Request { run, context })?).await
     }
 
     /// Checks a submission and lays its run out.
@@ -527,91 +543,4 @@ impl TaskParams for SubmissionSpec {
 fn dedupe_hash(params: &Map<String, Value>, task_params: &Value) -> Vec<u8> {
     // Maps are kept sorted by key, so equal objects have equal texts.
     Sha256::digest(json!([params, task_params]).to_string()).to_vec()
-}
-
-/// The loop: takes what has gathered, creates it in one transaction, answers.
-pub(crate) async fn run(inner: Arc<Inner>, mut requests: mpsc::Receiver<Request>) {
-    let mut batch = Vec::with_capacity(BATCH_MAX);
-    loop {
-        batch.clear();
-        tokio::select! {
-            count = requests.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
-            () = inner.stop.cancelled() => return,
-        }
-        tick(&inner, &mut batch).await;
-    }
-}
-
-/// Creates one batch.
-async fn tick(inner: &Arc<Inner>, batch: &mut Vec<Request>) {
-    let now = inner.now();
-    inner.hand_out(batch.iter_mut().map(|request| &mut request.run));
-    let runs: Vec<NewRun> = batch.iter_mut().map(|request| request.run.clone()).collect();
-    let lease = inner.lease();
-    match inner.store.create_runs(&runs, lease, now).await {
-        Ok(created) => {
-            let mut contexts = Vec::with_capacity(batch.len());
-            for (request, created) in batch.drain(..).zip(&created) {
-                contexts.push(request.context);
-                let _ = request.answer.send(Ok(created.clone()));
-            }
-            inner.created(&runs, contexts, &created);
-        }
-        Err(error) => refused(inner, batch, error, lease, now).await,
-    }
-}
-
-/// A batch could not be created.
-async fn refused(inner: &Inner, batch: &mut Vec<Request>, error: StoreError, lease: i64, now: Time) {
-    match &error {
-        // A key, or a row, that another transaction holds: nobody's fault, and the caller is told to come again.
-        StoreError::Conflict(cause) => tracing::debug!(%cause, runs = batch.len(), "submissions are in somebody's way"),
-        _ => {
-            let source = std::error::Error::source(&error);
-            tracing::warn!(%error, ?source, runs = batch.len(), "submissions failed");
-        }
-    }
-    if let StoreError::Unavailable(_) = error {
-        for request in batch.drain(..) {
-            let _ = request.answer.send(Err(EngineError::Unavailable));
-        }
-        return;
-    }
-    if batch.len() == 1 {
-        if let Some(request) = batch.pop() {
-            let _ = request.answer.send(Err(EngineError::Store(error)));
-        }
-        return;
-    }
-    // A conflict, or a value that Postgres refuses: one by one, so that nobody suffers for another's. Nobody waits for
-    // keys but those who bring one, so the others go first.
-    let may_wait = |request: &Request| request.run.key.is_some() || request.run.dedupe.is_some();
-    batch.sort_by_key(may_wait);
-    let mut waited_for = 0;
-    for request in batch.drain(..) {
-        if waited_for >= WAITED_FOR_MAX && may_wait(&request) {
-            let _ = request.answer.send(Err(EngineError::Contended));
-            continue;
-        }
-        let created = inner
-            .store
-            .create_runs(std::slice::from_ref(&plain(&request.run)), lease, now)
-            .await;
-        let answer = match created {
-            Ok(mut created) => Ok(created.pop().unwrap_or(Created::Fenced)),
-            Err(error) => {
-                waited_for += usize::from(matches!(error, StoreError::Conflict(_)));
-                Err(EngineError::Store(error))
-            }
-        };
-        let _ = request.answer.send(answer);
-    }
-    inner.work.notify_one();
-}
-
-/// The run with nothing handed to this node.
-fn plain(run: &NewRun) -> NewRun {
-    let mut run = run.clone();
-    run.ready.iter_mut().for_each(ReadyRow::leave);
-    run
 }

@@ -203,7 +203,7 @@ impl Inner {
         self.hand_out(&mut runs);
         let created = completion.create(&runs).await?;
         completion.commit().await?;
-        self.created(&runs, contexts, &created);
+        self.created(runs.into_iter().zip(contexts), &created);
         if weighed.iter().any(|entry| entry.lacks.is_empty()) {
             self.inbox.notify_one();
         }

@@ -666,7 +666,7 @@ impl BackfillTurn {
 
     /// Creates runs.
     pub async fn create(&mut self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
-        create_in(&mut self.tx, runs, lease, now).await
+        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), lease, now).await
     }
 
     /// How its runs stand.

@@ -536,3 +536,39 @@ fn the_page_about_it_names_every_state() {
         assert!(page.contains(&format!("--> {word}")), "{word}");
     }
 }
+
+/// What two decisions of one transaction ask for is carried out together: nothing of either is lost.
+#[test]
+fn a_second_decision_adds_to_the_first() {
+    let key = |task| TaskKey { task, item: None };
+    let at = |task| AttemptKey {
+        key: key(task),
+        attempt: 1,
+    };
+    let now = Time::default();
+    let of = |task| Actions {
+        started: task == 1,
+        ready: vec![at(task)],
+        timers: vec![(now, at(task))],
+        drop_timers: vec![key(task)],
+        interrupt: vec![key(task)],
+        withdraw: task == 1,
+        settled: vec![(task, TaskState::Cancelled)],
+        accepted: vec![task == 1],
+        finished: (task == 2).then_some(RunState::Failed),
+    };
+    let mut both = of(1);
+    both.and_then(of(2));
+    let expect = Actions {
+        started: true,
+        ready: vec![at(1), at(2)],
+        timers: vec![(now, at(1)), (now, at(2))],
+        drop_timers: vec![key(1), key(2)],
+        interrupt: vec![key(1), key(2)],
+        withdraw: false,
+        settled: vec![(1, TaskState::Cancelled), (2, TaskState::Cancelled)],
+        accepted: vec![true, false],
+        finished: Some(RunState::Failed),
+    };
+    assert_eq!(both, expect);
+}

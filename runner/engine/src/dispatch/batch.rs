@@ -1,60 +1,144 @@
-//! Looks, takes and ends of many users in one statement or transaction: what comes while one is under way goes with the
-//! next. No timer: under little load everyone goes alone and at once.
+//! Looks, takes and ends of many users in one statement or transaction each (see [`crate::group_commit`]).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_domain::Time;
-use heddle_store::StoreError;
 use heddle_store::assignment::{BATCH_MAX, End, Ended, Proposal, UserFacts, Verdict};
-use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, oneshot};
+use tokio::sync::Notify;
 
 use super::DispatchError;
-use crate::Inner;
+use crate::group_commit::{Asked, Commits, Committed, Gathering, GroupCommit, Policy, chunks};
+use crate::{EngineError, Inner};
 
-/// How many requests of a kind may wait; more are turned away.
-const QUEUE_MAX: usize = 16_384;
+/// How batches of each kind are committed. Two at once; what met another transaction is tried again a few times.
+const fn policy(what: &'static str, repeatable: bool) -> Policy {
+    Policy {
+        what,
+        queue_max: 16_384,
+        batch_max: BATCH_MAX,
+        workers: 2,
+        tries_max: Some(5),
+        again_after: Duration::from_millis(2),
+        repeatable,
+    }
+}
 
-/// How many batches of a kind are under way at once.
-const WORKERS: usize = 2;
+/// What is known of users.
+pub(crate) struct Looks(Arc<Inner>);
 
-/// How often a batch is tried again that met another in the database.
-const TRIES_MAX: usize = 5;
+impl Commits for Looks {
+    type Request = String;
+    type Answer = UserFacts;
+    type Then = ();
+    const POLICY: Policy = policy("looks of users", true);
 
-type Sender<R, A> = mpsc::Sender<(R, oneshot::Sender<A>)>;
-type Receiver<R, A> = mpsc::Receiver<(R, oneshot::Sender<A>)>;
+    fn node(&self) -> &Inner {
+        &self.0
+    }
+
+    async fn commit(&self, batch: &mut [String]) -> Committed<Self> {
+        let mut uids = batch.to_vec();
+        uids.sort_unstable();
+        uids.dedup();
+        let facts = self.0.look_up(&uids).await?;
+        let facts: HashMap<&str, &UserFacts> = facts.iter().map(|facts| (facts.uid.as_str(), facts)).collect();
+        let found = |uid: &String| facts.get(uid.as_str()).map(|facts| UserFacts::clone(facts));
+        let answers: Option<Vec<UserFacts>> = batch.iter().map(found).collect();
+        let answers = answers.ok_or_else(|| EngineError::Unreadable("a user was not looked up".into()))?;
+        Ok((answers, ()))
+    }
+}
+
+/// What the database says of proposals, and since when they are the users' if they were given.
+pub(crate) struct Takes(Arc<Inner>);
+
+impl Commits for Takes {
+    type Request = Proposal;
+    type Answer = (Verdict, Time);
+    type Then = ();
+    const POLICY: Policy = policy("proposals to users", false);
+
+    fn node(&self) -> &Inner {
+        &self.0
+    }
+
+    async fn commit(&self, batch: &mut [Proposal]) -> Committed<Self> {
+        let now = self.0.now();
+        let verdicts = self.0.store.take(batch, self.0.dispatch.config.horizon, now).await?;
+        Ok((verdicts.into_iter().map(|verdict| (verdict, now)).collect(), ()))
+    }
+}
+
+/// What users have done with what they hold.
+pub(crate) struct Ends(Arc<Inner>);
+
+impl Commits for Ends {
+    type Request = End;
+    type Answer = Option<Ended>;
+    type Then = ();
+    const POLICY: Policy = policy("ends of assignments", false);
+
+    fn node(&self) -> &Inner {
+        &self.0
+    }
+
+    fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
+        // By user and id: that of another user's request, with an id it has heard of, says nothing of this one's.
+        let mut seen = HashSet::with_capacity(gathered.len());
+        let (first, again) = gathered
+            .into_iter()
+            .partition(|asked: &Asked<Self>| seen.insert((asked.request.uid.clone(), asked.request.id)));
+        let mut batches = chunks(first, Self::POLICY.batch_max);
+        // The same twice at once: the second finds the first in the history, where it is once that is committed.
+        batches.extend(Vec::into_iter(again).map(|asked| vec![asked]));
+        batches
+    }
+
+    async fn commit(&self, batch: &mut [End]) -> Committed<Self> {
+        let ended = self.0.store.end_holds(batch, self.0.now()).await?;
+        let mut ended: HashMap<(String, uuid::Uuid), Ended> = ended
+            .into_iter()
+            .map(|one| ((one.assignment.uid.clone(), one.assignment.id), one))
+            .collect();
+        let answers = batch.iter().map(|end| ended.remove(&(end.uid.clone(), end.id)));
+        Ok((answers.collect(), ()))
+    }
+}
 
 /// Where requests wait.
 pub(crate) struct Batches {
-    looks: Sender<String, UserFacts>,
-    takes: Sender<Proposal, (Verdict, Time)>,
-    ends: Sender<End, Option<Ended>>,
+    looks: GroupCommit<Looks>,
+    takes: GroupCommit<Takes>,
+    ends: GroupCommit<Ends>,
     pub(super) reaper: Notify,
 }
 
-/// Their other ends.
-pub(crate) struct Receivers {
-    looks: Receiver<String, UserFacts>,
-    takes: Receiver<Proposal, (Verdict, Time)>,
-    ends: Receiver<End, Option<Ended>>,
+/// What commits them: not started yet.
+pub(crate) struct GatheringUsers(Gathering<Looks>, Gathering<Takes>, Gathering<Ends>);
+
+impl GatheringUsers {
+    pub(crate) fn start(self, inner: &Arc<Inner>) {
+        self.0.start(Looks(inner.clone()));
+        self.1.start(Takes(inner.clone()));
+        self.2.start(Ends(inner.clone()));
+    }
 }
 
-async fn ask<R, A>(sender: &Sender<R, A>, request: R) -> Result<A, DispatchError> {
-    let (answer, answered) = oneshot::channel();
-    sender.try_send((request, answer)).map_err(|error| match error {
-        mpsc::error::TrySendError::Full(_) => DispatchError::Overloaded,
-        mpsc::error::TrySendError::Closed(_) => DispatchError::Unavailable,
-    })?;
-    // An answer that never comes is one that the database refused; the batch has said so in the log.
-    answered.await.map_err(|_| DispatchError::Unavailable)
+/// What the database refused is in the log.
+fn refused(error: EngineError) -> DispatchError {
+    match error {
+        EngineError::Overloaded => DispatchError::Overloaded,
+        _ => DispatchError::Unavailable,
+    }
 }
 
 impl Batches {
-    pub(super) fn new() -> (Self, Receivers) {
-        let (looks, looks_receiver) = mpsc::channel(QUEUE_MAX);
-        let (takes, takes_receiver) = mpsc::channel(QUEUE_MAX);
-        let (ends, ends_receiver) = mpsc::channel(QUEUE_MAX);
+    pub(super) fn new() -> (Self, GatheringUsers) {
+        let (looks, gathering_looks) = GroupCommit::new();
+        let (takes, gathering_takes) = GroupCommit::new();
+        let (ends, gathering_ends) = GroupCommit::new();
         let batches = Self {
             looks,
             takes,
@@ -63,135 +147,24 @@ impl Batches {
         };
         (
             batches,
-            Receivers {
-                looks: looks_receiver,
-                takes: takes_receiver,
-                ends: ends_receiver,
-            },
+            GatheringUsers(gathering_looks, gathering_takes, gathering_ends),
         )
     }
 
     pub(super) async fn look(&self, uid: &str) -> Result<UserFacts, DispatchError> {
-        ask(&self.looks, uid.to_owned()).await
+        self.looks.ask(uid.to_owned()).await.map_err(refused)
     }
 
     /// What the database says of a proposal, and since when it is the user's if it was given.
     pub(super) async fn take(&self, proposal: Proposal) -> Result<(Verdict, Time), DispatchError> {
-        ask(&self.takes, proposal).await
+        self.takes.ask(proposal).await.map_err(refused)
     }
 
     pub(super) async fn end(&self, end: End) -> Result<Option<Ended>, DispatchError> {
-        ask(&self.ends, end).await
+        self.ends.ask(end).await.map_err(refused)
     }
 
     pub(super) fn wake_reaper(&self) {
         self.reaper.notify_one();
-    }
-}
-
-/// Starts the workers.
-pub(crate) fn start(inner: &Arc<Inner>, receivers: Receivers) {
-    workers(inner, receivers.looks, look);
-    workers(inner, receivers.takes, take);
-    workers(inner, receivers.ends, end);
-}
-
-fn workers<R, A, W, F>(inner: &Arc<Inner>, receiver: Receiver<R, A>, work: W)
-where
-    R: Send + 'static,
-    A: Send + 'static,
-    W: Fn(Arc<Inner>, Vec<(R, oneshot::Sender<A>)>) -> F + Copy + Send + 'static,
-    F: Future<Output = ()> + Send,
-{
-    let receiver = Arc::new(AsyncMutex::new(receiver));
-    for _ in 0..WORKERS {
-        let (inner, receiver) = (inner.clone(), receiver.clone());
-        inner.tracker.clone().spawn(async move {
-            loop {
-                let mut batch = Vec::new();
-                let received = async { receiver.lock().await.recv_many(&mut batch, BATCH_MAX).await };
-                tokio::select! {
-                    count = received => if count == 0 { return },
-                    () = inner.stop.cancelled() => return,
-                }
-                work(inner.clone(), batch).await;
-            }
-        });
-    }
-}
-
-/// Tries again what met another transaction; `None`, and said so, if it cannot be done.
-async fn retried<T, F>(what: &'static str, mut once: impl FnMut() -> F) -> Option<T>
-where
-    F: Future<Output = Result<T, StoreError>>,
-{
-    let mut tries = 1;
-    loop {
-        match once().await {
-            Ok(done) => return Some(done),
-            Err(StoreError::Conflict(_)) if tries < TRIES_MAX => tries += 1,
-            Err(error) => {
-                let source = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(%error, source, what, "a batch of the dispatcher failed");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                return None;
-            }
-        }
-    }
-}
-
-async fn look(inner: Arc<Inner>, batch: Vec<(String, oneshot::Sender<UserFacts>)>) {
-    let mut uids: Vec<String> = batch.iter().map(|(uid, _)| uid.clone()).collect();
-    uids.sort_unstable();
-    uids.dedup();
-    let Some(facts) = retried("look", || inner.look_up(&uids)).await else {
-        return;
-    };
-    let facts: HashMap<String, UserFacts> = facts.into_iter().map(|facts| (facts.uid.clone(), facts)).collect();
-    for (uid, answer) in batch {
-        if let Some(facts) = facts.get(&uid) {
-            let _ = answer.send(facts.clone());
-        }
-    }
-}
-
-async fn take(inner: Arc<Inner>, batch: Vec<(Proposal, oneshot::Sender<(Verdict, Time)>)>) {
-    let (proposals, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-    let horizon = inner.dispatch.config.horizon;
-    let now = inner.now();
-    let Some(verdicts) = retried("take", || inner.store.take(&proposals, horizon, now)).await else {
-        return;
-    };
-    for (answer, verdict) in answers.into_iter().zip(verdicts) {
-        // Whoever has gone meanwhile finds it by polling again.
-        let _ = answer.send((verdict, now));
-    }
-}
-
-async fn end(inner: Arc<Inner>, batch: Vec<(End, oneshot::Sender<Option<Ended>>)>) {
-    let mut seen = HashSet::new();
-    let mut ends = Vec::with_capacity(batch.len());
-    let mut answers = Vec::with_capacity(batch.len());
-    for (end, answer) in batch {
-        // By user and id: that of another user's request, with an id it has heard of, says nothing of this one's.
-        let key = (end.uid.clone(), end.id);
-        if seen.insert(key.clone()) {
-            answers.push((Some(key), answer));
-            ends.push(end);
-        } else {
-            // The same twice at once: the second finds the first in the history, where it is once this is committed.
-            answers.push((None, answer));
-        }
-    }
-    let now = inner.now();
-    let Some(ended) = retried("end", || inner.store.end_holds(&ends, now)).await else {
-        return;
-    };
-    let mut ended: HashMap<(String, uuid::Uuid), Ended> = ended
-        .into_iter()
-        .map(|one| ((one.assignment.uid.clone(), one.assignment.id), one))
-        .collect();
-    for (key, answer) in answers {
-        let _ = answer.send(key.and_then(|key| ended.remove(&key)));
     }
 }

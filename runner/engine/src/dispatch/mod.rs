@@ -46,7 +46,7 @@ use heddle_store::used_up::TakenEnd;
 use uuid::Uuid;
 
 use crate::{Engine, Inner};
-pub(crate) use batch::{Batches, start};
+pub(crate) use batch::Batches;
 pub(crate) use cache::Cache as DispatchCache;
 use cache::{Cached, Candidate, Cell, Offers, Quiet};
 pub(crate) use reaper::run as reap;
@@ -103,15 +103,15 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(crate) fn new(config: DispatchConfig) -> (Self, batch::Receivers) {
-        let (batches, receivers) = Batches::new();
+    pub(crate) fn new(config: DispatchConfig) -> (Self, batch::GatheringUsers) {
+        let (batches, gathering) = Batches::new();
         (
             Self {
                 config,
                 cache: DispatchCache::default(),
                 batches,
             },
-            receivers,
+            gathering,
         )
     }
 

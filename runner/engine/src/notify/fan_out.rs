@@ -31,8 +31,8 @@ use uuid::Uuid;
 
 use super::count::Way;
 use super::{instant, send::is_url};
-use crate::apply::is_passing;
 use crate::catalog::Revision;
+use crate::group_commit::is_passing;
 use crate::{EngineError, Inner};
 
 /// How many notices one transaction takes.

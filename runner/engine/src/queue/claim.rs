@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::millis;
-use crate::apply::is_passing;
+use crate::group_commit::is_passing;
 use crate::work::Ending;
 use crate::{Engine, EngineError, Inner, RunContext};
 

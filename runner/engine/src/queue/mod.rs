@@ -30,16 +30,17 @@ use heddle_domain::plan::{Executor, PlanTask};
 use heddle_domain::run::AttemptKey;
 use heddle_store::live::{QueuePlace, QueueRow};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::Inner;
 use crate::catalog::Revision;
+use crate::group_commit::{Gathering, GroupCommit};
 
 pub use claim::{CLAIM_BYTES_MAX, ClaimRequest, QueueClaim};
 pub(crate) use reaper::reap;
-pub(crate) use settle::{Ask, start};
 pub use settle::{ClaimEnd, ClaimRefused};
+use settle::{Enqueues, Settlements};
 
 /// How often queues that are listened to are looked at without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -55,7 +56,7 @@ const SEEN_EVERY: Duration = Duration::from_secs(15);
 
 /// Requests that end claims, each of up to 1,000, and task runs on their way to workers, that may wait for a transaction
 /// before workers are told that the node is overloaded.
-pub(crate) const ASKS_MAX: usize = 5_000;
+const ASKS_MAX: usize = 5_000;
 
 /// When a worker was noted last, and with which tags.
 type Seen = (Instant, Vec<String>);
@@ -67,9 +68,20 @@ pub(crate) struct Queues {
     turns: Mutex<HashMap<String, i64>>,
     /// When a worker's poll was noted last, and with which tags, by queue and worker.
     seen: Mutex<HashMap<(String, String), Seen>>,
-    pub(crate) asks: mpsc::Sender<Ask>,
+    ends: GroupCommit<Settlements>,
+    enqueues: GroupCommit<Enqueues>,
     /// A lease was given that runs out soon.
     pub(crate) soon: Notify,
+}
+
+/// What ends claims, and what hands task runs on: not started yet.
+pub(crate) struct GatheringClaims(Gathering<Settlements>, Gathering<Enqueues>);
+
+impl GatheringClaims {
+    pub(crate) fn start(self, inner: &Arc<Inner>) {
+        self.0.start(Settlements(inner.clone()));
+        self.1.start(Enqueues(inner.clone()));
+    }
 }
 
 /// What hanging polls of one queue listen to.
@@ -122,14 +134,18 @@ impl Drop for Listening<'_> {
 }
 
 impl Queues {
-    pub(crate) fn new(asks: mpsc::Sender<Ask>) -> Self {
-        Self {
+    pub(crate) fn new() -> (Self, GatheringClaims) {
+        let (ends, gathering_ends) = GroupCommit::new();
+        let (enqueues, gathering_enqueues) = GroupCommit::new();
+        let queues = Self {
             bells: Mutex::default(),
             turns: Mutex::default(),
             seen: Mutex::default(),
-            asks,
+            ends,
+            enqueues,
             soon: Notify::new(),
-        }
+        };
+        (queues, GatheringClaims(gathering_ends, gathering_enqueues))
     }
 
     fn listen<'a>(&'a self, queue: &'a str) -> Listening<'a> {

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use heddle_domain::id::RunId;
@@ -11,19 +10,12 @@ use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
 use heddle_store::live::{ClaimFate, ClaimKey, EndedAttempt, Grant, Locked, QueuePlace, QueueRow, SoleRow};
-use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::Rings;
-use crate::apply::{After, Applied, is_passing};
+use super::{ASKS_MAX, Rings};
+use crate::apply::{After, Applied};
+use crate::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
 use crate::work::{Contexts, End, Ending};
-use crate::{Answer, Engine, EngineError, Inner, RunContext, sole};
-
-/// How many outcomes one transaction records.
-const BATCH_MAX: usize = 1_000;
-
-/// How many transactions that record outcomes are under way at once. With two, items of one run waited for each other's
-/// lock in smaller batches: 8,400 a second of a mapped task instead of 16,000.
-const SETTLERS: usize = 1;
+use crate::{Engine, EngineError, Inner, RunContext, sole};
 
 /// How long to wait before a transaction that failed is tried again, and how often that is done.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -66,35 +58,120 @@ impl From<EngineError> for ClaimRefused {
     }
 }
 
-/// What waits for the settler.
-pub(crate) enum Ask {
-    /// Claims end, all of one request; each answer tells whether it was the caller's to end.
-    Settle(Vec<Settling>),
-    /// A node hands a task run to workers.
-    Enqueue(Enqueue),
-}
-
 /// Where a claim's answer will come, or why it is refused at once.
-type Begun = Result<oneshot::Receiver<Result<bool, EngineError>>, ClaimRefused>;
+type Begun = Result<Answered<bool>, ClaimRefused>;
 
 /// A run's end, and what is known of the run.
 type Sole = (SoleRow, Arc<RunContext>);
 
+/// A claim that ends.
 pub(crate) struct Settling {
     claim: ClaimKey,
     ending: Ending,
     /// The run's end as well, if the claim is all of it.
     sole: Option<Sole>,
-    answer: Answer<Result<bool, EngineError>>,
 }
 
+/// Ends claims; each answer tells whether it was the caller's to end.
+pub(crate) struct Settlements(pub(super) Arc<Inner>);
+
+impl Commits for Settlements {
+    type Request = Settling;
+    type Answer = bool;
+    type Then = ();
+    const POLICY: Policy = Policy {
+        what: "ends of claims",
+        queue_max: ASKS_MAX,
+        batch_max: 1_000,
+        // With two, items of one run waited for each other's lock in smaller batches: 8,400 a second of a mapped task
+        // instead of 16,000.
+        workers: 1,
+        tries_max: Some(TRIES_MAX),
+        again_after: AGAIN_AFTER,
+        // What has been recorded is no claim any more; the caller is told what became of it.
+        repeatable: true,
+    };
+
+    fn node(&self) -> &Inner {
+        &self.0
+    }
+
+    fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
+        let (mut sole, mut general, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        let mut seen = HashSet::with_capacity(gathered.len());
+        for asked in gathered {
+            let Settling { claim, sole: end, .. } = &asked.request;
+            if !seen.insert((claim.run, claim.at)) {
+                // Of two that end the same claim one is a repeat, or has the wrong token; which, the database tells, one
+                // after the other.
+                later.push(vec![asked]);
+            } else if end.is_some() {
+                sole.push(asked);
+            } else {
+                general.push(asked);
+            }
+        }
+        let mut batches = chunks(sole, Self::POLICY.batch_max);
+        batches.extend(chunks(general, Self::POLICY.batch_max));
+        batches.extend(later);
+        batches
+    }
+
+    async fn commit(&self, batch: &mut [Settling]) -> Committed<Self> {
+        let sole: Option<Vec<(ClaimKey, &Sole)>> = batch
+            .iter()
+            .map(|settling| Some((settling.claim, settling.sole.as_ref()?)))
+            .collect();
+        let accepted = match sole {
+            Some(rows) => self.0.settle_sole(&rows).await?,
+            None => {
+                let ends: Vec<(ClaimKey, Ending)> = batch
+                    .iter()
+                    .map(|settling| (settling.claim, settling.ending.clone()))
+                    .collect();
+                self.0.settle(&ends, false, None).await?
+            }
+        };
+        let own = |settling: &Settling| accepted.contains(&(settling.claim.run, settling.claim.at));
+        Ok((batch.iter().map(own).collect(), ()))
+    }
+}
+
+/// A task run on its way to workers.
 pub(crate) struct Enqueue {
     run: RunId,
     at: AttemptKey,
     priority: i16,
     place: QueuePlace,
     params: String,
-    answer: Answer<Result<(), EngineError>>,
+}
+
+/// Hands task runs to workers, until it is done or the node has lost them.
+pub(crate) struct Enqueues(pub(super) Arc<Inner>);
+
+impl Commits for Enqueues {
+    type Request = Enqueue;
+    type Answer = ();
+    type Then = ();
+    const POLICY: Policy = Policy {
+        what: "task runs for queues",
+        queue_max: ASKS_MAX,
+        batch_max: 1_000,
+        workers: 1,
+        tries_max: None,
+        again_after: AGAIN_AFTER,
+        // The row that is handed on is this node's once.
+        repeatable: true,
+    };
+
+    fn node(&self) -> &Inner {
+        &self.0
+    }
+
+    async fn commit(&self, batch: &mut [Enqueue]) -> Committed<Self> {
+        self.0.hand_to_queues(batch).await?;
+        Ok((vec![(); batch.len()], ()))
+    }
 }
 
 impl Engine {
@@ -131,34 +208,29 @@ impl Engine {
             let context = contexts.get(&claim.run);
             match inner.ending_of(context.map(|context| &**context), &claim, end) {
                 Ok(ending) => {
-                    let (answer, answered) = oneshot::channel();
                     settlings.push(Settling {
                         sole: context.and_then(|context| inner.sole_of(context, &claim, &ending, now)),
                         claim,
                         ending,
-                        answer,
                     });
-                    waiting.push((claim, Ok(answered)));
+                    waiting.push((claim, None));
                 }
-                Err(refused) => waiting.push((claim, Err(refused))),
+                Err(refused) => waiting.push((claim, Some(refused))),
             }
         }
-        if !settlings.is_empty() {
-            let sent = inner.queues.asks.try_send(Ask::Settle(settlings));
-            sent.map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
-                mpsc::error::TrySendError::Closed(_) => EngineError::Stopping,
-            })?;
-        }
-        Ok(waiting)
+        let mut answered = inner.queues.ends.send_all(settlings)?.into_iter();
+        let begun = waiting.into_iter().map(|(claim, refused)| {
+            let begun = match refused {
+                Some(refused) => Err(refused),
+                None => answered.next().ok_or(ClaimRefused::Engine(EngineError::Stopping)),
+            };
+            (claim, begun)
+        });
+        Ok(begun.collect())
     }
 
-    async fn ended(
-        &self,
-        claim: &ClaimKey,
-        answered: oneshot::Receiver<Result<bool, EngineError>>,
-    ) -> Result<(), ClaimRefused> {
-        match answered.await.unwrap_or(Err(EngineError::Stopping))? {
+    async fn ended(&self, claim: &ClaimKey, answered: Answered<bool>) -> Result<(), ClaimRefused> {
+        match answer(answered).await? {
             true => Ok(()),
             false => Err(ClaimRefused::Old(reason(&self.fate(claim).await?))),
         }
@@ -308,18 +380,16 @@ impl Inner {
         let Some(task) = context.revision.plan.task(at.key.task) else {
             return End::Dropped;
         };
-        let (answer, answered) = oneshot::channel();
-        let ask = Ask::Enqueue(Enqueue {
+        let enqueue = Enqueue {
             run: context.facts.id,
             at,
             priority: context.facts.priority,
             place: super::place_of(task),
             params,
-            answer,
-        });
-        if self.queues.asks.send(ask).await.is_err() {
+        };
+        let Ok(answered) = self.queues.enqueues.send_patiently(enqueue).await else {
             return End::Dropped;
-        }
+        };
         match answered.await {
             Ok(Err(error)) => {
                 tracing::warn!(%error, run = %context.facts.id, "a task run was not handed to its queue");
@@ -459,139 +529,5 @@ pub(super) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending, n
         end: End::plain(ending.clone()),
         finished_at: now,
         node: None,
-    }
-}
-
-/// The settlers: what comes while a batch is being committed goes with the next.
-pub(crate) fn start(inner: &Arc<Inner>, asks: mpsc::Receiver<Ask>) {
-    let asks = Arc::new(Mutex::new(asks));
-    for _ in 0..SETTLERS {
-        inner.tracker.spawn(run(inner.clone(), asks.clone()));
-    }
-}
-
-async fn run(inner: Arc<Inner>, asks: Arc<Mutex<mpsc::Receiver<Ask>>>) {
-    let mut batch = Vec::new();
-    loop {
-        let received = async {
-            let mut asks = asks.lock().await;
-            asks.recv_many(&mut batch, BATCH_MAX).await
-        };
-        tokio::select! {
-            count = received => if count == 0 { return },
-            () = inner.stop.cancelled() => return,
-        }
-        let (mut sole, mut general, mut later, mut enqueues) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut seen = HashSet::new();
-        for ask in batch.drain(..) {
-            match ask {
-                Ask::Settle(asked) => {
-                    for settling in asked {
-                        if !seen.insert((settling.claim.run, settling.claim.at)) {
-                            // Of two that end the same claim one is a repeat, or has the wrong token; which, the
-                            // database tells, one after the other.
-                            later.push(settling);
-                        } else if settling.sole.is_some() {
-                            sole.push(settling);
-                        } else {
-                            general.push(settling);
-                        }
-                    }
-                }
-                Ask::Enqueue(enqueue) => enqueues.push(enqueue),
-            }
-        }
-        record(&inner, sole).await;
-        record(&inner, general).await;
-        for settling in later {
-            record(&inner, vec![settling]).await;
-        }
-        if !enqueues.is_empty() {
-            hand_on(&inner, enqueues).await;
-        }
-    }
-}
-
-/// Records outcomes: of claims that are all of their runs, or of others. What cannot be recorded together is recorded by
-/// halves, so that nobody suffers for another's.
-async fn record(inner: &Arc<Inner>, settlings: Vec<Settling>) {
-    let mut batches = Vec::new();
-    let mut rest = settlings;
-    while !rest.is_empty() {
-        let next = rest.split_off(rest.len().min(BATCH_MAX));
-        batches.push((1, rest));
-        rest = next;
-    }
-    while let Some((tries, mut batch)) = batches.pop() {
-        let sole: Option<Vec<(ClaimKey, &Sole)>> = batch
-            .iter()
-            .map(|settling| Some((settling.claim, settling.sole.as_ref()?)))
-            .collect();
-        let settled = match sole {
-            Some(rows) => inner.settle_sole(&rows).await,
-            None => {
-                let ends: Vec<(ClaimKey, Ending)> = batch
-                    .iter()
-                    .map(|settling| (settling.claim, settling.ending.clone()))
-                    .collect();
-                inner.settle(&ends, false, None).await
-            }
-        };
-        match settled {
-            Ok(accepted) => {
-                for settling in batch {
-                    let own = accepted.contains(&(settling.claim.run, settling.claim.at));
-                    let _ = settling.answer.send(Ok(own));
-                }
-            }
-            Err(error) if is_passing(&error) && tries < TRIES_MAX => {
-                tokio::time::sleep(AGAIN_AFTER).await;
-                batches.push((tries + 1, batch));
-            }
-            Err(error) if is_passing(&error) || batch.len() == 1 => {
-                tracing::warn!(%error, outcomes = batch.len(), "outcomes of workers cannot be recorded");
-                let mut first = Some(error);
-                for settling in batch {
-                    let error = first.take().unwrap_or(EngineError::Unavailable);
-                    let _ = settling.answer.send(Err(error));
-                }
-            }
-            Err(_) => {
-                let second = batch.split_off(batch.len() / 2);
-                batches.push((1, batch));
-                batches.push((1, second));
-            }
-        }
-    }
-}
-
-/// Hands task runs to workers, until it is done or the node has lost them.
-async fn hand_on(inner: &Arc<Inner>, enqueues: Vec<Enqueue>) {
-    let mut batches = vec![enqueues];
-    while let Some(mut batch) = batches.pop() {
-        match inner.hand_to_queues(&batch).await {
-            Ok(()) => {
-                for entry in batch {
-                    let _ = entry.answer.send(Ok(()));
-                }
-            }
-            Err(_) if inner.fenced.load(Ordering::Acquire) || inner.stop.is_cancelled() => {}
-            Err(error) if is_passing(&error) => {
-                tracing::warn!(%error, "task runs cannot be handed to their queues; trying again");
-                tokio::time::sleep(AGAIN_AFTER).await;
-                batches.push(batch);
-            }
-            Err(error) if batch.len() == 1 => {
-                if let Some(entry) = batch.pop() {
-                    tracing::warn!(run = %entry.run, "a task run cannot be handed to its queue");
-                    let _ = entry.answer.send(Err(EngineError::Unreadable(error.to_string())));
-                }
-            }
-            Err(_) => {
-                let second = batch.split_off(batch.len() / 2);
-                batches.push(batch);
-                batches.push(second);
-            }
-        }
     }
 }

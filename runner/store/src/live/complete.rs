@@ -412,7 +412,7 @@ impl Completion {
 
     /// Creates runs with the outcome (a script's `enqueue`).
     pub async fn create(&mut self, runs: &[NewRun]) -> Result<Vec<Created>, StoreError> {
-        create_in(&mut self.tx, runs, self.lease, self.now).await
+        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), self.lease, self.now).await
     }
 
     /// Inserts history.

@@ -155,11 +155,10 @@ pub enum Created {
 
 impl Store {
     /// Creates runs, in one transaction. The answers are in the order of `runs`.
-    pub async fn create_runs(&self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
-        if runs.iter().all(NewRun::is_plain) {
-            let all: Vec<&NewRun> = runs.iter().collect();
+    pub async fn create_runs(&self, runs: &[&NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
+        if runs.iter().all(|run| run.is_plain()) {
             let mut connection = self.pool.acquire().await?;
-            let handed = insert_runs(&mut connection, &all, lease, now).await?;
+            let handed = insert_runs(&mut connection, runs, lease, now).await?;
             return Ok(vec![Created::Made { handed }; runs.len()]);
         }
         let mut tx = self.begin().await?;
@@ -177,7 +176,7 @@ impl Store {
 /// The same within a transaction of the caller's.
 pub(crate) async fn create_in(
     tx: &mut Transaction<'static, Postgres>,
-    runs: &[NewRun],
+    runs: &[&NewRun],
     lease: i64,
     now: Time,
 ) -> Result<Vec<Created>, StoreError> {
@@ -191,7 +190,7 @@ pub(crate) async fn create_in(
         .iter()
         .enumerate()
         .filter(|(index, _)| !refused.contains_key(index))
-        .map(|(_, run)| run)
+        .map(|(_, run)| *run)
         .collect();
     let handed = insert_runs(tx, &accepted, lease, now).await?;
     insert_pooled_of_runs(tx, &accepted).await?;
@@ -248,7 +247,7 @@ pub(crate) async fn create_in(
 
 async fn settle_keys(
     tx: &mut Transaction<'static, Postgres>,
-    runs: &[NewRun],
+    runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
     let mut keyed: Vec<(i64, &str, usize, Uuid)> = runs
@@ -307,7 +306,7 @@ async fn settle_keys(
 /// A group has one run for an instant, whoever makes it.
 async fn settle_instants(
     tx: &mut Transaction<'static, Postgres>,
-    runs: &[NewRun],
+    runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
     let mut instants: Vec<(i64, Time, Uuid, usize)> = runs
@@ -369,7 +368,7 @@ type DedupeHolders = HashMap<(i64, Vec<u8>), (Uuid, bool)>;
 /// Locks the params that runs are deduped by, and refuses those whose params an earlier run has.
 async fn dedupe_holders(
     tx: &mut Transaction<'static, Postgres>,
-    runs: &[NewRun],
+    runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<DedupeHolders, StoreError> {
     let mut hashes: Vec<&[u8]> = runs
@@ -412,7 +411,7 @@ async fn dedupe_holders(
 /// Takes the params of those that nothing has refused so far; of two of one batch the first has them.
 async fn settle_dedupes(
     tx: &mut Transaction<'static, Postgres>,
-    runs: &[NewRun],
+    runs: &[&NewRun],
     mut holders: DedupeHolders,
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
@@ -470,7 +469,7 @@ fn lock_number(hash: &[u8]) -> i64 {
 /// Sub-runs take their parent's attempt over from the node (lease 0); whose attempt is gone makes none.
 async fn settle_parents(
     tx: &mut Transaction<'static, Postgres>,
-    runs: &[NewRun],
+    runs: &[&NewRun],
     lease: i64,
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
