@@ -11,6 +11,7 @@ use crate::traces::Traces;
 pub(crate) fn text_of(engine: Engine, traces: Option<Arc<Traces>>) -> MetricsText {
     Arc::new(move || {
         let mut text = run_metrics(engine.counters());
+        text.push_str(&script_metrics(engine.sandbox().in_memory()));
         text.push_str(&message_metrics(engine.message_counters()));
         text.push_str(&notification_metrics(&engine.notification_counts()));
         text.push_str(&traces.as_ref().map(|traces| traces.metrics()).unwrap_or_default());
@@ -39,6 +40,18 @@ fn run_metrics(counters: Counters) -> String {
         counters.runs_skipped[1],
         counters.attempts_ended,
         counters.in_hand
+    )
+}
+
+/// Prometheus text about compiled scripts.
+fn script_metrics((scripts, bytes): (usize, u64)) -> String {
+    format!(
+        "# HELP heddle_scripts_in_memory Script versions that this node keeps ready to run.\n\
+         # TYPE heddle_scripts_in_memory gauge\n\
+         heddle_scripts_in_memory {scripts}\n\
+         # HELP heddle_scripts_in_memory_bytes The bytes of their compiled code.\n\
+         # TYPE heddle_scripts_in_memory_bytes gauge\n\
+         heddle_scripts_in_memory_bytes {bytes}\n"
     )
 }
 
