@@ -7,6 +7,7 @@ mod access_races;
 mod access_secrets;
 mod access_session;
 mod access_table;
+mod artefacts;
 mod asks;
 mod backfills;
 mod batches;
@@ -58,6 +59,7 @@ mod turns;
 mod used_up;
 mod uses;
 mod waiting;
+mod warnings;
 mod workers;
 
 use serde_json::{Value, json};

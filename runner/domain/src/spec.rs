@@ -3,6 +3,7 @@
 mod plain;
 mod read;
 mod strict;
+pub mod unread;
 pub mod validate;
 
 use std::collections::BTreeMap;

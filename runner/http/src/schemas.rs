@@ -296,6 +296,9 @@ fn groups(all: &mut Schemas) {
         ("updated_at", time()),
     ];
     group.extend(spec);
+    // In the answer to a PUT.
+    let warning = object(&[("pointer", text()), ("detail", text())]);
+    group.push(("warnings?", array(warning.clone())));
     all.insert("Group", object(&group));
     all.insert("GroupList", list_of(to("Group")));
     all.insert("Detached", object(&[("detached", array(name()))]));
@@ -304,6 +307,7 @@ fn groups(all: &mut Schemas) {
         object(&[
             ("valid", flag()),
             ("errors", array(any())),
+            ("warnings", array(warning)),
             ("changed", flag()),
             ("spec", to("GroupSpec")),
         ]),

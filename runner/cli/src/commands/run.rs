@@ -408,6 +408,7 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
         force: options.force,
     };
     let path = ["v1", "groups", &options.group, "runs"];
+    super::unread::warn(session, &options.group, &submission.params, &submission.task_params).await;
     let answer: Value = session.client.post(&path).json(&submission).send().await?;
     announce(session, &answer, "started", options.watch).await
 }
