@@ -71,7 +71,7 @@ pub struct Store {
 pub const DEFAULT_CONNECTIONS_MAX: u32 = 16;
 
 /// How many it opens at most for what people configure.
-const CONTROL_CONNECTIONS_MAX: u32 = 4;
+const CONTROL_CONNECTIONS_MAX: u32 = 8;
 
 /// Those that stand alone: the lease's, the watch's, the listener's.
 const CONNECTIONS_ALONE: u32 = 3;
