@@ -1,9 +1,10 @@
 //! Controls of many runs at once: what they leave, how they answer, and what becomes of them without their caller.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use heddle_tests::{Node, World, eventually, id};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::one;
 
