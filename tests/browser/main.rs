@@ -2,7 +2,7 @@
 //!
 //! Where there is no Chromium the tests that need one say so and pass: `apt-get install chromium`, as `.ci/run` does.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -445,7 +445,7 @@ fn chromium() -> Option<PathBuf> {
 }
 
 /// Opens a page in a browser of its own, and takes a picture; answers what the browser's console said.
-async fn looked_at(program: &PathBuf, url: &str, width: u32, name: &str) -> Vec<String> {
+async fn looked_at(program: &Path, url: &str, width: u32, name: &str) -> Vec<String> {
     let profile = tempfile::tempdir().unwrap();
     let picture = profile.path().join(format!("{name}.png"));
     let mut command = tokio::process::Command::new(program);
