@@ -41,6 +41,9 @@ options! {
         /// Directory for compiled scripts, the node's identity and, with `dev`, the database [default: .heddle]
         #[arg(long, env = "HEDDLE_DATA_DIR", value_name = "DIR")]
         data_dir: PathBuf,
+        /// Serve the API only, without pages
+        #[arg(long, env = "HEDDLE_NO_UI", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        no_ui: bool,
         /// How log lines look [default: text]
         #[arg(long, env = "HEDDLE_LOG_FORMAT", value_enum, value_name = "FORMAT")]
         log_format: LogFormat,

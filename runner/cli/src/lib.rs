@@ -10,6 +10,7 @@ mod logging;
 mod metrics;
 pub mod node;
 mod output;
+mod pages;
 pub mod postgres;
 mod session;
 mod terminal;

@@ -24,6 +24,7 @@ use crate::config::NodeOptions;
 use crate::demo;
 use crate::exit::usage;
 use crate::metrics;
+use crate::pages;
 use crate::traces::{self, Traces};
 
 /// How long a node's lease holds without a heartbeat; a dead node's work is taken over after it.
@@ -150,7 +151,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let app = App::new(AppParts {
         store: store.clone(),
         engine: Arc::new(engine.clone()),
-        clock,
+        clock: clock.clone(),
         chance,
         secret_keys: keys,
         metrics: metrics::text_of(engine.clone(), traces),
@@ -168,7 +169,11 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     });
     let closing = CancellationToken::new();
     let uses = tokio::spawn(write_token_uses(app.clone(), closing.clone()));
-    let router = heddle_http::router(app);
+    let router = if config.options.no_ui.unwrap_or(false) {
+        heddle_http::router(app)
+    } else {
+        pages::router(app, engine.clone(), clock, config.dev)
+    };
     let server = tokio::spawn(heddle_http::serve(
         config.listener,
         router,

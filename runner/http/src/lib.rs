@@ -1,4 +1,4 @@
-//! Heddle's HTTP API: the only axum. Routes by noun, one error type, and a description of the API that is made of the
+//! Heddle's HTTP API. Routes by noun, one error type, and a description of the API that is made of the
 //! same table as the router.
 //!
 //! A request goes through [`router`]: in dev mode Host and Origin are checked; the table's entry says who may come in
@@ -38,10 +38,37 @@ use problem::Problem;
 
 /// The API of a node.
 pub fn router(app: App) -> Router {
-    routes::table().router(app, |request| async move {
-        let detail = format!("there is nothing at {}", request.uri().path());
-        Problem::new(axum::http::StatusCode::NOT_FOUND, detail).into_response()
+    routes::table().router(app, |request| async move { nothing_at(request.uri().path()) })
+}
+
+/// What answers on the same listener wherever no route of the API does: the pages.
+pub type Elsewhere =
+    std::sync::Arc<dyn Fn(axum::extract::Request) -> futures::future::BoxFuture<'static, Response> + Send + Sync>;
+
+/// The API of a node, with pages beside it. What begins with `/v1/` stays the API's, whether there is such a route or not.
+pub fn router_with(app: App, pages: Elsewhere) -> Router {
+    routes::table().router(app, move |request| {
+        let pages = pages.clone();
+        async move {
+            let path = request.uri().path();
+            if path == "/v1" || path.starts_with("/v1/") {
+                return nothing_at(path);
+            }
+            pages(request).await
+        }
     })
+}
+
+fn nothing_at(path: &str) -> Response {
+    let detail = format!("there is nothing at {path}");
+    Problem::new(axum::http::StatusCode::NOT_FOUND, detail).into_response()
+}
+
+/// Who asks for a page: what [`access`] makes of its headers, for pages that read and for forms that write. A request to
+/// the API that carries the answer among its extensions is not asked again. (Nothing that comes over the wire has any.)
+pub async fn admit(app: &App, parts: &axum::http::request::Parts) -> Result<access::Vouched, Problem> {
+    let admitted = access::authenticate(app, parts, !parts.method.is_safe(), app.clock.now()).await?;
+    Ok(access::Vouched::new(admitted))
 }
 
 /// The OpenAPI 3.1 description of the API.

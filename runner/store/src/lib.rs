@@ -25,6 +25,7 @@ pub mod notice;
 pub mod notification;
 pub mod offer;
 pub mod outbox;
+pub mod pages;
 pub mod pool;
 pub mod queue;
 pub mod reseal;

@@ -1,0 +1,74 @@
+//! The pages beside the API: who comes in is asked of the API's own door, and what they change goes through its routes.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::response::Response;
+use futures::future::BoxFuture;
+use heddle_domain::Clock;
+use heddle_engine::Engine;
+use heddle_http::App;
+use heddle_http::access::Role;
+use heddle_ui::{Host, Turned, Ui, Viewer};
+use tower::ServiceExt;
+
+/// What pages need of this process.
+struct Beside {
+    app: App,
+    api: Router,
+    dev: bool,
+}
+
+impl Host for Beside {
+    fn admit<'a>(&'a self, parts: &'a mut Parts) -> BoxFuture<'a, Result<Viewer, Turned>> {
+        Box::pin(async move {
+            let vouched = heddle_http::admit(&self.app, parts).await.map_err(|problem| Turned {
+                status: problem.status.as_u16(),
+                detail: problem.detail,
+            })?;
+            let caller = vouched.caller();
+            let viewer = Viewer {
+                actor: caller.actor.clone(),
+                role: match caller.role {
+                    Role::Viewer => heddle_ui::Role::Viewer,
+                    Role::Operator => heddle_ui::Role::Operator,
+                    Role::Author => heddle_ui::Role::Author,
+                    Role::Worker => heddle_ui::Role::Worker,
+                    Role::Admin => heddle_ui::Role::Admin,
+                },
+                dev: self.dev,
+            };
+            parts.extensions.insert(vouched);
+            Ok(viewer)
+        })
+    }
+
+    fn call(&self, request: Request) -> BoxFuture<'static, Response> {
+        let api = self.api.clone();
+        Box::pin(async move {
+            match api.oneshot(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        })
+    }
+}
+
+/// The API with the pages beside it.
+pub(crate) fn router(app: App, engine: Engine, clock: Arc<dyn Clock>, dev: bool) -> Router {
+    let beside = Beside {
+        api: heddle_http::router(app.clone()),
+        app: app.clone(),
+        dev,
+    };
+    let ui = Ui::new(engine, Arc::new(beside), clock, env!("CARGO_PKG_VERSION"));
+    heddle_http::router_with(
+        app,
+        Arc::new(move |request| {
+            let ui = ui.clone();
+            Box::pin(async move { ui.answer(request).await })
+        }),
+    )
+}

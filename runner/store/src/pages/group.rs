@@ -1,0 +1,177 @@
+//! Lists of groups, and a group's newest runs.
+
+use heddle_domain::Time;
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+/// A group in a list.
+#[derive(Clone, Debug)]
+pub struct GroupLine {
+    /// Its id.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// Its category.
+    pub category: Option<String>,
+    /// Whether it makes runs.
+    pub enabled: bool,
+    /// Its revision.
+    pub revision: i32,
+    /// Names of the groups that it follows.
+    pub depends_on: Vec<String>,
+    /// When one of its schedules is due next.
+    pub next_at: Option<Time>,
+}
+
+/// A run of a group, with its progress.
+#[derive(Clone, Debug)]
+pub struct GroupRunRow {
+    /// The run.
+    pub id: Uuid,
+    /// Which revision.
+    pub revision_id: i64,
+    /// Its state's number.
+    pub state: i16,
+    /// Its trigger's number.
+    pub trigger: i16,
+    /// What time it is about.
+    pub logical_time: Time,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it began.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// Its progress as bytes.
+    pub progress: Vec<u8>,
+}
+
+/// Which groups are listed.
+#[derive(Clone, Debug, Default)]
+pub struct GroupsAsked {
+    /// Those whose name contains this.
+    pub text: Option<String>,
+    /// Those of this category, or of one below it.
+    pub category: Option<String>,
+    /// Those that are enabled, or not.
+    pub enabled: Option<bool>,
+    /// Those behind this name.
+    pub after: Option<String>,
+}
+
+impl Store {
+    /// Groups by name.
+    pub async fn page_groups(&self, asked: &GroupsAsked, limit: i64) -> Result<Vec<GroupLine>, StoreError> {
+        Ok(sqlx::query_as!(
+            GroupLine,
+            r#"SELECT g.id, g.name, g.category, g.enabled, g.revision,
+                      ARRAY(SELECT u.name FROM heddle.group_links k JOIN heddle.groups u ON u.id = k.upstream_id
+                             WHERE k.group_id = g.id AND k.kind = 'depends_on' ORDER BY u.name LIMIT 20) AS "depends_on!",
+                      (SELECT min(s.next_fire_at) FROM heddle.schedules s WHERE s.group_id = g.id) AS next_at
+                 FROM heddle.groups g
+                WHERE g.deleted_at IS NULL AND g.name > $1
+                  AND ($2::text IS NULL OR strpos(lower(g.name), lower($2)) > 0)
+                  AND ($3::text IS NULL OR g.category = $3 OR starts_with(g.category, $3 || '/'))
+                  AND ($4::boolean IS NULL OR g.enabled = $4)
+                ORDER BY g.name LIMIT $5"#,
+            asked.after.clone().unwrap_or_default(),
+            asked.text,
+            asked.category,
+            asked.enabled,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// The newest runs of a group, newest first: those that have not ended, and those that have.
+    pub async fn page_group_runs(
+        &self,
+        group_id: i64,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<GroupRunRow>, StoreError> {
+        let before = before.unwrap_or(Uuid::max());
+        Ok(sqlx::query_as!(
+            GroupRunRow,
+            r#"SELECT id AS "id!", revision_id AS "revision_id!", state AS "state!", trigger AS "trigger!",
+                      logical_time AS "logical_time!", created_at AS "created_at!", started_at, finished_at, error,
+                      progress AS "progress!"
+                 FROM ((SELECT d.id, d.revision_id, d.state, d.trigger, d.logical_time, d.created_at, d.started_at,
+                               d.finished_at, d.error, d.progress
+                          FROM heddle.runs_done d WHERE d.group_id = $1 AND d.id < $2 ORDER BY d.id DESC LIMIT $3)
+                       UNION ALL
+                       (SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
+                               NULL, NULL, v.progress
+                          FROM heddle.runs_live v WHERE v.group_id = $1 AND v.id < $2 ORDER BY v.id DESC LIMIT $3)) AS l
+                ORDER BY id DESC LIMIT $3"#,
+            group_id,
+            before,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Which task runs of these runs have an attempt under way: run and task's number.
+    pub async fn page_running(&self, runs: &[Uuid], limit: i64) -> Result<Vec<(Uuid, i16)>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT r.run, r.task FROM heddle.running r WHERE r.run = ANY ($1) LIMIT $2",
+            runs,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.run, row.task)).collect())
+    }
+
+    /// Names that contain a text: groups and scripts.
+    pub async fn page_find(&self, text: &str, limit: i64) -> Result<(Vec<String>, Vec<String>), StoreError> {
+        let groups = sqlx::query_scalar!(
+            "SELECT name FROM heddle.groups WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0
+              ORDER BY name LIMIT $2",
+            text,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let scripts = sqlx::query_scalar!(
+            "SELECT name FROM heddle.scripts WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2",
+            text,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok((groups, scripts))
+    }
+
+    /// The run of a key, in whatever group.
+    pub async fn page_run_of_key(&self, key: &str) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT k.run FROM heddle.groups g JOIN heddle.run_keys k ON k.group_id = g.id AND k.key = $1
+              WHERE g.deleted_at IS NULL LIMIT 10",
+            key
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}
+
+impl Store {
+    /// Groups whose current revision names a script.
+    pub async fn page_script_uses(&self, script: &str, limit: i64) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT DISTINCT g.name FROM heddle.scripts s
+               JOIN heddle.script_uses u ON u.script_id = s.id
+               JOIN heddle.groups g ON g.id = u.group_id AND g.deleted_at IS NULL
+              WHERE s.name = $1 ORDER BY g.name LIMIT $2",
+            script,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}

@@ -1,0 +1,279 @@
+//! The overview: who was at work lately, what failed, what is late.
+
+use heddle_domain::Time;
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+/// A run that failed.
+#[derive(Clone, Debug)]
+pub struct FailureRow {
+    /// The run.
+    pub id: Uuid,
+    /// Its group.
+    pub group_id: i64,
+    /// The group's name.
+    pub group_name: String,
+    /// Why.
+    pub error: Option<String>,
+    /// When.
+    pub finished_at: Time,
+}
+
+/// A group that has something on the overview's axis.
+#[derive(Clone, Debug)]
+pub struct LaneRow {
+    /// Its id.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+}
+
+/// A run as a bar.
+#[derive(Clone, Debug)]
+pub struct BarRow {
+    /// Of which group.
+    pub group_id: i64,
+    /// The run.
+    pub id: Uuid,
+    /// Its state's number.
+    pub state: i16,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it began.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+    /// What time it is about.
+    pub logical_time: Time,
+}
+
+/// A minute's runs; a number that is the cap means so many at least.
+#[derive(Clone, Debug)]
+pub struct MinuteRow {
+    /// It begins.
+    pub at: Time,
+    /// Runs made in it that have ended.
+    pub ended: i64,
+    /// Of these, failed ones.
+    pub failed: i64,
+}
+
+/// How much there is now; each is capped.
+#[derive(Clone, Copy, Debug)]
+pub struct NowRow {
+    /// Attempts under way.
+    pub running: i64,
+    /// Task runs that nodes may claim.
+    pub ready: i64,
+    /// Task runs that workers may claim.
+    pub queued: i64,
+    /// Runs that have not ended.
+    pub live: i64,
+    /// Retries due later.
+    pub retrying: i64,
+    /// Groups there are.
+    pub groups: i64,
+}
+
+/// A schedule that should have fired.
+#[derive(Clone, Debug)]
+pub struct LateRow {
+    /// Its group's name.
+    pub group_name: String,
+    /// Its name.
+    pub name: String,
+    /// When it was due.
+    pub due_at: Time,
+}
+
+/// A queue in which work has waited for long.
+#[derive(Clone, Debug)]
+pub struct StalledRow {
+    /// Its name.
+    pub queue: String,
+    /// Since when its first in line waits.
+    pub since: Time,
+    /// How many wait; capped.
+    pub waiting: i64,
+}
+
+/// A channel through which something could not be sent.
+#[derive(Clone, Debug)]
+pub struct UnsentRow {
+    /// Its name.
+    pub channel: String,
+    /// How many were given up; capped.
+    pub count: i64,
+    /// The last error.
+    pub last_error: Option<String>,
+}
+
+impl Store {
+    /// Runs that failed, newest first.
+    pub async fn page_failures(&self, since: Time, limit: i64) -> Result<Vec<FailureRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            FailureRow,
+            r#"SELECT l.id AS "id!", l.group_id AS "group_id!", g.name AS group_name, l.error,
+                      l.finished_at AS "finished_at!"
+                 FROM heddle.runs_done l JOIN heddle.groups g ON g.id = l.group_id
+                WHERE l.state = 4 AND l.id >= heddle.uuid_floor($1) AND g.deleted_at IS NULL
+                ORDER BY l.id DESC LIMIT $2"#,
+            since,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// How the newest run of each group that has ended ended.
+    pub async fn page_last_ends(&self, groups: &[i64]) -> Result<Vec<(i64, i16)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT n.id AS "id!", l.state AS "state!"
+                 FROM UNNEST($1::bigint[]) AS n (id)
+                CROSS JOIN LATERAL (SELECT d.state FROM heddle.runs_done d WHERE d.group_id = n.id
+                                     ORDER BY d.id DESC LIMIT 1) AS l"#,
+            groups
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
+    }
+
+    /// Groups of the newest runs, and of the next instants; at most `limit`.
+    pub async fn page_lanes(&self, since: Time, until: Time, limit: i64) -> Result<Vec<LaneRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            LaneRow,
+            r#"SELECT g.id, g.name FROM heddle.groups g
+                WHERE g.deleted_at IS NULL AND g.id = ANY (ARRAY(
+                    SELECT group_id FROM (SELECT group_id FROM heddle.runs_live ORDER BY id DESC LIMIT 1000) AS live
+                     UNION
+                    SELECT group_id FROM (SELECT group_id FROM heddle.runs_done WHERE id >= heddle.uuid_floor($1)
+                                           ORDER BY id DESC LIMIT 2000) AS done
+                     UNION
+                    SELECT group_id FROM (SELECT group_id FROM heddle.schedules WHERE next_fire_at < $2
+                                           ORDER BY next_fire_at LIMIT 500) AS due))
+                ORDER BY g.name LIMIT $3"#,
+            since,
+            until,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// The newest runs of each of these groups, newest first; at most `each` that have ended, and as many that have not.
+    pub async fn page_bars(&self, groups: &[i64], since: Time, each: i64) -> Result<Vec<BarRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            BarRow,
+            r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.created_at AS "created_at!",
+                      l.started_at, l.finished_at, l.logical_time AS "logical_time!"
+                 FROM UNNEST($1::bigint[]) AS n (id)
+                CROSS JOIN LATERAL (
+                    (SELECT d.group_id, d.id, d.state, d.created_at, d.started_at, d.finished_at, d.logical_time
+                       FROM heddle.runs_done d WHERE d.group_id = n.id AND d.id >= heddle.uuid_floor($2)
+                      ORDER BY d.id DESC LIMIT $3)
+                    UNION ALL
+                    (SELECT v.group_id, v.id, v.state, v.created_at, v.started_at, NULL, v.logical_time
+                       FROM heddle.runs_live v WHERE v.group_id = n.id ORDER BY v.id DESC LIMIT $3)) AS l
+                ORDER BY 1, 2 DESC"#,
+            groups,
+            since,
+            each
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// How many runs were made in each minute up to now and have ended; at most `cap` are counted in each.
+    pub async fn page_minutes(&self, now: Time, minutes: i32, cap: i64) -> Result<Vec<MinuteRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            MinuteRow,
+            r#"SELECT m.at AS "at!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.runs_done d
+                                              WHERE d.id >= heddle.uuid_floor(m.at)
+                                                AND d.id < heddle.uuid_floor(m.at + interval '1 minute')
+                                              LIMIT $3) AS ended) AS "ended!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.runs_done d
+                                              WHERE d.state = 4 AND d.id >= heddle.uuid_floor(m.at)
+                                                AND d.id < heddle.uuid_floor(m.at + interval '1 minute')
+                                              LIMIT $3) AS failed) AS "failed!"
+                 FROM (SELECT date_trunc('minute', $1::timestamptz) - make_interval(mins => n) AS at
+                         FROM generate_series(0, $2::integer - 1) AS n) AS m
+                ORDER BY m.at"#,
+            now,
+            minutes,
+            cap
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// How much there is now; nothing is counted beyond `cap`.
+    pub async fn page_now(&self, cap: i64) -> Result<NowRow, StoreError> {
+        Ok(sqlx::query_as!(
+            NowRow,
+            r#"SELECT (SELECT count(*) FROM (SELECT FROM heddle.running LIMIT $1) AS c) AS "running!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.ready LIMIT $1) AS c) AS "ready!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.queue_ready LIMIT $1) AS c) AS "queued!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.runs_live LIMIT $1) AS c) AS "live!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.timers WHERE kind = 0 LIMIT $1) AS c) AS "retrying!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.groups WHERE deleted_at IS NULL LIMIT $1) AS c) AS "groups!""#,
+            cap
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Schedules that were due before `before` and have not fired.
+    pub async fn page_late(&self, before: Time, limit: i64) -> Result<Vec<LateRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            LateRow,
+            r#"SELECT g.name AS group_name, s.name, s.next_fire_at AS "due_at!"
+                 FROM heddle.schedules s JOIN heddle.groups g ON g.id = s.group_id
+                WHERE s.next_fire_at < $1 ORDER BY s.next_fire_at LIMIT $2"#,
+            before,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Queues whose first in line has waited since before `before`. Looks at the first of each queue only.
+    pub async fn page_stalled(&self, before: Time, cap: i64) -> Result<Vec<StalledRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            StalledRow,
+            r#"WITH RECURSIVE names AS (
+                   (SELECT queue FROM heddle.queue_ready ORDER BY queue LIMIT 1)
+                    UNION ALL
+                   SELECT (SELECT r.queue FROM heddle.queue_ready r WHERE r.queue > n.queue ORDER BY r.queue LIMIT 1)
+                     FROM names n WHERE n.queue IS NOT NULL)
+               SELECT n.queue AS "queue!", f.ready_at AS "since!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.queue_ready c WHERE c.queue = n.queue LIMIT $2) AS c)
+                          AS "waiting!"
+                 FROM (SELECT queue FROM names WHERE queue IS NOT NULL LIMIT 100) AS n
+                CROSS JOIN LATERAL (SELECT r.ready_at FROM heddle.queue_ready r WHERE r.queue = n.queue
+                                     ORDER BY r.priority DESC, r.turn, r.run LIMIT 1) AS f
+                WHERE f.ready_at < $1 ORDER BY f.ready_at"#,
+            before,
+            cap
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Channels through which notifications of that time were given up; the newest `cap` notifications are looked at.
+    pub async fn page_unsent(&self, since: Time, cap: i64) -> Result<Vec<UnsentRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            UnsentRow,
+            r#"SELECT channel, count(*) AS "count!", max(last_error) AS last_error
+                 FROM (SELECT channel, state, last_error FROM heddle.notifications WHERE created_at >= $1
+                        ORDER BY created_at DESC LIMIT $2) AS newest
+                WHERE state = 2 GROUP BY channel ORDER BY channel LIMIT 20"#,
+            since,
+            cap
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}

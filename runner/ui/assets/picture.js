@@ -1,0 +1,95 @@
+// The grid and the graph: what HTML cannot do by itself. Cells of the grid are few paths, not a hundred thousand elements;
+// which cell is meant follows from where the pointer or the keyboard is.
+function cellAt(grid, x, y) {
+  const { columns, rows, size } = grid;
+  const column = Math.floor(x / size), row = Math.floor(y / size);
+  return column >= 0 && row >= 0 && column < columns && row < rows ? { column, row } : null;
+}
+
+function setUp(svg) {
+  if (svg.dataset.ready) return;
+  svg.dataset.ready = "1";
+  const read = () => ({
+    columns: Number(svg.dataset.columns), rows: Number(svg.dataset.rows), size: Number(svg.dataset.size), top: Number(svg.dataset.top),
+    runs: svg.dataset.runs.split(" "), tasks: svg.dataset.tasks.split("/").map(decodeURIComponent),
+  });
+  let at = null;
+  const show = (cell, detail) => {
+    const grid = read();
+    at = cell;
+    const here = svg.querySelector(".here");
+    here.setAttribute("x", cell.column * grid.size + 1);
+    here.setAttribute("y", grid.top + cell.row * grid.size + 1);
+    here.setAttribute("width", grid.size - 2);
+    here.setAttribute("height", grid.size - 2);
+    here.removeAttribute("visibility");
+    if (!detail) return;
+    const url = `${svg.dataset.detail}?run=${grid.runs[cell.column]}&task=${encodeURIComponent(grid.tasks[cell.row])}`;
+    document.getElementById("grid-view").classList.add("has-detail");
+    htmx.ajax("GET", url, { target: "#detail", swap: "innerHTML" });
+    history.replaceState(null, "", `?${new URLSearchParams({ ...Object.fromEntries(new URLSearchParams(location.search)), run: grid.runs[cell.column], task: grid.tasks[cell.row] })}`);
+  };
+  const from = (event) => {
+    const grid = read();
+    const box = svg.getBoundingClientRect();
+    const scale = svg.viewBox.baseVal.width / box.width;
+    return cellAt(grid, (event.clientX - box.left) * scale, (event.clientY - box.top) * scale - grid.top);
+  };
+  svg.addEventListener("pointermove", (event) => {
+    const cell = from(event);
+    if (!cell) return;
+    const grid = read();
+    svg.querySelector(".cell-title").textContent = `${grid.tasks[cell.row]} · ${svg.dataset.labels.split("|")[cell.column]}`;
+  });
+  svg.addEventListener("click", (event) => { const cell = from(event); if (cell) { event.preventDefault(); show(cell, true); svg.focus({ preventScroll: true }); } });
+  svg.addEventListener("keydown", (event) => {
+    const grid = read();
+    const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], h: [-1, 0], l: [1, 0], k: [0, -1], j: [0, 1] };
+    if (moves[event.key]) {
+      event.preventDefault();
+      event.stopPropagation();
+      const cell = at ?? { column: grid.columns - 1, row: -moves[event.key][1] };
+      show({ column: Math.min(grid.columns - 1, Math.max(0, cell.column + moves[event.key][0])), row: Math.min(grid.rows - 1, Math.max(0, cell.row + moves[event.key][1])) }, false);
+    } else if (event.key === "Enter" && at) { event.preventDefault(); show(at, true); }
+  });
+}
+
+function newest(box) { if (!box.dataset.ready) { box.dataset.ready = "1"; box.scrollLeft = box.scrollWidth; } }
+
+function zoomable(box) {
+  if (box.dataset.ready) return;
+  box.dataset.ready = "1";
+  const svg = box.querySelector("svg");
+  const width = svg.viewBox.baseVal.width, height = svg.viewBox.baseVal.height;
+  let factor = 1;
+  const apply = (next, x = 0, y = 0) => {
+    next = Math.min(3, Math.max(.15, next));
+    const left = (box.scrollLeft + x) * next / factor - x, top = (box.scrollTop + y) * next / factor - y;
+    factor = next;
+    svg.setAttribute("width", width * factor);
+    svg.setAttribute("height", height * factor);
+    box.scrollTo(left, top);
+  };
+  box.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const place = box.getBoundingClientRect();
+    apply(factor * (event.deltaY < 0 ? 1.15 : 1 / 1.15), event.clientX - place.left, event.clientY - place.top);
+  }, { passive: false });
+  let drag = null;
+  box.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse" && !event.target.closest("a")) drag = { x: event.clientX, y: event.clientY, left: box.scrollLeft, top: box.scrollTop }; });
+  addEventListener("pointermove", (event) => { if (drag) box.scrollTo(drag.left - event.clientX + drag.x, drag.top - event.clientY + drag.y); });
+  addEventListener("pointerup", () => { drag = null; });
+  for (const button of document.querySelectorAll("[data-zoom]")) {
+    button.hidden = false;
+    button.addEventListener("click", () => apply(button.dataset.zoom === "fit" ? Math.min(1, box.clientWidth / width) : factor * Number(button.dataset.zoom)));
+  }
+}
+
+function all() {
+  document.querySelectorAll("svg[data-columns]").forEach(setUp);
+  document.querySelectorAll(".grid-scroll").forEach(newest);
+  document.querySelectorAll(".zoom").forEach(zoomable);
+}
+all();
+document.addEventListener("htmx:afterSwap", all);

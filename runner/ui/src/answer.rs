@@ -1,0 +1,233 @@
+//! From a request to an answer: who comes in, which page, what the browser has already, and the headers that hold for all.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use flate2::Compression;
+use futures::stream::Stream;
+use sha2::{Digest, Sha256};
+
+use crate::ctx::Ctx;
+use crate::frame::{self, Page};
+use crate::pages::{self, Answer};
+use crate::{Role, Trouble, Ui, Viewer, assets, live};
+
+/// The most that a form may bring; uploads of scripts have the API's own bound.
+const FORM_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// The most that an upload may bring.
+const UPLOAD_BYTES_MAX: usize = 80 * 1024 * 1024;
+
+/// What is shorter is not worth compressing.
+const GZIP_FROM_BYTES: usize = 1_024;
+
+/// Nothing inline, nothing from elsewhere, framed by nobody.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
+    let (mut head, body) = request.into_parts();
+    let path = head.uri.path().to_owned();
+    let headers = head.headers.clone();
+    if let Some(file) = path.strip_prefix("/assets/") {
+        return assets::serve(file, &head.headers).unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "no such asset"));
+    }
+    if !matches!(head.method, Method::GET | Method::HEAD | Method::POST) {
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "pages take GET and POST only");
+    }
+    // Programs that ask for something that is not there want to be told so, not shown a page.
+    let wants_page = head
+        .headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|text| text.contains("text/html"));
+    if !pages::exists(&path) && !wants_page {
+        return problem(&path);
+    }
+    let viewer = match ui.host.admit(&mut head).await {
+        Ok(viewer) => Some(viewer),
+        Err(turned) if turned.status == 401 => None,
+        Err(turned) => {
+            let ctx = Ctx::new(ui, nobody(), head, Bytes::new());
+            let page = frame::trouble(&ctx, &Trouble::new(turned.status, turned.detail), false);
+            return html(&ctx, page, &headers);
+        }
+    };
+    let upload = path == "/scripts/upload";
+    let limit = if upload { UPLOAD_BYTES_MAX } else { FORM_BYTES_MAX };
+    let body = match axum::body::to_bytes(body, limit).await {
+        Ok(body) => body,
+        Err(_) => return plain(StatusCode::PAYLOAD_TOO_LARGE, "this form is too large"),
+    };
+    let known = viewer.filter(|viewer| viewer.role != Role::Worker);
+    let Some(viewer) = known else {
+        let ctx = Ctx::new(ui, nobody(), head, body);
+        if path == "/live" {
+            return plain(StatusCode::UNAUTHORIZED, "signed out");
+        }
+        return match pages::sign_in::page(&ctx).await {
+            Ok(answer) => finish(&ctx, answer, &headers),
+            Err(trouble) => {
+                let page = frame::trouble(&ctx, &trouble, false);
+                html(&ctx, page, &headers)
+            }
+        };
+    };
+    let ctx = Ctx::new(ui, viewer, head, body);
+    if path == "/live" {
+        return live::stream(ctx).await;
+    }
+    let answer = pages::page(&ctx).await;
+    match answer {
+        Ok(answer) => finish(&ctx, answer, &headers),
+        Err(trouble) if ctx.posts() && !ctx.is_piece() && matches!(trouble.status, 400..500) => back(&ctx, &trouble),
+        Err(trouble) => {
+            let page = frame::trouble(&ctx, &trouble, true);
+            html(&ctx, page, &headers)
+        }
+    }
+}
+
+/// Nobody has come in yet.
+fn nobody() -> Viewer {
+    Viewer {
+        actor: String::new(),
+        role: Role::Worker,
+        dev: false,
+    }
+}
+
+/// A form that could not be done, of a page that has no better place for it: back to where one was, which says why.
+fn back(ctx: &Ctx, trouble: &Trouble) -> Response {
+    let said = format!("!{}", trouble.sentence());
+    let to = form_home(ctx);
+    see(&to, Some(&said))
+}
+
+/// Where a form without an answer of its own leads back to: the page that it stood on, of this node only.
+pub(crate) fn form_home(ctx: &Ctx) -> String {
+    let referer = ctx.header("referer").unwrap_or_default();
+    let path = url::Url::parse(referer).ok().map(|url| match url.query() {
+        Some(query) => format!("{}?{query}", url.path()),
+        None => url.path().to_owned(),
+    });
+    path.filter(|path| path.starts_with('/') && !path.starts_with("//"))
+        .unwrap_or_else(|| "/".to_owned())
+}
+
+fn finish(ctx: &Ctx, answer: Answer, headers: &axum::http::HeaderMap) -> Response {
+    match answer {
+        Answer::Page(page) => html(ctx, *page, headers),
+        Answer::Piece(piece) => text_html(StatusCode::OK, piece.into_string().into(), headers),
+        Answer::Go { to, said } => see(&to, said.as_deref()),
+        Answer::Raw(response) => *response,
+    }
+}
+
+/// 303, and what the next page says once.
+fn see(to: &str, said: Option<&str>) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    if let Ok(value) = HeaderValue::from_str(to) {
+        response.headers_mut().insert(header::LOCATION, value);
+    }
+    if let Some(said) = said {
+        // A cookie has room for so much.
+        let said: String = said.chars().take(600).collect();
+        let said = percent_encoding::utf8_percent_encode(&said, percent_encoding::NON_ALPHANUMERIC);
+        set_cookie(
+            &mut response,
+            &format!("heddle_said={said}; Path=/; Max-Age=60; HttpOnly; SameSite=Lax"),
+        );
+    }
+    response
+}
+
+pub(crate) fn set_cookie(response: &mut Response, cookie: &str) {
+    if let Ok(value) = HeaderValue::from_str(cookie) {
+        response.headers_mut().append(header::SET_COOKIE, value);
+    }
+}
+
+fn html(ctx: &Ctx, page: Page, headers: &axum::http::HeaderMap) -> Response {
+    let status = StatusCode::from_u16(page.status).unwrap_or(StatusCode::OK);
+    let text = frame::write(ctx, page).into_string();
+    let mut response = text_html(status, text.into(), headers);
+    if ctx.said.is_some() {
+        set_cookie(&mut response, "heddle_said=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax");
+    }
+    response
+}
+
+fn text_html(status: StatusCode, text: Bytes, headers: &axum::http::HeaderMap) -> Response {
+    let digest = Sha256::digest(&text);
+    let tag: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    let tag = format!("W/\"{tag}\"");
+    let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    let unchanged = status == StatusCode::OK && known.is_some_and(|known| known.split(", ").any(|one| one == tag));
+    let gzip = text.len() >= GZIP_FROM_BYTES && assets::takes_gzip(headers);
+    let body = match (unchanged, gzip) {
+        (true, _) => Bytes::new(),
+        (false, true) => assets::gzip(&text, Compression::fast()),
+        (false, false) => text,
+    };
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = if unchanged { StatusCode::NOT_MODIFIED } else { status };
+    let fixed = HeaderValue::from_static;
+    let policy: HeaderName = header::CONTENT_SECURITY_POLICY;
+    let answers = response.headers_mut();
+    answers.insert(policy, fixed(POLICY));
+    answers.insert(header::REFERRER_POLICY, fixed("same-origin"));
+    answers.insert(header::CACHE_CONTROL, fixed("private, no-cache"));
+    answers.insert(
+        header::VARY,
+        fixed("cookie, accept-encoding, accept-language, hx-request"),
+    );
+    if let Ok(value) = HeaderValue::from_str(&tag) {
+        answers.insert(header::ETAG, value);
+    }
+    if !unchanged {
+        answers.insert(header::CONTENT_TYPE, fixed("text/html; charset=utf-8"));
+        if gzip {
+            answers.insert(header::CONTENT_ENCODING, fixed("gzip"));
+        }
+    }
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        answers.insert(header::RETRY_AFTER, fixed("5"));
+    }
+    response
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response {
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response
+}
+
+fn problem(path: &str) -> Response {
+    let body = serde_json::json!({
+        "type": "about:blank", "title": "Not Found", "status": 404,
+        "detail": format!("there is nothing at {path}"), "errors": [],
+    });
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    let media = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(header::CONTENT_TYPE, media);
+    response
+}
+
+/// An answer that goes on.
+pub(crate) fn events(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(stream));
+    let fixed = HeaderValue::from_static;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, fixed("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, fixed("no-store"));
+    // Proxies that would gather it first are asked not to.
+    headers.insert("x-accel-buffering", fixed("no"));
+    response
+}

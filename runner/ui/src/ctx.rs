@@ -1,0 +1,285 @@
+//! What a page's function has at hand: who looks, in which language and zone, what was asked, and the API.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, header};
+use axum::response::Response;
+use bytes::Bytes;
+use chrono_tz::Tz;
+use heddle_domain::{Clock, Time};
+use maud::{Markup, html};
+use parking_lot::Mutex;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use crate::words::Lang;
+use crate::{Trouble, Ui, Viewer};
+
+/// The most that an answer of the API may have: a run of 10,000 items with their outputs.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What has to be escaped in a segment of a path.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~')
+    .remove(b'@');
+
+/// Light, dark, or as the system has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Theme {
+    System,
+    Light,
+    Dark,
+}
+
+impl Theme {
+    pub(crate) const ALL: [Self; 3] = [Self::System, Self::Light, Self::Dark];
+
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Light => "light",
+            Self::Dark => "dark",
+        }
+    }
+}
+
+/// A part of a page that is kept up to date.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) html: String,
+}
+
+/// What a page's parts depend on, and so when they are made again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Beat {
+    /// Nothing: the page stands as it is.
+    #[default]
+    Still,
+    /// Anything.
+    Cluster,
+    /// A run.
+    Run(uuid::Uuid),
+}
+
+pub(crate) struct Ctx {
+    pub(crate) ui: Ui,
+    pub(crate) viewer: Viewer,
+    pub(crate) lang: Lang,
+    pub(crate) zone: Tz,
+    pub(crate) theme: Theme,
+    pub(crate) now: Time,
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) query: Vec<(String, String)>,
+    pub(crate) body: Bytes,
+    /// What the last action said, shown once.
+    pub(crate) said: Option<String>,
+    head: Parts,
+    parts: Mutex<Vec<Part>>,
+    beat: Mutex<Beat>,
+}
+
+/// The value of a cookie.
+pub(crate) fn cookie<'a>(head: &'a Parts, name: &str) -> Option<&'a str> {
+    head.headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(key, _)| *key == name)
+        .map(|(_, value)| value)
+}
+
+/// The pairs of a query or of a form.
+pub(crate) fn pairs(text: &[u8]) -> Vec<(String, String)> {
+    url::form_urlencoded::parse(text).into_owned().collect()
+}
+
+/// A segment of a path.
+pub(crate) fn segment(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT).to_string()
+}
+
+impl Ctx {
+    pub(crate) fn new(ui: Ui, viewer: Viewer, head: Parts, body: Bytes) -> Self {
+        let text = |name: header::HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let lang = cookie(&head, "heddle_lang")
+            .and_then(Lang::parse)
+            .unwrap_or_else(|| Lang::accepted(text(header::ACCEPT_LANGUAGE).unwrap_or_default()));
+        let zone = cookie(&head, "heddle_zone")
+            .and_then(|value| percent_encoding::percent_decode_str(value).decode_utf8().ok())
+            .and_then(|name| name.parse().ok())
+            .unwrap_or(Tz::UTC);
+        let theme = cookie(&head, "heddle_theme")
+            .and_then(|code| Theme::ALL.into_iter().find(|theme| theme.code() == code))
+            .unwrap_or(Theme::System);
+        let said = cookie(&head, "heddle_said")
+            .and_then(|value| percent_encoding::percent_decode_str(value).decode_utf8().ok())
+            .map(|text| text.into_owned())
+            .filter(|text| !text.is_empty());
+        Self {
+            lang,
+            zone,
+            theme,
+            said,
+            now: ui.clock.now(),
+            method: head.method.clone(),
+            path: head.uri.path().to_owned(),
+            query: pairs(head.uri.query().unwrap_or_default().as_bytes()),
+            body,
+            ui,
+            viewer,
+            head,
+            parts: Mutex::default(),
+            beat: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn store(&self) -> &heddle_store::Store {
+        self.ui.engine.store()
+    }
+
+    /// A parameter of the query that is not empty.
+    pub(crate) fn q(&self, name: &str) -> Option<&str> {
+        self.query
+            .iter()
+            .find(|(key, value)| key == name && !value.is_empty())
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// A query for the API: `limit`, and those of these parameters that this page has.
+    pub(crate) fn asks(&self, limit: u32, names: &[&str]) -> String {
+        let mut query = url::form_urlencoded::Serializer::new(format!("limit={limit}"));
+        for name in names {
+            if let Some(value) = self.q(name) {
+                query.append_pair(name, value.trim());
+            }
+        }
+        query.finish()
+    }
+
+    /// Whether the browser sent a form.
+    pub(crate) fn posts(&self) -> bool {
+        self.method == Method::POST
+    }
+
+    /// The fields of a form.
+    pub(crate) fn form(&self) -> Vec<(String, String)> {
+        pairs(&self.body)
+    }
+
+    /// Whether only a piece of a page is asked for, by a script of ours.
+    pub(crate) fn is_piece(&self) -> bool {
+        self.head.headers.contains_key("hx-request")
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.headers.get(name)?.to_str().ok()
+    }
+
+    pub(crate) fn head(&self) -> &Parts {
+        &self.head
+    }
+
+    /// A part of the page that is kept up to date: what stands in it may change, where it stands may not.
+    pub(crate) fn live(&self, name: &'static str, inside: Markup) -> Markup {
+        let text = inside.into_string();
+        let shown = html! {
+            div id=(name) sse-swap=(name) hx-swap="morph:innerHTML" { (maud::PreEscaped(&text)) }
+        };
+        self.parts.lock().push(Part { name, html: text });
+        shown
+    }
+
+    /// The page's parts depend on that.
+    pub(crate) fn beats_with(&self, beat: Beat) {
+        *self.beat.lock() = beat;
+    }
+
+    pub(crate) fn beat(&self) -> Beat {
+        *self.beat.lock()
+    }
+
+    pub(crate) fn take_parts(&self) -> Vec<Part> {
+        std::mem::take(&mut *self.parts.lock())
+    }
+
+    /// Asks the API, as this caller.
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        target: &str,
+        media: &str,
+        body: Bytes,
+    ) -> Result<Response, Trouble> {
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = target
+            .parse()
+            .map_err(|_| Trouble::new(400, format!("{target} is no address")))?;
+        // Who asks, and from which page: the API checks both again.
+        for name in [
+            "host",
+            "origin",
+            "sec-fetch-site",
+            "cookie",
+            "authorization",
+            "x-forwarded-proto",
+        ] {
+            if let Some(value) = self.head.headers.get(name) {
+                request.headers_mut().insert(name, value.clone());
+            }
+        }
+        if let Ok(value) = HeaderValue::from_str(media) {
+            request.headers_mut().insert(header::CONTENT_TYPE, value);
+        }
+        *request.extensions_mut() = self.head.extensions.clone();
+        Ok(self.ui.host.call(request).await)
+    }
+
+    async fn json(&self, method: Method, target: &str, media: &str, body: Bytes) -> Result<Value, Trouble> {
+        let answer = self.call(method, target, media, body).await?;
+        let status = answer.status();
+        let bytes = axum::body::to_bytes(answer.into_body(), ANSWER_BYTES_MAX)
+            .await
+            .map_err(|error| Trouble::new(500, error.to_string()))?;
+        let value = if bytes.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&bytes).unwrap_or(Value::Null)
+        };
+        if status.is_success() {
+            Ok(value)
+        } else {
+            Err(Trouble::of_problem(status.as_u16(), &value))
+        }
+    }
+
+    /// What the API has there.
+    pub(crate) async fn get(&self, target: &str) -> Result<Value, Trouble> {
+        self.json(Method::GET, target, "application/json", Bytes::new()).await
+    }
+
+    /// Has the API do something.
+    pub(crate) async fn send(&self, method: Method, target: &str, body: &Value) -> Result<Value, Trouble> {
+        self.json(method, target, "application/json", body.to_string().into())
+            .await
+    }
+
+    /// The same with a body of another kind.
+    pub(crate) async fn send_as(
+        &self,
+        method: Method,
+        target: &str,
+        media: &str,
+        body: Bytes,
+    ) -> Result<Value, Trouble> {
+        self.json(method, target, media, body).await
+    }
+}

@@ -1,0 +1,238 @@
+//! What pages are put together of: states, times, spans, buttons that say why not.
+
+use chrono::SecondsFormat;
+use heddle_domain::Time;
+use maud::{Markup, html};
+
+use crate::ctx::segment;
+use crate::words::t;
+use crate::{Ctx, span};
+
+/// Longer texts are cut where only a line is shown.
+const LINE_CHARS_MAX: usize = 240;
+
+/// The first line of a text, not too long.
+pub(crate) fn line(text: &str) -> String {
+    let first = text.lines().next().unwrap_or_default();
+    if first.chars().count() <= LINE_CHARS_MAX {
+        return first.to_owned();
+    }
+    let mut cut: String = first.chars().take(LINE_CHARS_MAX).collect();
+    cut.push('…');
+    cut
+}
+
+/// A glyph of the sheet that each page carries.
+pub(crate) fn glyph(name: &str) -> Markup {
+    html! { svg.glyph width="16" height="16" aria-hidden="true" { use href={ "#g-" (name) } {} } }
+}
+
+/// Which glyph stands for a state of a run, a task run, an attempt, or of anything that ends like these.
+pub(crate) fn state_glyph(state: &str) -> &'static str {
+    match state {
+        "succeeded" | "sent" | "completed" | "active" => "succeeded",
+        "running" | "assigned" | "drained" => "running",
+        "ready" | "pending" => "ready",
+        "waiting" => "waiting",
+        "retrying" => "retrying",
+        "paused" | "draining" => "paused",
+        "failed" | "timed_out" | "lost" => "failed",
+        "upstream_failed" => "upstream_failed",
+        "skipped" | "expired" => "skipped",
+        _ => "cancelled",
+    }
+}
+
+/// A state: hue, glyph and word.
+pub(crate) fn state(ctx: &Ctx, state: &str) -> Markup {
+    let glyph_name = state_glyph(state);
+    html! { span class={ "state s-" (glyph_name) } { (glyph(glyph_name)) span { (state_word(ctx, state)) } } }
+}
+
+/// The word for a state.
+pub(crate) fn state_word(ctx: &Ctx, state: &str) -> String {
+    t!(ctx, &format!("state-{state}"))
+}
+
+fn iso(at: Time) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+fn zones(ctx: &Ctx, at: Time) -> String {
+    let utc = at.format("%Y-%m-%d %H:%M:%S UTC").to_string();
+    if ctx.zone == chrono_tz::Tz::UTC {
+        return utc;
+    }
+    let own = at.with_timezone(&ctx.zone).format("%Y-%m-%d %H:%M:%S");
+    format!("{own} {} · {utc}", ctx.zone.name())
+}
+
+/// A moment in the viewer's zone; UTC on hover.
+pub(crate) fn time(ctx: &Ctx, at: Time) -> Markup {
+    html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at { (span::moment(ctx.lang, ctx.zone, at, ctx.now, false)) } }
+}
+
+/// A moment with its seconds.
+pub(crate) fn time_exact(ctx: &Ctx, at: Time) -> Markup {
+    html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="s" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) } }
+}
+
+/// How long ago, or how long until: said by the script as time goes by, and absolute without one.
+pub(crate) fn ago(ctx: &Ctx, at: Time) -> Markup {
+    html! { time.ago datetime=(iso(at)) title=(zones(ctx, at)) data-ago { (span::moment(ctx.lang, ctx.zone, at, ctx.now, false)) } }
+}
+
+/// A moment that the API wrote.
+pub(crate) fn parse(text: &str) -> Option<Time> {
+    text.parse().ok()
+}
+
+/// How long something took; `None`: it goes on, and the script counts.
+pub(crate) fn took(ctx: &Ctx, from: Time, to: Option<Time>) -> Markup {
+    match to {
+        Some(to) => html! { span.took { (span::span(ctx.lang, (to - from).num_milliseconds())) } },
+        None => html! { span.took data-since=(iso(from)) { "…" } },
+    }
+}
+
+pub(crate) fn millis(ctx: &Ctx, millis: i64) -> String {
+    span::span(ctx.lang, millis)
+}
+
+/// A number that the API wrote.
+pub(crate) fn number(value: &serde_json::Value) -> String {
+    span::number(value.as_i64().unwrap_or_default())
+}
+
+/// A link to a group.
+pub(crate) fn group_link(name: &str) -> Markup {
+    html! { a href={ "/groups/" (segment(name)) } { bdi { (name) } } }
+}
+
+/// A script with its version.
+pub(crate) fn script_link(name: &str) -> Markup {
+    let bare = name.split('@').next().unwrap_or(name);
+    html! { a href={ "/scripts/" (segment(bare)) } { bdi { (name) } } }
+}
+
+/// A button that does something: a form of its own, so that it works without a script.
+pub(crate) struct Button<'a> {
+    pub(crate) action: String,
+    pub(crate) label: String,
+    pub(crate) glyph: &'a str,
+    /// What it will do, in a sentence.
+    pub(crate) title: String,
+    /// Why it may not.
+    pub(crate) refused: Option<String>,
+    pub(crate) kind: &'a str,
+    /// Hidden fields.
+    pub(crate) fields: Vec<(&'a str, String)>,
+    /// Asked before it is done.
+    pub(crate) confirm: Option<String>,
+}
+
+impl Button<'_> {
+    pub(crate) fn new(action: impl Into<String>, label: String, title: String) -> Self {
+        Self {
+            action: action.into(),
+            label,
+            glyph: "",
+            title,
+            refused: None,
+            kind: "",
+            fields: Vec::new(),
+            confirm: None,
+        }
+    }
+}
+
+pub(crate) fn button(button: Button<'_>) -> Markup {
+    let title = button.refused.as_deref().unwrap_or(&button.title);
+    html! {
+        form.act method="post" action=(button.action) data-confirm=[button.confirm.as_deref()] {
+            @for (name, value) in &button.fields { input type="hidden" name=(name) value=(value); }
+            button type="submit" class=(button.kind) title=(title) disabled[button.refused.is_some()] {
+                @if !button.glyph.is_empty() { (glyph(button.glyph)) }
+                (button.label)
+            }
+        }
+    }
+}
+
+/// Nothing is there, and what that means.
+pub(crate) fn empty(text: &str) -> Markup {
+    html! { p.empty { (text) } }
+}
+
+/// A link to the next page of a list, keeping the rest of the query.
+pub(crate) fn more(ctx: &Ctx, cursor: Option<&str>) -> Markup {
+    let Some(cursor) = cursor else { return html! {} };
+    html! { p.more { a.button href=(with_query(ctx, &[("cursor", Some(cursor))])) { (t!(ctx, "next-page")) } } }
+}
+
+/// This page's address with some parameters changed (`None`: left out).
+pub(crate) fn with_query(ctx: &Ctx, changes: &[(&str, Option<&str>)]) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    for (key, value) in &ctx.query {
+        if !value.is_empty() && !changes.iter().any(|(name, _)| name == key) {
+            query.append_pair(key, value);
+        }
+    }
+    for (name, value) in changes {
+        if let Some(value) = value {
+            query.append_pair(name, value);
+        }
+    }
+    let query = query.finish();
+    if query.is_empty() {
+        ctx.path.clone()
+    } else {
+        format!("{}?{query}", ctx.path)
+    }
+}
+
+/// A chosen one of several, each with its address.
+pub(crate) fn choice(ctx: &Ctx, label: &str, name: &str, chosen: &str, among: &[(&str, String)]) -> Markup {
+    html! {
+        nav.choice aria-label=(label) {
+            @for (value, word) in among {
+                a href=(with_query(ctx, &[(name, Some(value)), ("cursor", None)])) aria-current=[(*value == chosen).then_some("true")] { (word) }
+            }
+        }
+    }
+}
+
+/// Tabs of a page.
+pub(crate) fn tabs(label: &str, here: &str, tabs: &[(String, String, String)]) -> Markup {
+    html! {
+        nav.tabs aria-label=(label) {
+            @for (name, address, word) in tabs {
+                a href=(address) aria-current=[(name == here).then_some("page")] { (word) }
+            }
+        }
+    }
+}
+
+/// A legend of states.
+pub(crate) fn legend(ctx: &Ctx, states: &[&str]) -> Markup {
+    html! {
+        ul.legend aria-label=(t!(ctx, "legend")) {
+            @for name in states { li { (state(ctx, name)) } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_of_whatever_somebody_wrote() {
+        assert_eq!(line("a\nb"), "a");
+        assert_eq!(line(""), "");
+        let long = "é".repeat(500);
+        assert_eq!(line(&long).chars().count(), LINE_CHARS_MAX + 1);
+        let shown = html! { (line("<script>alert(1)</script>")) }.into_string();
+        assert_eq!(shown, "&lt;script&gt;alert(1)&lt;/script&gt;");
+    }
+}

@@ -1,0 +1,189 @@
+//! Forms made of a JSON Schema, and what people filled in, read back as JSON.
+
+use maud::{Markup, html};
+use serde_json::{Map, Value};
+
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+/// Fields that a form has at most; what is beyond them is written as JSON.
+const FIELDS_MAX: usize = 60;
+
+/// What a form's fields begin with.
+const PREFIX: &str = "p.";
+
+/// What one property takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Integer,
+    Number,
+    Bool,
+    Json,
+}
+
+fn kind(schema: &Value) -> Kind {
+    let types: Vec<&str> = match &schema["type"] {
+        Value::String(one) => vec![one],
+        Value::Array(many) => many
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|one| *one != "null")
+            .collect(),
+        _ => Vec::new(),
+    };
+    match types.as_slice() {
+        ["string"] => Kind::Text,
+        ["integer"] => Kind::Integer,
+        ["number"] => Kind::Number,
+        ["boolean"] => Kind::Bool,
+        _ => Kind::Json,
+    }
+}
+
+/// The text of a value in a field.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Fields for the properties of a schema. `values` are what a run gets if nothing is written.
+pub(crate) fn fields(
+    ctx: &Ctx,
+    properties: &Map<String, Value>,
+    values: &Map<String, Value>,
+    given: &[(String, String)],
+) -> Markup {
+    html! {
+        @for (name, schema) in properties.iter().take(FIELDS_MAX) {
+            @let id = format!("{PREFIX}{name}");
+            @let written = given.iter().find(|(key, _)| *key == id).map(|(_, value)| value.clone());
+            @let preset = values.get(name).map(shown).unwrap_or_default();
+            div.field {
+                label for=(id) { (name) @if let Some(title) = schema["title"].as_str().filter(|title| *title != name) { " · " span.muted { (title) } } }
+                @match (schema["enum"].as_array(), kind(schema)) {
+                    (Some(among), _) => {
+                        select id=(id) name=(id) {
+                            option value="" { (if preset.is_empty() { t!(ctx, "unset") } else { t!(ctx, "preset", value = &preset) }) }
+                            @for one in among { option value=(shown(one)) selected[written.as_deref() == Some(&shown(one))] { (shown(one)) } }
+                        }
+                    }
+                    (None, Kind::Bool) => {
+                        select id=(id) name=(id) {
+                            option value="" { (if preset.is_empty() { t!(ctx, "unset") } else { t!(ctx, "preset", value = &preset) }) }
+                            @for one in ["true", "false"] { option value=(one) selected[written.as_deref() == Some(one)] { (one) } }
+                        }
+                    }
+                    (None, Kind::Json) => textarea id=(id) name=(id) rows="2" placeholder=(preset) spellcheck="false" { (written.unwrap_or_default()) },
+                    (None, what) => input id=(id) name=(id) type="text" inputmode=[(what != Kind::Text).then_some("decimal")] value=[written] placeholder=(preset) autocomplete="off";
+                }
+                @if let Some(text) = schema["description"].as_str() { small { (text) } }
+            }
+        }
+    }
+}
+
+/// What was filled in; fields left empty are left out.
+pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -> Result<Map<String, Value>, Trouble> {
+    let mut params = Map::new();
+    for (key, text) in form {
+        let Some(name) = key.strip_prefix(PREFIX).filter(|_| !text.is_empty()) else {
+            continue;
+        };
+        let Some(schema) = properties.get(name) else { continue };
+        let wrong = |what: &str| {
+            let mut trouble = Trouble::new(422, "");
+            trouble
+                .errors
+                .push((format!("/params/{name}"), format!("`{text}` is no {what}")));
+            trouble
+        };
+        let value = match kind(schema) {
+            // Of an enumeration, the one that was chosen, with its type.
+            _ if schema["enum"].is_array() => {
+                let among = schema["enum"].as_array().map(Vec::as_slice).unwrap_or_default();
+                among
+                    .iter()
+                    .find(|one| shown(one) == *text)
+                    .cloned()
+                    .ok_or_else(|| wrong("choice"))?
+            }
+            Kind::Text => Value::String(text.clone()),
+            Kind::Integer => text
+                .parse::<i64>()
+                .map(Value::from)
+                .map_err(|_| wrong("whole number"))?,
+            Kind::Number => text.parse::<f64>().map(Value::from).map_err(|_| wrong("number"))?,
+            Kind::Bool => text
+                .parse::<bool>()
+                .map(Value::from)
+                .map_err(|_| wrong("true or false"))?,
+            Kind::Json => serde_json::from_str(text).map_err(|_| wrong("JSON"))?,
+        };
+        params.insert(name.to_owned(), value);
+    }
+    Ok(params)
+}
+
+/// A field whose text is a JSON object, or nothing.
+pub(crate) fn object(form: &[(String, String)], name: &str) -> Result<Map<String, Value>, Trouble> {
+    let text = field(form, name).unwrap_or_default();
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    let wrong = |detail: String| {
+        let mut trouble = Trouble::new(422, "");
+        trouble.errors.push((format!("/{name}"), detail));
+        trouble
+    };
+    match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(wrong("this has to be a JSON object".into())),
+        Err(error) => Err(wrong(error.to_string())),
+    }
+}
+
+/// A field that is not empty.
+pub(crate) fn field<'a>(form: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    form.iter()
+        .find(|(key, value)| key == name && !value.trim().is_empty())
+        .map(|(_, value)| value.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read_one(schema: Value, text: &str) -> Result<Value, String> {
+        let properties = Map::from_iter([("x".to_owned(), schema)]);
+        read(&properties, &[("p.x".into(), text.into())])
+            .map(|mut params| params.remove("x").unwrap_or(Value::Null))
+            .map_err(|trouble| trouble.sentence())
+    }
+
+    #[test]
+    fn what_is_written_gets_the_type_of_its_schema() {
+        assert_eq!(read_one(json!({"type": "string"}), "07"), Ok(json!("07")));
+        assert_eq!(read_one(json!({"type": ["integer", "null"]}), "7"), Ok(json!(7)));
+        assert_eq!(read_one(json!({"type": "number"}), "7.5"), Ok(json!(7.5)));
+        assert_eq!(read_one(json!({"type": "boolean"}), "true"), Ok(json!(true)));
+        assert_eq!(read_one(json!({"enum": [1, "a"]}), "1"), Ok(json!(1)));
+        assert_eq!(read_one(json!({"type": "array"}), "[1,2]"), Ok(json!([1, 2])));
+        assert_eq!(read_one(json!({"type": "string"}), ""), Ok(Value::Null));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_with_its_place() {
+        assert_eq!(
+            read_one(json!({"type": "integer"}), "x"),
+            Err("/params/x: `x` is no whole number".into())
+        );
+        assert!(read_one(json!({}), "{").unwrap_err().starts_with("/params/x"));
+        assert!(object(&[("params".into(), "[]".into())], "params").is_err());
+    }
+}

@@ -1,0 +1,274 @@
+//! What stands around every page: the rail, where one is, search, who one is, and whether the page is live.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::ctx::{Beat, Theme};
+use crate::elements::glyph;
+use crate::words::{Lang, t};
+use crate::{Ctx, Trouble, assets, live};
+
+/// A page, without its frame.
+pub(crate) struct Page {
+    pub(crate) status: u16,
+    /// In the browser's tab.
+    pub(crate) title: String,
+    /// Which entry of the rail it belongs to.
+    pub(crate) section: &'static str,
+    /// The way here: words, and addresses of all but the last.
+    pub(crate) crumbs: Vec<(String, Option<String>)>,
+    pub(crate) body: Markup,
+    /// Seconds after which a browser without scripts looks again.
+    pub(crate) refresh: Option<u32>,
+    /// Without the rail: nobody has come in.
+    pub(crate) bare: bool,
+}
+
+impl Page {
+    pub(crate) fn new(section: &'static str, title: impl Into<String>, body: Markup) -> Self {
+        let title = title.into();
+        Self {
+            status: 200,
+            crumbs: vec![(title.clone(), None)],
+            title,
+            section,
+            body,
+            refresh: None,
+            bare: false,
+        }
+    }
+
+    pub(crate) fn crumbs(mut self, crumbs: Vec<(String, Option<String>)>) -> Self {
+        self.crumbs = crumbs;
+        self
+    }
+}
+
+/// The rail's entries: name, address, key after `g`.
+pub(crate) const RAIL: [(&str, &str, &str); 10] = [
+    ("overview", "/", "o"),
+    ("groups", "/groups", "g"),
+    ("runs", "/runs", "r"),
+    ("backfills", "/backfills", "b"),
+    ("scripts", "/scripts", "s"),
+    ("queues", "/queues", "q"),
+    ("dispatch", "/dispatch", "d"),
+    ("topics", "/topics", "t"),
+    ("notifications", "/notifications", "n"),
+    ("system", "/system", "y"),
+];
+
+const GLYPHS: &str = include_str!("../assets/glyphs.svg");
+
+/// What htmx is told: nothing inline, nothing evaluated, no request to elsewhere.
+const HTMX: &str = r#"{"allowEval":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"allowScriptTags":false,"globalViewTransitions":false}"#;
+
+pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
+    let parts = ctx.take_parts();
+    let connect = (!parts.is_empty() && ctx.beat() != Beat::Still).then(|| {
+        let at = format!("{}{}", ctx.path, query(ctx));
+        let pairs = [("at", at), ("has", live::has(&parts))];
+        let query = url::form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(pairs)
+            .finish();
+        format!("/live?{query}")
+    });
+    let theme = (ctx.theme != Theme::System).then(|| ctx.theme.code());
+    html! {
+        (DOCTYPE)
+        html lang=(ctx.lang.tag()) data-theme=[theme] {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="htmx-config" content=(HTMX);
+                @if let Some(seconds) = page.refresh { meta http-equiv="refresh" content=(seconds); }
+                title { (page.title) " · Heddle" }
+                link rel="icon" href="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M3 2v12M13 2v12M3 8h10' stroke='%233b7de0' stroke-width='2.4' fill='none' stroke-linecap='round'/%3E%3Ccircle cx='8' cy='8' r='2.6' fill='%233b7de0'/%3E%3C/svg%3E";
+                link rel="stylesheet" href=(assets::address("tokens.css"));
+                link rel="stylesheet" href=(assets::address("heddle.css"));
+                script src=(assets::address("vendor/htmx-2.0.11.min.js")) defer {}
+                script src=(assets::address("vendor/idiomorph-ext-0.7.4.min.js")) defer {}
+                script src=(assets::address("vendor/htmx-ext-sse-2.2.4.min.js")) defer {}
+                @for module in ["times.js", "heddle.js", "keys.js", "picture.js"] {
+                    script type="module" src=(assets::address(module)) {}
+                }
+            }
+            body data-zone=(ctx.zone.name()) data-lang=(ctx.lang.code()) {
+                (PreEscaped(GLYPHS))
+                a.skip href="#main" { (t!(ctx, "skip")) }
+                @if page.bare {
+                    div.bare { (page.body) }
+                } @else {
+                    div.frame {
+                        (rail(ctx, page.section))
+                        div.column hx-ext=[connect.as_ref().map(|_| "sse,morph")] sse-connect=[connect.as_deref()] {
+                            (top(ctx, &page, connect.is_some()))
+                            main #main tabindex="-1" {
+                                (said(ctx))
+                                (page.body)
+                            }
+                        }
+                    }
+                    (palette(ctx))
+                    (help(ctx))
+                }
+                div #words hidden
+                    data-live=(t!(ctx, "live")) data-reconnecting=(t!(ctx, "reconnecting")) data-stale=(t!(ctx, "stale-since"))
+                    data-over=(t!(ctx, "page-over")) data-ended=(t!(ctx, "session-over")) data-ago=(t!(ctx, "ago", span = "#"))
+                    data-in=(t!(ctx, "in-span", span = "#")) data-now=(t!(ctx, "just-now")) data-copied=(t!(ctx, "copied")) {}
+            }
+        }
+    }
+}
+
+fn query(ctx: &Ctx) -> String {
+    if ctx.query.is_empty() {
+        return String::new();
+    }
+    let query = url::form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(&ctx.query)
+        .finish();
+    format!("?{query}")
+}
+
+fn rail(ctx: &Ctx, section: &str) -> Markup {
+    html! {
+        nav.rail #rail aria-label=(t!(ctx, "main-navigation")) {
+            a.brand href="/" { (glyph("heddle")) "Heddle" }
+            a.close href="#" aria-label=(t!(ctx, "close-menu")) { (glyph("close")) }
+            @for (name, address, _) in RAIL {
+                a href=(address) aria-current=[(name == section).then_some("page")] {
+                    (glyph(name)) span { (t!(ctx, &format!("nav-{name}"))) }
+                }
+            }
+            div.grow {}
+            a href="/preferences" aria-current=[(section == "preferences").then_some("page")] { (glyph("preferences")) span { (t!(ctx, "nav-preferences")) } }
+            a href="/docs" { (glyph("book")) span { (t!(ctx, "nav-api")) } }
+        }
+    }
+}
+
+fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
+    html! {
+        header.top {
+            a.menu href="#rail" aria-label=(t!(ctx, "open-menu")) { (glyph("menu")) }
+            nav.crumbs aria-label=(t!(ctx, "breadcrumbs")) {
+                ol {
+                    @for (word, address) in &page.crumbs {
+                        li {
+                            @match address {
+                                Some(address) => a href=(address) { bdi { (word) } },
+                                None => span aria-current="page" { bdi { (word) } },
+                            }
+                        }
+                    }
+                }
+            }
+            div.grow {}
+            form.search role="search" action="/search" method="get" {
+                label.hidden for="search" { (t!(ctx, "search")) }
+                (glyph("search"))
+                input #search type="search" name="q" placeholder=(t!(ctx, "search-hint")) autocomplete="off" maxlength="200";
+                kbd { "/" }
+            }
+            @if live {
+                span.live #live role="status" data-state="live" { i {} span { (t!(ctx, "live")) } }
+            }
+            @if !ctx.viewer.dev {
+                form.who method="post" action="/sign-out" {
+                    span title=(t!(ctx, "signed-in-as", name = &ctx.viewer.actor)) { bdi { (ctx.viewer.actor) } }
+                    button.plain type="submit" { (t!(ctx, "sign-out")) }
+                }
+            }
+        }
+    }
+}
+
+/// What the last form came to.
+fn said(ctx: &Ctx) -> Markup {
+    match ctx.said.as_deref().map(|said| (said.strip_prefix('!'), said)) {
+        None => html! {},
+        Some((Some(wrong), _)) => html! { div.said.wrong role="alert" { (glyph("failed")) p { (wrong) } } },
+        Some((None, well)) => html! { div.said role="status" { (glyph("succeeded")) p { (well) } } },
+    }
+}
+
+fn palette(ctx: &Ctx) -> Markup {
+    html! {
+        dialog #palette aria-label=(t!(ctx, "search")) {
+            form action="/search" method="get" {
+                (glyph("search"))
+                input type="search" name="q" placeholder=(t!(ctx, "search-hint")) autocomplete="off" maxlength="200"
+                    aria-label=(t!(ctx, "search")) aria-controls="found"
+                    hx-get="/search" hx-trigger="input changed delay:120ms, shown" hx-target="#found" hx-swap="innerHTML";
+            }
+            div #found {}
+        }
+    }
+}
+
+fn help(ctx: &Ctx) -> Markup {
+    let keys: [(&str, &str); 8] = [
+        ("/", "keys-search"),
+        ("Ctrl K", "keys-palette"),
+        ("j k", "keys-next"),
+        ("Enter", "keys-open"),
+        ("← ↑ → ↓", "keys-grid"),
+        ("Esc", "keys-close"),
+        ("t", "keys-theme"),
+        ("?", "keys-help"),
+    ];
+    html! {
+        dialog #keys aria-labelledby="keys-title" {
+            h2 #keys-title { (t!(ctx, "keys-title")) }
+            dl.keys {
+                @for (key, word) in keys { dt { kbd { (key) } } dd { (t!(ctx, word)) } }
+                @for (name, _, key) in RAIL {
+                    dt { kbd { "g" } " " kbd { (key) } } dd { (t!(ctx, &format!("nav-{name}"))) }
+                }
+            }
+            form method="dialog" { button { (t!(ctx, "close")) } }
+        }
+    }
+}
+
+/// A page in place of the one that cannot be shown.
+pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
+    let (title, text) = match trouble.status {
+        404 => (t!(ctx, "not-found"), t!(ctx, "not-found-text")),
+        403 => (t!(ctx, "forbidden"), t!(ctx, "forbidden-text")),
+        429 => (t!(ctx, "busy"), t!(ctx, "busy-text")),
+        503 => (t!(ctx, "away"), t!(ctx, "away-text")),
+        500.. => (t!(ctx, "broken"), t!(ctx, "broken-text")),
+        _ => (t!(ctx, "refused"), t!(ctx, "refused-text")),
+    };
+    let again = matches!(trouble.status, 429 | 503);
+    // A page that stands in for another is not kept up to date part by part.
+    ctx.take_parts();
+    let body = html! {
+        section.trouble {
+            p.status { (trouble.status) }
+            h1 { (title) }
+            p { (text) }
+            @if !trouble.sentence().is_empty() { pre.error { (trouble.sentence()) } }
+            p { a.button href=(ctx.path) { (t!(ctx, "try-again")) } " " a.button href="/" { (t!(ctx, "nav-overview")) } }
+        }
+    };
+    Page {
+        status: trouble.status,
+        refresh: again.then_some(5),
+        bare: !known,
+        ..Page::new("", title, body)
+    }
+}
+
+/// Language and theme, for pages that have no rail.
+pub(crate) fn languages(ctx: &Ctx) -> Markup {
+    html! {
+        form.languages method="post" action="/preferences" {
+            @for lang in Lang::ALL {
+                button.plain type="submit" name="lang" value=(lang.code()) lang=(lang.tag()) aria-pressed=(if lang == ctx.lang { "true" } else { "false" }) { (lang.own_name()) }
+            }
+        }
+    }
+}

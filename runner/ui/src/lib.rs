@@ -1,0 +1,146 @@
+//! Heddle's pages: HTML that is made on the server, works before any script has loaded, and keeps itself up to date after.
+//!
+//! # How a page comes about
+//!
+//! [`Ui::answer`] is called for every path that is not the API's. It asks who comes in ([`Host::admit`]), makes a
+//! [`Ctx`] of the request (words, zone, query), and [`pages::page`], the one table of pages, picks the function that
+//! reads what the page shows and writes it as HTML. Pages read through the store and through the API's own `GET`s; whatever
+//! changes something goes through the API ([`Ctx::send`]), in the same process and with the caller's own rights, so that a
+//! page can do nothing that the API would refuse, and no rule stands twice.
+//!
+//! # How it stays up to date
+//!
+//! Parts of a page that may change are written by [`Ctx::live`]. A page keeps one connection open to `/live` (`live`);
+//! there its function runs again when something may have changed, at most four times a second, and only those parts are
+//! sent whose text is another than what the browser has.
+//!
+//! # What is never done
+//!
+//! Nothing that people wrote is HTML: maud escapes what it is given, and the Content-Security-Policy has neither inline
+//! scripts nor inline styles. Nothing is fetched from elsewhere. No page waits for a script.
+
+mod answer;
+mod assets;
+mod chart;
+mod ctx;
+mod elements;
+mod form;
+mod frame;
+mod layout;
+mod live;
+mod pages;
+mod span;
+mod trouble;
+mod words;
+mod yaml;
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::response::Response;
+use futures::future::BoxFuture;
+use heddle_domain::Clock;
+use heddle_engine::Engine;
+
+pub(crate) use ctx::Ctx;
+pub(crate) use trouble::Trouble;
+
+/// What a caller may do, as far as pages offer it; the API decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Looks.
+    Viewer,
+    /// Groups, runs, offers, topics.
+    Operator,
+    /// Scripts.
+    Author,
+    /// Nothing of the pages.
+    Worker,
+    /// Everything.
+    Admin,
+}
+
+/// Who looks at a page.
+#[derive(Clone, Debug)]
+pub struct Viewer {
+    /// As the audit names them.
+    pub actor: String,
+    /// What they may do.
+    pub role: Role,
+    /// `heddle dev`: nobody signs in or out.
+    pub dev: bool,
+}
+
+impl Viewer {
+    pub(crate) fn operates(&self) -> bool {
+        matches!(self.role, Role::Operator | Role::Admin)
+    }
+
+    pub(crate) fn authors(&self) -> bool {
+        matches!(self.role, Role::Author | Role::Admin)
+    }
+
+    pub(crate) fn tries(&self) -> bool {
+        self.operates() || self.authors()
+    }
+
+    pub(crate) fn administers(&self) -> bool {
+        self.role == Role::Admin
+    }
+}
+
+/// Why somebody does not come in.
+#[derive(Clone, Debug)]
+pub struct Turned {
+    /// 401: sign in; 403: not from there; 429 and 503: later.
+    pub status: u16,
+    /// In a sentence.
+    pub detail: String,
+}
+
+/// What pages need of the process that they are part of.
+pub trait Host: Send + Sync + 'static {
+    /// Who asks. What it finds out it may leave among the request's extensions for [`Host::call`].
+    fn admit<'a>(&'a self, parts: &'a mut Parts) -> BoxFuture<'a, Result<Viewer, Turned>>;
+    /// The API: as if the request had come over the wire.
+    fn call(&self, request: Request) -> BoxFuture<'static, Response>;
+}
+
+/// The pages of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct Ui(Arc<Shared>);
+
+/// The inside of [`Ui`].
+pub struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) version: &'static str,
+    pub(crate) pulse: live::Pulse,
+}
+
+impl std::ops::Deref for Ui {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Ui {
+    /// The pages of the node that has this engine.
+    pub fn new(engine: Engine, host: Arc<dyn Host>, clock: Arc<dyn Clock>, version: &'static str) -> Self {
+        Self(Arc::new(Shared {
+            engine,
+            host,
+            clock,
+            version,
+            pulse: live::Pulse::default(),
+        }))
+    }
+
+    /// Answers a request for a page, a form, an asset or a page's changes.
+    pub async fn answer(&self, request: Request) -> Response {
+        answer::answer(self.clone(), request).await
+    }
+}

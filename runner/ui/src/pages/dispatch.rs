@@ -1,0 +1,211 @@
+//! Work offered to people: offers with their stock, audiences, assignments.
+
+use axum::http::Method;
+use maud::{Markup, html};
+use serde_json::{Value, json};
+
+use super::Answer;
+use crate::ctx::{Beat, segment};
+use crate::elements::{Button, ago, button, empty, line, more, number, parse, state, time};
+use crate::form::field;
+use crate::frame::Page;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+fn items(found: &Value) -> &[Value] {
+    found["items"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
+    ctx.beats_with(Beat::Cluster);
+    let query = ctx.asks(50, &["uid", "gid", "offer", "state", "cursor"]);
+    let assigned = format!("/v1/assignments?{query}");
+    let (offers, occurrences, audiences, assignments) = futures::join!(
+        ctx.get("/v1/offers?limit=100"),
+        ctx.get("/v1/offers/occurrences?limit=50"),
+        ctx.get("/v1/audiences?limit=100"),
+        ctx.get(&assigned),
+    );
+    let (offers, audiences, assignments) = (offers?, audiences?, assignments?);
+    // Without a window the API may have its own idea of which are shown; none is no fault of this page.
+    let occurrences = occurrences.unwrap_or_default();
+    let title = t!(ctx, "nav-dispatch");
+    let body = html! {
+        div.heading { h1 { (title) } }
+        (ctx.live("offers", offers_table(ctx, items(&offers))))
+        div.two {
+            (ctx.live("occurrences", occurrences_table(ctx, items(&occurrences))))
+            (ctx.live("audiences", audiences_table(ctx, items(&audiences))))
+        }
+        section.panel {
+            form.filters method="get" role="search" {
+                label.hidden for="uid" { (t!(ctx, "user")) } input #uid type="search" name="uid" value=[ctx.q("uid")] placeholder=(t!(ctx, "user"));
+                label.hidden for="offer" { (t!(ctx, "offer")) } input #offer type="search" name="offer" value=[ctx.q("offer")] placeholder=(t!(ctx, "offer"));
+                button type="submit" { (t!(ctx, "filter")) }
+            }
+        }
+        (ctx.live("assignments", assignments_table(ctx, items(&assignments))))
+        (more(ctx, assignments["next_cursor"].as_str()))
+    };
+    Answer::page(Page::new("dispatch", title, body))
+}
+
+fn offers_table(ctx: &Ctx, offers: &[Value]) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "offers")) }
+            @if offers.is_empty() { (empty(&t!(ctx, "no-offers"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "offer")) } th { (t!(ctx, "kind")) } th { (t!(ctx, "audience")) } th { (t!(ctx, "starts")) } th.num { (t!(ctx, "stock")) } th { (t!(ctx, "enabled")) } } }
+                    tbody { @for one in offers {
+                        @let id = one["id"].as_str().unwrap_or_default();
+                        @let on = one["enabled"].as_bool().unwrap_or(true);
+                        tr {
+                            td { a href={ "/dispatch?offer=" (segment(id)) } { bdi { (id) } } }
+                            td.tight.side { span.tag { (one["kind"].as_str().unwrap_or_default()) } }
+                            td { bdi { (one["audience"].as_str().unwrap_or_default()) } }
+                            td.tight.side { @if let Some(at) = one["starts_at"].as_str().or(one["anchor"].as_str()).and_then(parse) { (time(ctx, at)) } }
+                            td.num data-label=(t!(ctx, "stock")) { @if let Some(n) = one["dispatch_times"].as_i64() { (n) } @else if one["dispatch_times"].is_null() { "–" } @else { (one["dispatch_times"].to_string()) } }
+                            td.tight.side { (state(ctx, if on { "enabled" } else { "disabled" })) }
+                        }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+fn occurrences_table(ctx: &Ctx, occurrences: &[Value]) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "occurrences")) }
+            @if occurrences.is_empty() { (empty(&t!(ctx, "no-occurrences"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "offer")) } th { (t!(ctx, "occurrence")) } th { (t!(ctx, "stock")) } } }
+                    tbody { @for one in occurrences {
+                        tr {
+                            td { bdi { (one["offer"].as_str().unwrap_or_default()) } }
+                            td.tight.side { @if let Some(at) = one["occurrence"].as_str().and_then(parse) { (time(ctx, at)) } }
+                            td.wide { (stock(ctx, one)) }
+                        }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+/// What of an occurrence is taken, completed, failed, left.
+fn stock(ctx: &Ctx, one: &Value) -> Markup {
+    let count = |name: &str| one[name].as_i64().unwrap_or_default();
+    let (taken, completed, failed) = (count("taken"), count("completed"), count("failed"));
+    let Some(left) = one["left"].as_i64() else {
+        return html! { (t!(ctx, "taken-n", n = taken)) };
+    };
+    let total = (taken + left).max(1) as f64;
+    let width = |n: i64| n as f64 / total * 400.0;
+    html! {
+        svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "stock-label", taken = taken, left = left)) {
+            rect.f-ready x="0" y="0" width="400" height="8" {}
+            rect.f-running x="0" y="0" width=(format!("{:.1}", width(taken))) height="8" {}
+            rect.f-succeeded x="0" y="0" width=(format!("{:.1}", width(completed))) height="8" {}
+            rect.f-failed x=(format!("{:.1}", width(completed))) y="0" width=(format!("{:.1}", width(failed))) height="8" {}
+        }
+        span.muted { (t!(ctx, "stock-label", taken = taken, left = left)) }
+    }
+}
+
+fn audiences_table(ctx: &Ctx, audiences: &[Value]) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "audiences")) }
+            @if audiences.is_empty() { (empty(&t!(ctx, "no-audiences"))) }
+            @else {
+                table { thead { tr { th { (t!(ctx, "audience")) } th.num { (t!(ctx, "members")) } } }
+                    tbody { @for one in audiences { tr { td { a href={ "/dispatch/audiences/" (segment(one["audience"].as_str().unwrap_or_default())) } { bdi { (one["audience"].as_str().unwrap_or_default()) } } } td.num { (number(&one["count"])) } } } } }
+            }
+        }
+    }
+}
+
+fn assignments_table(ctx: &Ctx, assignments: &[Value]) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "assignments")) }
+            @if assignments.is_empty() { (empty(&t!(ctx, "no-assignments"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "user")) } th { (t!(ctx, "state")) } th { (t!(ctx, "offer")) } th { (t!(ctx, "occurrence")) } th { (t!(ctx, "started")) } th { (t!(ctx, "result")) } th {} } }
+                    tbody { @for one in assignments {
+                        @let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+                        tr {
+                            td { a href={ "/dispatch?uid=" (segment(&text("uid"))) } { bdi { (text("uid")) } } }
+                            td.tight.side { (state(ctx, &text("state"))) }
+                            td { bdi { (text("offer")) } }
+                            td.tight.side { @if let Some(at) = one["occurrence"].as_str().and_then(parse) { (time(ctx, at)) } }
+                            td.tight.muted { @if let Some(at) = one["assigned_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
+                            td.wide { @if !one["result"].is_null() { code { (line(&one["result"].to_string())) } } }
+                            td.tight.side { @if ctx.viewer.operates() && text("state") == "assigned" { (button(Button { kind: "small", confirm: Some(t!(ctx, "revoke-sure")), ..Button::new(format!("/dispatch/assignments/{}/revoke", segment(&text("assignment_id"))), t!(ctx, "revoke"), t!(ctx, "revoke-will")) })) } }
+                        }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+pub(super) async fn revoke(ctx: &Ctx, id: &str) -> Result<Answer, Trouble> {
+    ctx.send(
+        Method::POST,
+        &format!("/v1/assignments/{}/revoke", segment(id)),
+        &json!({}),
+    )
+    .await?;
+    Answer::back(ctx, Some(t!(ctx, "said-revoked")))
+}
+
+pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
+    let api = format!("/v1/audiences/{}/members", segment(name));
+    if ctx.posts() {
+        let form = ctx.form();
+        let list = |name: &str| -> Vec<String> {
+            let text = field(&form, name).unwrap_or_default();
+            text.split([',', ' ', '\n'])
+                .map(str::trim)
+                .filter(|one| !one.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
+        ctx.send(
+            Method::PATCH,
+            &api,
+            &json!({ "add": list("add"), "remove": list("remove") }),
+        )
+        .await?;
+        return Answer::back(ctx, Some(t!(ctx, "said-saved")));
+    }
+    let cursor = ctx
+        .q("cursor")
+        .map(|cursor| format!("&cursor={}", segment(cursor)))
+        .unwrap_or_default();
+    let found = ctx.get(&format!("{api}?limit=200{cursor}")).await?;
+    let members = found["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let body = html! {
+        div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) ": " (number(&found["count"])) } } }
+        @if ctx.viewer.operates() {
+            form.panel.filters method="post" {
+                label.hidden for="add" { (t!(ctx, "add")) } input #add type="text" name="add" placeholder=(t!(ctx, "add"));
+                label.hidden for="remove" { (t!(ctx, "remove")) } input #remove type="text" name="remove" placeholder=(t!(ctx, "remove"));
+                button type="submit" { (t!(ctx, "save")) }
+            }
+        }
+        section.panel { ul.row { @for uid in members { li { span.tag { bdi { (uid.as_str().unwrap_or_default()) } } } } } @if members.is_empty() { (empty(&t!(ctx, "none"))) } }
+        (more(ctx, found["next_cursor"].as_str()))
+    };
+    Answer::page(Page::new("dispatch", name, body).crumbs(vec![
+        (t!(ctx, "nav-dispatch"), Some("/dispatch".into())),
+        (name.to_owned(), None),
+    ]))
+}

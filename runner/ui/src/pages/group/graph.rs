@@ -1,0 +1,158 @@
+//! A group's graph: layers, with the states of its newest run, and the groups around it.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::plan::{Plan, TaskIndex};
+use heddle_domain::run::Progress;
+use heddle_domain::state::TaskState;
+use maud::{Markup, html};
+
+use super::{Here, framed};
+use crate::ctx::segment;
+use crate::elements::{glyph, group_link, legend, state_glyph, state_word, time};
+use crate::layout::layered;
+use crate::pages::Answer;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+const WIDTH: f64 = 168.0;
+const HEIGHT: f64 = 34.0;
+/// Tasks that are drawn: beyond them a picture tells nobody anything.
+const NODES_MAX: usize = 2_000;
+/// Characters of a name in its box.
+const NAME_CHARS: usize = 19;
+
+pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
+    let newest = ctx
+        .store()
+        .page_group_runs(here.group.id, None, 1)
+        .await?
+        .into_iter()
+        .next();
+    let around = ctx.get(&here.api("/graph")).await?;
+    let names = |side: &str| -> Vec<String> {
+        let links = around[side].as_array().map(Vec::as_slice).unwrap_or_default();
+        links
+            .iter()
+            .filter_map(|link| link["group"].as_str().map(str::to_owned))
+            .collect()
+    };
+    let (upstream, downstream) = (names("upstream"), names("downstream"));
+    let plan = &here.group.revision.plan;
+    let mut states = BTreeMap::new();
+    if let Some(run) = &newest {
+        let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
+        if let Ok(progress) = Progress::from_bytes(&run.progress) {
+            for (index, task) in revision.plan.tasks.iter().enumerate() {
+                states.insert(task.name.to_string(), progress.task(index as TaskIndex));
+            }
+        }
+    }
+    let picture = html! {
+        @if let Some(run) = &newest {
+            p.muted { (t!(ctx, "as-of-run")) " " a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
+        }
+        (draw(ctx, plan, &states, newest.as_ref().map(|run| format!("/runs/{}/log", run.id)).as_deref()))
+    };
+    let inside = html! {
+        section.panel aria-label=(t!(ctx, "tab-graph")) {
+            div.row {
+                @if !upstream.is_empty() { p { span.muted { (t!(ctx, "waits-for")) } " " @for (place, name) in upstream.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } } }
+                @if !downstream.is_empty() { p { span.muted { (t!(ctx, "followed-by")) } " " @for (place, name) in downstream.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } } }
+                span.grow {}
+                (legend(ctx, &["succeeded", "running", "failed", "upstream_failed", "skipped"]))
+                (zoom_buttons(ctx))
+            }
+            (ctx.live("graph", picture))
+        }
+    };
+    Answer::page(framed(ctx, here, "graph", inside))
+}
+
+pub(in crate::pages) fn zoom_buttons(ctx: &Ctx) -> Markup {
+    html! {
+        span.row {
+            button.small type="button" data-zoom="0.8" hidden aria-label=(t!(ctx, "zoom-out")) { "−" }
+            button.small type="button" data-zoom="1.25" hidden aria-label=(t!(ctx, "zoom-in")) { "+" }
+            button.small type="button" data-zoom="fit" hidden { (t!(ctx, "zoom-fit")) }
+        }
+    }
+}
+
+fn short(name: &str) -> String {
+    if name.chars().count() <= NAME_CHARS {
+        return name.to_owned();
+    }
+    let mut cut: String = name.chars().take(NAME_CHARS - 1).collect();
+    cut.push('…');
+    cut
+}
+
+/// The picture of a plan with the states of its tasks; a node leads to its log, where there is one.
+pub(in crate::pages) fn draw(
+    ctx: &Ctx,
+    plan: &Plan,
+    states: &BTreeMap<String, TaskState>,
+    log: Option<&str>,
+) -> Markup {
+    if plan.tasks.len() > NODES_MAX {
+        return html! { p.empty { (t!(ctx, "graph-too-large", n = plan.tasks.len())) } };
+    }
+    // In topological order, so that what is equal stands in the order in which it begins.
+    let order = plan.topological();
+    let mut place_of = vec![0; plan.tasks.len()];
+    for (place, task) in order.iter().enumerate() {
+        place_of[*task as usize] = place;
+    }
+    let edges: Vec<(usize, usize)> = order
+        .iter()
+        .flat_map(|task| {
+            plan.tasks[*task as usize]
+                .depends_on
+                .iter()
+                .map(|needed| (*needed, *task))
+        })
+        .map(|(from, to)| (place_of[from as usize], place_of[to as usize]))
+        .collect();
+    let layout = layered(order.len(), &edges, WIDTH, HEIGHT);
+    let state_of = |place: usize| states.get(plan.tasks[order[place] as usize].name.as_str()).copied();
+    let bad = |state: Option<TaskState>| matches!(state, Some(TaskState::Failed | TaskState::UpstreamFailed));
+    let (width, height) = (layout.width + 4.0, layout.height + 4.0);
+    html! {
+        div.zoom tabindex="0" role="group" aria-label=(t!(ctx, "tab-graph")) {
+            svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "graph-label", tasks = order.len(), edges = edges.len())) {
+                @for (from, to) in &edges {
+                    @let (a, b) = (layout.places[*from], layout.places[*to]);
+                    @let (x1, x2) = (a.x + WIDTH / 2.0, b.x - WIDTH / 2.0);
+                    @let bend = ((x2 - x1) / 2.0).min(60.0);
+                    path class=(if bad(state_of(*from)) && bad(state_of(*to)) { "edge bad" } else { "edge" })
+                        d=(format!("M{x1:.0} {:.0}C{:.0} {:.0} {:.0} {:.0} {x2:.0} {:.0}", a.y, x1 + bend, a.y, x2 - bend, b.y, b.y)) {}
+                }
+                @for (place, at) in layout.places.iter().enumerate() {
+                    @let task = &plan.tasks[order[place] as usize];
+                    @let name = task.name.to_string();
+                    @let now = state_of(place);
+                    @let word = now.map(|now| state_word(ctx, now.as_str())).unwrap_or_default();
+                    @let (x, y) = (at.x - WIDTH / 2.0, at.y - HEIGHT / 2.0);
+                    @let inside = node(&name, now, x, y);
+                    @match log {
+                        Some(log) => a.node #{ "task-" (segment(&name)) } href={ (log) "?task=" (segment(&name)) } aria-label=(format!("{name}: {word}")) { (inside) },
+                        None => g.node #{ "task-" (segment(&name)) } role="img" aria-label=(name) { (inside) },
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn node(name: &str, now: Option<TaskState>, x: f64, y: f64) -> Markup {
+    html! {
+        title { (name) }
+        rect.box x=(format!("{x:.0}")) y=(format!("{y:.0}")) width=(WIDTH) height=(HEIGHT) rx="6" {}
+        @if let Some(now) = now {
+            rect class=(crate::chart::fill(now.as_str())) x=(format!("{x:.0}")) y=(format!("{:.0}", y + 5.0)) width="4" height=(HEIGHT - 10.0) rx="2" {}
+            g class={ "s-" (state_glyph(now.as_str())) } transform=(format!("translate({:.0} {:.0})", x + WIDTH - 26.0, y + 9.0)) { (glyph(state_glyph(now.as_str()))) }
+        }
+        text.name x=(format!("{:.0}", x + 14.0)) y=(format!("{:.0}", y + 21.0)) { (short(name)) }
+    }
+}

@@ -1,0 +1,312 @@
+//! Tasks by runs: which task of which run failed, at a glance, for a thousand tasks and a hundred runs.
+//!
+//! A cell is no element of its own: each row is a path per state, so that a hundred thousand cells are some thousand
+//! paths. Every state has a shape beside its hue. Which cell the pointer or the keyboard means is reckoned by
+//! `picture.js`; without a script, names lead to the graph and bars to the runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use heddle_domain::plan::TaskIndex;
+use heddle_domain::run::Progress;
+use heddle_domain::state::{RunState, TaskState};
+use heddle_store::pages::group::GroupRunRow;
+use maud::{Markup, html};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{Here, framed, millis};
+use crate::chart::fill_of;
+use crate::ctx::segment;
+use crate::elements::{self, Button, ago, button, choice, empty, legend, line, parse, state, time, took};
+use crate::pages::Answer;
+use crate::words::t;
+use crate::{Ctx, Trouble, span};
+
+/// How many runs the grid may have.
+const COLUMNS: [i64; 4] = [25, 50, 100, 250];
+const COLUMNS_DEFAULT: i64 = 25;
+/// Rows that are drawn; the rest is said to be there.
+const ROWS_MAX: usize = 1_500;
+/// A cell's side.
+const SIZE: usize = 20;
+/// Above the cells: a bar for each run.
+const TOP: usize = 84;
+/// Attempts under way that are looked up.
+const RUNNING_MAX: i64 = 20_000;
+
+/// What the grid shows.
+struct Grid {
+    /// Newest last.
+    runs: Vec<GroupRunRow>,
+    tasks: Vec<String>,
+    /// By row: by column.
+    cells: Vec<Vec<Option<TaskState>>>,
+    more_rows: usize,
+}
+
+impl Grid {
+    async fn read(ctx: &Ctx, here: &Here, columns: i64) -> Result<Self, Trouble> {
+        let mut runs = ctx.store().page_group_runs(here.group.id, None, columns).await?;
+        runs.reverse();
+        let live: Vec<Uuid> = runs
+            .iter()
+            .filter(|run| run.finished_at.is_none())
+            .map(|run| run.id)
+            .collect();
+        let running: BTreeSet<(Uuid, i16)> = ctx
+            .store()
+            .page_running(&live, RUNNING_MAX)
+            .await?
+            .into_iter()
+            .collect();
+        let plan = &here.group.revision.plan;
+        let mut tasks: Vec<String> = plan
+            .topological()
+            .into_iter()
+            .map(|task| plan.tasks[task as usize].name.to_string())
+            .collect();
+        let mut rows: BTreeMap<String, usize> = tasks.iter().cloned().zip(0..).collect();
+        let mut columns_of: Vec<BTreeMap<usize, TaskState>> = Vec::with_capacity(runs.len());
+        for run in &runs {
+            let mut column = BTreeMap::new();
+            let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
+            if let Ok(progress) = Progress::from_bytes(&run.progress) {
+                for (index, task) in revision.plan.tasks.iter().enumerate() {
+                    let name = task.name.to_string();
+                    // A task that an older revision had and this one has not.
+                    let row = *rows.entry(name.clone()).or_insert_with(|| {
+                        tasks.push(name);
+                        tasks.len() - 1
+                    });
+                    let mut now = progress.task(index as TaskIndex);
+                    if now == TaskState::Ready && running.contains(&(run.id, index as i16)) {
+                        now = TaskState::Running;
+                    }
+                    if now == TaskState::Paused && run.state == RunState::Waiting.number() {
+                        now = TaskState::Pending;
+                    }
+                    column.insert(row, now);
+                }
+            }
+            columns_of.push(column);
+        }
+        let more_rows = tasks.len().saturating_sub(ROWS_MAX);
+        tasks.truncate(ROWS_MAX);
+        let cells = (0..tasks.len())
+            .map(|row| columns_of.iter().map(|column| column.get(&row).copied()).collect())
+            .collect();
+        Ok(Self {
+            runs,
+            tasks,
+            cells,
+            more_rows,
+        })
+    }
+}
+
+pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
+    let asked = ctx.q("n").and_then(|n| n.parse().ok()).filter(|n| COLUMNS.contains(n));
+    let columns = asked.unwrap_or(COLUMNS_DEFAULT);
+    let grid = Grid::read(ctx, here, columns).await?;
+    let chosen = match (ctx.q("run"), ctx.q("task")) {
+        (Some(run), Some(task)) => detail(ctx, here, run, task).await.ok(),
+        _ => None,
+    };
+    let among: Vec<(String, String)> = COLUMNS.iter().map(|n| (n.to_string(), n.to_string())).collect();
+    let among: Vec<(&str, String)> = among
+        .iter()
+        .map(|(value, word)| (value.as_str(), word.clone()))
+        .collect();
+    let inside = html! {
+        div #grid-view class=(if chosen.is_some() { "grid-view has-detail" } else { "grid-view" }) {
+            section.panel aria-label=(t!(ctx, "tab-grid")) {
+                div.row {
+                    span { (t!(ctx, "runs")) " " (choice(ctx, &t!(ctx, "runs-shown"), "n", &columns.to_string(), &among)) }
+                    span.grow {}
+                    (legend(ctx, &["succeeded", "running", "retrying", "failed", "upstream_failed", "skipped"]))
+                }
+                (ctx.live("grid", picture(ctx, here, &grid)))
+            }
+            aside #detail.detail aria-live="polite" { @if let Some(chosen) = chosen { (chosen) } }
+        }
+    };
+    Answer::page(framed(ctx, here, "", inside))
+}
+
+/// The shape of a state in a cell whose corner is at (x, y).
+fn shape(path: &mut String, state: TaskState, x: usize, y: usize) {
+    let (x, y) = (x as f64 + 3.0, y as f64 + 3.0);
+    // Writing into a string does not fail.
+    let _ = match state {
+        TaskState::Succeeded
+        | TaskState::Failed
+        | TaskState::Skipped
+        | TaskState::UpstreamFailed
+        | TaskState::Cancelled => {
+            write!(path, "M{x} {y}h14v14h-14z")
+        }
+        TaskState::Running => write!(path, "M{} {}v14l12 -7z", x + 2.0, y),
+        TaskState::Retrying => write!(path, "M{} {}l7 7l-7 7l-7 -7z", x + 7.0, y),
+        TaskState::Ready | TaskState::Pending | TaskState::Paused => write!(path, "M{} {}h6v6h-6z", x + 4.0, y + 4.0),
+    };
+}
+
+/// What is drawn on top of a cell, so that the hue does not stand alone.
+fn mark(path: &mut String, state: TaskState, x: usize, y: usize) {
+    let (x, y) = (x as f64 + 3.0, y as f64 + 3.0);
+    let _ = match state {
+        TaskState::Failed => write!(path, "M{} {}l6 6m0 -6l-6 6", x + 4.0, y + 4.0),
+        TaskState::Cancelled => write!(path, "M{} {}h6", x + 4.0, y + 7.0),
+        _ => Ok(()),
+    };
+}
+
+fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
+    if grid.runs.is_empty() {
+        return empty(&t!(ctx, "no-runs-yet"));
+    }
+    let (columns, rows) = (grid.runs.len(), grid.tasks.len());
+    let (width, height) = (columns * SIZE, TOP + rows * SIZE);
+    let longest = grid.runs.iter().filter_map(millis).max().unwrap_or(1).max(1) as f64;
+    let labels: Vec<String> = grid
+        .runs
+        .iter()
+        .map(|run| span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, false))
+        .collect();
+    let ids: Vec<String> = grid.runs.iter().map(|run| run.id.to_string()).collect();
+    let names: Vec<String> = grid.tasks.iter().map(|name| segment(name)).collect();
+    let each = (columns / 8).max(6);
+    html! {
+        div.grid-scroll tabindex="0" role="group" aria-label=(t!(ctx, "tab-grid")) {
+            div.grid-names {
+                div.grid-top {}
+                @for name in &grid.tasks { div title=(name) { a href={ (here.address("graph")) "#task-" (segment(name)) } { (name) } } }
+            }
+            svg.picture width=(width) height=(height) viewBox=(format!("0 0 {width} {height}")) tabindex="0" role="application"
+                aria-label=(t!(ctx, "grid-label", tasks = rows, runs = columns))
+                data-columns=(columns) data-rows=(rows) data-size=(SIZE) data-top=(TOP) data-runs=(ids.join(" ")) data-tasks=(names.join("/"))
+                data-labels=(labels.join("|")) data-detail=(here.address("cell"))
+            {
+                title.cell-title { (t!(ctx, "grid-label", tasks = rows, runs = columns)) }
+                @for (column, run) in grid.runs.iter().enumerate() {
+                    @let bar = millis(run).map_or(10.0, |millis| 4.0 + 52.0 * (millis as f64 / longest).sqrt());
+                    @let x = column * SIZE;
+                    @if (columns - 1 - column) % each == 0 && x >= 40 {
+                        text x=(x + SIZE - 2) y="12" text-anchor="end" { (span::day(ctx.lang, ctx.zone, run.logical_time, ctx.now)) }
+                    }
+                    a href={ "/runs/" (run.id) } {
+                        title { (labels[column]) }
+                        rect class=(fill_of(run.state)) x=(x + 3) y=(format!("{:.1}", 78.0 - bar)) width="14" height=(format!("{bar:.1}")) rx="2" {}
+                    }
+                }
+                @for (row, cells) in grid.cells.iter().enumerate() {
+                    @let y = TOP + row * SIZE;
+                    @for (class, path) in paths(cells, y) { path class=(class) d=(path) {} }
+                    @let marks = marks(cells, y);
+                    @if !marks.is_empty() { path.cell-mark d=(marks) {} }
+                }
+                rect.here visibility="hidden" rx="3" {}
+            }
+        }
+        @if grid.more_rows > 0 { p.muted { (t!(ctx, "more-rows", n = grid.more_rows)) } }
+    }
+}
+
+fn paths(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
+    let mut paths: BTreeMap<String, String> = BTreeMap::new();
+    for (column, cell) in cells.iter().enumerate() {
+        let Some(state) = cell else { continue };
+        let path = paths.entry(crate::chart::fill(state.as_str())).or_default();
+        shape(path, *state, column * SIZE, y);
+    }
+    paths
+}
+
+fn marks(cells: &[Option<TaskState>], y: usize) -> String {
+    let mut path = String::new();
+    for (column, cell) in cells.iter().enumerate() {
+        if let Some(state) = cell {
+            mark(&mut path, *state, column * SIZE, y);
+        }
+    }
+    path
+}
+
+/// What is known of a cell, beside the grid.
+pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
+    let (Some(run), Some(task)) = (ctx.q("run"), ctx.q("task")) else {
+        return Err(Trouble::not_found());
+    };
+    if !ctx.is_piece() {
+        return Ok(Answer::Go {
+            to: format!("/runs/{}", segment(run)),
+            said: None,
+        });
+    }
+    Ok(Answer::Piece(detail(ctx, here, run, task).await?))
+}
+
+async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup, Trouble> {
+    let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
+    let one = ctx.get(&format!("/v1/runs/{run}/tasks/{}", segment(task))).await?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let now = text(&one["state"]);
+    let attempts = one["attempts"].as_array().cloned().unwrap_or_default();
+    let (from, to) = (
+        one["started_at"].as_str().and_then(parse),
+        one["finished_at"].as_str().and_then(parse),
+    );
+    let failed = matches!(now.as_str(), "failed" | "upstream_failed");
+    Ok(html! {
+        section.panel aria-label=(task) {
+            div.row { h2.grow { bdi { (task) } } a href={ "/runs/" (run) } { (t!(ctx, "open-run")) } }
+            p.row { (state(ctx, &now))
+                @if let Some(from) = from { span.muted { (took(ctx, from, to)) } }
+                @if attempts.len() > 1 { span.muted { (t!(ctx, "attempts-count", n = attempts.len())) } } }
+            @if let Some(message) = one["error"]["message"].as_str() { p.error { (line(message)) } }
+            @if !attempts.is_empty() {
+                table { tbody { @for attempt in attempts.iter().rev().take(8) {
+                    tr {
+                        td.tight.muted { (elements::number(&attempt["attempt"])) }
+                        td.tight { (state(ctx, &text(&attempt["state"]))) }
+                        td.num { @if let Some(from) = attempt["started_at"].as_str().and_then(parse) { (took(ctx, from, attempt["finished_at"].as_str().and_then(parse))) } }
+                        td.muted { @if let Some(at) = attempt["started_at"].as_str().and_then(parse) { (time(ctx, at)) } }
+                    }
+                } } }
+            }
+            div.actions {
+                a.button href={ "/runs/" (run) "/log?task=" (segment(task)) } { (t!(ctx, "tab-log")) }
+                @if ctx.viewer.operates() && failed {
+                    (button(Button { glyph: "restart", kind: "primary", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
+                    (button(Button { fields: vec![("state", "skipped".into()), ("reason", t!(ctx, "skipped-on-page"))], ..Button::new(format!("/runs/{run}/tasks/{}/state", segment(task)), t!(ctx, "mark-skipped"), t!(ctx, "mark-skipped-will")) }))
+                }
+            }
+            @if let Some(at) = to { p.muted { (t!(ctx, "ended")) " " (ago(ctx, at)) " · " bdi { (here.name) } } }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_a_path_for_each_state() {
+        let cells = vec![Some(TaskState::Succeeded); 100];
+        assert_eq!(paths(&cells, 84).len(), 1);
+        let cells = [
+            Some(TaskState::Succeeded),
+            None,
+            Some(TaskState::Failed),
+            Some(TaskState::Running),
+        ];
+        let drawn = paths(&cells, 84);
+        assert_eq!(
+            drawn.keys().collect::<Vec<_>>(),
+            ["f-failed", "f-running", "f-succeeded"]
+        );
+        assert_eq!(drawn["f-failed"], "M43 87h14v14h-14z");
+        assert!(marks(&cells, 84).starts_with("M47 91"));
+    }
+}

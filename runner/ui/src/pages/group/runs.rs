@@ -1,0 +1,103 @@
+//! A group's runs: how long each took, by logical time, and the list.
+
+use heddle_store::pages::group::GroupRunRow;
+use maud::{Markup, html};
+use uuid::Uuid;
+
+use super::{Here, framed, median, millis};
+use crate::chart::fill_of;
+use crate::elements::{self, empty, line, more, state, time, took};
+use crate::pages::Answer;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+const RUNS: i64 = 100;
+
+pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
+    let before: Option<Uuid> = ctx.q("cursor").and_then(|id| id.parse().ok());
+    let mut runs = ctx.store().page_group_runs(here.group.id, before, RUNS + 1).await?;
+    let next = (runs.len() as i64 > RUNS).then(|| runs[RUNS as usize - 1].id.to_string());
+    runs.truncate(RUNS as usize);
+    let inside = ctx.live(
+        "runs",
+        html! {
+            div.stack {
+                @if runs.len() > 1 { (scatter(ctx, &runs)) }
+                (list(ctx, &runs))
+            }
+        },
+    );
+    Answer::page(framed(
+        ctx,
+        here,
+        "runs",
+        html! { (inside) (more(ctx, next.as_deref())) },
+    ))
+}
+
+fn scatter(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
+    let longest = runs.iter().filter_map(millis).max().unwrap_or(1).max(1) as f64;
+    let (first, last) = (
+        runs.iter().map(|run| run.logical_time).min().unwrap_or(ctx.now),
+        runs.iter().map(|run| run.logical_time).max().unwrap_or(ctx.now),
+    );
+    let axis = crate::chart::Axis {
+        from: first,
+        to: last,
+        width: 940.0,
+    };
+    let middle = median(runs);
+    let y = |millis: i64| 110.0 - 96.0 * (millis as f64 / longest).sqrt();
+    html! {
+        section.panel {
+            div.row { h2.grow { (t!(ctx, "durations")) } @if let Some(middle) = middle { span.muted { (t!(ctx, "median")) " " (elements::millis(ctx, middle)) } } }
+            div.scroll tabindex="0" role="group" aria-label=(t!(ctx, "durations")) { svg.picture.scatter viewBox="0 0 960 130" role="img" aria-label=(t!(ctx, "durations-label", n = runs.len())) {
+                line.axis x1="0" x2="960" y1="110.5" y2="110.5" {}
+                @if let Some(middle) = middle { line.now x1="0" x2="960" y1=(format!("{:.1}", y(middle))) y2=(format!("{:.1}", y(middle))) {} }
+                text x="0" y="10" { (elements::millis(ctx, longest as i64)) }
+                text x="0" y="126" { (crate::span::day(ctx.lang, ctx.zone, first, ctx.now)) }
+                text x="960" y="126" text-anchor="end" { (crate::span::day(ctx.lang, ctx.zone, last, ctx.now)) }
+                @for run in runs {
+                    @if let Some(took) = millis(run) {
+                        @let (x, height) = (axis.x(run.logical_time) + 10.0, y(took));
+                        a href={ "/runs/" (run.id) } tabindex="-1" aria-hidden="true" {
+                            @if run.state == 4 { rect class=(fill_of(run.state)) x=(format!("{:.1}", x - 4.0)) y=(format!("{:.1}", height - 4.0)) width="8" height="8" {} }
+                            @else { circle class=(fill_of(run.state)) cx=(format!("{x:.1}")) cy=(format!("{height:.1}")) r="4" {} }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
+    html! {
+        section.panel {
+            @if runs.is_empty() { (empty(&t!(ctx, "no-runs-yet"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } } }
+                    tbody { @for run in runs { (row(ctx, run)) } }
+                }
+            }
+        }
+    }
+}
+
+fn row(ctx: &Ctx, run: &GroupRunRow) -> Markup {
+    let word = heddle_domain::state::RunState::from_number(run.state)
+        .map_or("running", heddle_domain::state::RunState::as_str);
+    let trigger =
+        heddle_domain::state::Trigger::from_number(run.trigger).map_or("manual", heddle_domain::state::Trigger::as_str);
+    html! {
+        tr {
+            td.tight { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
+            td.tight.side { (state(ctx, word)) }
+            td.tight.muted { (t!(ctx, &format!("trigger-{trigger}"))) }
+            td.num.side { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
+            td.tight.muted.drop { (time(ctx, run.created_at)) }
+            td.wide { @if let Some(error) = &run.error { span.error { (line(error)) } } }
+        }
+    }
+}

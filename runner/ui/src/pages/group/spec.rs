@@ -1,0 +1,188 @@
+//! A group's spec: as YAML, to be changed; its revisions, and what differs between two.
+
+use axum::http::Method;
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::{Here, framed};
+use crate::ctx::{Beat, segment};
+use crate::elements::{parse, time};
+use crate::form::field;
+use crate::frame::Page;
+use crate::pages::Answer;
+use crate::words::t;
+use crate::{Ctx, Trouble, yaml};
+
+const NEW: &str = "description: \ntasks:\n  first:\n    script: hello\n";
+
+pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
+    ctx.beats_with(Beat::Still);
+    let form = ctx.form();
+    let mut wrong = None;
+    let mut valid = false;
+    if ctx.posts() {
+        let text = field(&form, "spec").unwrap_or_default().to_owned();
+        let (method, target) = if field(&form, "do") == Some("check") {
+            (Method::POST, here.api("/validate"))
+        } else {
+            (Method::PUT, here.api(""))
+        };
+        let puts = method == Method::PUT;
+        match ctx.send_as(method, &target, "application/yaml", text.into()).await {
+            Ok(_) if puts => {
+                return Ok(Answer::Go {
+                    to: here.address("spec"),
+                    said: Some(t!(ctx, "said-saved")),
+                });
+            }
+            Ok(_) => valid = true,
+            Err(trouble) => wrong = Some(trouble),
+        }
+    }
+    let revisions = ctx.get(&here.api("/revisions?limit=50")).await?;
+    let revisions = revisions["items"].as_array().cloned().unwrap_or_default();
+    let number = |name: &str| ctx.q(name).and_then(|n| n.parse::<i64>().ok());
+    let current = i64::from(here.group.revision.number);
+    let shown = number("revision").unwrap_or(current);
+    let now = spec_of(ctx, here, &revisions, shown).await?;
+    let before = match number("against") {
+        Some(n) => Some((n, spec_of(ctx, here, &revisions, n).await?)),
+        None => None,
+    };
+    let edits =
+        ctx.viewer.operates() && shown == current && before.is_none() && (ctx.q("edit").is_some() || ctx.posts());
+    let mut page = framed(
+        ctx,
+        here,
+        "spec",
+        html! {
+            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.sentence()) } } }
+            @if valid { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
+            div.two {
+                section.panel {
+                    div.row {
+                        h2.grow { (t!(ctx, "revision-n", n = shown)) @if let Some((n, _)) = &before { " " (t!(ctx, "against-n", n = *n)) } }
+                        @if !edits && ctx.viewer.operates() && shown == current { a.button href={ (here.address("spec")) "?edit=1" } { (t!(ctx, "edit")) } }
+                    }
+                    @if edits {
+                        (editor(ctx, &here.address("spec"), field(&form, "spec").unwrap_or(&yaml::text(&now))))
+                    } @else if let Some((_, before)) = &before {
+                        (yaml::difference(&yaml::text(before), &yaml::text(&now)))
+                    } @else {
+                        (yaml::highlighted(&yaml::text(&now)))
+                    }
+                }
+                (list(ctx, here, &revisions, shown))
+            }
+        },
+    );
+    if let Some(trouble) = wrong {
+        page.status = trouble.status;
+    }
+    Answer::page(page)
+}
+
+async fn spec_of(ctx: &Ctx, here: &Here, revisions: &[Value], number: i64) -> Result<Value, Trouble> {
+    if let Some(found) = revisions.iter().find(|one| one["revision"].as_i64() == Some(number)) {
+        return Ok(found["spec"].clone());
+    }
+    Ok(ctx.get(&here.api(&format!("/revisions/{number}"))).await?["spec"].clone())
+}
+
+fn editor(ctx: &Ctx, action: &str, text: &str) -> Markup {
+    html! {
+        form.stack method="post" action=(action) {
+            label.hidden for="spec" { (t!(ctx, "tab-spec")) }
+            textarea #spec name="spec" rows=(text.lines().count().clamp(12, 40) + 2) spellcheck="false" autocomplete="off" { (text) }
+            div.row {
+                button.primary type="submit" name="do" value="save" { (t!(ctx, "save")) }
+                button type="submit" name="do" value="check" { (t!(ctx, "check")) }
+            }
+        }
+    }
+}
+
+fn list(ctx: &Ctx, here: &Here, revisions: &[Value], shown: i64) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "revisions")) }
+            table { tbody {
+                @for one in revisions {
+                    @let n = one["revision"].as_i64().unwrap_or_default();
+                    tr aria-current=[(n == shown).then_some("true")] {
+                        td.tight { a href={ (here.address("spec")) "?revision=" (n) } { (t!(ctx, "revision-n", n = n)) } }
+                        td { bdi { (one["created_by"].as_str().unwrap_or_default()) } br; span.muted { @if let Some(at) = one["created_at"].as_str().and_then(parse) { (time(ctx, at)) } } }
+                        td.tight { @if n > 1 { a href={ (here.address("spec")) "?revision=" (n) "&against=" (n - 1) } { (t!(ctx, "difference")) } } }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+/// A group that is not there yet.
+pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
+    if !ctx.viewer.operates() {
+        return Err(Trouble::new(403, ""));
+    }
+    let form = ctx.form();
+    let mut wrong = None;
+    let mut valid = false;
+    let name = field(&form, "name")
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_default();
+    if ctx.posts() {
+        let text = field(&form, "spec").unwrap_or_default().to_owned();
+        let check = field(&form, "do") == Some("check");
+        let target = format!(
+            "/v1/groups/{}",
+            segment(if name.is_empty() { "unnamed" } else { &name })
+        );
+        let there = !check && ctx.get(&target).await.is_ok();
+        let answered = if there {
+            Err(Trouble::new(409, t!(ctx, "group-there", name = &name)))
+        } else if check {
+            ctx.send_as(
+                Method::POST,
+                &format!("{target}/validate"),
+                "application/yaml",
+                text.into(),
+            )
+            .await
+        } else {
+            ctx.send_as(Method::PUT, &target, "application/yaml", text.into()).await
+        };
+        match answered {
+            Ok(_) if check => valid = true,
+            Ok(_) => {
+                return Ok(Answer::Go {
+                    to: format!("/groups/{}", segment(&name)),
+                    said: Some(t!(ctx, "said-saved")),
+                });
+            }
+            Err(trouble) => wrong = Some(trouble),
+        }
+    }
+    let title = t!(ctx, "new-group");
+    let body = html! {
+        div.heading { h1 { (title) } }
+        @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.sentence()) } } }
+        @if valid { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
+        form.panel.stack method="post" action="/groups/new" {
+            label.field { span { (t!(ctx, "name")) } input type="text" name="name" required maxlength="63" value=(name) autocomplete="off"; }
+            label.field { span { (t!(ctx, "tab-spec")) } textarea name="spec" rows="18" spellcheck="false" { (field(&form, "spec").unwrap_or(NEW)) } }
+            div.row {
+                button.primary type="submit" name="do" value="save" { (t!(ctx, "save")) }
+                button type="submit" name="do" value="check" { (t!(ctx, "check")) }
+            }
+        }
+    };
+    let status = wrong.map_or(200, |trouble| trouble.status);
+    Answer::page(
+        Page {
+            status,
+            ..Page::new("groups", title.clone(), body)
+        }
+        .crumbs(vec![(t!(ctx, "nav-groups"), Some("/groups".into())), (title, None)]),
+    )
+}

@@ -1,0 +1,219 @@
+//! All groups: how they went lately, when they are due, on and off.
+
+use std::collections::BTreeMap;
+
+use axum::http::Method;
+use chrono::TimeDelta;
+use heddle_domain::state::RunState;
+use heddle_store::pages::group::{GroupLine, GroupsAsked};
+use heddle_store::pages::overview::BarRow;
+use maud::{Markup, html};
+use serde_json::json;
+
+use super::Answer;
+use crate::chart::strip;
+use crate::ctx::{Beat, segment};
+use crate::elements::{ago, empty, group_link, millis, more, with_query};
+use crate::frame::Page;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+/// Groups on a page.
+const LINES: i64 = 50;
+/// Runs that are read of each; the last thirty are drawn.
+const RUNS_EACH: i64 = 60;
+const STRIP: usize = 30;
+/// What rate and median are of.
+const LATELY: TimeDelta = TimeDelta::days(7);
+
+/// How a group's runs went lately.
+struct Lately {
+    /// Oldest first.
+    bars: Vec<(i16, Option<i64>)>,
+    rate: Option<f64>,
+    median_ms: Option<i64>,
+}
+
+impl Lately {
+    /// Of runs that are newest first.
+    fn of(ctx: &Ctx, runs: &[BarRow]) -> Self {
+        let millis =
+            |run: &BarRow| Some((run.finished_at? - run.started_at.unwrap_or(run.created_at)).num_milliseconds());
+        let bars = runs
+            .iter()
+            .take(STRIP)
+            .rev()
+            .map(|run| (run.state, millis(run)))
+            .collect();
+        let recent: Vec<&BarRow> = runs
+            .iter()
+            .filter(|run| run.finished_at.is_some_and(|at| at > ctx.now - LATELY))
+            .collect();
+        let good = recent
+            .iter()
+            .filter(|run| run.state == RunState::Succeeded.number())
+            .count();
+        let decided = recent
+            .iter()
+            .filter(|run| run.state != RunState::Cancelled.number())
+            .count();
+        let mut spans: Vec<i64> = recent
+            .iter()
+            .filter(|run| run.state == RunState::Succeeded.number())
+            .filter_map(|run| millis(run))
+            .collect();
+        spans.sort_unstable();
+        Self {
+            bars,
+            rate: (decided > 0).then(|| good as f64 / decided as f64),
+            median_ms: spans.get(spans.len() / 2).copied(),
+        }
+    }
+}
+
+pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
+    ctx.beats_with(Beat::Cluster);
+    let asked = GroupsAsked {
+        text: ctx.q("q").map(str::to_owned),
+        category: ctx.q("category").map(str::to_owned),
+        enabled: match ctx.q("enabled") {
+            Some("true") => Some(true),
+            Some("false") => Some(false),
+            _ => None,
+        },
+        after: ctx.q("cursor").map(str::to_owned),
+    };
+    let mut lines = ctx.store().page_groups(&asked, LINES + 1).await?;
+    let next = (lines.len() as i64 > LINES).then(|| lines[LINES as usize - 1].name.clone());
+    lines.truncate(LINES as usize);
+    let ids: Vec<i64> = lines.iter().map(|line| line.id).collect();
+    let mut runs: BTreeMap<i64, Vec<BarRow>> = BTreeMap::new();
+    // As far back as the strip reaches: a monthly group has thirty runs in three years.
+    for bar in ctx
+        .store()
+        .page_bars(&ids, heddle_domain::Time::UNIX_EPOCH, RUNS_EACH)
+        .await?
+    {
+        runs.entry(bar.group_id).or_default().push(bar);
+    }
+    let categories = ctx.get("/v1/categories?limit=500").await?;
+    let categories: Vec<String> = categories["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|category| category["name"].as_str().map(str::to_owned))
+        .collect();
+    let title = t!(ctx, "nav-groups");
+    let lately: Vec<(GroupLine, Lately)> = lines
+        .into_iter()
+        .map(|line| {
+            let lately = Lately::of(ctx, runs.get(&line.id).map(Vec::as_slice).unwrap_or_default());
+            (line, lately)
+        })
+        .collect();
+    let body = html! {
+        div.heading {
+            div.grow { h1 { (title) } }
+            @if ctx.viewer.operates() { div.actions { a.button.primary href="/groups/new" { (t!(ctx, "new-group")) } } }
+        }
+        section.panel {
+            form.filters method="get" action="/groups" role="search" data-at-once {
+                label.hidden for="filter" { (t!(ctx, "filter-name")) }
+                input #filter type="search" name="q" value=[asked.text.as_deref()] placeholder=(t!(ctx, "filter-name"));
+                label.hidden for="category" { (t!(ctx, "category")) }
+                select #category name="category" {
+                    option value="" { (t!(ctx, "all-categories")) }
+                    @for category in &categories { option value=(category) selected[asked.category.as_ref() == Some(category)] { (category) } }
+                }
+                label.hidden for="enabled" { (t!(ctx, "state")) }
+                select #enabled name="enabled" {
+                    option value="" { (t!(ctx, "all-states")) }
+                    option value="true" selected[asked.enabled == Some(true)] { (t!(ctx, "enabled")) }
+                    option value="false" selected[asked.enabled == Some(false)] { (t!(ctx, "disabled")) }
+                }
+                button type="submit" { (t!(ctx, "filter")) }
+            }
+        }
+        (ctx.live("groups", list(ctx, &lately)))
+        (more(ctx, next.as_deref()))
+    };
+    Answer::page(Page::new("groups", title, body))
+}
+
+fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
+    html! {
+        section.panel {
+            @if lines.is_empty() { (empty(&t!(ctx, "no-groups"))) }
+            @else {
+                table.cards {
+                    thead { tr {
+                        th { (t!(ctx, "group")) } th { (t!(ctx, "last-runs")) } th.num { (t!(ctx, "rate")) } th.num { (t!(ctx, "median")) }
+                        th { (t!(ctx, "next")) } th { (t!(ctx, "follows")) } th { (t!(ctx, "enabled")) }
+                    } }
+                    tbody {
+                        @for (line, lately) in lines {
+                            tr {
+                                td { strong { (group_link(&line.name)) }
+                                    @if let Some(category) = &line.category { br; a.tag href=(with_query(ctx, &[("category", Some(category)), ("cursor", None)])) { (category) } } }
+                                td.side { (strip(&lately.bars, &strip_label(ctx, lately))) }
+                                td.num data-label=(t!(ctx, "rate")) { @if let Some(rate) = lately.rate { (format!("{:.0} %", (rate * 100.0).floor())) } @else { span.muted { "–" } } }
+                                td.num.side data-label=(t!(ctx, "median")) { @if let Some(median) = lately.median_ms { (millis(ctx, median)) } @else { span.muted { "–" } } }
+                                td data-label=(t!(ctx, "next")) { @match (line.enabled, line.next_at) { (true, Some(at)) => (ago(ctx, at)), _ => span.muted { "–" } } }
+                                td.drop { @for (place, name) in line.depends_on.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } }
+                                td.tight.side { (switch(ctx, line)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn strip_label(ctx: &Ctx, lately: &Lately) -> String {
+    let failed = lately
+        .bars
+        .iter()
+        .filter(|bar| bar.0 == RunState::Failed.number())
+        .count();
+    t!(ctx, "strip-label", runs = lately.bars.len(), failed = failed)
+}
+
+/// On or off; a switch for those who may.
+fn switch(ctx: &Ctx, line: &GroupLine) -> Markup {
+    let label = t!(ctx, "enabled-named", name = &line.name);
+    let on = if line.enabled { "true" } else { "false" };
+    html! {
+        form.switch method="post" action="/groups/set" {
+            input type="hidden" name="group" value=(line.name);
+            input type="hidden" name="enable" value=(if line.enabled { "false" } else { "true" });
+            button type="submit" role="switch" aria-checked=(on) aria-label=(label) disabled[!ctx.viewer.operates()] {}
+        }
+    }
+}
+
+/// Enables or disables groups.
+pub(super) async fn set(ctx: &Ctx) -> Result<Answer, Trouble> {
+    let form = ctx.form();
+    let field = |name: &str| {
+        form.iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+    };
+    let enable = field("enable") == Some("true");
+    let names = form.iter().filter(|(key, _)| key == "group").map(|(_, name)| name);
+    for name in names {
+        let verb = if enable { "enable" } else { "disable" };
+        let body = if enable {
+            json!({})
+        } else {
+            json!({ "mode": field("mode").unwrap_or("drain") })
+        };
+        ctx.send(Method::POST, &format!("/v1/groups/{}/{verb}", segment(name)), &body)
+            .await?;
+    }
+    Answer::back(
+        ctx,
+        Some(t!(ctx, if enable { "said-enabled" } else { "said-disabled" })),
+    )
+}

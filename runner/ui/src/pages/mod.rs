@@ -1,0 +1,129 @@
+//! The table of pages, and one module for each.
+
+mod backfills;
+mod dispatch;
+mod group;
+mod groups;
+mod notifications;
+mod overview;
+mod preferences;
+mod queues;
+mod run;
+mod runs;
+mod scripts;
+mod search;
+pub(crate) mod sign_in;
+mod system;
+mod topics;
+
+use axum::response::Response;
+use maud::Markup;
+
+use crate::frame::Page;
+use crate::{Ctx, Trouble};
+
+/// What a page's function comes to.
+pub(crate) enum Answer {
+    /// A page.
+    Page(Box<Page>),
+    /// A piece of one, for a script that asked for it.
+    Piece(Markup),
+    /// Somewhere else, which may say something first.
+    Go {
+        /// An address of ours.
+        to: String,
+        /// Shown once.
+        said: Option<String>,
+    },
+    /// Something that is no page.
+    Raw(Box<Response>),
+}
+
+impl Answer {
+    pub(crate) fn page(page: Page) -> Result<Self, Trouble> {
+        Ok(Self::Page(Box::new(page)))
+    }
+
+    /// Back to the page that the form stood on.
+    pub(crate) fn back(ctx: &Ctx, said: Option<String>) -> Result<Self, Trouble> {
+        Ok(Self::Go {
+            to: crate::answer::form_home(ctx),
+            said,
+        })
+    }
+}
+
+/// First segments of the paths that are pages.
+const FIRST: [&str; 15] = [
+    "",
+    "backfills",
+    "dispatch",
+    "groups",
+    "live",
+    "notifications",
+    "preferences",
+    "queues",
+    "runs",
+    "scripts",
+    "search",
+    "sign-in",
+    "sign-out",
+    "system",
+    "topics",
+];
+
+/// Whether a page may be at a path; elsewhere, programs get a problem and people a page that says so.
+pub(crate) fn exists(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    FIRST.contains(&first)
+}
+
+/// The page of a request.
+pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
+    let decoded: Vec<String> = ctx
+        .path
+        .trim_matches('/')
+        .split('/')
+        .map(|segment| {
+            percent_encoding::percent_decode_str(segment)
+                .decode_utf8()
+                .map(|text| text.into_owned())
+        })
+        .collect::<Result<_, _>>()
+        .map_err(|_| Trouble::not_found())?;
+    let path: Vec<&str> = decoded.iter().map(String::as_str).collect();
+    match path.as_slice() {
+        [""] => overview::page(ctx).await,
+        ["search"] => search::page(ctx).await,
+        ["preferences"] => preferences::page(ctx).await,
+        ["sign-in"] => sign_in::page(ctx).await,
+        ["sign-out"] => sign_in::out(ctx).await,
+        ["groups"] => groups::page(ctx).await,
+        ["groups", "set"] if ctx.posts() => groups::set(ctx).await,
+        ["groups", name, rest @ ..] => group::page(ctx, name, rest).await,
+        ["runs"] => runs::page(ctx).await,
+        ["runs", "bulk"] if ctx.posts() => runs::bulk(ctx).await,
+        ["runs", id, rest @ ..] => run::page(ctx, id, rest).await,
+        ["backfills"] => backfills::list(ctx).await,
+        ["backfills", id, rest @ ..] => backfills::page(ctx, id, rest).await,
+        ["scripts"] => scripts::list(ctx).await,
+        ["scripts", "upload"] if ctx.posts() => scripts::upload(ctx).await,
+        ["scripts", name, rest @ ..] => scripts::page(ctx, name, rest).await,
+        ["queues"] => queues::list(ctx).await,
+        ["queues", name, rest @ ..] => queues::page(ctx, name, rest).await,
+        ["dispatch"] => dispatch::page(ctx).await,
+        ["dispatch", "audiences", name] => dispatch::audience(ctx, name).await,
+        ["dispatch", "assignments", id, "revoke"] if ctx.posts() => dispatch::revoke(ctx, id).await,
+        ["topics"] => topics::list(ctx).await,
+        ["topics", name, rest @ ..] => topics::page(ctx, name, rest).await,
+        ["notifications"] => notifications::list(ctx).await,
+        ["notifications", "channels", name, "test"] if ctx.posts() => notifications::test(ctx, name).await,
+        ["notifications", id, "resend"] if ctx.posts() => notifications::resend(ctx, id).await,
+        ["system"] => system::page(ctx, "").await,
+        ["system", "pools"] if ctx.posts() => system::put_pool(ctx).await,
+        ["system", "tokens"] if ctx.posts() => system::make_token(ctx).await,
+        ["system", "tokens", name, "revoke"] if ctx.posts() => system::revoke_token(ctx, name).await,
+        ["system", tab] => system::page(ctx, tab).await,
+        _ => Err(Trouble::not_found()),
+    }
+}

@@ -1,0 +1,101 @@
+//! What people were told, and through what.
+
+use axum::http::Method;
+use maud::{Markup, html};
+use serde_json::{Value, json};
+
+use super::Answer;
+use crate::ctx::{Beat, segment};
+use crate::elements::{Button, ago, button, empty, group_link, line, more, parse, state};
+use crate::frame::Page;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
+    ctx.beats_with(Beat::Cluster);
+    let found = ctx
+        .get(&format!(
+            "/v1/notifications?{}",
+            ctx.asks(50, &["state", "channel", "cursor"])
+        ))
+        .await?;
+    let channels = ctx.get("/v1/channels?limit=100").await?;
+    let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let title = t!(ctx, "nav-notifications");
+    let shown = html! {
+        section.panel {
+            @if items.is_empty() { (empty(&t!(ctx, "no-notifications"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "subject")) } th { (t!(ctx, "state")) } th { (t!(ctx, "channel")) } th { (t!(ctx, "group")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } th {} } }
+                    tbody { @for one in items { (row(ctx, one)) } }
+                }
+            }
+        }
+    };
+    let body = html! {
+        div.heading { h1 { (title) } }
+        (ctx.live("notifications", shown))
+        (more(ctx, found["next_cursor"].as_str()))
+        (of_channels(ctx, channels["items"].as_array().map(Vec::as_slice).unwrap_or_default()))
+    };
+    Answer::page(Page::new("notifications", title, body))
+}
+
+fn row(ctx: &Ctx, one: &Value) -> Markup {
+    let text = |name: &str| one[name].as_str().unwrap_or_default();
+    html! {
+        tr {
+            td.wide { @if let Some(run) = one["run"].as_str() { a href={ "/runs/" (run) } { (line(text("subject"))) } } @else { (line(text("subject"))) } }
+            td.tight { (state(ctx, text("state"))) }
+            td.tight.side { bdi { (text("channel")) } }
+            td { @if let Some(group) = one["group"].as_str() { (group_link(group)) } }
+            td.tight.muted.side { @if let Some(at) = one["created_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
+            td.wide { @if let Some(error) = one["last_error"].as_str() { span.error { (line(error)) } } }
+            td.tight.side { @if ctx.viewer.operates() && text("state") != "pending" { (button(Button { kind: "small", ..Button::new(format!("/notifications/{}/resend", text("id")), t!(ctx, "resend"), t!(ctx, "resend-will")) })) } }
+        }
+    }
+}
+
+fn of_channels(ctx: &Ctx, channels: &[Value]) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "channels")) }
+            @if channels.is_empty() { (empty(&t!(ctx, "no-channels"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "channel")) } th { (t!(ctx, "kind")) } th { (t!(ctx, "changed")) } th {} } }
+                    tbody { @for one in channels {
+                        @let name = one["name"].as_str().unwrap_or_default();
+                        tr {
+                            td { a href={ "/notifications?channel=" (segment(name)) } { bdi { (name) } } }
+                            td.tight { span.tag { (one["kind"].as_str().unwrap_or_default()) } }
+                            td.tight.muted { @if let Some(at) = one["updated_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
+                            td.tight.side { @if ctx.viewer.operates() { (button(Button { kind: "small", ..Button::new(format!("/notifications/channels/{}/test", segment(name)), t!(ctx, "test-channel"), t!(ctx, "test-channel-will")) })) } }
+                        }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+pub(super) async fn resend(ctx: &Ctx, id: &str) -> Result<Answer, Trouble> {
+    ctx.send(
+        Method::POST,
+        &format!("/v1/notifications/{}/resend", segment(id)),
+        &json!({}),
+    )
+    .await?;
+    Answer::back(ctx, Some(t!(ctx, "said-resend")))
+}
+
+pub(super) async fn test(ctx: &Ctx, channel: &str) -> Result<Answer, Trouble> {
+    ctx.send(
+        Method::POST,
+        &format!("/v1/channels/{}/test", segment(channel)),
+        &json!({}),
+    )
+    .await?;
+    Answer::back(ctx, Some(t!(ctx, "said-test")))
+}

@@ -1,0 +1,431 @@
+//! The overview: what needs a person, one day back and one day ahead, what is going on now.
+
+use std::collections::BTreeMap;
+
+use chrono::{TimeDelta, Timelike};
+use heddle_domain::Time;
+use heddle_domain::schedule::Calendar;
+use heddle_domain::state::RunState;
+use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow};
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::Answer;
+use crate::chart::{Axis, fill_of, hours};
+use crate::ctx::{Beat, segment};
+use crate::elements::{self, Button, ago, button, empty, group_link, line, number, state};
+use crate::frame::Page;
+use crate::span;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+/// Lanes that are drawn.
+const LANES_MAX: i64 = 40;
+/// Runs that are read for each lane.
+const BARS_EACH: i64 = 150;
+/// Instants that are drawn for each lane; more are a line.
+const INSTANTS_EACH: usize = 60;
+/// Failed runs that are read.
+const FAILURES_MAX: i64 = 300;
+/// What is counted no further.
+const COUNT_MAX: i64 = 10_000;
+/// Runs counted for each minute.
+const MINUTE_MAX: i64 = 500;
+/// How far back failures need somebody.
+const FAILURES_FOR: TimeDelta = TimeDelta::days(7);
+/// How late a schedule or queued work may be before somebody is needed.
+const LATE_AFTER: TimeDelta = TimeDelta::seconds(90);
+const STALLED_AFTER: TimeDelta = TimeDelta::minutes(10);
+
+/// Failed runs of a group whose newest run failed.
+struct Failing {
+    group: String,
+    newest: FailureRow,
+    count: usize,
+    since: Time,
+}
+
+struct Lane {
+    name: String,
+    bars: Vec<BarRow>,
+    instants: Vec<Time>,
+    more: bool,
+}
+
+struct View {
+    failing: Vec<Failing>,
+    late: Vec<heddle_store::pages::overview::LateRow>,
+    stalled: Vec<heddle_store::pages::overview::StalledRow>,
+    unsent: Vec<heddle_store::pages::overview::UnsentRow>,
+    lost: Vec<(String, Time)>,
+    lanes: Vec<Lane>,
+    more_lanes: bool,
+    minutes: Vec<MinuteRow>,
+    now: NowRow,
+    nodes: Vec<Value>,
+}
+
+impl View {
+    fn troubles(&self) -> usize {
+        self.failing.len() + self.late.len() + self.stalled.len() + self.unsent.len() + self.lost.len()
+    }
+
+    async fn read(ctx: &Ctx) -> Result<Self, Trouble> {
+        let store = ctx.store();
+        let now = ctx.now;
+        let (from, to) = (now - TimeDelta::hours(24), now + TimeDelta::hours(24));
+        let (failures, late, stalled, unsent, lanes, minutes, counts, nodes) = futures::join!(
+            store.page_failures(now - FAILURES_FOR, FAILURES_MAX),
+            store.page_late(now - LATE_AFTER, 10),
+            store.page_stalled(now - STALLED_AFTER, 1_000),
+            store.page_unsent(now - TimeDelta::hours(24), 500),
+            store.page_lanes(from, to, LANES_MAX + 1),
+            store.page_minutes(now, 60, MINUTE_MAX),
+            store.page_now(COUNT_MAX),
+            ctx.get("/v1/nodes?limit=100"),
+        );
+        let mut lanes = lanes?;
+        let more_lanes = lanes.len() as i64 > LANES_MAX;
+        lanes.truncate(LANES_MAX as usize);
+        let nodes = nodes?["items"].as_array().cloned().unwrap_or_default();
+        let lost = nodes
+            .iter()
+            .filter(|node| node["state"] == "lost")
+            .filter_map(|node| {
+                let at = elements::parse(node["heartbeat_at"].as_str()?)?;
+                // A node that has been gone for days is not news.
+                (at > from).then(|| (node["name"].as_str().unwrap_or_default().to_owned(), at))
+            })
+            .collect();
+        Ok(Self {
+            failing: failing(ctx, failures?).await?,
+            late: late?,
+            stalled: stalled?,
+            unsent: unsent?,
+            lost,
+            lanes: with_bars(ctx, lanes, from, to).await?,
+            more_lanes,
+            minutes: minutes?,
+            now: counts?,
+            nodes: nodes
+                .into_iter()
+                .filter(|node| matches!(node["state"].as_str(), Some("active" | "draining")))
+                .collect(),
+        })
+    }
+}
+
+/// Groups whose newest run failed: who has succeeded since needs nobody.
+async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, Trouble> {
+    let mut groups: Vec<i64> = failures.iter().map(|row| row.group_id).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    let ends: BTreeMap<i64, i16> = ctx.store().page_last_ends(&groups).await?.into_iter().collect();
+    let mut found: Vec<Failing> = Vec::new();
+    let mut places: BTreeMap<i64, usize> = BTreeMap::new();
+    for row in failures {
+        if ends.get(&row.group_id) != Some(&RunState::Failed.number()) {
+            continue;
+        }
+        match places.get(&row.group_id) {
+            Some(place) => {
+                found[*place].count += 1;
+                found[*place].since = row.finished_at;
+            }
+            None => {
+                places.insert(row.group_id, found.len());
+                found.push(Failing {
+                    group: row.group_name.clone(),
+                    count: 1,
+                    since: row.finished_at,
+                    newest: row,
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+async fn with_bars(
+    ctx: &Ctx,
+    lanes: Vec<heddle_store::pages::overview::LaneRow>,
+    from: Time,
+    to: Time,
+) -> Result<Vec<Lane>, Trouble> {
+    let ids: Vec<i64> = lanes.iter().map(|lane| lane.id).collect();
+    let mut bars: BTreeMap<i64, Vec<BarRow>> = BTreeMap::new();
+    for bar in ctx.store().page_bars(&ids, from, BARS_EACH).await? {
+        bars.entry(bar.group_id).or_default().push(bar);
+    }
+    let mut shown = Vec::with_capacity(lanes.len());
+    for lane in lanes {
+        let mut instants = Vec::new();
+        if let Some(group) = ctx.ui.engine.catalog().group(&lane.name).await?
+            && group.enabled
+        {
+            instants = next_instants(&group.revision.calendar, ctx.now, to);
+        }
+        let bars = bars.remove(&lane.id).unwrap_or_default();
+        if bars.is_empty() && instants.is_empty() {
+            continue;
+        }
+        shown.push(Lane {
+            name: lane.name,
+            more: instants.len() > INSTANTS_EACH,
+            bars,
+            instants,
+        });
+    }
+    Ok(shown)
+}
+
+fn next_instants(calendar: &Calendar, now: Time, to: Time) -> Vec<Time> {
+    if !calendar.has_grid() {
+        return calendar.next_after(now).filter(|at| *at <= to).into_iter().collect();
+    }
+    calendar.instants(now, to).take(INSTANTS_EACH + 1).collect()
+}
+
+pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
+    ctx.beats_with(Beat::Cluster);
+    let view = View::read(ctx).await?;
+    let title = t!(ctx, "nav-overview");
+    let nothing = view.now.groups == 0;
+    let body = html! {
+        div.heading { div.grow { h1 { (title) } } }
+        @if nothing {
+            (welcome(ctx))
+        } @else {
+            (ctx.live("attention", attention(ctx, &view)))
+            (ctx.live("day", day(ctx, &view)))
+            div.two {
+                (ctx.live("pace", pace(ctx, &view)))
+                (ctx.live("nodes", nodes(ctx, &view)))
+            }
+        }
+    };
+    Answer::page(Page::new("overview", title, body))
+}
+
+/// An empty database greets, and says what to do first.
+fn welcome(ctx: &Ctx) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "welcome")) }
+            ol.steps {
+                li { h3 { (t!(ctx, "welcome-script")) } pre { "heddle script new hello --lang rust && cd hello\nheddle script build && heddle script push hello" } }
+                li { h3 { (t!(ctx, "welcome-group")) } pre { "cat > hello.yaml <<'END'\nkind: group\nname: hello\ntasks:\n  greet: { script: hello }\nEND\nheddle apply -f hello.yaml" } }
+                li { h3 { (t!(ctx, "welcome-run")) } pre { "heddle run start hello --watch" } }
+            }
+        }
+    }
+}
+
+fn attention(ctx: &Ctx, view: &View) -> Markup {
+    let count = view.troubles();
+    html! {
+        section.panel aria-labelledby="attention-title" {
+            div.row { h2.grow #attention-title { (t!(ctx, "needs-attention")) } span.muted { (t!(ctx, "things-need", n = count)) } }
+            @if count == 0 { p.state.s-succeeded { (elements::glyph("succeeded")) span { (t!(ctx, "all-well")) } } }
+            @else {
+                table.cards { tbody {
+                    @for one in &view.failing { (failing_row(ctx, one)) }
+                    @for one in &view.stalled {
+                        tr {
+                            td.tight { a href={ "/queues/" (segment(&one.queue)) } { (t!(ctx, "queue-named", name = &one.queue)) } }
+                            td.tight { (state(ctx, "waiting")) }
+                            td.wide.why { (t!(ctx, "stalled", n = one.waiting)) }
+                            td.tight.why { (ago(ctx, one.since)) }
+                            td.tight.side {}
+                        }
+                    }
+                    @for one in &view.late {
+                        tr {
+                            td.tight { (group_link(&one.group_name)) }
+                            td.tight { (state(ctx, "late")) }
+                            td.wide.why { (t!(ctx, "schedule-late", name = &one.name)) }
+                            td.tight.why { (ago(ctx, one.due_at)) }
+                            td.tight.side {}
+                        }
+                    }
+                    @for (name, at) in &view.lost {
+                        tr {
+                            td.tight { a href="/system" { (t!(ctx, "node-named", name = name)) } }
+                            td.tight { (state(ctx, "lost")) }
+                            td.wide.why { (t!(ctx, "node-lost")) }
+                            td.tight.why { (ago(ctx, *at)) }
+                            td.tight.side {}
+                        }
+                    }
+                    @for one in &view.unsent {
+                        tr {
+                            td.tight { a href="/notifications" { (t!(ctx, "channel-named", name = &one.channel)) } }
+                            td.tight { (state(ctx, "failed")) }
+                            td.wide { span.error { (line(one.last_error.as_deref().unwrap_or_default())) } }
+                            td.tight.why { (t!(ctx, "given-up", n = one.count)) }
+                            td.tight.side {}
+                        }
+                    }
+                } }
+            }
+        }
+    }
+}
+
+fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
+    let run = one.newest.id;
+    html! {
+        tr {
+            td.tight { (group_link(&one.group)) }
+            td.tight { a href={ "/runs/" (run) } { (state(ctx, "failed")) } }
+            td.wide { span.error { (line(one.newest.error.as_deref().unwrap_or_default())) } }
+            td.tight.why { (t!(ctx, "runs-count", n = one.count)) " · " (ago(ctx, one.since)) }
+            td.tight.side {
+                @if ctx.viewer.operates() {
+                    (button(Button { glyph: "restart", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
+                }
+            }
+        }
+    }
+}
+
+fn day(ctx: &Ctx, view: &View) -> Markup {
+    // By the minute, so that the picture is another only when something in it is.
+    let now = ctx.now
+        - TimeDelta::seconds(i64::from(ctx.now.second()))
+        - TimeDelta::nanoseconds(i64::from(ctx.now.nanosecond()));
+    let axis = Axis {
+        from: now - TimeDelta::hours(24),
+        to: now + TimeDelta::hours(24),
+        width: 1_000.0,
+    };
+    let ticks: Vec<Time> = hours(ctx.zone, axis.from, axis.to, 6);
+    html! {
+        section.panel aria-labelledby="day-title" {
+            div.row {
+                h2.grow #day-title { (t!(ctx, "day-title")) }
+                (elements::legend(ctx, &["succeeded", "failed", "running", "waiting"]))
+            }
+            @if view.lanes.is_empty() { (empty(&t!(ctx, "day-empty"))) }
+            @else {
+                div.lanes {
+                    div.head {}
+                    svg.head.picture viewBox="0 0 1000 20" preserveAspectRatio="none" aria-hidden="true" {
+                        line.axis x1="500" x2="500" y1="14" y2="20" {}
+                    }
+                    @for lane in &view.lanes {
+                        div.lane.lane-name { (group_link(&lane.name)) }
+                        (lane_picture(ctx, lane, &axis, &ticks))
+                    }
+                }
+                (scale(ctx, &axis, &ticks))
+                @if view.more_lanes { p.muted { (t!(ctx, "more-lanes", n = LANES_MAX)) } }
+            }
+        }
+    }
+}
+
+/// The hours under the lanes: words, which a stretched picture cannot have.
+fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
+    html! {
+        div.lanes aria-hidden="true" {
+            div {}
+            svg.picture.scale viewBox="0 0 1000 20" {
+                @for tick in ticks {
+                    @let x = axis.x(*tick);
+                    @if (x - 500.0).abs() > 45.0 && x > 20.0 && x < 980.0 {
+                        text x=(format!("{x:.1}")) y="14" text-anchor="middle" { (tick.with_timezone(&ctx.zone).format("%H:%M")) }
+                    }
+                }
+                text.ink x="500" y="14" text-anchor="middle" { (t!(ctx, "now")) }
+            }
+        }
+    }
+}
+
+fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
+    let label = t!(
+        ctx,
+        "lane-label",
+        name = &lane.name,
+        runs = lane.bars.len(),
+        instants = lane.instants.len().min(INSTANTS_EACH)
+    );
+    html! {
+        svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="img" aria-label=(label) {
+            @for tick in ticks { line.axis vector-effect="non-scaling-stroke" x1=(format!("{:.1}", axis.x(*tick))) x2=(format!("{:.1}", axis.x(*tick))) y1="0" y2="26" {} }
+            @for bar in lane.bars.iter().rev() {
+                @let begins = bar.started_at.unwrap_or(bar.created_at);
+                @let ends = bar.finished_at.unwrap_or(ctx.now);
+                @if ends >= axis.from {
+                    @let x = axis.x(begins);
+                    @let width = (axis.x(ends) - x).max(2.2);
+                    a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
+                        rect class=(fill_of(bar.state)) x=(format!("{x:.1}")) y=(if bar.state == 4 { "4" } else { "6" }) width=(format!("{width:.1}")) height=(if bar.state == 4 { "18" } else { "14" }) rx="1" {}
+                    }
+                }
+            }
+            @if lane.more {
+                @let first = lane.instants.first().map_or(500.0, |at| axis.x(*at));
+                rect.density x=(format!("{first:.1}")) y="12" width=(format!("{:.1}", 1_000.0 - first)) height="2" {}
+            } @else {
+                @for at in &lane.instants { rect.dot x=(format!("{:.1}", axis.x(*at) - 1.5)) y="10" width="3" height="6" rx="1" {} }
+            }
+            line.now vector-effect="non-scaling-stroke" x1="500" x2="500" y1="0" y2="26" {}
+        }
+    }
+}
+
+fn pace(ctx: &Ctx, view: &View) -> Markup {
+    let most = view.minutes.iter().map(|minute| minute.ended).max().unwrap_or(0).max(1) as f64;
+    let total: i64 = view.minutes.iter().map(|minute| minute.ended).sum();
+    let failed: i64 = view.minutes.iter().map(|minute| minute.failed).sum();
+    let capped = |n: i64| {
+        if n >= COUNT_MAX {
+            format!("{}+", span::number(COUNT_MAX))
+        } else {
+            span::number(n)
+        }
+    };
+    html! {
+        section.panel aria-labelledby="pace-title" {
+            div.row { h2.grow #pace-title { (t!(ctx, "pace-title")) } span.muted { (t!(ctx, "pace-most", n = most as i64)) } }
+            svg.picture.pace viewBox="0 0 600 80" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "pace-label", runs = total, failed = failed)) {
+                line.axis x1="0" x2="600" y1="79.5" y2="79.5" vector-effect="non-scaling-stroke" {}
+                @for (place, minute) in view.minutes.iter().enumerate() {
+                    @let height = minute.ended as f64 / most * 76.0;
+                    @let bad = minute.failed as f64 / most * 76.0;
+                    rect.bar-succeeded x=(place * 10 + 1) y=(format!("{:.1}", 79.0 - height)) width="8" height=(format!("{:.1}", (height - bad).max(0.0))) {}
+                    rect.bar-failed x=(place * 10 + 1) y=(format!("{:.1}", 79.0 - bad)) width="8" height=(format!("{bad:.1}")) {}
+                }
+            }
+            dl.stats {
+                div { dd { b { (capped(view.now.running)) } } dt { span { (t!(ctx, "now-running")) } } }
+                div { dd { b { (capped(view.now.ready)) } } dt { span { (t!(ctx, "now-ready")) } } }
+                div { dd { b { (capped(view.now.queued)) } } dt { span { (t!(ctx, "now-queued")) } } }
+                div { dd { b { (capped(view.now.retrying)) } } dt { span { (t!(ctx, "now-retrying")) } } }
+                div { dd { b { (capped(view.now.live)) } } dt { span { (t!(ctx, "now-live")) } } }
+            }
+        }
+    }
+}
+
+fn nodes(ctx: &Ctx, view: &View) -> Markup {
+    html! {
+        section.panel aria-labelledby="nodes-title" {
+            div.row { h2.grow #nodes-title { (t!(ctx, "nodes")) } a href="/system" { (t!(ctx, "all")) } }
+            table {
+                thead { tr { th { (t!(ctx, "node")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "in-hand")) } } }
+                tbody {
+                    @for node in view.nodes.iter().take(8) {
+                        tr {
+                            td { bdi { (node["name"].as_str().unwrap_or_default()) } }
+                            td.tight { (state(ctx, node["state"].as_str().unwrap_or_default())) }
+                            td.num { (t!(ctx, "of", n = number(&node["running"]), all = number(&node["slots"]))) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Every attempt of a run: where it ran, how long, with what, how it ended.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::id::RunId;
+use heddle_domain::state::{AttemptState, ErrorKind};
+use heddle_store::run::AttemptView;
+use maud::{Markup, html};
+
+use super::view::Run;
+use crate::ctx::segment;
+use crate::elements::{self, empty, line, state, time_exact, took};
+use crate::words::t;
+use crate::{Ctx, Trouble, span};
+
+/// Attempts that are listed.
+const LISTED: usize = 500;
+
+pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
+    let mut detail = ctx
+        .store()
+        .run_detail(RunId(run.id))
+        .await?
+        .ok_or_else(Trouble::not_found)?;
+    let revision = ctx.ui.engine.catalog().revision(detail.run.revision_id).await?;
+    let nodes = ctx.get("/v1/nodes?limit=500").await?;
+    let names: BTreeMap<String, String> = nodes["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|node| Some((node["id"].as_str()?.to_owned(), node["name"].as_str()?.to_owned())))
+        .collect();
+    detail
+        .attempts
+        .sort_by_key(|attempt| std::cmp::Reverse(attempt.started_at));
+    let all = detail.attempts.len();
+    let listed = html! {
+        section.panel {
+            @if all == 0 { (empty(&t!(ctx, "no-attempts"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "attempt")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th.num { (t!(ctx, "memory")) } th.num { (t!(ctx, "processor")) } th { (t!(ctx, "node")) } th { (t!(ctx, "started")) } th { (t!(ctx, "error")) } } }
+                    tbody {
+                        @for attempt in detail.attempts.iter().take(LISTED) {
+                            @let name = revision.plan.tasks.get(attempt.key.task as usize).map(|task| task.name.to_string()).unwrap_or_default();
+                            (row(ctx, run, attempt, &name, &names))
+                        }
+                    }
+                }
+                @if all > LISTED { p.muted { (t!(ctx, "and-more", n = all - LISTED)) } }
+            }
+        }
+    };
+    Ok(ctx.live("attempts", listed))
+}
+
+fn row(ctx: &Ctx, run: &Run, attempt: &AttemptView, name: &str, nodes: &BTreeMap<String, String>) -> Markup {
+    let word = AttemptState::from_number(attempt.state).map_or("running", AttemptState::as_str);
+    let node = attempt.node.map(|node| node.to_string());
+    let kind = attempt.error_kind.and_then(ErrorKind::from_number);
+    html! {
+        tr {
+            td.tight { a href={ "/runs/" (run.id) "/log?task=" (segment(name)) } { bdi { (name) } @if let Some(item) = attempt.key.item { "[" (item) "]" } } }
+            td.tight.side data-label=(t!(ctx, "attempt")) { (attempt.attempt) }
+            td.tight { (state(ctx, word)) }
+            td.num.side { (took(ctx, attempt.started_at, attempt.finished_at)) }
+            td.num.drop { @if let Some(bytes) = attempt.memory_bytes { (span::bytes(bytes)) } }
+            td.num.drop { @if let Some(micros) = attempt.cpu_micros { (elements::millis(ctx, (micros + 999) / 1_000)) } }
+            td.tight.muted { @if let Some(node) = &node { bdi { (nodes.get(node).unwrap_or(node)) } } }
+            td.tight.muted.side { (time_exact(ctx, attempt.started_at)) }
+            td.wide {
+                @if let Some(message) = &attempt.error_message {
+                    span.error { @if let Some(kind) = kind { (kind) ": " } (line(message)) }
+                    @if message.lines().count() > 1 || attempt.error_trace.is_some() {
+                        details { summary { (t!(ctx, "details")) } pre.error { (message) @if let Some(trace) = &attempt.error_trace { "\n\n" (trace) } } }
+                    }
+                }
+            }
+        }
+    }
+}

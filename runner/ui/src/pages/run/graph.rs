@@ -1,0 +1,32 @@
+//! A run's graph, with the states of its tasks.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::state::TaskState;
+use maud::{Markup, html};
+
+use super::view::Run;
+use crate::elements::legend;
+use crate::pages::group::graph::{draw, zoom_buttons};
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
+    let row = ctx
+        .store()
+        .run(heddle_domain::id::RunId(run.id))
+        .await?
+        .ok_or_else(Trouble::not_found)?;
+    let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
+    let states: BTreeMap<String, TaskState> = run
+        .wholes()
+        .filter_map(|task| Some((task.name.clone(), task.state.parse().ok()?)))
+        .collect();
+    let picture = draw(ctx, &revision.plan, &states, Some(&format!("/runs/{}/log", run.id)));
+    Ok(html! {
+        section.panel aria-label=(t!(ctx, "tab-graph")) {
+            div.row { span.grow {} (legend(ctx, &["succeeded", "running", "retrying", "failed", "upstream_failed", "skipped"])) (zoom_buttons(ctx)) }
+            (ctx.live("graph", picture))
+        }
+    })
+}

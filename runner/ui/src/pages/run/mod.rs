@@ -1,0 +1,283 @@
+//! A run: where it stands and why, what may be done about it, and what it did.
+
+mod attempts;
+mod data;
+mod events;
+mod graph;
+mod log;
+mod timeline;
+mod view;
+
+use axum::http::Method;
+use maud::{Markup, html};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::Answer;
+use crate::ctx::{Beat, segment};
+use crate::elements::{self, Button, ago, button, group_link, state, tabs, time, took};
+use crate::form::{field, object};
+use crate::frame::Page;
+use crate::span;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+use view::Run;
+
+pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
+    let id: Uuid = id.parse().map_err(|_| Trouble::not_found())?;
+    match rest {
+        [] => shown(ctx, id, "").await,
+        [tab @ ("graph" | "log" | "data" | "attempts" | "events" | "rerun")] if !ctx.posts() => {
+            shown(ctx, id, tab).await
+        }
+        [verb @ ("cancel" | "pause" | "resume")] if ctx.posts() => {
+            ctx.send(Method::POST, &format!("/v1/runs/{id}/{verb}"), &json!({}))
+                .await?;
+            Answer::back(ctx, Some(t!(ctx, &format!("said-{verb}"))))
+        }
+        ["restart"] if ctx.posts() => {
+            let form = ctx.form();
+            let scripts = field(&form, "scripts").unwrap_or("pinned");
+            ctx.send(
+                Method::POST,
+                &format!("/v1/runs/{id}/restart"),
+                &json!({ "scripts": scripts }),
+            )
+            .await?;
+            Ok(Answer::Go {
+                to: format!("/runs/{id}"),
+                said: Some(t!(ctx, "said-restart")),
+            })
+        }
+        ["rerun"] if ctx.posts() => rerun(ctx, id).await,
+        ["state"] if ctx.posts() => {
+            let form = ctx.form();
+            let body = json!({ "state": field(&form, "state").unwrap_or_default(), "reason": field(&form, "reason").unwrap_or_default() });
+            ctx.send(Method::PUT, &format!("/v1/runs/{id}/state"), &body).await?;
+            Answer::back(ctx, Some(t!(ctx, "said-override")))
+        }
+        ["tasks", task, "retry"] if ctx.posts() => {
+            let target = format!("/v1/runs/{id}/tasks/{}/retry{}", segment(task), item(ctx));
+            ctx.send(Method::POST, &target, &json!({})).await?;
+            Answer::back(ctx, Some(t!(ctx, "said-retry")))
+        }
+        ["tasks", task, "state"] if ctx.posts() => {
+            let form = ctx.form();
+            let body = json!({ "state": field(&form, "state").unwrap_or_default(), "reason": field(&form, "reason").unwrap_or_default() });
+            let target = format!("/v1/runs/{id}/tasks/{}/state{}", segment(task), item(ctx));
+            ctx.send(Method::PUT, &target, &body).await?;
+            Answer::back(ctx, Some(t!(ctx, "said-override")))
+        }
+        _ => Err(Trouble::not_found()),
+    }
+}
+
+fn item(ctx: &Ctx) -> String {
+    ctx.q("item")
+        .map(|item| format!("?item={}", segment(item)))
+        .unwrap_or_default()
+}
+
+/// A new run like this one; with other params it is a new submission of its group.
+async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
+    let form = ctx.form();
+    let made = if field(&form, "params").is_some() {
+        let run = Run::read(ctx, id).await?;
+        let params = object(&form, "params")?;
+        let body = json!({ "params": params, "task_params": run.raw["task_params"], "logical_time": run.raw["logical_time"], "labels": run.raw["labels"] });
+        ctx.send(Method::POST, &format!("/v1/groups/{}/runs", segment(&run.group)), &body)
+            .await?
+    } else {
+        let scripts = field(&form, "scripts").unwrap_or("pinned");
+        ctx.send(
+            Method::POST,
+            &format!("/v1/runs/{id}/rerun"),
+            &json!({ "scripts": scripts }),
+        )
+        .await?
+    };
+    let to = format!("/runs/{}", made["id"].as_str().unwrap_or_default());
+    Ok(Answer::Go {
+        to,
+        said: Some(t!(ctx, "said-started")),
+    })
+}
+
+async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
+    let run = Run::read(ctx, id).await?;
+    ctx.beats_with(Beat::Run(id));
+    let typical = match ctx.ui.engine.catalog().group(&run.group).await? {
+        Some(group) => super::group::median(&ctx.store().page_group_runs(group.id, None, 30).await?),
+        None => None,
+    };
+    let head = ctx.live("run-head", head(ctx, &run, typical));
+    let inside = match tab {
+        "graph" => graph::inside(ctx, &run).await?,
+        "log" => log::inside(ctx, &run).await?,
+        "data" => data::inside(ctx, &run),
+        "attempts" => attempts::inside(ctx, &run).await?,
+        "events" => events::inside(ctx, &run).await?,
+        "rerun" => rerun_form(ctx, &run),
+        _ => timeline::inside(ctx, &run).await?,
+    };
+    let base = format!("/runs/{id}");
+    let address = |tab: &str| format!("{base}/{tab}");
+    let title = format!(
+        "{} · {}",
+        run.group,
+        span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, false)
+    );
+    let body = html! {
+        (head)
+        (tabs(&title, tab, &[
+            (String::new(), base.clone(), t!(ctx, "tab-timeline")),
+            ("graph".into(), address("graph"), t!(ctx, "tab-graph")),
+            ("log".into(), address("log"), t!(ctx, "tab-log")),
+            ("data".into(), address("data"), t!(ctx, "tab-data")),
+            ("attempts".into(), address("attempts"), t!(ctx, "tab-attempts")),
+            ("events".into(), address("events"), t!(ctx, "tab-events")),
+        ]))
+        (inside)
+    };
+    let moment = span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, false);
+    let crumbs = vec![
+        (t!(ctx, "nav-groups"), Some("/groups".to_owned())),
+        (run.group.clone(), Some(format!("/groups/{}", segment(&run.group)))),
+        (moment, None),
+    ];
+    Answer::page(Page::new("runs", title, body).crumbs(crumbs))
+}
+
+fn head(ctx: &Ctx, run: &Run, typical: Option<i64>) -> Markup {
+    html! {
+        div.heading {
+            div.grow {
+                h1 { span { bdi { (run.group) } " · " (time(ctx, run.logical_time)) } (state(ctx, &run.state)) }
+                p {
+                    (t!(ctx, &format!("trigger-{}", run.trigger)))
+                    " · " a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = run.revision)) }
+                    @if let Some(from) = run.started_at { " · " (took(ctx, from, run.finished_at)) @if let Some(typical) = typical { " " (t!(ctx, "median-is", span = elements::millis(ctx, typical))) } }
+                    @else { " · " (t!(ctx, "created")) " " (ago(ctx, run.created_at)) }
+                    @if let Some(at) = run.finished_at { " · " (t!(ctx, "ended")) " " (ago(ctx, at)) }
+                    @if let Some(key) = run.raw["key"].as_str() { " · " (t!(ctx, "key")) " " code { (key) } }
+                    @for (name, value) in run.raw["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
+                }
+                (why(ctx, run))
+            }
+            @if ctx.viewer.operates() { (buttons(ctx, run)) }
+        }
+    }
+}
+
+/// Why it stands where it stands, in a sentence.
+fn why(ctx: &Ctx, run: &Run) -> Markup {
+    let failed: Vec<&view::Task> = run.wholes().filter(|task| task.state == "failed").collect();
+    let retrying: Vec<&view::Task> = run.wholes().filter(|task| task.state == "retrying").collect();
+    let queued: Vec<&view::Task> = run.wholes().filter(|task| task.state == "ready").collect();
+    let named = |tasks: &[&view::Task]| {
+        tasks
+            .iter()
+            .take(5)
+            .map(|task| task.name.clone())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    html! {
+        @match run.state.as_str() {
+            "waiting" => { p.why { @for reason in run.raw["waiting_for"].as_array().into_iter().flatten() { (waiting(ctx, reason)) br; } } }
+            "paused" => { p.why { (t!(ctx, "why-paused")) } }
+            "failed" => {
+                @if let Some(message) = run.raw["error"]["message"].as_str() { p.error { (elements::line(message)) } }
+                @let broken = run.wholes().filter(|task| task.state == "upstream_failed").count();
+                @if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
+            }
+            "cancelled" => { @if let Some(message) = run.raw["error"]["message"].as_str() { p.why { (message) } } }
+            "running" => {
+                @if !retrying.is_empty() { p.why { (t!(ctx, "why-retrying", tasks = named(&retrying))) } }
+                @if !queued.is_empty() { p.why { (t!(ctx, "why-ready", tasks = named(&queued))) } }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a waiting run waits for: what the API says of it, as a sentence.
+fn waiting(ctx: &Ctx, reason: &Value) -> Markup {
+    let text = |name: &str| reason[name].as_str().unwrap_or_default().to_owned();
+    if let Some(group) = reason["group"].as_str() {
+        let times: Vec<Markup> = ["from", "to", "logical_time"]
+            .iter()
+            .filter_map(|name| reason[*name].as_str().and_then(elements::parse))
+            .map(|at| time(ctx, at))
+            .collect();
+        return html! { (t!(ctx, "waits-for")) " " (group_link(group)) @for at in times { " · " (at) } };
+    }
+    if !text("run").is_empty() {
+        return html! { (t!(ctx, "waits-turn")) " " a href={ "/runs/" (text("run")) } { (t!(ctx, "run")) } };
+    }
+    match reason.as_str() {
+        Some(said) => html! { (t!(ctx, "waits-for")) " " (said) },
+        None => html! { (t!(ctx, "waits-turn")) " " code { (reason.to_string()) } },
+    }
+}
+
+fn buttons(ctx: &Ctx, run: &Run) -> Markup {
+    let id = run.id;
+    let ended = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
+    let refused = |may: bool, key: &str| (!may).then(|| t!(ctx, key));
+    let paused = run.state == "paused";
+    let restarts = matches!(run.state.as_str(), "failed" | "cancelled");
+    let pause = if paused {
+        Button::new(format!("/runs/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will"))
+    } else {
+        Button {
+            refused: refused(!ended, "refused-ended"),
+            ..Button::new(format!("/runs/{id}/pause"), t!(ctx, "pause"), t!(ctx, "pause-will"))
+        }
+    };
+    html! {
+        div.actions {
+            (button(pause))
+            (button(Button { kind: "danger", refused: refused(!ended, "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
+            (button(Button { glyph: "restart", kind: if restarts { "primary" } else { "" }, refused: refused(restarts, "refused-restart"), ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
+            a.button href={ "/runs/" (id) "/rerun" } title=(t!(ctx, "rerun-will")) { (t!(ctx, "rerun")) }
+        }
+    }
+}
+
+/// Running it anew, and setting its state by hand.
+fn rerun_form(ctx: &Ctx, run: &Run) -> Markup {
+    let id = run.id;
+    if !ctx.viewer.operates() {
+        return html! { section.panel { p.empty { (t!(ctx, "forbidden-text")) } } };
+    }
+    let params = serde_json::to_string_pretty(&run.raw["params"]).unwrap_or_default();
+    html! {
+        div.two {
+            section.panel {
+                h2 { (t!(ctx, "rerun-same")) }
+                form.fields method="post" action={ "/runs/" (id) "/rerun" } {
+                    label { input type="radio" name="scripts" value="pinned" checked; (t!(ctx, "scripts-pinned")) }
+                    label { input type="radio" name="scripts" value="active"; (t!(ctx, "scripts-active")) }
+                    div { button.primary type="submit" { (t!(ctx, "rerun")) } }
+                }
+            }
+            section.panel {
+                h2 { (t!(ctx, "rerun-changed")) }
+                form.fields method="post" action={ "/runs/" (id) "/rerun" } {
+                    label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows=(params.lines().count().clamp(3, 20)) spellcheck="false" { (params) } }
+                    div { button type="submit" { (t!(ctx, "start-run")) } }
+                }
+            }
+            section.panel {
+                h2 { (t!(ctx, "override-title")) }
+                form.fields method="post" action={ "/runs/" (id) "/state" } {
+                    p.muted { (t!(ctx, "override-will")) }
+                    label.field { span { (t!(ctx, "state")) } select name="state" { option value="succeeded" { (t!(ctx, "state-succeeded")) } option value="failed" { (t!(ctx, "state-failed")) } } }
+                    label.field { span { (t!(ctx, "reason")) } input type="text" name="reason" required maxlength="500"; }
+                    div { button type="submit" { (t!(ctx, "override")) } }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What a run did when: a row for the run, one for each task, with attempts as pieces and pauses between them.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::state::AttemptState;
+use heddle_store::run::AttemptView;
+use maud::{Markup, html};
+
+use super::view::{Run, Task};
+use crate::chart::{Axis, fill};
+use crate::ctx::segment;
+use crate::elements::{self, Button, ago, button, line, state};
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+/// Rows that are drawn.
+const ROWS_MAX: usize = 400;
+/// Pieces that are drawn in a row of a mapped task.
+const PIECES_MAX: usize = 400;
+const ROW: f64 = 24.0;
+const LABEL: f64 = 168.0;
+const WIDTH: f64 = 760.0;
+const ALL: f64 = 1_040.0;
+
+pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
+    let detail = ctx
+        .store()
+        .run_detail(RunId(run.id))
+        .await?
+        .ok_or_else(Trouble::not_found)?;
+    let revision = ctx.ui.engine.catalog().revision(detail.run.revision_id).await?;
+    let plan = &revision.plan;
+    let mut pieces: BTreeMap<String, Vec<&AttemptView>> = BTreeMap::new();
+    for attempt in &detail.attempts {
+        if let Some(task) = plan.tasks.get(attempt.key.task as usize) {
+            pieces.entry(task.name.to_string()).or_default().push(attempt);
+        }
+    }
+    let dependencies: BTreeMap<String, Vec<String>> = plan
+        .tasks
+        .iter()
+        .map(|task| {
+            let needs = task
+                .depends_on
+                .iter()
+                .map(|needed| plan.tasks[*needed as usize].name.to_string());
+            (task.name.to_string(), needs.collect())
+        })
+        .collect();
+    let critical = critical(run, &dependencies);
+    Ok(html! {
+        (ctx.live("timeline", picture(ctx, run, &pieces, &dependencies, &critical)))
+        (ctx.live("tasks", tasks(ctx, run, &dependencies)))
+    })
+}
+
+/// The chain of tasks that the run's length is made of: from the one that ended last, back over what each waited for longest.
+fn critical(run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let ends: BTreeMap<&str, Time> = run
+        .wholes()
+        .filter_map(|task| {
+            Some((
+                task.name.as_str(),
+                task.finished_at.filter(|_| task.started_at.is_some())?,
+            ))
+        })
+        .collect();
+    let Some(last) = ends.iter().max_by_key(|(_, end)| **end) else {
+        return Vec::new();
+    };
+    let mut at: &str = last.0;
+    let mut chain = vec![at.to_owned()];
+    while let Some(last) = dependencies.get(at).and_then(|needs| {
+        needs
+            .iter()
+            .filter(|name| ends.contains_key(name.as_str()))
+            .max_by_key(|name| ends[name.as_str()])
+    }) {
+        chain.push(last.clone());
+        at = last;
+    }
+    chain
+}
+
+/// A round step of an axis: five or so on it.
+fn step(millis: i64) -> i64 {
+    const STEPS: [i64; 24] = [
+        1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000,
+        600_000, 1_800_000, 3_600_000, 10_800_000, 43_200_000, 86_400_000,
+    ];
+    STEPS.into_iter().find(|step| millis / step <= 7).unwrap_or(millis / 6)
+}
+
+fn picture(
+    ctx: &Ctx,
+    run: &Run,
+    pieces: &BTreeMap<String, Vec<&AttemptView>>,
+    dependencies: &BTreeMap<String, Vec<String>>,
+    critical: &[String],
+) -> Markup {
+    let from = run.started_at.unwrap_or(run.created_at);
+    // A second at a time, so that a run that goes on is not another picture with each millisecond.
+    let now = Time::from_timestamp(ctx.now.timestamp() + 1, 0).unwrap_or(ctx.now);
+    let to = run
+        .finished_at
+        .unwrap_or(now)
+        .max(from + chrono::TimeDelta::milliseconds(1));
+    let axis = Axis { from, to, width: WIDTH };
+    let wholes: Vec<&Task> = run.wholes().collect();
+    let rows = wholes.len().min(ROWS_MAX);
+    let height = 24.0 + (rows + 1) as f64 * ROW + 6.0;
+    let length = (to - from).num_milliseconds();
+    let each = step(length);
+    html! {
+        section.panel aria-label=(t!(ctx, "tab-timeline")) {
+            div.scroll tabindex="0" role="group" aria-label=(t!(ctx, "tab-timeline")) {
+                svg.picture.timeline viewBox=(format!("0 0 {ALL} {height}")) role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
+                    @for tick in 0..=(length / each) {
+                        @let x = LABEL + (tick * each) as f64 / length as f64 * WIDTH;
+                        line.axis x1=(format!("{x:.1}")) x2=(format!("{x:.1}")) y1="18" y2=(height - 4.0) {}
+                        text x=(format!("{x:.1}")) y="12" text-anchor="middle" { (elements::millis(ctx, tick * each)) }
+                    }
+                    text.ink x="0" y="40" font-weight="600" { (t!(ctx, "run")) }
+                    rect class={ (fill(&run.state)) " whole" } x=(LABEL) y="30" width=(format!("{:.1}", axis.x(run.finished_at.unwrap_or(to)).max(2.0))) height="12" rx="3" {}
+                    text x=(format!("{:.1}", LABEL + axis.x(run.finished_at.unwrap_or(to)) + 8.0)) y="40" { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
+                    @for (place, task) in wholes.iter().take(ROWS_MAX).enumerate() {
+                        (row(ctx, run, task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default(), dependencies, critical, &axis, 24.0 + (place + 1) as f64 * ROW))
+                    }
+                }
+            }
+            @if wholes.len() > ROWS_MAX { p.muted { (t!(ctx, "more-rows", n = wholes.len() - ROWS_MAX)) } }
+            ul.legend.timeline-legend {
+                li { svg.key width="16" height="10" aria-hidden="true" { rect class="f-ready" x="0" y="3" width="16" height="4" {} } " " (t!(ctx, "legend-waits")) }
+                li { svg.key width="16" height="10" aria-hidden="true" { rect class="f-succeeded" x="0" y="0" width="16" height="10" rx="2" {} } " " (t!(ctx, "legend-attempt")) }
+                li { svg.key.picture width="16" height="10" aria-hidden="true" { line.pause x1="0" x2="16" y1="5" y2="5" {} } " " (t!(ctx, "legend-pause")) }
+                li { svg.key.picture width="16" height="10" aria-hidden="true" { rect.critical-bar x="1" y="1" width="14" height="8" rx="2" {} } " " (t!(ctx, "legend-critical")) }
+            }
+        }
+    }
+}
+
+fn attempt_state(attempt: &AttemptView) -> &'static str {
+    AttemptState::from_number(attempt.state).map_or("running", AttemptState::as_str)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn row(
+    ctx: &Ctx,
+    run: &Run,
+    task: &Task,
+    attempts: &[&AttemptView],
+    dependencies: &BTreeMap<String, Vec<String>>,
+    critical: &[String],
+    axis: &Axis,
+    y: f64,
+) -> Markup {
+    let mut name: String = task.name.chars().take(22).collect();
+    if name.len() < task.name.len() {
+        name.push('…');
+    }
+    let mut own: Vec<&&AttemptView> = attempts.iter().collect();
+    own.sort_by_key(|attempt| attempt.started_at);
+    let folded = !task.items.is_empty();
+    let end = own.iter().map(|attempt| attempt.finished_at.unwrap_or(axis.to)).max();
+    let needs = dependencies.get(&task.name);
+    let ready_at = needs
+        .into_iter()
+        .flatten()
+        .filter_map(|name| run.wholes().find(|other| other.name == *name)?.finished_at)
+        .max()
+        .unwrap_or(axis.from);
+    html! {
+        a href={ "/runs/" (run.id) "/log?task=" (segment(&task.name)) } { title { (task.name) } text.ink x="0" y=(y + 16.0) { (name) } }
+        @if own.is_empty() {
+            text x=(LABEL + 4.0) y=(y + 16.0) { (elements::state_word(ctx, &task.state)) @if task.state == "pending" { @if let Some(needs) = needs.filter(|needs| !needs.is_empty()) { " · " (t!(ctx, "waits-for")) " " (needs.iter().take(3).cloned().collect::<Vec<_>>().join(", ")) } } }
+        } @else {
+            @let first = axis.x(own[0].started_at);
+            @let waited = axis.x(ready_at);
+            @if first - waited > 1.0 { rect.wait x=(format!("{:.1}", LABEL + waited)) y=(y + 10.0) width=(format!("{:.1}", first - waited)) height="4" {} }
+            @if !folded {
+                @for pair in own.windows(2) {
+                    @if let Some(ended) = pair[0].finished_at { line.pause x1=(format!("{:.1}", LABEL + axis.x(ended))) x2=(format!("{:.1}", LABEL + axis.x(pair[1].started_at))) y1=(y + 12.0) y2=(y + 12.0) {} }
+                }
+            }
+            @for attempt in own.iter().take(PIECES_MAX) {
+                @let x = axis.x(attempt.started_at);
+                @let width = (axis.x(attempt.finished_at.unwrap_or(axis.to)) - x).max(2.0);
+                @let what = attempt_state(attempt);
+                rect class=(fill(what)) opacity=[folded.then_some("0.55")] x=(format!("{:.1}", LABEL + x)) y=(y + 5.0) width=(format!("{width:.1}")) height="14" rx="2" {}
+                @if !folded && width > 14.0 && fill(what) == "f-failed" {
+                    path.cell-mark d=(format!("M{:.1} {:.1}l5 5m0 -5l-5 5", LABEL + x + width / 2.0 - 2.5, y + 9.5)) {}
+                }
+            }
+            @if task.state == "retrying" { line.pause x1=(format!("{:.1}", LABEL + end.map_or(0.0, |end| axis.x(end)))) x2=(LABEL + WIDTH) y1=(y + 12.0) y2=(y + 12.0) {} }
+            @if critical.contains(&task.name) && let Some(end) = end {
+                rect.critical-bar x=(format!("{:.1}", LABEL + first - 1.5)) y=(y + 3.5) width=(format!("{:.1}", (axis.x(end) - first).max(2.0) + 3.0)) height="17" rx="3" {}
+            }
+            @if let Some(end) = end {
+                @let x = LABEL + axis.x(end) + 8.0;
+                text x=(format!("{x:.1}")) y=(y + 16.0) {
+                    @if let (Some(from), Some(to)) = (task.started_at, task.finished_at) { (elements::millis(ctx, (to - from).num_milliseconds())) }
+                    @if folded { " · " (folded_text(task)) }
+                    @if task.attempt > 1 && !folded { " · " (t!(ctx, "attempts-count", n = task.attempt)) }
+                }
+            }
+        }
+    }
+}
+
+/// `9,998 of 10,000`: how many items of a map have succeeded.
+fn folded_text(task: &Task) -> String {
+    let all: i64 = task.items.iter().map(|(_, count)| count).sum();
+    let good: i64 = task
+        .items
+        .iter()
+        .filter(|(state, _)| state == "succeeded")
+        .map(|(_, count)| count)
+        .sum();
+    format!("{}/{}", crate::span::number(good), crate::span::number(all))
+}
+
+/// The same as words, with what may be done about each task.
+fn tasks(ctx: &Ctx, run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> Markup {
+    let may = ctx.viewer.operates();
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "tasks")) }
+            table.cards {
+                thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th {} } } }
+                tbody { @for task in run.wholes().take(ROWS_MAX) { (task_row(ctx, run, task, dependencies, may)) } }
+            }
+        }
+    }
+}
+
+fn task_row(ctx: &Ctx, run: &Run, task: &Task, dependencies: &BTreeMap<String, Vec<String>>, may: bool) -> Markup {
+    let id = run.id;
+    let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.name));
+    html! {
+        tr {
+            td.tight { a href={ "/runs/" (id) "/log?task=" (segment(&task.name)) } { bdi { (task.name) } } }
+            td.tight.side { (state(ctx, &task.state)) }
+            td.num { @if let Some(from) = task.started_at { (elements::took(ctx, from, task.finished_at.or(run.finished_at))) } }
+            td.wide {
+                @if let Some((kind, message)) = &task.error { span.error { (kind) ": " (line(message)) } }
+                @if task.state == "retrying" { @if let Some(at) = task.next_attempt_at { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
+                @if let Some(part) = task.progress.filter(|_| task.state == "running") { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.name)) {} " " }
+                @if let Some(note) = &task.note { span.muted { (line(note)) } }
+                @if !task.items.is_empty() { span.row { @for (name, count) in &task.items { span.row { (state(ctx, name)) (crate::span::number(*count)) } } } }
+                @if task.state == "pending" { @if let Some(needs) = dependencies.get(&task.name).filter(|needs| !needs.is_empty()) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } } }
+            }
+            @if may {
+                td.tight.side {
+                    @if matches!(task.state.as_str(), "retrying" | "failed") { (button(Button { kind: "small", ..Button::new(action("retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
+                    @if matches!(task.state.as_str(), "failed" | "upstream_failed" | "retrying") { " " (button(Button { kind: "small", fields: vec![("state", "skipped".into()), ("reason", t!(ctx, "skipped-on-page"))], ..Button::new(action("state"), t!(ctx, "mark-skipped"), t!(ctx, "mark-skipped-will")) })) }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_has_few_round_steps() {
+        for millis in [1, 7, 99, 12_345, 240_000, 90_000_000, 10_000_000_000] {
+            let each = step(millis);
+            assert!(millis / each <= 8, "{millis} by {each}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A run as its pages need it, of what the API answers.
+
+use heddle_domain::Time;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::elements::parse;
+use crate::{Ctx, Trouble};
+
+pub(super) struct Run {
+    pub(super) id: Uuid,
+    pub(super) group: String,
+    pub(super) revision: i64,
+    pub(super) state: String,
+    pub(super) trigger: String,
+    pub(super) logical_time: Time,
+    pub(super) created_at: Time,
+    pub(super) started_at: Option<Time>,
+    pub(super) finished_at: Option<Time>,
+    pub(super) tasks: Vec<Task>,
+    /// All of it.
+    pub(super) raw: Value,
+}
+
+pub(super) struct Task {
+    pub(super) name: String,
+    pub(super) item: Option<i64>,
+    pub(super) state: String,
+    pub(super) attempt: i64,
+    pub(super) started_at: Option<Time>,
+    pub(super) finished_at: Option<Time>,
+    pub(super) next_attempt_at: Option<Time>,
+    pub(super) error: Option<(String, String)>,
+    /// Of a mapped task as a whole: how many items there are in each state.
+    pub(super) items: Vec<(String, i64)>,
+    pub(super) progress: Option<f64>,
+    pub(super) note: Option<String>,
+    pub(super) node: Option<String>,
+}
+
+fn at(value: &Value) -> Option<Time> {
+    value.as_str().and_then(parse)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+impl Run {
+    pub(super) async fn read(ctx: &Ctx, id: Uuid) -> Result<Self, Trouble> {
+        let raw = ctx.get(&format!("/v1/runs/{id}")).await?;
+        let tasks = raw["tasks"].as_array().into_iter().flatten().map(Task::of).collect();
+        Ok(Self {
+            id,
+            group: text(&raw["group"]),
+            revision: raw["revision"].as_i64().unwrap_or_default(),
+            state: text(&raw["state"]),
+            trigger: text(&raw["trigger"]),
+            logical_time: at(&raw["logical_time"]).unwrap_or(ctx.now),
+            created_at: at(&raw["created_at"]).unwrap_or(ctx.now),
+            started_at: at(&raw["started_at"]),
+            finished_at: at(&raw["finished_at"]),
+            tasks,
+            raw,
+        })
+    }
+
+    /// Its tasks, without the items of those that are mapped.
+    pub(super) fn wholes(&self) -> impl Iterator<Item = &Task> {
+        self.tasks.iter().filter(|task| task.item.is_none())
+    }
+}
+
+impl Task {
+    fn of(value: &Value) -> Self {
+        let items = value["items"].as_object().into_iter().flatten();
+        let failure = &value["error"];
+        Self {
+            name: text(&value["task"]),
+            item: value["item"].as_i64(),
+            state: text(&value["state"]),
+            attempt: value["attempt"].as_i64().unwrap_or_default(),
+            started_at: at(&value["started_at"]),
+            finished_at: at(&value["finished_at"]),
+            next_attempt_at: at(&value["next_attempt_at"]),
+            error: failure["message"]
+                .as_str()
+                .map(|message| (text(&failure["kind"]), message.to_owned())),
+            items: items
+                .map(|(state, count)| (state.clone(), count.as_i64().unwrap_or_default()))
+                .collect(),
+            progress: value["progress"].as_f64(),
+            note: value["note"].as_str().map(str::to_owned),
+            node: value["node"].as_str().map(str::to_owned),
+        }
+    }
+}

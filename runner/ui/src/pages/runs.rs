@@ -1,0 +1,158 @@
+//! All runs: by group, state, trigger, label, key and time; and what may be done to many of them at once.
+
+use axum::http::Method;
+use heddle_domain::state::{RunState, Trigger};
+use maud::{Markup, html};
+use serde_json::{Value, json};
+
+use super::Answer;
+use crate::ctx::Beat;
+use crate::elements::{ago, empty, group_link, line, more, parse, state, time, took};
+use crate::form::field;
+use crate::frame::Page;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+/// What may be asked of the list.
+const FILTERS: [&str; 8] = ["group", "state", "trigger", "label", "key", "from", "to", "cursor"];
+const ACTIONS: [&str; 5] = ["cancel", "pause", "resume", "restart", "rerun"];
+
+pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
+    ctx.beats_with(Beat::Cluster);
+    let runs = ctx.get(&format!("/v1/runs?{}", ctx.asks(50, &FILTERS))).await?;
+    let title = t!(ctx, "nav-runs");
+    let body = html! {
+        div.heading { div.grow { h1 { (title) } } }
+        (filters(ctx))
+        (ctx.live("runs", list(ctx, runs["items"].as_array().map(Vec::as_slice).unwrap_or_default())))
+        (more(ctx, runs["next_cursor"].as_str()))
+        @if ctx.viewer.operates() { (bulk_form(ctx)) }
+    };
+    Answer::page(Page::new("runs", title, body))
+}
+
+fn filters(ctx: &Ctx) -> Markup {
+    let select = |name: &'static str, all: String, among: Vec<(&'static str, String)>| -> Markup {
+        html! {
+            label.hidden for=(name) { (all) }
+            select id=(name) name=(name) {
+                option value="" { (all) }
+                @for (value, word) in among { option value=(value) selected[ctx.q(name) == Some(value)] { (word) } }
+            }
+        }
+    };
+    let states = RunState::ALL
+        .iter()
+        .map(|one| (one.as_str(), t!(ctx, &format!("state-{}", one.as_str()))))
+        .collect();
+    let triggers = Trigger::ALL
+        .iter()
+        .map(|one| (one.as_str(), t!(ctx, &format!("trigger-{}", one.as_str()))))
+        .collect();
+    html! {
+        section.panel {
+            form.filters method="get" action="/runs" role="search" {
+                label.hidden for="group" { (t!(ctx, "group")) }
+                input #group type="search" name="group" value=[ctx.q("group")] placeholder=(t!(ctx, "group"));
+                (select("state", t!(ctx, "all-states"), states))
+                (select("trigger", t!(ctx, "all-triggers"), triggers))
+                label.hidden for="label" { (t!(ctx, "label")) }
+                input #label type="search" name="label" value=[ctx.q("label")] placeholder=(t!(ctx, "label-hint"));
+                label.hidden for="key" { (t!(ctx, "key")) }
+                input #key type="search" name="key" value=[ctx.q("key")] placeholder=(t!(ctx, "key"));
+                label.hidden for="from" { (t!(ctx, "from")) }
+                input #from type="text" name="from" value=[ctx.q("from")] placeholder=(t!(ctx, "from-hint"));
+                button type="submit" { (t!(ctx, "filter")) }
+            }
+        }
+    }
+}
+
+pub(super) fn list(ctx: &Ctx, runs: &[Value]) -> Markup {
+    html! {
+        section.panel {
+            @if runs.is_empty() { (empty(&t!(ctx, "no-runs"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "group")) } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "what-it-says")) } } }
+                    tbody { @for run in runs { (row(ctx, run)) } }
+                }
+            }
+        }
+    }
+}
+
+fn row(ctx: &Ctx, run: &Value) -> Markup {
+    let text = |name: &str| run[name].as_str().unwrap_or_default();
+    let at = |name: &str| run[name].as_str().and_then(parse);
+    html! {
+        tr {
+            td { (group_link(text("group"))) }
+            td.tight.side { a href={ "/runs/" (text("id")) } { @if let Some(at) = at("logical_time") { (time(ctx, at)) } } }
+            td.tight { (state(ctx, text("state"))) }
+            td.tight.muted.side { (t!(ctx, &format!("trigger-{}", text("trigger")))) }
+            td.num data-label=(t!(ctx, "took")) { @if let Some(from) = at("started_at") { (took(ctx, from, at("finished_at"))) } }
+            td.tight.muted.side { @if let Some(at) = at("created_at") { (ago(ctx, at)) } }
+            td.wide {
+                @if let Some(message) = run["error"]["message"].as_str() { span.error { (line(message)) } }
+                @if let Some(key) = run["key"].as_str() { " " span.tag { (key) } }
+                @for (name, value) in run["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
+            }
+        }
+    }
+}
+
+/// Does something to all runs that the filter above finds: first says to how many.
+fn bulk_form(ctx: &Ctx) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "bulk-title")) }
+            form.filters method="post" action="/runs/bulk" {
+                @for name in ["group", "state", "trigger", "label", "key", "from", "to"] { @if let Some(value) = ctx.q(name) { input type="hidden" name=(name) value=(value); } }
+                label.hidden for="action" { (t!(ctx, "action")) }
+                select #action name="action" { @for action in ACTIONS { option value=(action) { (t!(ctx, action)) } } }
+                button type="submit" name="do" value="preview" { (t!(ctx, "preview")) }
+                span.muted { (t!(ctx, "bulk-hint")) }
+            }
+        }
+    }
+}
+
+pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
+    let form = ctx.form();
+    let mut filter = json!({});
+    for name in ["group", "state", "trigger", "label", "key", "from", "to"] {
+        if let Some(value) = field(&form, name) {
+            filter[name] = json!(value.trim());
+        }
+    }
+    let action = field(&form, "action").unwrap_or_default();
+    let starts = field(&form, "do") == Some("start");
+    let body = json!({ "filter": filter, "action": action, "dry_run": !starts });
+    let report = ctx.send(Method::POST, "/v1/runs/bulk", &body).await?;
+    let count = |name: &str| report[name].as_i64().unwrap_or_default();
+    if starts {
+        let said = t!(ctx, "said-bulk", changed = count("changed"), matched = count("matched"));
+        return Ok(Answer::Go {
+            to: "/runs".into(),
+            said: Some(said),
+        });
+    }
+    let refused = report["refused"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let title = t!(ctx, "bulk-title");
+    let body = html! {
+        div.heading { h1 { (title) } }
+        section.panel.stack {
+            p { (t!(ctx, "bulk-would", action = t!(ctx, action), matched = count("matched"), refused = refused.len())) }
+            @if !refused.is_empty() { table { tbody { @for one in refused.iter().take(20) { tr { td.tight { a href={ "/runs/" (one["id"].as_str().unwrap_or_default()) } { code { (one["id"].as_str().unwrap_or_default()) } } } td { (one["detail"].as_str().unwrap_or_default()) } } } } } }
+            form.row method="post" action="/runs/bulk" {
+                @for (name, value) in form.iter().filter(|(name, _)| name != "do") { input type="hidden" name=(name) value=(value); }
+                button.primary type="submit" name="do" value="start" disabled[count("matched") == 0] { (t!(ctx, action)) }
+                a.button href="/runs" { (t!(ctx, "cancel-form")) }
+            }
+        }
+    };
+    Answer::page(
+        Page::new("runs", title.clone(), body).crumbs(vec![(t!(ctx, "nav-runs"), Some("/runs".into())), (title, None)]),
+    )
+}

@@ -1,0 +1,341 @@
+//! Scripts: what there is, uploading, versions, and a console to try them.
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Multipart, Request};
+use axum::http::{Method, header};
+use bytes::Bytes;
+use maud::{Markup, html};
+use serde_json::{Map, Value, json};
+
+use super::Answer;
+use crate::ctx::{Beat, segment};
+use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, parse, state, tabs, time};
+use crate::form::{field, fields, object, read};
+use crate::frame::Page;
+use crate::words::t;
+use crate::{Ctx, Trouble, span, yaml};
+
+/// Files of one upload.
+const FILES_MAX: usize = 20;
+/// Versions that are listed.
+const VERSIONS: usize = 100;
+
+pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
+    ctx.beats_with(Beat::Cluster);
+    let cursor = ctx
+        .q("cursor")
+        .map(|cursor| format!("&cursor={}", segment(cursor)))
+        .unwrap_or_default();
+    let found = ctx.get(&format!("/v1/scripts?limit=100{cursor}")).await?;
+    let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let title = t!(ctx, "nav-scripts");
+    let shown = html! {
+        section.panel {
+            @if items.is_empty() { (empty(&t!(ctx, "no-scripts"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "script")) } th { (t!(ctx, "active-version")) } th { (t!(ctx, "world")) } th.num { (t!(ctx, "size")) } th { (t!(ctx, "changed")) } th { (t!(ctx, "description")) } } }
+                    tbody { @for one in items { (row(ctx, one)) } }
+                }
+            }
+        }
+    };
+    let body = html! {
+        div.heading { div.grow { h1 { (title) } } }
+        @if ctx.viewer.authors() { (upload_form(ctx, "")) }
+        (ctx.live("scripts", shown))
+        (more(ctx, found["next_cursor"].as_str()))
+    };
+    Answer::page(Page::new("scripts", title, body))
+}
+
+fn row(ctx: &Ctx, one: &Value) -> Markup {
+    let text = |name: &str| one[name].as_str().unwrap_or_default();
+    html! {
+        tr {
+            td { strong { a href={ "/scripts/" (segment(text("name"))) } { bdi { (text("name")) } } } }
+            td.tight.side { "@" (one["active_version"]) @if one["active_version"] != one["latest_version"] { " " span.muted { (t!(ctx, "newest-is", n = one["latest_version"].as_i64().unwrap_or_default())) } } }
+            td.tight { span.tag { (text("world")) } }
+            td.num.side { (span::bytes(one["size"].as_i64().unwrap_or_default())) }
+            td.tight.muted { @if let Some(at) = one["updated_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
+            td.wide { (line(text("description"))) }
+        }
+    }
+}
+
+fn upload_form(ctx: &Ctx, name: &str) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "upload")) }
+            form.filters method="post" action="/scripts/upload" enctype="multipart/form-data" {
+                label.hidden for="files" { (t!(ctx, "files")) }
+                input #files type="file" name="file" required multiple[name.is_empty()] accept=".wasm,.js,.ts,.py";
+                label.hidden for="name" { (t!(ctx, "name")) }
+                input #name type="text" name="name" value=(name) placeholder=(t!(ctx, "upload-name")) maxlength="63" readonly[!name.is_empty()];
+                label { input type="checkbox" name="keep" value="true"; (t!(ctx, "upload-keep")) }
+                button.primary type="submit" { (t!(ctx, "upload")) }
+            }
+            p.muted { (t!(ctx, "upload-hint")) }
+        }
+    }
+}
+
+/// Which language a file is written in, by its ending.
+fn media(file: &str) -> &'static str {
+    match file.rsplit('.').next() {
+        Some("js" | "mjs") => "text/javascript",
+        Some("ts") => "text/typescript",
+        Some("py") => "text/x-python",
+        _ => "application/wasm",
+    }
+}
+
+/// A name for a script, of a file's.
+fn stem(file: &str) -> String {
+    let bare = file.rsplit(['/', '\\']).next().unwrap_or(file);
+    let stem = bare.rsplit_once('.').map_or(bare, |(stem, _)| stem);
+    stem.chars()
+        .map(|c| {
+            if c.is_alphanumeric() || matches!(c, '_' | '-' | '.') {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect()
+}
+
+pub(super) async fn upload(ctx: &Ctx) -> Result<Answer, Trouble> {
+    let mut request = Request::new(Body::from(ctx.body.clone()));
+    if let Some(value) = ctx.head().headers.get(header::CONTENT_TYPE) {
+        request.headers_mut().insert(header::CONTENT_TYPE, value.clone());
+    }
+    let unreadable = |error: String| Trouble::new(400, error);
+    let mut parts = Multipart::from_request(request, &())
+        .await
+        .map_err(|error| unreadable(error.body_text()))?;
+    let (mut files, mut name, mut keep): (Vec<(String, Bytes)>, String, bool) = (Vec::new(), String::new(), false);
+    while let Some(part) = parts
+        .next_field()
+        .await
+        .map_err(|error| unreadable(error.body_text()))?
+    {
+        let key = part.name().unwrap_or_default().to_owned();
+        let file = part.file_name().map(str::to_owned);
+        let bytes = part.bytes().await.map_err(|error| unreadable(error.body_text()))?;
+        match (key.as_str(), file) {
+            ("file", Some(file)) if !bytes.is_empty() && files.len() < FILES_MAX => files.push((file, bytes)),
+            ("name", _) => name = String::from_utf8_lossy(&bytes).trim().to_owned(),
+            ("keep", _) => keep = true,
+            _ => {}
+        }
+    }
+    if files.is_empty() {
+        return Err(Trouble::new(422, t!(ctx, "upload-none")));
+    }
+    let single = files.len() == 1;
+    let mut said = Vec::new();
+    let mut last = String::new();
+    for (file, bytes) in files {
+        let script = if single && !name.is_empty() {
+            name.clone()
+        } else {
+            stem(&file)
+        };
+        let target = format!(
+            "/v1/scripts/{}{}",
+            segment(&script),
+            if keep { "?activate=false" } else { "" }
+        );
+        let made = ctx
+            .send_as(Method::PUT, &target, media(&file), bytes)
+            .await
+            .map_err(|trouble| Trouble::new(trouble.status, format!("{file}: {}", trouble.sentence())))?;
+        let (version, world) = (
+            made["version"].as_i64().unwrap_or_default(),
+            made["world"].as_str().unwrap_or_default(),
+        );
+        said.push(t!(
+            ctx,
+            "said-uploaded",
+            name = format!("{script}@{version}"),
+            world = world
+        ));
+        last = script;
+    }
+    let to = if single {
+        format!("/scripts/{}", segment(&last))
+    } else {
+        "/scripts".to_owned()
+    };
+    Ok(Answer::Go {
+        to,
+        said: Some(said.join("\n")),
+    })
+}
+
+pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer, Trouble> {
+    let api = format!("/v1/scripts/{}", segment(name));
+    if let (["activate"], true) = (rest, ctx.posts()) {
+        let form = ctx.form();
+        let version: i64 = field(&form, "version")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default();
+        ctx.send(Method::PUT, &format!("{api}/active"), &json!({ "version": version }))
+            .await?;
+        return Answer::back(ctx, Some(t!(ctx, "said-activated", n = version)));
+    }
+    let script = ctx.get(&api).await?;
+    let (tab, inside) = match rest {
+        [] => ("", versions(ctx, name, &script, &api).await?),
+        ["console"] => ("console", console(ctx, name, &script, &api).await?),
+        _ => return Err(Trouble::not_found()),
+    };
+    let text = |name: &str| script[name].as_str().unwrap_or_default();
+    let base = format!("/scripts/{}", segment(name));
+    let mut all = vec![(String::new(), base.clone(), t!(ctx, "versions"))];
+    if ctx.viewer.tries() {
+        all.push(("console".into(), format!("{base}/console"), t!(ctx, "console")));
+    }
+    let body = html! {
+        div.heading { div.grow {
+            h1 { bdi { (name) } span.tag { (text("world")) } }
+            p { (text("description")) }
+        } }
+        (tabs(name, tab, &all))
+        (inside)
+    };
+    Answer::page(Page::new("scripts", name, body).crumbs(vec![
+        (t!(ctx, "nav-scripts"), Some("/scripts".into())),
+        (name.to_owned(), None),
+    ]))
+}
+
+async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Markup, Trouble> {
+    let found = ctx.get(&format!("{api}/versions?limit={VERSIONS}")).await?;
+    let items = found["items"].as_array().cloned().unwrap_or_default();
+    let uses = ctx.store().page_script_uses(name, 50).await?;
+    Ok(html! {
+        @if ctx.viewer.authors() { (upload_form(ctx, name)) }
+        div.two {
+            section.panel {
+                h2 { (t!(ctx, "versions")) }
+                table.cards {
+                    thead { tr { th { (t!(ctx, "version")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "size")) } th { (t!(ctx, "created")) } th { (t!(ctx, "digest")) } th {} } }
+                    tbody { @for one in &items { (version_row(ctx, name, one)) } }
+                }
+            }
+            div.stack {
+                section.panel {
+                    h2 { (t!(ctx, "used-by")) }
+                    @if uses.is_empty() { (empty(&t!(ctx, "used-by-nobody"))) }
+                    ul { @for group in &uses { li { (group_link(group)) } } }
+                }
+                section.panel {
+                    h2 { (t!(ctx, "params-schema")) }
+                    @if script["params_schema"].is_null() { (empty(&t!(ctx, "none"))) }
+                    @else { (yaml::highlighted(&yaml::text(&script["params_schema"]))) }
+                }
+            }
+        }
+    })
+}
+
+fn version_row(ctx: &Ctx, name: &str, one: &Value) -> Markup {
+    let active = one["active"].as_bool().unwrap_or_default();
+    let n = one["version"].as_i64().unwrap_or_default();
+    html! {
+        tr {
+            td.tight { "@" (n) }
+            td.tight.side { @if active { (state(ctx, "active")) } }
+            td.num { (span::bytes(one["size"].as_i64().unwrap_or_default())) }
+            td.tight.side { @if let Some(at) = one["created_at"].as_str().and_then(parse) { (time(ctx, at)) } }
+            td.wide { code title=(one["digest"].as_str().unwrap_or_default()) { (one["digest"].as_str().unwrap_or_default().chars().take(12).collect::<String>()) } " " a href={ "/v1/scripts/" (segment(name)) "/versions/" (n) "/wasm" } download { (t!(ctx, "download")) } }
+            td.tight.side { @if !active && ctx.viewer.authors() { (button(Button { kind: "small", fields: vec![("version", n.to_string())], ..Button::new(format!("/scripts/{}/activate", segment(name)), t!(ctx, "activate"), t!(ctx, "activate-will")) })) } }
+        }
+    }
+}
+
+/// Trying a script without a run.
+async fn console(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Markup, Trouble> {
+    if !ctx.viewer.tries() {
+        return Err(Trouble::new(403, ""));
+    }
+    let none = Map::new();
+    let properties = script["params_schema"]["properties"].as_object().unwrap_or(&none);
+    let defaults = script["defaults"].as_object().unwrap_or(&none);
+    let form = ctx.form();
+    let mut done: Option<Result<Value, Trouble>> = None;
+    if ctx.posts() {
+        done = Some(invoke(ctx, properties, &form, api).await);
+    }
+    let written = |name: &str| field(&form, name).map(str::to_owned);
+    Ok(html! {
+        div.two {
+            section.panel {
+                h2 { (t!(ctx, "console-title")) }
+                form.fields method="post" action={ "/scripts/" (segment(name)) "/console" } {
+                    (fields(ctx, properties, defaults, &form))
+                    label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="4" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } small { (t!(ctx, "params-json-hint")) } }
+                    div.field-row {
+                        label.field { span { (t!(ctx, "version")) } input type="number" name="version" min="1" value=[written("version")] placeholder=(script["active_version"]); }
+                        label.field { span { (t!(ctx, "timeout")) } input type="text" name="timeout" value=[written("timeout")] placeholder="30s"; }
+                    }
+                    div { button.primary type="submit" { (t!(ctx, "run")) } }
+                }
+            }
+            section.panel aria-live="polite" {
+                h2 { (t!(ctx, "result")) }
+                @match &done {
+                    None => p.empty { (t!(ctx, "console-empty")) },
+                    Some(Err(trouble)) => pre.error { (trouble.sentence()) },
+                    Some(Ok(done)) => (result(ctx, done)),
+                }
+            }
+        }
+    })
+}
+
+async fn invoke(
+    ctx: &Ctx,
+    properties: &Map<String, Value>,
+    form: &[(String, String)],
+    api: &str,
+) -> Result<Value, Trouble> {
+    let mut params = read(properties, form)?;
+    params.extend(object(form, "params")?);
+    let mut body = json!({ "params": params });
+    if let Some(version) = field(form, "version").and_then(|text| text.parse::<i64>().ok()) {
+        body["version"] = json!(version);
+    }
+    if let Some(timeout) = field(form, "timeout") {
+        body["timeout"] = json!(timeout.trim());
+    }
+    ctx.send(Method::POST, &format!("{api}/invoke"), &body).await
+}
+
+fn result(ctx: &Ctx, done: &Value) -> Markup {
+    let logs = done["logs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    html! {
+        p.row {
+            (state(ctx, done["state"].as_str().unwrap_or_default()))
+            span.muted { (millis(ctx, done["duration_ms"].as_f64().unwrap_or_default().ceil() as i64)) " · " (span::bytes(done["memory_bytes"].as_i64().unwrap_or_default())) }
+        }
+        @if let Some(message) = done["error"]["message"].as_str() { pre.error { (done["error"]["kind"].as_str().unwrap_or_default()) ": " (message) @if let Some(trace) = done["error"]["trace"].as_str() { "\n\n" (trace) } } }
+        @if !done["output"].is_null() { h3 { (t!(ctx, "outputs")) } (yaml::highlighted(&serde_json::to_string_pretty(&done["output"]).unwrap_or_default())) }
+        @if !logs.is_empty() { h3 { (t!(ctx, "tab-log")) } ol.log { @for one in logs { li { span.level { (one["level"].as_str().unwrap_or_default()) } span.message { (one["message"].as_str().unwrap_or_default()) } } } } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_names_its_script() {
+        assert_eq!(stem("C:\\x\\my job.v2.wasm"), "my-job.v2");
+        assert_eq!(stem("a/b/report.py"), "report");
+        assert_eq!(media("report.py"), "text/x-python");
+        assert_eq!(media("report.wasm"), "application/wasm");
+    }
+}

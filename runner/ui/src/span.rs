@@ -1,0 +1,135 @@
+//! Times and spans as a person says them.
+
+use chrono::{DateTime, Datelike};
+use chrono_tz::Tz;
+use heddle_domain::Time;
+
+use crate::words::Lang;
+
+/// `1.2 s`, `3 min 4 s`, `2 h 5 min`, `3 d 4 h`.
+pub(crate) fn span(lang: Lang, millis: i64) -> String {
+    let (ms, s, min, h, d) = match lang {
+        Lang::En => ("ms", "s", "min", "h", "d"),
+        Lang::Zh => ("毫秒", "秒", "分", "小时", "天"),
+    };
+    let millis = millis.max(0);
+    let seconds = (millis + 500) / 1_000;
+    let two = |big: i64, big_unit: &str, small: i64, small_unit: &str| match small {
+        0 => format!("{big} {big_unit}"),
+        small => format!("{big} {big_unit} {small} {small_unit}"),
+    };
+    if millis < 1_000 {
+        format!("{millis} {ms}")
+    } else if millis < 10_000 {
+        format!("{}.{} {s}", millis / 1_000, millis % 1_000 / 100)
+    } else if seconds < 60 {
+        format!("{seconds} {s}")
+    } else if seconds < 3_600 {
+        two(seconds / 60, min, seconds % 60, s)
+    } else if seconds < 86_400 {
+        two(seconds / 3_600, h, seconds % 3_600 / 60, min)
+    } else {
+        two(seconds / 86_400, d, seconds % 86_400 / 3_600, h)
+    }
+}
+
+/// `12,345`.
+pub(crate) fn number(n: i64) -> String {
+    let digits = n.unsigned_abs().to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if n < 0 { format!("-{text}") } else { text }
+}
+
+/// `12.3 MB`.
+pub(crate) fn bytes(n: i64) -> String {
+    match n {
+        0..1_000 => format!("{n} B"),
+        1_000..1_000_000 => format!("{:.1} kB", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", n as f64 / 1e6),
+        _ => format!("{:.1} GB", n as f64 / 1e9),
+    }
+}
+
+fn month_day(lang: Lang, at: &DateTime<Tz>) -> String {
+    match lang {
+        Lang::En => at.format("%b %-d").to_string(),
+        Lang::Zh => format!("{}月{}日", at.month(), at.day()),
+    }
+}
+
+/// A day and a time in a zone; the year only when it is another than now's.
+pub(crate) fn moment(lang: Lang, zone: Tz, at: Time, now: Time, seconds: bool) -> String {
+    let at = at.with_timezone(&zone);
+    let clock = at.format(if seconds { "%H:%M:%S" } else { "%H:%M" });
+    let day = day(lang, zone, at.to_utc(), now);
+    format!("{day} {clock}")
+}
+
+/// A day in a zone.
+pub(crate) fn day(lang: Lang, zone: Tz, at: Time, now: Time) -> String {
+    let at = at.with_timezone(&zone);
+    let day = month_day(lang, &at);
+    if at.year() == now.with_timezone(&zone).year() {
+        return day;
+    }
+    match lang {
+        Lang::En => format!("{day}, {}", at.year()),
+        Lang::Zh => format!("{}年{day}", at.year()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_said_as_people_say_them() {
+        for (millis, said) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_234, "1.2 s"),
+            (59_400, "59 s"),
+            (184_000, "3 min 4 s"),
+            (7_500_000, "2 h 5 min"),
+            (3_600_000, "1 h"),
+            (273_600_000, "3 d 4 h"),
+            (-5, "0 ms"),
+        ] {
+            assert_eq!(span(Lang::En, millis), said);
+        }
+        assert_eq!(span(Lang::Zh, 184_000), "3 分 4 秒");
+    }
+
+    #[test]
+    fn numbers_have_their_thousands() {
+        for (n, said) in [(0, "0"), (999, "999"), (1_000, "1,000"), (-1_234_567, "-1,234,567")] {
+            assert_eq!(number(n), said);
+        }
+        assert_eq!(bytes(12_345_678), "12.3 MB");
+    }
+
+    #[test]
+    fn the_year_is_said_when_it_is_another() {
+        let at = |text: &str| text.parse::<Time>().unwrap();
+        let now = at("2026-11-22T06:00:00Z");
+        let zone = chrono_tz::Asia::Shanghai;
+        assert_eq!(
+            moment(Lang::En, zone, at("2026-11-21T18:00:00Z"), now, false),
+            "Nov 22 02:00"
+        );
+        assert_eq!(
+            moment(Lang::En, Tz::UTC, at("2014-03-01T00:00:00Z"), now, false),
+            "Mar 1, 2014 00:00"
+        );
+        assert_eq!(
+            moment(Lang::Zh, Tz::UTC, at("2014-03-01T00:00:00Z"), now, false),
+            "2014年3月1日 00:00"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! What keeps a page from being shown, or a form from being done.
+
+use heddle_engine::EngineError;
+use heddle_store::StoreError;
+use serde_json::Value;
+
+/// A status, a sentence, and places in what was sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble {
+    pub(crate) status: u16,
+    pub(crate) detail: String,
+    /// JSON pointers and what is wrong there.
+    pub(crate) errors: Vec<(String, String)>,
+    /// The id of what is there already.
+    pub(crate) existing: Option<String>,
+}
+
+impl Trouble {
+    pub(crate) fn new(status: u16, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            detail: detail.into(),
+            errors: Vec::new(),
+            existing: None,
+        }
+    }
+
+    pub(crate) fn not_found() -> Self {
+        Self::new(404, "")
+    }
+
+    /// What the API answered in place of what was asked for.
+    pub(crate) fn of_problem(status: u16, problem: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let errors = problem["errors"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Self {
+            status,
+            detail: text(&problem["detail"]),
+            errors: errors
+                .iter()
+                .map(|error| (text(&error["pointer"]), text(&error["detail"])))
+                .collect(),
+            existing: problem["existing"].as_str().map(str::to_owned),
+        }
+    }
+
+    /// All of it in a line or more.
+    pub(crate) fn sentence(&self) -> String {
+        let mut text = self.detail.clone();
+        for (pointer, detail) in &self.errors {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(&format!("{pointer}: {detail}"));
+        }
+        text
+    }
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) => Self::new(503, ""),
+            error => {
+                tracing::error!(error = %error, "a page cannot read what it shows");
+                Self::new(500, "")
+            }
+        }
+    }
+}
+
+impl From<EngineError> for Trouble {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Store(error) => error.into(),
+            EngineError::Unavailable | EngineError::Overloaded => Self::new(503, ""),
+            error => {
+                tracing::error!(error = %error, "a page cannot read what it shows");
+                Self::new(500, "")
+            }
+        }
+    }
+}
