@@ -60,7 +60,14 @@ const GUESTS: &[Guest] = &[
 ];
 
 /// Files of the templates are found by walking these.
-const TEMPLATES: &[&str] = &["c", "javascript", "python", "rust"];
+const TEMPLATES: &[&str] = &[
+    "c",
+    "javascript",
+    "javascript-component",
+    "python",
+    "rust",
+    "typescript",
+];
 
 /// Of the environment that Cargo gives build scripts, what a nested Cargo needs; the rest (flags, wrappers, the outer
 /// package's name and features) would change what it builds, or how often.
@@ -258,7 +265,7 @@ fn embed_templates(root: &Path) -> String {
             writeln!(rows, "    ({language:?}, {path:?}, include_str!({file:?})),").expect("a String takes it");
         }
         // Tools of these languages read the contract itself.
-        if ["javascript", "python"].contains(language) {
+        if ["javascript-component", "python"].contains(language) {
             writeln!(rows, "    ({language:?}, \"wit/task.wit\", include_str!({wit:?})),").expect("a String takes it");
         }
     }

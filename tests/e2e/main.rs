@@ -54,6 +54,7 @@ mod schedules;
 mod scripts;
 mod senders;
 mod shares;
+mod sources;
 mod stock;
 mod submissions;
 mod traces;

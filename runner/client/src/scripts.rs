@@ -84,9 +84,20 @@ pub struct InvocationResult {
 impl Client {
     /// Uploads wasm as a script's next version, and activates it unless told not to.
     pub async fn put_script(&self, name: &str, wasm: impl Into<Bytes>, activate: bool) -> Result<ScriptVersion> {
+        self.put_script_as(name, "application/wasm", wasm, activate).await
+    }
+
+    /// The same of a script of any kind: source has the media type of its language (`text/javascript`).
+    pub async fn put_script_as(
+        &self,
+        name: &str,
+        media_type: &'static str,
+        script: impl Into<Bytes>,
+        activate: bool,
+    ) -> Result<ScriptVersion> {
         let request = self
             .put(&["v1", "scripts", name])
-            .bytes("application/wasm", wasm)
+            .bytes(media_type, script)
             .timeout(UPLOAD_TIMEOUT);
         let request = if activate {
             request
@@ -117,6 +128,13 @@ impl Client {
     /// A version's wasm.
     pub async fn script_wasm(&self, name: &str, version: i64) -> Result<Bytes> {
         self.get(&["v1", "scripts", name, "versions", &version.to_string(), "wasm"])
+            .send_for_bytes()
+            .await
+    }
+
+    /// A version's source.
+    pub async fn script_source(&self, name: &str, version: i64) -> Result<Bytes> {
+        self.get(&["v1", "scripts", name, "versions", &version.to_string(), "source"])
             .send_for_bytes()
             .await
     }

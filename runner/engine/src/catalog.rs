@@ -90,10 +90,27 @@ pub struct ScriptFacts {
     pub version: i32,
     /// `sha256:` and the SHA-256 of the bytes in hex.
     pub digest: String,
+    /// What the sandbox calls its code.
+    pub code: String,
+    /// What its module is called in traces, if it is a text.
+    pub file: Option<&'static str>,
     /// What params must satisfy.
     pub schema: Option<Schema>,
     /// Params that nobody has to give.
     pub defaults: Map<String, Value>,
+}
+
+impl ScriptFacts {
+    /// A trace with the script's own name: the sandbox, which knows scripts by what they are, calls each text alike.
+    pub fn trace(&self, trace: String) -> String {
+        match self.file {
+            Some(file) => {
+                let end = file.rsplit('.').next().unwrap_or_default();
+                trace.replace(&format!("{file}:"), &format!("{}.{end}:", self.name))
+            }
+            None => trace,
+        }
+    }
 }
 
 /// Which script versions the tasks of a revision stand for; by task number.
@@ -531,9 +548,11 @@ impl Catalog {
             .as_ref()
             .map(|schema| Schema::of_kept(schema, &format!("script `{}@{}`", row.name, row.version)));
         let facts = Arc::new(ScriptFacts {
+            code: heddle_sandbox::code_key(&row.digest, &row.world),
             name: row.name,
             version: row.version,
             digest: format!("sha256:{}", row.digest),
+            file: heddle_sandbox::Language::of_world(&row.world).map(heddle_sandbox::Language::file),
             schema,
             defaults: row.defaults.as_object().cloned().unwrap_or_default(),
         });

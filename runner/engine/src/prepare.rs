@@ -498,7 +498,7 @@ impl Inner {
                 Err(error) => Err(error.to_string()),
             }
         };
-        match self.sandbox.load(&script.digest, fetch).await {
+        match self.sandbox.load(&script.code, fetch).await {
             Ok(loaded) => Ok(Ok(loaded)),
             Err(error) => Ok(Err(Ending::failed(
                 ErrorKind::Failed,

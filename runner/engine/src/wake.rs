@@ -345,6 +345,10 @@ impl Inner {
 
 /// Loads scripts that were uploaded on other nodes before a run asks for them.
 pub(crate) async fn warm(inner: Arc<Inner>) {
+    // Once for a node, not at the first upload of a text.
+    if let Err(error) = inner.sandbox.warm_runtimes().await {
+        tracing::warn!(%error, "scripts that are text cannot be run");
+    }
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,

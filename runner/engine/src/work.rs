@@ -232,7 +232,7 @@ impl Inner {
             && !tells_start(&context, at);
         if simple
             && let Some(facts) = &context.resolution.scripts[at.key.task as usize]
-            && let Some(script) = self.sandbox.loaded(&facts.digest)
+            && let Some(script) = self.sandbox.loaded(&facts.code)
         {
             match crate::prepare::constant_params(&context, at.key.task) {
                 Ok(params) => self.start_script(context, at, hand, &script, params, None),
@@ -413,6 +413,10 @@ impl Inner {
                     retry_after,
                 } => {
                     let fatal = matches!(kind, ErrorKind::Fatal | ErrorKind::Invalid);
+                    let trace = match &context.resolution.scripts[at.key.task as usize] {
+                        Some(facts) => trace.map(|trace| facts.trace(trace)),
+                        None => trace,
+                    };
                     Ending::Failed {
                         kind,
                         message: hand.secrets.hide(message),

@@ -12,6 +12,7 @@ use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};
 use heddle_engine::Pruned;
+use heddle_engine::heddle_sandbox::{Language, SourceFault};
 use heddle_store::StoreError;
 use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
@@ -42,6 +43,8 @@ pub enum Refusal {
     },
     /// 422, with a place for each.
     Invalid(Faults),
+    /// 422: a script that is text has a fault.
+    Source(SourceFault),
     /// 403: the outbound policy does not let it through.
     Forbidden(String),
     /// 413.
@@ -82,8 +85,10 @@ impl From<StoreError> for Refusal {
 pub struct CompiledScript {
     /// SHA-256 of the bytes as they were sent, lower-case hex.
     pub digest: String,
-    /// `task`, `consumer` or `command`.
+    /// `heddle:task/task`, `source/javascript`, …
     pub world: String,
+    /// The interpreter that a text was checked with.
+    pub runtime: Option<String>,
     /// What it takes, if it says so.
     pub params_schema: Option<Value>,
     /// An object.
@@ -275,7 +280,7 @@ pub struct ClaimWord {
 /// The engine, as the routes see it. `actor` is who asks, for the audit.
 pub trait EngineApi: Send + Sync + 'static {
     /// Compiles uploaded bytes within bounds of size, time and memory; what is no script is [`Refusal::Invalid`].
-    fn compile_script(&self, bytes: Bytes) -> Answer<'_, CompiledScript>;
+    fn compile_script(&self, bytes: Bytes, language: Option<Language>) -> Answer<'_, CompiledScript>;
     /// Gets a script from an address, through the outbound policy; another digest is [`Refusal::Invalid`].
     fn fetch_script(&self, url: String, sha256: String) -> Answer<'_, Bytes>;
     /// Runs a script once, without a run.

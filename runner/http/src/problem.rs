@@ -21,8 +21,30 @@ pub struct Problem {
     pub existing: Option<String>,
     /// Seconds, for the header `Retry-After`.
     pub retry_after: Option<u64>,
+    /// Where in a text that was sent the first of `errors` is.
+    pub place: Option<Box<Place>>,
     /// The value of `Allow` (405) or `WWW-Authenticate` (401).
     pub header: Option<Box<(header::HeaderName, HeaderValue)>>,
+}
+
+/// A place in a text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// The line, from 1.
+    pub line: u32,
+    /// The character in it, from 1.
+    pub column: u32,
+    /// The line itself.
+    pub source: String,
+}
+
+/// One thing that is wrong, with its place in a text if it has one.
+#[derive(Serialize)]
+struct Wrong<'a> {
+    #[serde(flatten)]
+    fault: &'a Fault,
+    #[serde(flatten)]
+    place: Option<&'a Place>,
 }
 
 #[derive(Serialize)]
@@ -31,8 +53,8 @@ struct Body<'a> {
     title: &'a str,
     status: u16,
     detail: &'a str,
-    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
-    errors: &'a [Fault],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<Wrong<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     existing: Option<&'a str>,
 }
@@ -49,6 +71,7 @@ impl Problem {
             errors: Vec::new(),
             existing: None,
             retry_after: None,
+            place: None,
             header: None,
         }
     }
@@ -172,7 +195,15 @@ impl Problem {
             title: self.status.canonical_reason().unwrap_or("Error"),
             status: self.status.as_u16(),
             detail: &self.detail,
-            errors: &self.errors,
+            errors: self
+                .errors
+                .iter()
+                .enumerate()
+                .map(|(index, fault)| Wrong {
+                    fault,
+                    place: self.place.as_deref().filter(|_| index == 0),
+                })
+                .collect(),
             existing: self.existing.as_deref(),
         }
     }
@@ -228,6 +259,14 @@ impl From<Refusal> for Problem {
                 ..Self::conflict(detail)
             },
             Refusal::Invalid(faults) => Self::invalid(faults),
+            Refusal::Source(fault) => {
+                let mut problem = Self::invalid_at("", format!("the script has a fault: {fault}"));
+                if let (Some(line), Some(column)) = (fault.line, fault.column) {
+                    let source = fault.text.unwrap_or_default();
+                    problem.place = Some(Box::new(Place { line, column, source }));
+                }
+                problem
+            }
             Refusal::Forbidden(detail) => Self::forbidden(detail),
             Refusal::TooLarge { what, bytes_max } => Self::new(
                 StatusCode::PAYLOAD_TOO_LARGE,

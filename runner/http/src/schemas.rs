@@ -7,7 +7,7 @@ mod notify;
 use std::collections::BTreeMap;
 
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
-use heddle_engine::heddle_sandbox::World;
+use heddle_engine::heddle_sandbox::{Language, World};
 use serde_json::{Map, Value, json};
 
 /// All of them, by name.
@@ -158,17 +158,23 @@ fn common(all: &mut Schemas) {
 }
 
 /// What a script may be, in the words of the answers.
-const WORLDS: [&str; 4] = [
+const WORLDS: [&str; 6] = [
     World::Task.as_str(),
     World::Consumer.as_str(),
     World::CommandP1.as_str(),
     World::CommandP2.as_str(),
+    Language::JavaScript.world(),
+    Language::TypeScript.world(),
 ];
 
 fn scripts(all: &mut Schemas) {
     all.insert(
         "Wasm",
         json!({"description": "Wasm, or WebAssembly text; at most 64 MiB."}),
+    );
+    all.insert(
+        "Source",
+        json!({"type": "string", "description": "A script as text, in UTF-8; at most 1 MiB."}),
     );
     let version = [
         ("name", name()),
@@ -178,6 +184,10 @@ fn scripts(all: &mut Schemas) {
             json!({"type": "string", "description": "SHA-256 of the bytes as they were uploaded, in hexadecimal."}),
         ),
         ("world", one_of(&WORLDS)),
+        (
+            "runtime",
+            json!({"type": ["string", "null"], "description": "The interpreter that a text was checked with; null for wasm."}),
+        ),
         ("params_schema", any()),
         ("defaults", some_object()),
         ("description", text()),

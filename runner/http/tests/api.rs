@@ -15,6 +15,7 @@ use heddle_cli::postgres::{TestCluster, TestDatabase};
 use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::state::TaskState;
 use heddle_domain::{Chance, Clock, Name, Time};
+use heddle_engine::heddle_sandbox::Language;
 use heddle_http::engine_api::*;
 use heddle_http::shapes::{Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
 use heddle_http::{App, AppParts, HttpConfig, router};
@@ -59,7 +60,7 @@ fn gone<T: Send + 'static>(what: &'static str) -> Answer<'static, T> {
 }
 
 impl EngineApi for Small {
-    fn compile_script(&self, bytes: Bytes) -> Answer<'_, CompiledScript> {
+    fn compile_script(&self, bytes: Bytes, _language: Option<Language>) -> Answer<'_, CompiledScript> {
         if !bytes.starts_with(b"\0asm") {
             let fault = heddle_domain::Fault::at("", "this is text; wasm was expected");
             return later(Err(Refusal::Invalid(fault.into())));
@@ -74,6 +75,7 @@ impl EngineApi for Small {
         later(Ok(CompiledScript {
             digest,
             world: "task".into(),
+            runtime: None,
             params_schema: Some(params_schema),
             defaults: json!({}),
             description: "small".into(),

@@ -54,6 +54,7 @@ impl ArtefactCache {
         let kind = match content.first()? {
             0 => Kind::Module,
             1 => Kind::Component,
+            2 => Kind::Image,
             _ => return None,
         };
         file.drain(..HEADER_BYTES);
@@ -66,6 +67,7 @@ impl ArtefactCache {
         let kind = [match artefact.kind {
             Kind::Module => 0,
             Kind::Component => 1,
+            Kind::Image => 2,
         }];
         let mut checksum = Sha256::new();
         checksum.update(kind);
@@ -96,13 +98,16 @@ impl ArtefactCache {
 
     fn path(&self, digest: &str) -> Option<PathBuf> {
         let name = digest.strip_prefix("sha256:")?;
-        let plain = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        // Behind the digest of a text stand its language and the interpreter that it was evaluated by.
+        let (digest, rest) = name.split_once('.').unwrap_or((name, ""));
+        let plain = digest.len() == 64
+            && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+            && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         plain.then(|| self.directory.join(name))
     }
 }
 
 /// The digest of a script as it was uploaded: `sha256:` and hexadecimal digits.
-/// `sha256:` and the digest of bytes, in hex.
 pub fn digest_of(wasm: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut text = String::from("sha256:");

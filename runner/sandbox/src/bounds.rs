@@ -23,6 +23,8 @@ const WASM_PAGE_BYTES: u64 = 64 << 10;
 pub(crate) enum Kind {
     Module,
     Component,
+    /// A memory behind a script's top level, with what the script says of itself.
+    Image,
 }
 
 /// Says what the bytes are, or why they are refused.

@@ -226,7 +226,7 @@ fn compile(wasm: &[u8], order: &Order) -> Result<(Kind, Vec<u8>), String> {
     let kind = bounds::check(&binary, order.max_memory_bytes)?;
     let engine = Engine::new(&code_config()).map_err(|error| format!("{error:#}"))?;
     let code = match kind {
-        Kind::Module => engine.precompile_module(&binary),
+        Kind::Module | Kind::Image => engine.precompile_module(&binary),
         Kind::Component => engine.precompile_component(&binary),
     };
     Ok((

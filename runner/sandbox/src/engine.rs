@@ -19,9 +19,9 @@ pub(crate) const TICK: Duration = Duration::from_millis(1);
 const IDLE_TICKS: u32 = 100;
 
 /// The deepest that wasm may recurse.
-const MAX_WASM_STACK_BYTES: usize = 1 << 20;
+const MAX_WASM_STACK_BYTES: usize = 2 << 20;
 /// A guest's stack: wasm's and that of the host functions that it calls.
-const STACK_BYTES: usize = 2 << 20;
+const STACK_BYTES: usize = 3 << 20;
 /// What a slot's memory keeps resident where the kernel has `PAGEMAP_SCAN`, and where not.
 const KEEP_RESIDENT_BYTES: usize = 1 << 20;
 const KEEP_RESIDENT_BYTES_WITHOUT_SCAN: usize = 64 << 10;

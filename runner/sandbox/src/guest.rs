@@ -5,7 +5,9 @@ use crate::command::Captured;
 use crate::context::Context;
 use crate::effects::Effects;
 use crate::journal::Journal;
+use crate::outbound::OutboundPolicy;
 use crate::services::HostServices;
+use crate::source::SourceState;
 use crate::sql::Databases;
 use crate::web::WebHooks;
 use heddle_domain::{Clock, Time};
@@ -34,6 +36,7 @@ pub(crate) struct Guest {
     hooks: WebHooks,
     pub guard: MemoryGuard,
     pub host: HostSide,
+    pub source: SourceState,
 }
 
 /// The part that `heddle:task` works on.
@@ -90,6 +93,12 @@ pub(crate) struct CommandIo {
 }
 
 impl Guest {
+    /// What requests of a script that is text are sent with.
+    pub fn web(&self) -> (reqwest::Client, OutboundPolicy, Arc<Grants>) {
+        let hooks = &self.hooks;
+        (hooks.client.clone(), hooks.policy.clone(), Arc::clone(&hooks.grants))
+    }
+
     /// A store for one attempt.
     pub fn store(
         engine: &wasmtime::Engine,
@@ -121,6 +130,7 @@ impl Guest {
             hooks,
             guard,
             host,
+            source: SourceState::default(),
         };
         guest.wasi.ctx().table.set_max_capacity(MAX_RESOURCES);
         let mut store = Store::new(engine, guest);

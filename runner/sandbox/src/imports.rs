@@ -208,23 +208,35 @@ impl wit::notify::Host for HostSide {
 
 impl wit::secret::Host for HostSide {
     async fn get(&mut self, name: String) -> Result<String, String> {
-        if !self.grants.secrets.contains(&name) {
-            return Err(format!(
-                "this task was not granted secret `{name}`: name it in the task's `secrets`"
-            ));
-        }
+        self.check_secret(&name)?;
         self.ask(move |services| Box::pin(async move { services.secret(&name).await }))
             .await
     }
 }
 
 impl HostSide {
-    async fn connection(&self, name: &str) -> Result<crate::services::ConnectionTarget, String> {
-        if !self.grants.sql.iter().any(|granted| granted == name) {
-            return Err(format!(
-                "this task was not granted connection `{name}`: name it in the task's `sql`"
-            ));
+    /// Whether the task was granted a secret.
+    pub fn check_secret(&self, name: &str) -> Result<(), String> {
+        if self.grants.secrets.iter().any(|granted| granted == name) {
+            return Ok(());
         }
+        Err(format!(
+            "this task was not granted secret `{name}`: name it in the task's `secrets`"
+        ))
+    }
+
+    /// Whether it was granted a connection.
+    pub fn check_connection(&self, name: &str) -> Result<(), String> {
+        if self.grants.sql.iter().any(|granted| granted == name) {
+            return Ok(());
+        }
+        Err(format!(
+            "this task was not granted connection `{name}`: name it in the task's `sql`"
+        ))
+    }
+
+    async fn connection(&self, name: &str) -> Result<crate::services::ConnectionTarget, String> {
+        self.check_connection(name)?;
         let name = name.to_owned();
         self.ask(move |services| Box::pin(async move { services.connection(&name).await }))
             .await

@@ -19,6 +19,7 @@
 //! | `attempt`, `run` | one attempt: what goes in and comes out; how it is run |
 //! | `outbound`, `web` | where HTTP may go; `wasi:http` |
 //! | `sql` | named external databases |
+//! | `source/` | scripts that are text |
 
 mod artefact;
 mod attempt;
@@ -42,6 +43,7 @@ mod run;
 mod sandbox;
 mod script;
 mod services;
+mod source;
 mod sql;
 mod web;
 
@@ -57,6 +59,7 @@ pub use query::{QueryClass, QueryFailure, QueryRequest};
 pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError};
 pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
+pub use source::{Language, MAX_SOURCE_BYTES, SourceFault, code_key, runtime_id, split_key};
 
 /// The engine's configuration alone, for measuring it (`examples/bare_loop.rs`).
 #[doc(hidden)]

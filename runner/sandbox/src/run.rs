@@ -11,6 +11,7 @@ use crate::journal::{Journal, cut};
 use crate::lanes::Signals;
 use crate::outbound::OutboundPolicy;
 use crate::script::{Entry, Script};
+use crate::source;
 use crate::sql::Databases;
 use crate::web::WebHooks;
 use heddle_domain::state::ErrorKind;
@@ -38,6 +39,38 @@ pub(crate) struct Runner {
     pub budget: Arc<MemoryBudget>,
     pub node: tokio::runtime::Handle,
     pub io: tokio::runtime::Handle,
+}
+
+impl Runner {
+    /// A store for an attempt. Its params and its batch are the caller's.
+    pub fn store(
+        &self,
+        request: AttemptRequest,
+        journal: &Journal,
+        meter: Arc<MemoryMeter>,
+        command: Option<CommandIo>,
+    ) -> Store<Guest> {
+        let grants = Arc::new(request.grants);
+        let host = HostSide {
+            context: Arc::new(request.context),
+            grants: Arc::clone(&grants),
+            services: request.host,
+            journal: journal.clone(),
+            effects: Effects::default(),
+            databases: Arc::clone(&self.databases),
+            clock: Arc::clone(&self.clock),
+            node: self.node.clone(),
+            io: self.io.clone(),
+            progress: Progress::default(),
+        };
+        let hooks = WebHooks {
+            client: self.client.clone(),
+            policy: self.policy.clone(),
+            grants,
+        };
+        let guard = MemoryGuard::new(request.limits.memory_bytes, meter, Arc::clone(&self.budget));
+        Guest::store(&self.engine, host, hooks, guard, command)
+    }
 }
 
 /// Which export is called.
@@ -85,6 +118,8 @@ enum Answer {
     /// What became of the messages of a batch that was given.
     Handled(Vec<MessageOutcome>),
     Failure(Failure),
+    /// What a script that is text threw.
+    Thrown(Outcome),
     /// A command's exit code, if not 0.
     Exit(i32),
 }
@@ -157,42 +192,22 @@ async fn call(
     meter: Arc<MemoryMeter>,
     output: Captured,
 ) -> wasmtime::Result<(Answer, Vec<Effect>)> {
-    let AttemptRequest {
-        context,
-        params,
-        batch,
-        limits,
-        grants,
-        host: services,
-    } = request;
-    let grants = Arc::new(grants);
+    let mut request = request;
+    let params = std::mem::take(&mut request.params);
+    let batch = request.batch.take();
+    let context = match script.inner.entry {
+        Entry::CommandP1(_) | Entry::CommandP2(_) | Entry::Source(_) => serde_json::to_string(&request.context)?,
+        _ => String::new(),
+    };
     let command = match script.inner.entry {
         Entry::CommandP1(_) | Entry::CommandP2(_) => Some(CommandIo {
             stdin: params.clone(),
-            context: serde_json::to_string(&context)?,
+            context: context.clone(),
             stdout: output.clone(),
         }),
         _ => None,
     };
-    let host = HostSide {
-        context: Arc::new(context),
-        grants: Arc::clone(&grants),
-        services,
-        journal: journal.clone(),
-        effects: Effects::default(),
-        databases: Arc::clone(&runner.databases),
-        clock: Arc::clone(&runner.clock),
-        node: runner.node.clone(),
-        io: runner.io.clone(),
-        progress: Progress::default(),
-    };
-    let hooks = WebHooks {
-        client: runner.client.clone(),
-        policy: runner.policy.clone(),
-        grants,
-    };
-    let guard = MemoryGuard::new(limits.memory_bytes, meter, Arc::clone(&runner.budget));
-    let mut store = Guest::store(&runner.engine, host, hooks, guard, command);
+    let mut store = runner.store(request, journal, meter, command);
     let answer = match &script.inner.entry {
         Entry::Task(pre) => {
             let instance = pre.instantiate_async(&mut store).await?;
@@ -234,6 +249,33 @@ async fn call(
                 }
             }
         }
+        Entry::Source(script) => match export {
+            Export::Describe => Answer::Output(script.description.clone()),
+            Export::Work => {
+                let given = batch.is_some();
+                let batch = match (batch, script.runs) {
+                    (None, false) => Some(batch::read(&params)?),
+                    (batch, _) => batch,
+                };
+                match source::attempt::run(&mut store, script, &context, &params, batch.as_ref()).await? {
+                    source::attempt::Ended::Output(output) => Answer::Output(output),
+                    source::attempt::Ended::Handled(outcomes) if given => Answer::Handled(outcomes),
+                    source::attempt::Ended::Handled(outcomes) => Answer::Output(batch::write(&outcomes)?),
+                    source::attempt::Ended::Failure(failure) => Answer::Failure(failure),
+                    source::attempt::Ended::Thrown {
+                        kind,
+                        message,
+                        trace,
+                        retry_after,
+                    } => Answer::Thrown(Outcome::Failed {
+                        kind,
+                        message: crate::run::message(&message),
+                        trace: trace.map(|trace| cut(&trace, MAX_TRACE_BYTES).replace('\0', "\u{fffd}")),
+                        retry_after,
+                    }),
+                }
+            }
+        },
         Entry::CommandP1(pre) => {
             let instance = pre.instantiate_async(&mut store).await?;
             let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
@@ -301,6 +343,7 @@ fn outcome(
             "the node has no memory left for scripts; raise its budget or run fewer",
         ),
         Ok((Answer::Failure(failure), _)) => failed(failure),
+        Ok((Answer::Thrown(outcome), _)) => outcome,
         Ok((Answer::Exit(code), _)) => {
             let last = journal.last_line();
             let colon = if last.is_empty() { "" } else { ": " };
@@ -369,7 +412,7 @@ fn broken(error: &wasmtime::Error) -> Outcome {
 }
 
 /// A text for the database: bounded, without zero characters.
-fn message(text: &str) -> String {
+pub(crate) fn message(text: &str) -> String {
     cut(text, MAX_MESSAGE_BYTES).replace('\0', "\u{fffd}")
 }
 

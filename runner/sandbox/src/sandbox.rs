@@ -12,6 +12,8 @@ use crate::loaded::{self, Loaded};
 use crate::outbound::OutboundPolicy;
 use crate::run::{Done, Export, Runner, attempt};
 use crate::script::{Linker, Script, World};
+use crate::source::runtime::Runtime;
+use crate::source::{SourceFault, split_key};
 use bytes::Bytes;
 use heddle_domain::Clock;
 use parking_lot::Mutex;
@@ -27,21 +29,34 @@ const IO_THREADS: usize = 1;
 /// Compiles scripts and runs attempts. Cheap to clone; the last clone to go stops the threads.
 #[derive(Clone)]
 pub struct Sandbox {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     config: SandboxConfig,
-    clock: Arc<dyn Clock>,
-    runner: Arc<Runner>,
-    lanes: Arc<Lanes>,
+    pub clock: Arc<dyn Clock>,
+    pub runner: Arc<Runner>,
+    pub lanes: Arc<Lanes>,
     linker: Arc<Linker>,
     compiler: Compiler,
-    cache: Arc<ArtefactCache>,
+    pub cache: Arc<ArtefactCache>,
+    /// What runs scripts that are text, from the first of them on.
+    pub interpreter: tokio::sync::OnceCell<Arc<Runtime>>,
     loaded: Arc<Mutex<Loaded>>,
     /// One lock per script that is being loaded.
     loading: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     io: Option<tokio::runtime::Runtime>,
+}
+
+impl Inner {
+    /// Compiles wasm in a child process.
+    pub async fn compile(&self, wasm: Bytes) -> Result<Artefact, CompileError> {
+        self.compiler.compile(wasm).await.map_err(|error| match error {
+            NotCompiled::Refused(why) => CompileError::Rejected(why),
+            NotCompiled::Timeout(after) => CompileError::Timeout(after),
+            NotCompiled::Internal(error) => CompileError::Internal(error),
+        })
+    }
 }
 
 impl Drop for Inner {
@@ -93,6 +108,9 @@ pub enum CompileError {
     /// It has more bytes than this.
     #[error("the script has more than {0} bytes")]
     TooLarge(usize),
+    /// A text with a fault.
+    #[error("the script has a fault: {0}")]
+    Source(SourceFault),
     /// Compiling it takes longer than this.
     #[error("the script cannot be compiled within {0:?}")]
     Timeout(Duration),
@@ -170,6 +188,7 @@ impl Sandbox {
                 linker: Arc::new(Linker::new(&engine).map_err(wrong)?),
                 compiler: Compiler::new(&config),
                 cache: Arc::new(cache),
+                interpreter: tokio::sync::OnceCell::new(),
                 loaded,
                 loading: Mutex::default(),
                 runner: Arc::new(runner),
@@ -205,7 +224,7 @@ impl Sandbox {
         };
         let description = match script.world() {
             World::Task | World::Consumer => self.describe(&script).await?,
-            World::CommandP1 | World::CommandP2 => Description::default(),
+            World::CommandP1 | World::CommandP2 | World::Source(_) => Description::default(),
         };
         self.keep(&script);
         Ok(Compiled {
@@ -216,6 +235,20 @@ impl Sandbox {
             description: description.description,
             size,
         })
+    }
+
+    /// A script of our own, from memory, else from the disk, else by compiling it.
+    pub(crate) async fn own_wasm(&self, digest: &str, wasm: Bytes) -> Result<Script, CompileError> {
+        if let Some(script) = self.loaded(digest) {
+            return Ok(script);
+        }
+        let _alone = self.alone(digest).await;
+        let script = match self.ready(digest).await {
+            Some(script) => script,
+            None => self.build(digest, wasm).await?,
+        };
+        self.keep(&script);
+        Ok(script)
     }
 
     /// Whether a script is in memory.
@@ -229,7 +262,7 @@ impl Sandbox {
     }
 
     /// Makes an accepted script ready on this node: from memory, else from the disk, else by compiling what `fetch`
-    /// gives. Of concurrent calls for one script, one does the work.
+    /// gives. Of concurrent calls for one script, one does the work. `digest` is its key, as [`crate::code_key`] makes it.
     pub async fn load<E>(
         &self,
         digest: &str,
@@ -239,16 +272,24 @@ impl Sandbox {
             return Ok(script);
         }
         let _alone = self.alone(digest).await;
-        if let Some(script) = self.ready(digest).await {
+        let (plain, language) = split_key(digest);
+        let ready = match language {
+            Some(language) => self.ready_source(digest, language).await?,
+            None => self.ready(digest).await,
+        };
+        if let Some(script) = ready {
             return Ok(script);
         }
-        let wasm = fetch.await.map_err(LoadError::Fetch)?;
-        let wanted = digest.to_owned();
-        let (same, wasm) = blocking(move || (digest_of(&wasm) == wanted, wasm)).await?;
+        let bytes = fetch.await.map_err(LoadError::Fetch)?;
+        let wanted = plain.to_owned();
+        let (same, bytes) = blocking(move || (digest_of(&bytes) == wanted, bytes)).await?;
         if !same {
-            return Err(CompileError::Internal(format!("the bytes of {digest} have another digest")).into());
+            return Err(CompileError::Internal(format!("the bytes of {plain} have another digest")).into());
         }
-        let script = self.build(digest, wasm).await?;
+        let script = match language {
+            Some(language) => self.build_source(digest, language, bytes).await?,
+            None => self.build(digest, bytes).await?,
+        };
         self.keep(&script);
         Ok(script)
     }
@@ -281,7 +322,7 @@ impl Sandbox {
         }
     }
 
-    fn start_export(
+    pub(crate) fn start_export(
         &self,
         script: &Script,
         request: AttemptRequest,
@@ -303,7 +344,7 @@ impl Sandbox {
         }
     }
 
-    fn keep(&self, script: &Script) {
+    pub(crate) fn keep(&self, script: &Script) {
         let mut loaded = self.inner.loaded.lock();
         loaded.insert(script.digest(), script.inner.code_bytes, script.clone());
     }
@@ -331,11 +372,7 @@ impl Sandbox {
     }
 
     async fn build(&self, digest: &str, wasm: Bytes) -> Result<Script, CompileError> {
-        let artefact = self.inner.compiler.compile(wasm).await.map_err(|error| match error {
-            NotCompiled::Refused(why) => CompileError::Rejected(why),
-            NotCompiled::Timeout(after) => CompileError::Timeout(after),
-            NotCompiled::Internal(error) => CompileError::Internal(error),
-        })?;
+        let artefact = self.inner.compile(wasm).await?;
         let (cache, linker, digest) = (
             Arc::clone(&self.inner.cache),
             Arc::clone(&self.inner.linker),
@@ -376,7 +413,7 @@ impl Sandbox {
     }
 
     /// Waits for whoever is making this script ready.
-    async fn alone(&self, digest: &str) -> Alone<'_> {
+    pub(crate) async fn alone(&self, digest: &str) -> Alone<'_> {
         let lock = Arc::clone(self.inner.loading.lock().entry(digest.to_owned()).or_default());
         let held = lock.lock_owned().await;
         Alone {
@@ -388,7 +425,7 @@ impl Sandbox {
 }
 
 /// The right to make a script ready.
-struct Alone<'a> {
+pub(crate) struct Alone<'a> {
     sandbox: &'a Sandbox,
     digest: String,
     held: Option<tokio::sync::OwnedMutexGuard<()>>,
@@ -407,7 +444,8 @@ impl Drop for Alone<'_> {
         }
     }
 }
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, CompileError> {
+
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, CompileError> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| CompileError::Internal(error.to_string()))

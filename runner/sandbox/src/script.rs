@@ -4,6 +4,8 @@ use crate::bounds::Kind;
 use crate::compiler::Artefact;
 use crate::guest::Guest;
 use crate::imports::{consumer::ConsumerPre, task::TaskPre};
+use crate::source::Language;
+use crate::source::attempt::SourceScript;
 use std::sync::Arc;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{self, Component};
@@ -26,6 +28,8 @@ pub enum World {
     CommandP1,
     /// A WASI command: a component for WASI 0.2.
     CommandP2,
+    /// A text.
+    Source(Language),
 }
 
 impl World {
@@ -36,6 +40,7 @@ impl World {
             Self::Consumer => "heddle:task/consumer",
             Self::CommandP1 => "wasi:cli/command@p1",
             Self::CommandP2 => "wasi:cli/command@p2",
+            Self::Source(language) => language.world(),
         }
     }
 }
@@ -52,6 +57,7 @@ impl std::str::FromStr for World {
     fn from_str(text: &str) -> Result<Self, String> {
         [Self::Task, Self::Consumer, Self::CommandP1, Self::CommandP2]
             .into_iter()
+            .chain(Language::ALL.map(Self::Source))
             .find(|world| world.as_str() == text)
             .ok_or_else(|| format!("`{text}` is no world"))
     }
@@ -97,15 +103,17 @@ pub(crate) enum Entry {
     Consumer(ConsumerPre<Guest>),
     CommandP1(InstancePre<Guest>),
     CommandP2(CommandPre<Guest>),
+    Source(SourceScript),
 }
 
 impl Linked {
     pub fn world(&self) -> World {
-        match self.entry {
+        match &self.entry {
             Entry::Task(_) => World::Task,
             Entry::Consumer(_) => World::Consumer,
             Entry::CommandP1(_) => World::CommandP1,
             Entry::CommandP2(_) => World::CommandP2,
+            Entry::Source(script) => World::Source(script.language),
         }
     }
 }
@@ -149,6 +157,8 @@ impl Linker {
                 let component = unsafe { Component::deserialize(&self.engine, &artefact.code) };
                 self.link_component(&component.map_err(|error| too_large(&error))?)?
             }
+            // What it is linked with is not here.
+            Kind::Image => return Err("is a snapshot of a text".into()),
         };
         let linked = Linked {
             digest: digest.to_owned(),

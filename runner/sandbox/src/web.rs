@@ -70,7 +70,8 @@ impl WasiHttpHooks for WebHooks {
     }
 }
 
-fn check(policy: &OutboundPolicy, grants: &Grants, url: &url::Url) -> Result<(), Refused> {
+/// Whether a task may go there, by its grants and the node's policy.
+pub(crate) fn check(policy: &OutboundPolicy, grants: &Grants, url: &url::Url) -> Result<(), Refused> {
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().unwrap_or_default();
     if !grants.allow_hosts.iter().any(|pattern| pattern.matches(host, port)) {

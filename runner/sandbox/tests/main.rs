@@ -9,6 +9,7 @@ mod hostile;
 mod outcomes;
 mod queries;
 mod requests;
+mod sources;
 
 use guests::Bench;
 use std::process::ExitCode;
@@ -59,6 +60,15 @@ const TESTS: &[Test] = tests![
     queries::a_timeout_cancels_the_statement,
     requests::policy,
     requests::built_guests,
+    sources::a_module_runs,
+    sources::typescript,
+    sources::endings,
+    sources::host_functions_of_texts,
+    sources::what_the_web_has,
+    sources::fetching,
+    sources::faults_of_texts,
+    sources::hostile_texts,
+    sources::snapshots_are_kept,
 ];
 
 fn main() -> ExitCode {

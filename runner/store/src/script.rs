@@ -28,8 +28,10 @@ pub struct ScriptVersionRow {
     pub version: i32,
     /// SHA-256 of the bytes as they were uploaded, lower-case hex.
     pub digest: String,
-    /// `task`, `consumer`, or `command` for a WASI command.
+    /// `heddle:task/task`, `source/javascript`, …
     pub world: String,
+    /// The interpreter that a text was checked with.
+    pub runtime: Option<String>,
     pub params_schema: Option<Value>,
     pub defaults: Value,
     pub description: String,
@@ -45,6 +47,7 @@ pub struct ScriptWrite<'a> {
     pub digest: &'a str,
     pub bytes: &'a [u8],
     pub world: &'a str,
+    pub runtime: Option<&'a str>,
     pub params_schema: Option<&'a Value>,
     /// An object.
     pub defaults: &'a Value,
@@ -101,7 +104,7 @@ async fn version_of(
 ) -> Result<Option<ScriptVersionRow>, StoreError> {
     Ok(sqlx::query_as!(
         ScriptVersionRow,
-        "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.params_schema, v.defaults, v.description, v.size,
+        "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description, v.size,
                 v.created_at
          FROM heddle.script_versions v JOIN heddle.scripts s ON s.id = v.script_id
          WHERE v.script_id = $1 AND v.version = $2",
@@ -113,7 +116,7 @@ async fn version_of(
 }
 
 impl Store {
-    /// Adds a version, unless the newest one has the same digest. Either way it becomes active if that is asked for.
+    /// Adds a version, unless the newest one has the same digest and world (a text may be two languages). Either way it becomes active if that is asked for.
     pub async fn put_script(
         &self,
         by: By<'_>,
@@ -137,7 +140,7 @@ impl Store {
         } else {
             version_of(&mut tx, script.id, script.last_version).await?
         };
-        let same = newest.filter(|newest| newest.digest == write.digest);
+        let same = newest.filter(|newest| newest.digest == write.digest && newest.world == write.world);
         let created = same.is_none();
         let version = match same {
             Some(version) => version,
@@ -149,6 +152,7 @@ impl Store {
                     version: script.last_version + 1,
                     digest: write.digest.into(),
                     world: write.world.into(),
+                    runtime: write.runtime.map(str::to_owned),
                     params_schema: write.params_schema.cloned(),
                     defaults: write.defaults.clone(),
                     description: write.description.into(),
@@ -157,12 +161,14 @@ impl Store {
                 };
                 sqlx::query!(
                     "INSERT INTO heddle.script_versions
-                         (script_id, version, digest, world, params_schema, defaults, description, size, created_at)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                         (script_id, version, digest, world, runtime, params_schema, defaults, description, size,
+                          created_at)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
                     version.script_id,
                     version.version,
                     version.digest,
                     version.world,
+                    version.runtime,
                     version.params_schema,
                     version.defaults,
                     version.description,
@@ -243,7 +249,7 @@ impl Store {
     ) -> Result<Page<(ScriptRow, ScriptVersionRow)>, StoreError> {
         let rows = sqlx::query!(
             "SELECT s.id, s.name, s.active_version, s.last_version, s.created_at, s.updated_at,
-                    v.version, v.digest, v.world, v.params_schema, v.defaults, v.description, v.size,
+                    v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description, v.size,
                     v.created_at AS version_created_at
              FROM heddle.scripts s
              JOIN heddle.script_versions v
@@ -263,6 +269,7 @@ impl Store {
                 version: row.version,
                 digest: row.digest,
                 world: row.world,
+                runtime: row.runtime,
                 params_schema: row.params_schema,
                 defaults: row.defaults,
                 description: row.description,
@@ -291,7 +298,7 @@ impl Store {
     ) -> Result<Option<ScriptVersionRow>, StoreError> {
         Ok(sqlx::query_as!(
             ScriptVersionRow,
-            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.params_schema, v.defaults, v.description,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description,
                     v.size, v.created_at
              FROM heddle.scripts s
              JOIN heddle.script_versions v
@@ -312,7 +319,7 @@ impl Store {
     ) -> Result<Option<ScriptVersionRow>, StoreError> {
         Ok(sqlx::query_as!(
             ScriptVersionRow,
-            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.params_schema, v.defaults, v.description,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description,
                     v.size, v.created_at
              FROM heddle.scripts s JOIN heddle.script_versions v ON v.script_id = s.id
              WHERE s.name = $1 AND v.version = $2",
@@ -332,7 +339,7 @@ impl Store {
     ) -> Result<Page<ScriptVersionRow>, StoreError> {
         let rows = sqlx::query_as!(
             ScriptVersionRow,
-            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.params_schema, v.defaults, v.description,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description,
                     v.size, v.created_at
              FROM heddle.scripts s JOIN heddle.script_versions v ON v.script_id = s.id
              WHERE s.name = $1 AND s.deleted_at IS NULL AND v.version >= s.first_version

@@ -62,7 +62,14 @@ mod tests {
 
     #[test]
     fn every_language_has_a_template() {
-        for language in ["rust", "python", "javascript", "c"] {
+        for language in [
+            "rust",
+            "javascript",
+            "typescript",
+            "javascript-component",
+            "python",
+            "c",
+        ] {
             let paths: Vec<&str> = TEMPLATES
                 .iter()
                 .filter(|file| file.0 == language)

@@ -10,8 +10,8 @@ use heddle_domain::state::Trigger;
 use heddle_domain::{Chance, Clock, Span};
 use heddle_engine::{NodeClock, SystemChance};
 use heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Limits,
-    LogLine, Outcome, Sandbox, SandboxConfig,
+    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
+    Limits, LogLine, Outcome, Sandbox, SandboxConfig, code_key,
 };
 use serde_json::{Map, Value, json};
 
@@ -62,6 +62,7 @@ pub(crate) fn is_file(name: &str) -> bool {
     Path::new(name)
         .extension()
         .is_some_and(|extension| extension == "wasm" || extension == "wat")
+        || (Language::of_file(name).is_some() && Path::new(name).is_file())
 }
 
 /// Compiles and runs a file.
@@ -88,7 +89,11 @@ pub(crate) async fn test(
     };
     let clock = Arc::new(NodeClock::default());
     let sandbox = Sandbox::new(SandboxConfig::new(cache.path().to_owned(), compiler), clock.clone())?;
-    let compiled = match sandbox.compile(wasm.into()).await {
+    let compiled = match Language::of_file(file) {
+        Some(language) => sandbox.compile_source(language, wasm.into()).await,
+        None => sandbox.compile(wasm.into()).await,
+    };
+    let compiled = match compiled {
         Ok(compiled) => compiled,
         Err(error) => return Err(usage(format!("{file}: {error}"))),
     };
@@ -105,7 +110,7 @@ pub(crate) async fn test(
         schema.write_integers(&mut params);
     }
     let script = sandbox
-        .load(&compiled.digest, async {
+        .load(&code_key(&compiled.digest, compiled.world.as_str()), async {
             Err::<bytes::Bytes, _>("it was compiled just now".to_owned())
         })
         .await

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use heddle_client::Invocation;
+use heddle_sandbox::Language;
 use serde_json::{Value, json};
 
 use super::run::Params;
@@ -22,7 +23,7 @@ pub enum ScriptCommand {
     New(New),
     /// Build the script in a directory to wasm
     Build(build::Build),
-    /// Upload wasm (or build a directory and upload that) as a script's next version
+    /// Upload wasm or source (or build a directory and upload that) as a script's next version
     Push(Push),
     /// List scripts
     #[command(alias = "ls")]
@@ -41,11 +42,11 @@ pub enum ScriptCommand {
         /// Its version
         version: i64,
     },
-    /// Save a version's wasm
+    /// Save a version's wasm or source
     Download {
         /// `name` or `name@version`
         name: String,
-        /// Where to; default NAME.wasm
+        /// Where to; default NAME.wasm, or NAME.js and so on
         file: Option<PathBuf>,
     },
     /// Delete a script that nothing uses
@@ -61,7 +62,7 @@ pub struct New {
     /// The script's name
     pub name: String,
     /// Its language
-    #[arg(short, long, default_value = "rust", value_parser = ["rust", "python", "javascript", "c"])]
+    #[arg(short, long, default_value = "rust", value_parser = ["rust", "javascript", "typescript", "javascript-component", "python", "c"])]
     pub lang: String,
     /// Where to; default a directory of that name
     pub dir: Option<PathBuf>,
@@ -75,7 +76,7 @@ pub struct New {
 pub struct Push {
     /// The script's name
     pub name: String,
-    /// Wasm (binary or text), or a directory to be built
+    /// Wasm (binary or text), source (.js, .mjs, .ts, .mts), or a directory to be built
     #[arg(default_value = ".")]
     pub path: PathBuf,
     /// Keep the version that is active now
@@ -86,7 +87,7 @@ pub struct Push {
 /// `heddle script test` and `heddle invoke`
 #[derive(Args, Debug)]
 pub struct Invoke {
-    /// `name` or `name@version`; of `script test` also a .wasm or .wat file, which runs here, without a server
+    /// `name` or `name@version`; of `script test` also a file (.wasm, .wat, .js, .ts), which runs here, without a server
     pub name: String,
     /// Its params
     #[command(flatten)]
@@ -139,13 +140,26 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
     let told = json!({"name": name, "lang": new.lang, "dir": dir, "files": written});
     format.print(&told, |_| {
         let mut lines: Vec<String> = written.iter().map(|path| format!("wrote {}", path.display())).collect();
-        lines.push(format!(
-            "next: heddle script build {0} && heddle script push {name} {0}",
-            dir.display()
-        ));
+        // One file is a script by itself; what has more is built.
+        let source = written.iter().find(|path| {
+            let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
+            ["javascript", "typescript"].contains(&new.lang.as_str()) && is_source(file)
+        });
+        lines.push(match source {
+            Some(file) => format!("next: heddle script push {name} {}", file.display()),
+            None => format!(
+                "next: heddle script build {0} && heddle script push {name} {0}",
+                dir.display()
+            ),
+        });
         lines.join("\n")
     })?;
     done()
+}
+
+/// Whether a file is a script by itself, as text.
+fn is_source(file: &str) -> bool {
+    !file.ends_with(".d.ts") && Language::of_file(file).is_some()
 }
 
 /// What Cargo takes for a name: ASCII letters, digits, `-` and `_`, no digit first.
@@ -208,12 +222,24 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
                         .context("the script has no version")?
                 }
             };
-            let wasm = session.client.script_wasm(script, version).await?;
-            let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.wasm")));
-            std::fs::write(&file, &wasm).with_context(|| format!("cannot write {}", file.display()))?;
-            let told = json!({"name": script, "version": version, "file": file, "bytes": wasm.len()});
+            let found: Value = session
+                .client
+                .get(&["v1", "scripts", script, "versions", &version.to_string()])
+                .send()
+                .await?;
+            let language = found["world"].as_str().and_then(Language::of_world);
+            let (bytes, end) = match language {
+                Some(language) => (
+                    session.client.script_source(script, version).await?,
+                    language.file().rsplit('.').next().unwrap_or("txt"),
+                ),
+                None => (session.client.script_wasm(script, version).await?, "wasm"),
+            };
+            let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.{end}")));
+            std::fs::write(&file, &bytes).with_context(|| format!("cannot write {}", file.display()))?;
+            let told = json!({"name": script, "version": version, "file": file, "bytes": bytes.len()});
             session.output.print(&told, |_| {
-                format!("wrote {script}@{version} to {} ({} bytes)", file.display(), wasm.len())
+                format!("wrote {script}@{version} to {} ({} bytes)", file.display(), bytes.len())
             })?;
             done()
         }
@@ -232,10 +258,12 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
     } else {
         push.path.clone()
     };
-    let wasm = document::read_bytes(&file)?;
+    let bytes = document::read_bytes(&file)?;
+    let language = file.to_str().and_then(Language::of_file);
+    let media_type = language.map_or("application/wasm", Language::media_type);
     let version = session
         .client
-        .put_script(&push.name, wasm, !push.no_activate)
+        .put_script_as(&push.name, media_type, bytes, !push.no_activate)
         .await
         .with_context(|| format!("{} was not accepted", file.display()))?;
     session.output.print(&serde_json::to_value(&version)?, |_| {
@@ -312,6 +340,7 @@ fn split_version(text: &str) -> Result<(&str, Option<i64>)> {
     if Path::new(text)
         .extension()
         .is_some_and(|ext| ext == "wasm" || ext == "wat")
+        || (is_source(text) && Path::new(text).is_file())
     {
         return Err(usage(format!(
             "`{text}` is a file: upload it first (heddle script push NAME {text} --no-activate)"
@@ -348,7 +377,14 @@ mod tests {
     #[test]
     fn a_new_script_overwrites_nothing_and_leaves_no_placeholder() {
         let dir = tempfile::tempdir().unwrap();
-        for lang in ["rust", "python", "javascript", "c"] {
+        for lang in [
+            "rust",
+            "javascript",
+            "typescript",
+            "javascript-component",
+            "python",
+            "c",
+        ] {
             let new = New {
                 name: "greet".into(),
                 lang: lang.into(),

@@ -18,6 +18,7 @@ use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::id::RunId;
 use heddle_domain::retention::Retention;
 use heddle_domain::state::TaskState;
+use heddle_engine::heddle_sandbox::Language;
 use heddle_engine::{ControlError, Engine, EngineError, Pruned, SubmitError};
 use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
@@ -108,8 +109,8 @@ pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
 }
 
 impl EngineApi for Engine {
-    fn compile_script(&self, bytes: Bytes) -> Answer<'_, CompiledScript> {
-        Box::pin(scripts::compile(self, bytes))
+    fn compile_script(&self, bytes: Bytes, language: Option<Language>) -> Answer<'_, CompiledScript> {
+        Box::pin(scripts::compile(self, bytes, language))
     }
 
     fn fetch_script(&self, url: String, sha256: String) -> Answer<'_, Bytes> {

@@ -9,8 +9,8 @@ use heddle_domain::state::{AttemptState, ErrorKind};
 use heddle_domain::{Clock, Fault};
 use heddle_engine::Engine;
 use heddle_engine::heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompileError, ConnectionTarget, Context, Grants, HostServices, Interval, Limits,
-    LogLevel, LogLine, Outcome, digest_of, outbound,
+    AttemptRequest, BoxFuture, CompileError, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
+    Limits, LogLevel, LogLine, Outcome, digest_of, outbound, runtime_id,
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -26,11 +26,20 @@ fn invalid(pointer: &str, detail: impl Into<String>) -> Refusal {
     Refusal::Invalid(Fault::at(pointer, detail).into())
 }
 
-pub(super) async fn compile(engine: &Engine, bytes: Bytes) -> Result<CompiledScript, Refusal> {
-    match engine.sandbox().compile(bytes).await {
+pub(super) async fn compile(
+    engine: &Engine,
+    bytes: Bytes,
+    language: Option<Language>,
+) -> Result<CompiledScript, Refusal> {
+    let compiled = match language {
+        Some(language) => engine.sandbox().compile_source(language, bytes).await,
+        None => engine.sandbox().compile(bytes).await,
+    };
+    match compiled {
         Ok(compiled) => Ok(CompiledScript {
             digest: compiled.digest.trim_start_matches("sha256:").to_owned(),
             world: compiled.world.as_str().to_owned(),
+            runtime: language.map(runtime_id),
             params_schema: compiled.params_schema,
             defaults: Value::Object(compiled.defaults),
             description: compiled.description.unwrap_or_default(),
@@ -39,6 +48,7 @@ pub(super) async fn compile(engine: &Engine, bytes: Bytes) -> Result<CompiledScr
             what: "body",
             bytes_max,
         }),
+        Err(CompileError::Source(fault)) => Err(Refusal::Source(fault)),
         Err(CompileError::Internal(detail)) => Err(Refusal::Internal(detail.into())),
         Err(error) => Err(invalid("", error.to_string())),
     }
@@ -217,6 +227,7 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
             } else {
                 AttemptState::Failed
             };
+            let trace = trace.map(|trace| facts.trace(trace));
             (state, None, Some(Failure { kind, message, trace }))
         }
         Outcome::Cancelled => (AttemptState::Cancelled, None, None),

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use heddle_domain::{Name, Span};
+use heddle_engine::heddle_sandbox::{Language, MAX_SOURCE_BYTES};
 use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, ScriptWrite};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -30,6 +31,7 @@ struct VersionView {
     version: i32,
     digest: String,
     world: String,
+    runtime: Option<String>,
     params_schema: Option<Value>,
     defaults: Value,
     description: String,
@@ -46,6 +48,7 @@ impl VersionView {
             version: row.version,
             digest: row.digest,
             world: row.world,
+            runtime: row.runtime,
             params_schema: row.params_schema,
             defaults: row.defaults,
             description: row.description,
@@ -80,11 +83,14 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list).list().answers(200, "ScriptList"),
         Route::new(Method::Put, "/v1/scripts/{name}", Access::Author, "Upload a version", upload)
-            .detail("A component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI command; WebAssembly text, too. The digest of the newest version makes no new one.")
+            .detail("A component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI command; WebAssembly text, too. Or source: with `Content-Type: text/javascript` or `text/typescript`, a module that exports `default function run(params, ctx)`; of a fault, `errors[0]` says `line`, `column` and the line as `source`. The digest of the newest version makes no new one.")
             .query("activate", "`false`: the version that is active stays so.")
             .takes_as("application/wasm", "Wasm")
+            .takes_as("text/javascript", "Source")
+            .takes_as("text/typescript", "Source")
             .answers_put("ScriptVersion")
-            .problem(413, "more than 64 MiB")
+            .problem(413, "more than 64 MiB of wasm, or 1 MiB of source")
+            .problem(415, "source in a language that this build has no runtime for")
             .problem(422, "not a script: says what it is and what is missing")
             .pace(Pace::Uploads),
         Route::new(Method::Get, "/v1/scripts/{name}", Access::View, "Get a script", get).answers(200, "Script"),
@@ -98,7 +104,12 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}", Access::View, "Get a version", version)
             .answers(200, "ScriptVersion"),
         Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/wasm", Access::View, "Download a version", wasm)
+            .detail("What was uploaded; 404 for a version that is source, which has no wasm of its own.")
             .answers_as(200, "application/wasm", "Wasm"),
+        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/source", Access::View, "Read a version's source", source)
+            .detail("The text as it was uploaded; 404 for a version that is wasm.")
+            .answers_as(200, "text/javascript", "Source")
+            .answers_as(200, "text/typescript", "Source"),
         Route::new(Method::Post, "/v1/scripts/{name}/invoke", Access::Try, "Try a script without a run", invoke)
             .takes("InvokeRequest")
             .answers(200, "Invocation")
@@ -135,16 +146,38 @@ async fn list(request: Request) -> Outcome {
 async fn upload(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let activate = request.flag("activate", true)?;
-    let bytes_max = request.app.config.script_bytes_max;
+    let language = language(&request)?;
+    let bytes_max = match language {
+        Some(_) => MAX_SOURCE_BYTES,
+        None => request.app.config.script_bytes_max,
+    };
     let bytes = request.bytes(bytes_max).await?;
-    store(&request, &name, bytes, activate).await
+    store(&request, &name, bytes, language, activate).await
 }
 
-async fn store(request: &Request, name: &Name, bytes: Bytes, activate: bool) -> Outcome {
-    if bytes.is_empty() {
-        return Err(Problem::invalid_at("", "the body is empty; wasm was expected"));
+/// The language of a body that is source; `None`: it is wasm, whatever else the sender calls it.
+fn language(request: &Request) -> Result<Option<Language>, Problem> {
+    let value = request.headers.get(header::CONTENT_TYPE);
+    let text = value.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media_type = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let found = Language::of_media_type(&media_type);
+    if found.is_none() && (media_type.starts_with("text/x-") || media_type == "text/python") {
+        let detail = format!(
+            "this build has no runtime for {media_type}: it runs {}, and wasm of any language",
+            Language::ALL
+                .map(|language| format!("text/{}", language.as_str()))
+                .join(" and ")
+        );
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
     }
-    let compiled = request.app.engine.compile_script(bytes.clone()).await?;
+    Ok(found)
+}
+
+async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<Language>, activate: bool) -> Outcome {
+    if bytes.is_empty() {
+        return Err(Problem::invalid_at("", "the body is empty; a script was expected"));
+    }
+    let compiled = request.app.engine.compile_script(bytes.clone(), language).await?;
     let put = request
         .app
         .store
@@ -155,6 +188,7 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, activate: bool) -> 
                 digest: &compiled.digest,
                 bytes: &bytes,
                 world: &compiled.world,
+                runtime: compiled.runtime.as_deref(),
                 params_schema: compiled.params_schema.as_ref(),
                 defaults: &compiled.defaults,
                 description: &compiled.description,
@@ -246,14 +280,37 @@ async fn wasm(request: Request) -> Outcome {
     let script = find(&request).await?;
     let version = request.id("version", "script version")?;
     let row = find_version(&request, &script, Some(version)).await?;
-    let missing = || Problem::not_found("script version", &format!("{}@{version}", script.name));
+    if Language::of_world(&row.world).is_some() {
+        let detail = format!(
+            "`{}@{version}` is source, which has no wasm of its own: see `.../source`",
+            script.name
+        );
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+    }
+    download(&request, &row, "application/wasm").await
+}
+
+async fn source(request: Request) -> Outcome {
+    let script = find(&request).await?;
+    let version = request.id("version", "script version")?;
+    let row = find_version(&request, &script, Some(version)).await?;
+    let Some(language) = Language::of_world(&row.world) else {
+        let detail = format!(
+            "`{}@{version}` is wasm, of which Heddle has no source: see `.../wasm`",
+            script.name
+        );
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+    };
+    download(&request, &row, language.media_type()).await
+}
+
+/// What was uploaded.
+async fn download(request: &Request, row: &ScriptVersionRow, media_type: &'static str) -> Outcome {
+    let missing = || Problem::not_found("script version", &format!("{}@{}", row.name, row.version));
     let bytes = request.app.store.blob(&row.digest).await?.ok_or_else(missing)?;
     let etag = format!("\"{}\"", row.digest);
     Ok((
-        [
-            (header::CONTENT_TYPE, "application/wasm".to_owned()),
-            (header::ETAG, etag),
-        ],
+        [(header::CONTENT_TYPE, media_type.to_owned()), (header::ETAG, etag)],
         bytes,
     )
         .into_response())
@@ -334,7 +391,7 @@ async fn activate(mut request: Request) -> Outcome {
         )),
         Activate::Done(script) => {
             let version = find_version(&request, &script, Some(body.version)).await?;
-            answer(axum::http::StatusCode::OK, &ScriptView::new(script, version))
+            answer(StatusCode::OK, &ScriptView::new(script, version))
         }
     }
 }
@@ -355,5 +412,5 @@ async fn fetch(mut request: Request) -> Outcome {
         return Err(Problem::invalid_at("/sha256", "a SHA-256 is 64 hexadecimal digits"));
     }
     let bytes = request.app.engine.fetch_script(body.url, sha256).await?;
-    store(&request, &name, bytes, activate).await
+    store(&request, &name, bytes, None, activate).await
 }

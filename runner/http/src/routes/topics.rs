@@ -7,6 +7,7 @@ use heddle_domain::topic::{Topic, TopicSpec, parse_day};
 use heddle_domain::{Fault, Faults, Name};
 use heddle_engine::Engine;
 use heddle_engine::heddle_sandbox::HostPattern;
+use heddle_engine::heddle_sandbox::Language;
 use heddle_store::group::{GroupPut, GroupWrite};
 use heddle_store::message::{BucketRow, CancelFilter, DayCounts, DayRow};
 use heddle_store::topic::{TopicPut, TopicRow, TopicWrite};
@@ -196,6 +197,8 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
                     "/script",
                     format!("unknown script: there is no version `{script}@{version}`"),
                 ),
+                // Of a text only its interpreter knows whether it exports `handle`; one that does not fails its batches.
+                Some(row) if Language::of_world(&row.world).is_some() => {}
                 Some(row) if row.world != CONSUMER_WORLD => faults.add(
                     "/script",
                     format!(

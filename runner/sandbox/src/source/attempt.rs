@@ -1,0 +1,200 @@
+//! Running a script that is text.
+
+use super::pending;
+use super::runtime::{Exported, Runtime};
+use crate::batch::{Batch, MessageOutcome};
+use crate::guest::Guest;
+use crate::imports::task::heddle::task::types::Failure;
+use heddle_domain::state::ErrorKind;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+use std::time::Duration;
+use wasmtime::{Module, Store};
+
+/// A script that is text, ready to run.
+pub(crate) struct SourceScript {
+    pub runtime: Arc<Runtime>,
+    /// The memory behind its top level.
+    pub image: Module,
+    pub language: super::Language,
+    /// What it says of itself, as a component's `describe` would.
+    pub description: String,
+    /// It exports `handle`.
+    pub handles: bool,
+    /// It exports `run`.
+    pub runs: bool,
+}
+
+/// How a script ended.
+pub(crate) enum Ended {
+    Output(String),
+    Handled(Vec<MessageOutcome>),
+    Failure(Failure),
+    /// It threw, or gave what is not JSON.
+    Thrown {
+        kind: ErrorKind,
+        message: String,
+        trace: Option<String>,
+        retry_after: Option<Duration>,
+    },
+}
+
+#[derive(Deserialize)]
+struct Told {
+    output: Option<String>,
+    outcomes: Option<Vec<Option<Thrown>>>,
+    #[serde(flatten)]
+    thrown: Option<Thrown>,
+}
+
+#[derive(Deserialize)]
+struct Thrown {
+    kind: String,
+    message: String,
+    trace: Option<String>,
+    after: Option<u64>,
+}
+
+/// Runs a script to its end.
+pub(crate) async fn run(
+    store: &mut Store<Guest>,
+    script: &SourceScript,
+    context: &str,
+    params: &str,
+    batch: Option<&Batch>,
+) -> wasmtime::Result<Ended> {
+    if batch.is_some() && !script.handles {
+        return Ok(failed(
+            "the script exports no `handle`: it cannot consume a topic's messages",
+        ));
+    }
+    if batch.is_none() && !script.runs {
+        return Ok(failed(
+            "the script exports no `run`, only `handle`, which is for a topic's messages",
+        ));
+    }
+    let params: &RawValue = serde_json::from_str(params)?;
+    let begin = begin(context, params, batch)?;
+    let running = script.runtime.instantiate(store, &script.image).await?;
+    running.send(store, Exported::Begin, &begin).await?;
+    loop {
+        if let Some(ended) = store.data_mut().source.ended.take() {
+            return Ok(ended_of(&ended, script.language.file())?);
+        }
+        match pending::next(store).await {
+            Some(event) => running.send(store, Exported::Event, &event).await?,
+            None => {
+                return Ok(failed(
+                    "the promise that `run` returned never settles: nothing is left that could settle it",
+                ));
+            }
+        }
+    }
+}
+
+fn failed(message: &str) -> Ended {
+    Ended::Failure(Failure::Retryable(message.to_owned()))
+}
+
+fn begin(context: &str, params: &RawValue, batch: Option<&Batch>) -> wasmtime::Result<String> {
+    let mut seed = [0; 16];
+    super::calls::random(&mut seed).map_err(wasmtime::Error::msg)?;
+    let words: Vec<u32> = seed
+        .chunks_exact(4)
+        .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+        .collect();
+    let batch = match batch {
+        Some(batch) => batch_text(batch)?,
+        None => "null".to_owned(),
+    };
+    Ok(format!(
+        r#"{{"seed":{words:?},"context":{context},"params":{params},"batch":{batch}}}"#
+    ))
+}
+
+/// Numbers of senders and receivers go as texts: JavaScript would round the largest.
+fn batch_text(batch: &Batch) -> Result<String, serde_json::Error> {
+    let messages: Result<Vec<_>, serde_json::Error> = batch
+        .messages
+        .iter()
+        .map(|message| {
+            let payload: &RawValue = serde_json::from_str(&message.payload)?;
+            Ok(json!({
+                "id": message.id,
+                "sender": message.sender.to_string(),
+                "receiver": message.receiver.to_string(),
+                "due": message.due,
+                "payload": payload,
+            }))
+        })
+        .collect();
+    Ok(json!({"topic": batch.topic, "messages": messages?}).to_string())
+}
+
+fn ended_of(text: &str, file: &str) -> Result<Ended, serde_json::Error> {
+    let told: Told = serde_json::from_str(text)?;
+    Ok(match told {
+        Told {
+            output: Some(output), ..
+        } => Ended::Output(output),
+        Told {
+            outcomes: Some(outcomes),
+            ..
+        } => Ended::Handled(outcomes.into_iter().map(|thrown| outcome_of(thrown, file)).collect()),
+        Told {
+            thrown: Some(thrown), ..
+        } => thrown.ended(file),
+        Told { .. } => failed("the script ended without saying how"),
+    })
+}
+
+fn outcome_of(thrown: Option<Thrown>, file: &str) -> MessageOutcome {
+    let said = match thrown.map(|thrown| thrown.ended(file)) {
+        None | Some(Ended::Output(_) | Ended::Handled(_)) => Ok(()),
+        Some(Ended::Failure(failure)) => Err(failure),
+        Some(Ended::Thrown {
+            kind: ErrorKind::Fatal,
+            message,
+            ..
+        }) => Err(Failure::Fatal(message)),
+        Some(Ended::Thrown {
+            message,
+            retry_after: Some(after),
+            ..
+        }) => Err(Failure::RetryAfter((
+            u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
+            message,
+        ))),
+        Some(Ended::Thrown { message, .. }) => Err(Failure::Retryable(message)),
+    };
+    MessageOutcome::of(said, crate::run::message)
+}
+
+impl Thrown {
+    fn ended(self, file: &str) -> Ended {
+        let kind = match self.kind.as_str() {
+            "skip" => return Ended::Failure(Failure::Skip(self.message)),
+            "fatal" => ErrorKind::Fatal,
+            "invalid" => ErrorKind::Invalid,
+            _ => ErrorKind::Failed,
+        };
+        Ended::Thrown {
+            kind,
+            message: self.message,
+            trace: self.trace.map(|trace| own_lines(&trace, file)),
+            retry_after: self.after.map(Duration::from_millis),
+        }
+    }
+}
+
+/// A trace without the lines of what is between Heddle and the script.
+fn own_lines(trace: &str, file: &str) -> String {
+    let is_ours = |line: &str| line.trim_start().starts_with("at ") && line.contains("heddle:") && !line.contains(file);
+    let lines: Vec<&str> = trace
+        .lines()
+        .filter(|line| !line.trim().is_empty() && !is_ours(line))
+        .collect();
+    lines.join("\n")
+}

@@ -1,0 +1,412 @@
+//! What a script asks of the host, and what the store keeps of it.
+//!
+//! There is one import, `heddle.call(operation, text) -> text`. Most operations are a message in JSON, answered at once
+//! (`{"error": null, "ok": …}`); those that take time begin here, and [`super::pending`] tells of their end.
+
+use super::pending::{self, Pending};
+use crate::guest::Guest;
+use crate::imports::task::heddle::task as wit;
+use crate::services::LogLevel;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use wasmtime::{Caller, Linker, Memory, Result, TypedFunc};
+
+/// The operations, as `js/runtime.js` numbers them.
+const LOG: u32 = 0;
+const RESULT: u32 = 1;
+const SYNC: u32 = 2;
+const START: u32 = 3;
+const CANCEL: u32 = 4;
+const DESCRIPTION: u32 = 5;
+
+/// How many bytes one call may carry.
+pub(super) const MAX_CALL_BYTES: usize = 32 << 20;
+/// How many random bytes one call gives.
+const MAX_RANDOM_BYTES: usize = 1 << 16;
+
+/// The modules that every script finds beside its own.
+const MODULES: [(&str, &str); 3] = [
+    ("heddle:runtime", include_str!("js/runtime.js")),
+    ("heddle:web", include_str!("js/web.js")),
+    ("heddle:task", include_str!("js/task.js")),
+];
+/// The module that everything begins with.
+pub(super) const MAIN: (&str, &str) = ("heddle:main", include_str!("js/main.js"));
+/// What it calls the script.
+const SCRIPT: &str = "heddle:script";
+
+/// All our JavaScript, for telling one version of it from another.
+pub(super) fn own_texts() -> impl Iterator<Item = &'static str> {
+    MODULES.iter().chain([&MAIN]).map(|(_, text)| *text)
+}
+
+/// A store's part of a script that is text.
+#[derive(Default)]
+pub(crate) struct SourceState {
+    pub memory: Option<Memory>,
+    pub realloc: Option<TypedFunc<(u32, u32, u32, u32), u32>>,
+    /// The text whose top level is being evaluated, and what its module is called.
+    pub loading: Option<(Arc<str>, &'static str)>,
+    /// How the script ended: JSON.
+    pub ended: Option<String>,
+    /// What it says of itself: JSON.
+    pub description: Option<String>,
+    pub pending: Pending,
+    answer: Vec<u8>,
+    last_nanos: u64,
+}
+
+impl Guest {
+    /// Nanoseconds that never go back, whatever the clock does.
+    pub(super) fn monotonic_nanos(&mut self) -> u64 {
+        let now = self.host.clock.now().timestamp_nanos_opt().unwrap_or_default();
+        self.source.last_nanos = self.source.last_nanos.max(now.max(0).cast_unsigned());
+        self.source.last_nanos
+    }
+}
+
+pub(super) fn memory(caller: &Caller<'_, Guest>) -> Result<Memory> {
+    let memory = caller.data().source.memory;
+    memory.ok_or_else(|| wasmtime::Error::msg("the interpreter has no memory yet"))
+}
+
+/// A text in the guest's memory.
+fn text(caller: &Caller<'_, Guest>, at: u32, length: u32) -> Result<String> {
+    let length = length as usize;
+    if length > MAX_CALL_BYTES {
+        return Err(wasmtime::Error::msg(format!(
+            "a call with more than {MAX_CALL_BYTES} bytes"
+        )));
+    }
+    let memory = memory(caller)?;
+    let bytes = memory
+        .data(caller)
+        .get(at as usize..)
+        .and_then(|rest| rest.get(..length));
+    let bytes = bytes.ok_or_else(|| wasmtime::Error::msg("a text out of the memory"))?;
+    Ok(String::from_utf8_lossy(bytes).into_owned())
+}
+
+pub(super) fn add_to_linker(linker: &mut Linker<Guest>) -> Result<()> {
+    linker.func_wrap(
+        "heddle",
+        "call",
+        |mut caller: Caller<'_, Guest>, operation: u32, at: u32, length: u32| {
+            let text = text(&caller, at, length)?;
+            let guest = caller.data_mut();
+            let answer = call(guest, operation, text)?;
+            guest.source.answer = answer.into_bytes();
+            Ok(u32::try_from(guest.source.answer.len())?)
+        },
+    )?;
+    linker.func_wrap("heddle", "take", |mut caller: Caller<'_, Guest>, at: u32| {
+        let memory = memory(&caller)?;
+        let answer = std::mem::take(&mut caller.data_mut().source.answer);
+        memory.write(&mut caller, at as usize, &answer)?;
+        Ok(())
+    })?;
+    let loader = "local:init/module-loader";
+    linker.func_wrap_async(
+        loader,
+        "resolve",
+        |mut caller: Caller<'_, Guest>, (from, from_length, name, name_length, at): (u32, u32, u32, u32, u32)| {
+            Box::new(async move {
+                let (from, name) = (text(&caller, from, from_length)?, text(&caller, name, name_length)?);
+                let found = resolve(&caller.data().source, &from, &name);
+                give(&mut caller, at, found).await
+            })
+        },
+    )?;
+    linker.func_wrap_async(
+        loader,
+        "load",
+        |mut caller: Caller<'_, Guest>, (name, name_length, at): (u32, u32, u32)| {
+            Box::new(async move {
+                let name = text(&caller, name, name_length)?;
+                let found = load(&caller.data().source, &name);
+                give(&mut caller, at, found).await
+            })
+        },
+    )?;
+    Ok(())
+}
+
+/// A `result<string, string>` by the canonical ABI.
+async fn give(caller: &mut Caller<'_, Guest>, at: u32, result: Result<String, String>) -> Result<()> {
+    let (tag, text) = match result {
+        Ok(text) => (0u32, text),
+        Err(text) => (1, text),
+    };
+    let length = u32::try_from(text.len())?;
+    let realloc = caller.data().source.realloc.clone();
+    let realloc = realloc.ok_or_else(|| wasmtime::Error::msg("the interpreter is not linked yet"))?;
+    let copy = realloc.call_async(&mut *caller, (0, 0, 1, length)).await?;
+    let memory = memory(caller)?;
+    memory.write(&mut *caller, copy as usize, text.as_bytes())?;
+    let mut answer = [0; 12];
+    for (index, word) in [tag, copy, length].into_iter().enumerate() {
+        answer[index * 4..][..4].copy_from_slice(&word.to_le_bytes());
+    }
+    memory.write(&mut *caller, at as usize, &answer)?;
+    Ok(())
+}
+
+/// Which module a name means; what is ours is for our own modules, but for `heddle:task`.
+fn resolve(state: &SourceState, from: &str, name: &str) -> Result<String, String> {
+    let own = from == MAIN.0 || MODULES.iter().any(|(module, _)| *module == from);
+    match (&state.loading, name) {
+        (Some((_, module)), SCRIPT) if from == MAIN.0 => Ok((*module).to_owned()),
+        (_, "heddle:task") => Ok(name.to_owned()),
+        (_, "heddle:runtime" | "heddle:web") if own => Ok(name.to_owned()),
+        _ => Err("a script that is text may import `heddle:task` alone".to_owned()),
+    }
+}
+
+fn load(state: &SourceState, name: &str) -> Result<String, String> {
+    if let Some((_, text)) = MODULES.iter().find(|(module, _)| *module == name) {
+        return Ok((*text).to_owned());
+    }
+    match &state.loading {
+        Some((text, module)) if *module == name => Ok(text.to_string()),
+        _ => Err("there is no such module".to_owned()),
+    }
+}
+
+fn call(guest: &mut Guest, operation: u32, text: String) -> Result<String> {
+    match operation {
+        LOG => {
+            let level = match text.as_bytes().first() {
+                Some(b'0') => LogLevel::Trace,
+                Some(b'1') => LogLevel::Debug,
+                Some(b'3') => LogLevel::Warn,
+                Some(b'4') => LogLevel::Error,
+                _ => LogLevel::Info,
+            };
+            guest.host.journal.write(level, text.get(1..).unwrap_or_default(), None);
+        }
+        RESULT => drop(guest.source.ended.get_or_insert(text)),
+        DESCRIPTION => drop(guest.source.description.get_or_insert(text)),
+        SYNC => return Ok(Answer::of(answer(guest, &text))),
+        START => return Ok(pending::start(guest, &text).err().unwrap_or_default()),
+        CANCEL => guest.source.pending.cancel(text.parse().unwrap_or_default()),
+        other => return Err(wasmtime::Error::msg(format!("there is no operation {other}"))),
+    }
+    Ok(String::new())
+}
+
+/// What a call gives.
+#[derive(Serialize)]
+pub(super) struct Answer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    pub error: Option<String>,
+    pub ok: Value,
+}
+
+impl Answer {
+    fn of(result: Result<Value, String>) -> String {
+        Self::new(None, result).text()
+    }
+
+    pub fn new(id: Option<u64>, result: Result<Value, String>) -> Self {
+        let (error, ok) = match result {
+            Ok(ok) => (None, ok),
+            Err(error) => (Some(error), Value::Null),
+        };
+        Self { id, error, ok }
+    }
+
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|error| format!(r#"{{"error":"{error}","ok":null}}"#))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "op")]
+enum Call {
+    #[serde(rename = "state.set")]
+    StateSet { key: String, value: String },
+    #[serde(rename = "state.delete")]
+    StateDelete { key: String },
+    #[serde(rename = "enqueue")]
+    Enqueue {
+        group: String,
+        params: String,
+        key: Option<String>,
+    },
+    #[serde(rename = "notify")]
+    Notify {
+        channel: String,
+        subject: String,
+        body: String,
+    },
+    /// NaN has no JSON and comes as null.
+    #[serde(rename = "progress")]
+    Progress { fraction: Option<f64>, note: String },
+    #[serde(rename = "random")]
+    Random { count: usize },
+    #[serde(rename = "url.parse")]
+    UrlParse { text: String, base: Option<String> },
+    #[serde(rename = "url.set")]
+    UrlSet { href: String, part: String, value: String },
+    #[serde(rename = "query.parse")]
+    QueryParse { text: String },
+    /// `pairs` is JSON: names and values in turn.
+    #[serde(rename = "query.write")]
+    QueryWrite { pairs: String },
+    #[serde(rename = "text.label")]
+    TextLabel { label: String },
+    #[serde(rename = "text.decode")]
+    TextDecode {
+        label: String,
+        fatal: bool,
+        bom: bool,
+        base64: String,
+    },
+}
+
+fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
+    let call: Call = serde_json::from_str(message).map_err(|error| format!("this cannot be sent: {error}"))?;
+    let host = &mut guest.host;
+    let nothing = |()| Value::Null;
+    match call {
+        Call::StateSet { key, value } => host.effects.set(key, value).map(nothing),
+        Call::StateDelete { key } => host.effects.delete(key).map(nothing),
+        Call::Enqueue { group, params, key } => host.effects.enqueue(group, params, key).map(nothing),
+        Call::Notify { channel, subject, body } => host.effects.notify(channel, subject, body).map(nothing),
+        Call::Progress { fraction, note } => {
+            wit::progress::Host::report(host, fraction.unwrap_or_default(), note);
+            Ok(Value::Null)
+        }
+        Call::Random { count } if count > MAX_RANDOM_BYTES => Err(format!("more than {MAX_RANDOM_BYTES} random bytes")),
+        Call::Random { count } => {
+            let mut bytes = vec![0; count];
+            random(&mut bytes)?;
+            Ok(json!(STANDARD.encode(bytes)))
+        }
+        Call::UrlParse { text, base } => {
+            let base = match base {
+                Some(base) => match url::Url::parse(&base) {
+                    Ok(base) => Some(base),
+                    Err(_) => return Ok(Value::Null),
+                },
+                None => None,
+            };
+            let parsed = url::Url::options().base_url(base.as_ref()).parse(&text);
+            Ok(parsed.map_or(Value::Null, |url| parts(&url)))
+        }
+        Call::UrlSet { href, part, value } => {
+            let mut url = url::Url::parse(&href).map_err(|error| error.to_string())?;
+            Ok(set_part(&mut url, &part, &value).map_or(Value::Null, |()| parts(&url)))
+        }
+        Call::QueryParse { text } => {
+            let pairs: Vec<_> = url::form_urlencoded::parse(text.as_bytes()).collect();
+            Ok(json!(json!(pairs).to_string()))
+        }
+        Call::QueryWrite { pairs } => {
+            let pairs: Vec<(String, String)> = serde_json::from_str(&pairs).map_err(|error| error.to_string())?;
+            let text = url::form_urlencoded::Serializer::new(String::new())
+                .extend_pairs(pairs)
+                .finish();
+            Ok(json!(text))
+        }
+        Call::TextLabel { label } => label_of(&label).map(|label| json!(label)),
+        Call::TextDecode {
+            label,
+            fatal,
+            bom,
+            base64,
+        } => {
+            let bytes = STANDARD.decode(base64).map_err(|error| error.to_string())?;
+            decode(&label, fatal, bom, &bytes).map(|text| json!(text))
+        }
+    }
+}
+
+/// Fills a buffer from the system's source of chance.
+pub(super) fn random(bytes: &mut [u8]) -> Result<(), String> {
+    // SAFETY: the pointer and the length are those of a live buffer.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if usize::try_from(got) == Ok(bytes.len()) {
+        Ok(())
+    } else {
+        Err("the system has no random bytes".into())
+    }
+}
+
+/// What `URL` shows, by the URL Standard.
+fn parts(url: &url::Url) -> Value {
+    use url::quirks;
+    json!({
+        "href": quirks::href(url),
+        "origin": quirks::origin(url),
+        "protocol": quirks::protocol(url),
+        "username": quirks::username(url),
+        "password": quirks::password(url),
+        "host": quirks::host(url),
+        "hostname": quirks::hostname(url),
+        "port": quirks::port(url),
+        "pathname": quirks::pathname(url),
+        "search": quirks::search(url),
+        "hash": quirks::hash(url),
+    })
+}
+
+/// `None`: the value is none that the part may have, and changes nothing.
+fn set_part(url: &mut url::Url, part: &str, value: &str) -> Option<()> {
+    use url::quirks;
+    match part {
+        "href" => quirks::set_href(url, value).ok(),
+        "protocol" => quirks::set_protocol(url, value).ok(),
+        "username" => quirks::set_username(url, value).ok(),
+        "password" => quirks::set_password(url, value).ok(),
+        "host" => quirks::set_host(url, value).ok(),
+        "hostname" => quirks::set_hostname(url, value).ok(),
+        "port" => quirks::set_port(url, value).ok(),
+        "pathname" => Some(quirks::set_pathname(url, value)),
+        "search" => Some(quirks::set_search(url, value)),
+        "hash" => Some(quirks::set_hash(url, value)),
+        _ => None,
+    }
+}
+
+fn label_of(label: &str) -> Result<&'static str, String> {
+    match label.trim().to_ascii_lowercase().as_str() {
+        "utf-8" | "utf8" | "unicode-1-1-utf-8" => Ok("utf-8"),
+        "utf-16le" | "utf-16" | "ucs-2" => Ok("utf-16le"),
+        "latin1" | "iso-8859-1" | "iso8859-1" | "ascii" | "us-ascii" => Ok("iso-8859-1"),
+        _ => Err(format!(
+            "the encoding `{label}` is not known: utf-8, utf-16le and iso-8859-1 are"
+        )),
+    }
+}
+
+fn decode(label: &str, fatal: bool, keep_bom: bool, bytes: &[u8]) -> Result<String, String> {
+    let broken = || Err("the bytes are no text in this encoding".to_owned());
+    let text = match label {
+        "utf-8" => match String::from_utf8(bytes.to_vec()) {
+            Ok(text) => text,
+            Err(_) if fatal => return broken(),
+            Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+        },
+        "utf-16le" => {
+            let units: Vec<u16> = bytes
+                .chunks_exact(2)
+                .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+                .collect();
+            match String::from_utf16(&units) {
+                Ok(text) if bytes.len().is_multiple_of(2) || !fatal => text,
+                _ if fatal => return broken(),
+                _ => String::from_utf16_lossy(&units),
+            }
+        }
+        _ => bytes.iter().map(|byte| char::from(*byte)).collect(),
+    };
+    Ok(match text.strip_prefix('\u{feff}') {
+        Some(rest) if !keep_bom => rest.to_owned(),
+        _ => text,
+    })
+}

@@ -1,0 +1,233 @@
+//! Evaluating a script's top level, once, and keeping what the memory holds then.
+
+use super::calls::MAIN;
+use super::image::{PAGE_BYTES, STACK_BYTES};
+use super::runtime::{Exported, Running, Runtime};
+use super::{Language, SourceFault};
+use crate::attempt::AttemptRequest;
+use crate::guest::{Guest, MemoryMeter};
+use crate::journal::Journal;
+use crate::lanes::Signals;
+use crate::run::Runner;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::task::Poll;
+use tokio::sync::oneshot;
+use wasmtime::Store;
+
+/// How deep JavaScript may recurse, in bytes of its own stack: some thousand calls. The stack of WebAssembly, which
+/// grows by more with each call, must not end first: that would be a trap instead of a `RangeError`.
+const RECURSION_BYTES: u32 = 256 << 10;
+/// How far below its top the stack is when the interpreter notes where that is.
+const MAX_STACK_AT_START: u32 = 64 << 10;
+
+/// What a script says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Described {
+    /// It exports `run`.
+    #[serde(default)]
+    pub run: bool,
+    /// It exports `handle`: it may consume messages.
+    #[serde(default)]
+    pub handle: bool,
+    #[serde(default)]
+    pub description: Option<Value>,
+    #[serde(default)]
+    pub params: Option<Value>,
+    #[serde(default)]
+    pub defaults: Option<Value>,
+    #[serde(default, skip_serializing)]
+    error: Option<String>,
+    #[serde(default, skip_serializing)]
+    trace: Option<String>,
+}
+
+/// What is kept of an evaluated script.
+pub(crate) struct Snapshot {
+    pub memory: Vec<u8>,
+    pub described: Described,
+}
+
+/// Evaluates a text that was checked, within the bounds of an attempt, on a guest thread.
+pub(crate) async fn job(
+    runner: Arc<Runner>,
+    runtime: Arc<Runtime>,
+    request: AttemptRequest,
+    code: String,
+    language: Language,
+    signals: Arc<Signals>,
+    done: oneshot::Sender<Result<Snapshot, SourceFault>>,
+) {
+    let limits = request.limits;
+    let meter = Arc::new(MemoryMeter::default());
+    let journal = Journal::new(Arc::clone(&request.host), Arc::clone(&runner.clock), limits.log_bytes);
+    let ended = {
+        let work = async {
+            let mut store = runner.store(request, &journal, Arc::clone(&meter), None);
+            evaluate(&mut store, &runtime, &code, language).await
+        };
+        let mut work = pin!(work);
+        std::future::poll_fn(|cx| match signals.stopped() {
+            true => Poll::Ready(None),
+            false => work.as_mut().poll(cx).map(Some),
+        })
+        .await
+    };
+    let too_much = || {
+        let limit = limits.memory_bytes >> 20;
+        SourceFault::new(format!("its top level needs more than {limit} MiB of memory"))
+    };
+    let result = match ended {
+        None if signals.expired.load(Acquire) => {
+            let timeout = limits.timeout.unwrap_or_default();
+            Err(SourceFault::new(format!("its top level runs longer than {timeout:?}")))
+        }
+        // Whoever waits is told by the channel's end.
+        None => return,
+        Some(Ok(Ok(snapshot))) => Ok(snapshot),
+        Some(_) if meter.refused.load(Relaxed) => Err(too_much()),
+        Some(Ok(Err(fault))) => Err(fault),
+        Some(Err(error)) => Err(SourceFault::new(format!("its top level fails: {}", error.root_cause()))),
+    };
+    let _ = done.send(result);
+}
+
+async fn evaluate(
+    store: &mut Store<Guest>,
+    runtime: &Runtime,
+    code: &str,
+    language: Language,
+) -> wasmtime::Result<Result<Snapshot, SourceFault>> {
+    store.data_mut().source.loading = Some((Arc::from(code), language.file()));
+    let running = runtime.instantiate(store, &runtime.base).await?;
+    running.initialize(store, &runtime.layout).await?;
+    if let Err(why) = running.evaluate(store, MAIN.1, MAIN.0).await? {
+        return Ok(Err(unsettled(&why)));
+    }
+    if store.data().source.description.is_none() {
+        running.send(store, Exported::Describe, "").await?;
+    }
+    let text = store.data_mut().source.description.take().unwrap_or_default();
+    let described: Described = match serde_json::from_str(&text) {
+        Ok(described) => described,
+        Err(error) => {
+            let message = format!("`params`, `defaults` and `description` cannot be used: {error}");
+            return Ok(Err(SourceFault::new(message)));
+        }
+    };
+    if let Some(error) = &described.error {
+        return Ok(Err(place(code, language, error, described.trace.as_deref())));
+    }
+    if let Err(why) = check(&described) {
+        return Ok(Err(SourceFault::new(why)));
+    }
+    limit_recursion(store, &running, runtime);
+    let mut memory = running.memory.data(&*store).to_vec();
+    // The stack is empty by now; what it held is garbage.
+    memory[..STACK_BYTES as usize].fill(0);
+    debug_assert!(memory.len().is_multiple_of(PAGE_BYTES as usize));
+    Ok(Ok(Snapshot { memory, described }))
+}
+
+fn check(described: &Described) -> Result<(), String> {
+    if !described.run && !described.handle {
+        return Err(
+            "exports no `run`: write `export default async function run(params, ctx) { … }` (or `export async function \
+             handle(batch, ctx)` for a topic)"
+                .into(),
+        );
+    }
+    let is_object = |value: &Option<Value>| value.as_ref().is_none_or(Value::is_object);
+    if !is_object(&described.params) {
+        return Err("`params` must be a JSON Schema: an object".into());
+    }
+    if !is_object(&described.defaults) {
+        return Err("`defaults` must be an object".into());
+    }
+    if !described.description.as_ref().is_none_or(Value::is_string) {
+        return Err("`description` must be a text".into());
+    }
+    Ok(())
+}
+
+impl Described {
+    /// As a component's `describe` would give it. A schema that the script itself gives goes before its types'.
+    pub fn description(&self, of_types: Option<Value>) -> String {
+        let mut object = Map::new();
+        let mut put = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                object.insert(name.into(), value);
+            }
+        };
+        put("description", self.description.clone());
+        put("params", self.params.clone().or(of_types));
+        put("defaults", self.defaults.clone());
+        Value::Object(object).to_string()
+    }
+}
+
+/// What kept the top level from its end. Errors that it throws come another way: this is one that waits for something
+/// that never comes, since nothing that takes time may be asked for there.
+fn unsettled(why: &str) -> SourceFault {
+    if why.contains("dead lock") {
+        return SourceFault::new("its top level does not come to an end: it awaits what never settles");
+    }
+    SourceFault::new(format!("its top level fails: {}", crate::journal::cut(why, 500)))
+}
+
+/// Where an error was thrown: the first line of its trace that is the script's.
+fn place(code: &str, language: Language, error: &str, trace: Option<&str>) -> SourceFault {
+    let message = format!("its top level fails: {error}");
+    match trace.and_then(|trace| position(trace, language.file())) {
+        Some((line, column)) => SourceFault::on(code, message, line, column),
+        None => SourceFault::new(message),
+    }
+}
+
+/// The first `file:line:column` of a trace.
+fn position(trace: &str, file: &str) -> Option<(u32, u32)> {
+    let rest = &trace[trace.find(&format!("{file}:"))? + file.len() + 1..];
+    let mut numbers = rest.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Has the interpreter throw a `RangeError` when JavaScript recurses too deep.
+///
+/// It compares its stack pointer with a limit at each call, but for WASI sets none (`update_stack_limit` in `quickjs.c`),
+/// and nothing that it exports does. The limit is a word in its memory: behind the stack's size (0: none) and top (which
+/// is in the stack's highest part), and before the current exception, which is uninitialised (tag 4). If that is not
+/// found in exactly one place, deep recursion stays a trap.
+fn limit_recursion(store: &mut Store<Guest>, running: &Running, runtime: &Runtime) {
+    let memory = running.memory.data_mut(store);
+    let heap = runtime.layout.heap as usize;
+    let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let mut places = (heap..memory.len().saturating_sub(24)).step_by(4).filter(|at| {
+        let words = &memory[*at..*at + 24];
+        let top = word(&words[4..]);
+        word(words) == 0
+            && (STACK_BYTES - MAX_STACK_AT_START..=STACK_BYTES).contains(&top)
+            && word(&words[8..]) == 0
+            && word(&words[12..]) == 0
+            && word(&words[16..]) == 4
+            && word(&words[20..]) == 0
+    });
+    if let (Some(at), None) = (places.next(), places.next()) {
+        memory[at + 8..at + 12].copy_from_slice(&(STACK_BYTES - RECURSION_BYTES).to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traces_tell_the_place() {
+        let trace =
+            "Error: no\n    at g (heddle:web:3:4)\n    at f (script.ts:12:7)\n    at <anonymous> (script.ts:1:1)";
+        assert_eq!(position(trace, "script.ts"), Some((12, 7)));
+        assert_eq!(position(trace, "script.js"), None);
+    }
+}

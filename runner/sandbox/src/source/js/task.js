@@ -1,0 +1,1 @@
+export { Fatal, Retry, Skip } from "heddle:runtime";

@@ -1,0 +1,354 @@
+//! From a text to a script that can be started.
+
+use super::attempt::SourceScript;
+use super::evaluate::{self, Described, Snapshot};
+use super::runtime::Runtime;
+use super::{Language, MAX_SOURCE_BYTES, SourceFault, calls, code_key, image};
+use crate::artefact::digest_of;
+use crate::attempt::{AttemptResult, Limits, Outcome};
+use crate::bounds::Kind;
+use crate::compiler::Artefact;
+use crate::describe::{self, Description};
+use crate::lanes::Signals;
+use crate::run::Export;
+use crate::sandbox::{CompileError, Compiled, Sandbox, blocking};
+use crate::script::{Entry, Linked, Script, World};
+use bytes::Bytes;
+use heddle_domain::state::ErrorKind;
+use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use wasmtime::Module;
+
+/// What checking a text may take.
+const CHECK_LIMITS: Limits = Limits {
+    memory_bytes: 512 << 20,
+    output_bytes: 16 << 20,
+    log_bytes: 64 << 10,
+    timeout: Some(Duration::from_secs(20)),
+};
+/// What a top level may take.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(5);
+const LOAD_LIMITS: Limits = Limits {
+    memory_bytes: 64 << 20,
+    output_bytes: 1 << 20,
+    log_bytes: 64 << 10,
+    timeout: Some(LOAD_TIMEOUT),
+};
+/// How many hexadecimal digits tell one version of the interpreter, and of what is around it, from another.
+const TAG_DIGITS: usize = 16;
+
+/// The command that checks texts: its digest.
+static CHECKER: LazyLock<String> = LazyLock::new(|| digest_of(heddle_runtimes::CHECKER));
+
+/// What a snapshot depends on beside the text: the interpreter, our JavaScript, the checker.
+static TAG: LazyLock<String> = LazyLock::new(|| {
+    let mut digest = Sha256::new();
+    digest.update(heddle_runtimes::JAVASCRIPT.wasm);
+    digest.update(heddle_runtimes::CHECKER);
+    for text in calls::own_texts() {
+        digest.update(text);
+    }
+    let mut tag: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    tag.truncate(TAG_DIGITS);
+    tag
+});
+
+/// The interpreter that this build runs a language on, and the version of what is around it: what a script was checked
+/// with.
+pub fn runtime_id(language: Language) -> String {
+    format!("{} {}", language.runtime().id, *TAG)
+}
+
+/// What the checker says.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Checked {
+        code: String,
+        params: Option<Value>,
+    },
+    Fault {
+        message: String,
+        line: Option<u32>,
+        column: Option<u32>,
+    },
+}
+
+/// What stands before an image's code in an artefact.
+#[derive(serde::Serialize, Deserialize)]
+struct Header {
+    description: String,
+    runs: bool,
+    handles: bool,
+}
+
+impl Sandbox {
+    /// Checks a script that is text, evaluates its top level, describes it, and keeps the snapshot.
+    pub async fn compile_source(&self, language: Language, text: Bytes) -> Result<Compiled, CompileError> {
+        let size = text.len();
+        if size > MAX_SOURCE_BYTES {
+            return Err(CompileError::TooLarge(MAX_SOURCE_BYTES));
+        }
+        let digest = digest_of(&text);
+        let key = code_key(&digest, language.world());
+        let _alone = self.alone(&key).await;
+        let script = match self.ready_source(&key, language).await? {
+            Some(script) => script,
+            None => self.build_source(&key, language, text).await?,
+        };
+        let description = match &script.inner.entry {
+            Entry::Source(script) => Description::parse(&script.description),
+            _ => Err("is no text".into()),
+        };
+        let description = description
+            .map_err(|why| CompileError::Source(SourceFault::new(why.replace("`describe` gives", "it exports"))))?;
+        self.keep(&script);
+        Ok(Compiled {
+            digest,
+            world: World::Source(language),
+            params_schema: description.params.map(Value::Object),
+            defaults: description.defaults.unwrap_or_default(),
+            description: description.description,
+            size,
+        })
+    }
+
+    /// Compiles what the first upload of a text would wait for: the interpreters and the checker.
+    pub async fn warm_runtimes(&self) -> Result<(), CompileError> {
+        self.interpreter().await?;
+        self.checker().await.map(drop)
+    }
+
+    async fn checker(&self) -> Result<Script, CompileError> {
+        let wasm = Bytes::from_static(heddle_runtimes::CHECKER);
+        let checker = self.own_wasm(&CHECKER, wasm).await;
+        checker.map_err(|error| CompileError::Internal(format!("the checker: {error}")))
+    }
+
+    async fn interpreter(&self) -> Result<Arc<Runtime>, CompileError> {
+        let cell = &self.inner.interpreter;
+        cell.get_or_try_init(|| self.link_interpreter()).await.cloned()
+    }
+
+    async fn link_interpreter(&self) -> Result<Arc<Runtime>, CompileError> {
+        let library = Runtime::code_of(&heddle_runtimes::JAVASCRIPT).map_err(CompileError::Internal)?;
+        let digest = digest_of(&library.code);
+        let (cache, read) = (Arc::clone(&self.inner.cache), digest.clone());
+        let artefact = match blocking(move || cache.read(&read)).await? {
+            Some(artefact) => artefact,
+            None => {
+                let artefact = self.inner.compile(Bytes::from(library.code.clone())).await?;
+                let cache = Arc::clone(&self.inner.cache);
+                blocking(move || {
+                    if let Err(error) = cache.write(&digest, &artefact) {
+                        tracing::warn!(%error, "the interpreter cannot be kept on disk: it is compiled again after a restart");
+                    }
+                    artefact
+                })
+                .await?
+            }
+        };
+        let engine = self.inner.runner.engine.clone();
+        blocking(move || {
+            // SAFETY: it comes from our compiler, or by checksum from a directory that is ours.
+            let code = unsafe { Module::deserialize(&engine, &artefact.code) };
+            let code = code.map_err(|error| format!("{error:#}"))?;
+            Runtime::link(&engine, &library, code).map(Arc::new)
+        })
+        .await?
+        .map_err(CompileError::Internal)
+    }
+
+    /// From memory or from the disk.
+    pub(crate) async fn ready_source(&self, key: &str, language: Language) -> Result<Option<Script>, CompileError> {
+        if let Some(script) = self.loaded(key) {
+            return Ok(Some(script));
+        }
+        let runtime = self.interpreter().await?;
+        let (cache, engine, key) = (
+            Arc::clone(&self.inner.cache),
+            self.inner.runner.engine.clone(),
+            key.to_owned(),
+        );
+        let script = blocking(move || {
+            let artefact = cache.read(&on_disk(&key))?;
+            link(&engine, runtime, &key, language, &artefact)
+                .inspect_err(|error| tracing::warn!(key, error, "a snapshot does not link: evaluating again"))
+                .ok()
+        });
+        Ok(script.await?.inspect(|script| self.keep(script)))
+    }
+
+    pub(crate) async fn build_source(
+        &self,
+        key: &str,
+        language: Language,
+        text: Bytes,
+    ) -> Result<Script, CompileError> {
+        let text = match String::from_utf8(text.into()) {
+            Ok(text) => text,
+            Err(error) => {
+                let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+                let fault = SourceFault::at(&valid, valid.len(), "the text is not UTF-8");
+                return Err(CompileError::Source(fault));
+            }
+        };
+        let (code, params) = self.check(language, &text).await?;
+        let runtime = self.interpreter().await?;
+        let Snapshot { memory, described } =
+            self.evaluate(&runtime, language, code)
+                .await
+                .map_err(|error| match error {
+                    // The text of a fault is the author's, types and all.
+                    CompileError::Source(SourceFault {
+                        message,
+                        line: Some(line),
+                        column: Some(column),
+                        ..
+                    }) => CompileError::Source(SourceFault::on(own(&text), message, line, column)),
+                    other => other,
+                })?;
+        let Described { run, handle, .. } = described;
+        let header = Header {
+            description: described.description(params),
+            runs: run,
+            handles: handle,
+        };
+        let (cache, engine, key) = (
+            Arc::clone(&self.inner.cache),
+            self.inner.runner.engine.clone(),
+            key.to_owned(),
+        );
+        blocking(move || {
+            let artefact = artefact(&engine, &runtime, &header, &memory).map_err(CompileError::Internal)?;
+            let script = link(&engine, runtime, &key, language, &artefact).map_err(CompileError::Internal)?;
+            if let Err(error) = cache.write(&on_disk(&key), &artefact) {
+                tracing::warn!(key, %error, "a snapshot cannot be kept on disk: it is made again after a restart");
+            }
+            Ok(script)
+        })
+        .await?
+    }
+
+    /// The text as JavaScript, and what its types say of the params.
+    async fn check(&self, language: Language, text: &str) -> Result<(String, Option<Value>), CompileError> {
+        let checker = self.checker().await?;
+        let mut request = describe::request(self.inner.clock.now());
+        request.limits = CHECK_LIMITS;
+        request.params = format!("{}\n{text}", language.as_str());
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let done = Box::new(move |result: AttemptResult| {
+            let _ = send.send(result.outcome);
+        });
+        self.start_export(&checker, request, Export::Work, done);
+        let internal = |error: &dyn std::fmt::Display| CompileError::Internal(format!("the checker: {error}"));
+        match receive.await.map_err(|error| internal(&error))? {
+            Outcome::Succeeded(answer) => match serde_json::from_str(&answer).map_err(|error| internal(&error))? {
+                Answer::Checked { code, params } => Ok((code, params)),
+                Answer::Fault { message, line, column } => Err(CompileError::Source(match (line, column) {
+                    (Some(line), Some(column)) => SourceFault::on(own(text), message, line, column),
+                    _ => SourceFault::new(message),
+                })),
+            },
+            Outcome::Failed {
+                kind: ErrorKind::Lost,
+                message,
+                ..
+            } => Err(internal(&message)),
+            Outcome::Failed { message, .. } => Err(CompileError::Source(SourceFault::new(format!(
+                "it nests too deep or is too large to be parsed ({message})"
+            )))),
+            Outcome::Skipped(_) | Outcome::Cancelled => Err(internal(&"it did not end")),
+        }
+    }
+
+    async fn evaluate(
+        &self,
+        runtime: &Arc<Runtime>,
+        language: Language,
+        code: String,
+    ) -> Result<Snapshot, CompileError> {
+        let mut request = describe::request(self.inner.clock.now());
+        request.limits = LOAD_LIMITS;
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let signals = Arc::new(Signals::default());
+        let job = Box::pin(evaluate::job(
+            Arc::clone(&self.inner.runner),
+            Arc::clone(runtime),
+            request,
+            code,
+            language,
+            Arc::clone(&signals),
+            send,
+        ));
+        self.inner.lanes.spawn(signals, LOAD_LIMITS.timeout, job);
+        match receive.await {
+            Ok(Ok(snapshot)) => Ok(snapshot),
+            Ok(Err(fault)) => Err(CompileError::Source(fault)),
+            Err(_) => Err(CompileError::Internal("the node dropped the evaluation".into())),
+        }
+    }
+}
+
+/// The text without the mark that some editors begin it with, which the checker does not count.
+fn own(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// What a snapshot is called on disk: one by another interpreter is another.
+fn on_disk(key: &str) -> String {
+    format!("{key}-{}", *TAG)
+}
+
+/// The header's length, the header, the memory as compiled code.
+fn artefact(engine: &wasmtime::Engine, runtime: &Runtime, header: &Header, memory: &[u8]) -> Result<Artefact, String> {
+    let header = serde_json::to_vec(header).map_err(|error| error.to_string())?;
+    let image = engine
+        .precompile_module(&image::module(&runtime.layout, memory))
+        .map_err(|error| format!("{error:#}"))?;
+    let length = u32::try_from(header.len()).map_err(|error| error.to_string())?;
+    let mut code = length.to_le_bytes().to_vec();
+    code.extend_from_slice(&header);
+    code.extend_from_slice(&image);
+    Ok(Artefact {
+        kind: Kind::Image,
+        code,
+    })
+}
+
+fn link(
+    engine: &wasmtime::Engine,
+    runtime: Arc<Runtime>,
+    key: &str,
+    language: Language,
+    artefact: &Artefact,
+) -> Result<Script, String> {
+    let parts = || {
+        let (length, rest) = artefact.code.split_first_chunk::<4>()?;
+        rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+    };
+    let (header, image) = match (artefact.kind, parts()) {
+        (Kind::Image, Some(parts)) => parts,
+        _ => return Err("is no snapshot".into()),
+    };
+    let header: Header = serde_json::from_slice(header).map_err(|error| error.to_string())?;
+    // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.
+    let image = unsafe { Module::deserialize(engine, image) }.map_err(|error| format!("{error:#}"))?;
+    Ok(Script {
+        inner: Arc::new(Linked {
+            digest: key.to_owned(),
+            code_bytes: artefact.code.len() as u64,
+            entry: Entry::Source(SourceScript {
+                runtime,
+                image,
+                language,
+                description: header.description,
+                handles: header.handles,
+                runs: header.runs,
+            }),
+        }),
+    })
+}

@@ -1,0 +1,214 @@
+//! Scripts written as text.
+//!
+//! A text is checked first (syntax, imports; TypeScript's types are erased in place and give the schema of the params), by
+//! a WASI command: what strangers wrote is parsed where it can hurt nobody. Then, in an instance of its own with an attempt's bounds, the language's interpreter
+//! evaluates the module's top level, and what the memory holds afterwards is kept ([`image`]): a run begins there. The
+//! interpreter is compiled once, whatever the number of scripts: a script is a module that has a memory and no code, the
+//! interpreter one that has code and imports its memory ([`runtime`]). So an upload costs milliseconds, a script half a
+//! megabyte, and a run two small instances whose pages are mapped as they are touched.
+//!
+//! | module | noun |
+//! |---|---|
+//! | `load` | from a text to a script that can be started: checking, evaluating, keeping |
+//! | `library`, `image` | the interpreter's module taken apart; a memory as a module |
+//! | `runtime`, `evaluate`, `attempt` | the linked interpreter; evaluating a top level; running a script |
+//! | `calls`, `pending`, `fetch`, `wasi` | what the host does for a script |
+//! | `js/` | what stands between the interpreter and the script |
+
+pub(crate) mod attempt;
+mod calls;
+pub(crate) mod evaluate;
+mod fetch;
+pub(crate) mod image;
+mod library;
+mod load;
+mod pending;
+pub(crate) mod runtime;
+mod wasi;
+
+pub(crate) use calls::SourceState;
+pub use load::runtime_id;
+
+use serde::{Deserialize, Serialize};
+
+/// The largest script that is text.
+pub const MAX_SOURCE_BYTES: usize = 1 << 20;
+
+/// What a script that is text is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    /// ECMAScript, as a module.
+    JavaScript,
+    /// The same with types.
+    TypeScript,
+}
+
+impl Language {
+    /// All there are.
+    pub const ALL: [Self; 2] = [Self::JavaScript, Self::TypeScript];
+
+    /// The name that people use.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::JavaScript => "javascript",
+            Self::TypeScript => "typescript",
+        }
+    }
+
+    /// The world of a script in it, as API and database call it.
+    pub const fn world(self) -> &'static str {
+        match self {
+            Self::JavaScript => "source/javascript",
+            Self::TypeScript => "source/typescript",
+        }
+    }
+
+    /// The language of a world, if scripts for it are text.
+    pub fn of_world(world: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|language| language.world() == world)
+    }
+
+    /// The media type of its texts.
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            Self::JavaScript => "text/javascript; charset=utf-8",
+            Self::TypeScript => "text/typescript; charset=utf-8",
+        }
+    }
+
+    /// The language that a media type names, without its parameters.
+    pub fn of_media_type(media_type: &str) -> Option<Self> {
+        match media_type {
+            "text/javascript" | "application/javascript" => Some(Self::JavaScript),
+            "text/typescript" | "application/typescript" => Some(Self::TypeScript),
+            _ => None,
+        }
+    }
+
+    /// The language of a file, by the end of its name.
+    pub fn of_file(name: &str) -> Option<Self> {
+        match name.rsplit_once('.')?.1 {
+            "js" | "mjs" => Some(Self::JavaScript),
+            "ts" | "mts" => Some(Self::TypeScript),
+            _ => None,
+        }
+    }
+
+    /// What its module is called in stack traces.
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::JavaScript => "script.js",
+            Self::TypeScript => "script.ts",
+        }
+    }
+
+    /// The interpreter that runs it.
+    pub const fn runtime(self) -> heddle_runtimes::Runtime {
+        match self {
+            Self::JavaScript | Self::TypeScript => heddle_runtimes::JAVASCRIPT,
+        }
+    }
+}
+
+/// What a sandbox calls the code of a script: the digest of what was uploaded, and for a text its language, which the
+/// bytes do not tell.
+pub fn code_key(digest: &str, world: &str) -> String {
+    let digest = digest.trim_start_matches("sha256:");
+    match Language::of_world(world) {
+        Some(language) => format!("sha256:{digest}.{}", language.as_str()),
+        None => format!("sha256:{digest}"),
+    }
+}
+
+/// A key's digest, and its language if the code is text.
+pub fn split_key(key: &str) -> (&str, Option<Language>) {
+    match key.split_once('.') {
+        Some((digest, word)) => (
+            digest,
+            Language::ALL.into_iter().find(|language| language.as_str() == word),
+        ),
+        None => (key, None),
+    }
+}
+
+/// What is wrong with a text, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFault {
+    /// What is wrong.
+    pub message: String,
+    /// The line, from 1, if it is one.
+    pub line: Option<u32>,
+    /// The character in it, from 1.
+    pub column: Option<u32>,
+    /// The line itself.
+    pub text: Option<String>,
+}
+
+/// The longest line that a fault shows.
+const MAX_SHOWN_CHARS: usize = 300;
+
+impl SourceFault {
+    /// A fault of the whole text.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            ..Self::default()
+        }
+    }
+
+    /// A fault at a byte.
+    pub fn at(source: &str, offset: usize, message: impl Into<String>) -> Self {
+        let before = &source[..source.floor_char_boundary(offset)];
+        let line = before.matches('\n').count() + 1;
+        let start = before.rfind('\n').map_or(0, |at| at + 1);
+        let column = before[start..].chars().count() + 1;
+        Self::on(source, message, line as u32, column as u32)
+    }
+
+    /// A fault at a line and a character.
+    pub fn on(source: &str, message: impl Into<String>, line: u32, column: u32) -> Self {
+        let text = source.split('\n').nth(line.saturating_sub(1) as usize);
+        let text = text.map(|text| text.trim_end_matches('\r').chars().take(MAX_SHOWN_CHARS).collect());
+        Self {
+            message: message.into(),
+            line: Some(line),
+            column: Some(column),
+            text,
+        }
+    }
+}
+
+impl std::fmt::Display for SourceFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.line, self.column, &self.text) {
+            (Some(line), Some(column), Some(text)) => {
+                write!(f, "line {line}, column {column}: {}: {}", self.message, text.trim())
+            }
+            _ => f.write_str(&self.message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_tells_the_language() {
+        let key = code_key("ab12", "source/typescript");
+        assert_eq!(key, "sha256:ab12.typescript");
+        assert_eq!(split_key(&key), ("sha256:ab12", Some(Language::TypeScript)));
+        assert_eq!(
+            split_key(&code_key("sha256:ab12", "heddle:task/task")),
+            ("sha256:ab12", None)
+        );
+    }
+
+    #[test]
+    fn a_fault_shows_its_line() {
+        let fault = SourceFault::at("one\n  zwö lf\r\nthree", 11, "odd");
+        assert_eq!((fault.line, fault.column), (Some(2), Some(7)));
+        assert_eq!(fault.to_string(), "line 2, column 7: odd: zwö lf");
+    }
+}

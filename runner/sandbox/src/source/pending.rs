@@ -1,0 +1,296 @@
+//! What a script waits for: timers, requests, queries, answers of the node.
+//!
+//! Each runs elsewhere, and any number of them at once. While nothing of the script can go on, the attempt is parked
+//! until the first of them ends.
+
+use super::calls::Answer;
+use super::fetch::{self, Fetch};
+use crate::effects::Entry;
+use crate::guest::{Guest, HostSide};
+use crate::imports::elsewhere;
+use crate::services::{BoxFuture, HostServices};
+use futures::StreamExt as _;
+use futures::future::{AbortHandle, Abortable};
+use futures::stream::FuturesUnordered;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use wasmtime::Store;
+
+/// How much a script may wait for at once.
+const MAX_PENDING: usize = 1_000;
+/// The longest timer: beyond what any attempt may take.
+const MAX_TIMER: Duration = Duration::from_secs(30 * 24 * 3_600);
+
+type Waiting = BoxFuture<'static, (u64, Result<Raw, String>)>;
+
+/// What has begun and not ended.
+#[derive(Default)]
+pub(crate) struct Pending {
+    /// Made when it is first needed: most attempts wait for nothing.
+    futures: Option<Box<FuturesUnordered<Abortable<Waiting>>>>,
+    /// By number; those that the script does not go on for (`idle`) are marked.
+    handles: HashMap<u64, (AbortHandle, bool)>,
+}
+
+impl Pending {
+    pub fn cancel(&mut self, id: u64) {
+        if let Some((handle, _)) = self.handles.remove(&id) {
+            handle.abort();
+        }
+    }
+
+    fn add(&mut self, id: u64, idle: bool, future: BoxFuture<'static, Result<Raw, String>>) {
+        let (handle, registration) = AbortHandle::new_pair();
+        let waiting: Waiting = Box::pin(async move { (id, future.await) });
+        self.handles.insert(id, (handle, idle));
+        self.futures
+            .get_or_insert_default()
+            .push(Abortable::new(waiting, registration));
+    }
+
+    /// Whether anything can still come that a script goes on for.
+    fn is_awaited(&self) -> bool {
+        self.handles.values().any(|(_, idle)| !idle)
+    }
+}
+
+/// What came of a call, before the attempt's own writes are laid over it.
+enum Raw {
+    Value(Value),
+    Seen {
+        key: String,
+        stored: Entry,
+    },
+    Compared {
+        key: String,
+        expected: Option<u64>,
+        value: String,
+        stored: Entry,
+    },
+}
+
+#[derive(Deserialize)]
+struct Begun {
+    id: u64,
+    #[serde(default)]
+    idle: bool,
+    #[serde(flatten)]
+    call: Call,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "op")]
+enum Call {
+    #[serde(rename = "timer")]
+    Timer { ms: f64 },
+    #[serde(rename = "fetch")]
+    Fetch(Fetch),
+    #[serde(rename = "upstream")]
+    Upstream { task: String },
+    #[serde(rename = "secret")]
+    Secret { name: String },
+    #[serde(rename = "state.get")]
+    StateGet { key: String },
+    #[serde(rename = "state.compareAndSet")]
+    StateCompareAndSet {
+        key: String,
+        expected: Option<u64>,
+        value: String,
+    },
+    #[serde(rename = "sql.query")]
+    Query {
+        connection: String,
+        statement: String,
+        params: String,
+    },
+    #[serde(rename = "sql.execute")]
+    Execute {
+        connection: String,
+        statement: String,
+        params: String,
+    },
+}
+
+/// Begins a call. An error is thrown where it was made.
+pub(super) fn start(guest: &mut Guest, message: &str) -> Result<(), String> {
+    if guest.source.loading.is_some() {
+        return Err("not while the module is loaded: call it in `run`".into());
+    }
+    let begun: Begun = serde_json::from_str(message).map_err(|error| format!("this cannot be sent: {error}"))?;
+    if guest.source.pending.handles.len() >= MAX_PENDING {
+        return Err(format!(
+            "a script may wait for {MAX_PENDING} things at once, and for no more"
+        ));
+    }
+    let future = future_of(guest, begun.call)?;
+    guest.source.pending.add(begun.id, begun.idle, future);
+    Ok(())
+}
+
+/// Asks the node's services, on the node's runtime.
+fn ask<T: Send + 'static>(
+    host: &HostSide,
+    call: impl for<'a> FnOnce(&'a dyn HostServices) -> BoxFuture<'a, Result<T, String>> + Send + 'static,
+) -> BoxFuture<'static, Result<T, String>> {
+    let (services, node) = (Arc::clone(&host.services), host.node.clone());
+    Box::pin(async move { elsewhere(&node, async move { call(services.as_ref()).await }).await })
+}
+
+fn future_of(guest: &Guest, call: Call) -> Result<BoxFuture<'static, Result<Raw, String>>, String> {
+    let host = &guest.host;
+    Ok(match call {
+        Call::Timer { ms } => {
+            let io = host.io.clone();
+            let wait = Duration::try_from_secs_f64(ms / 1_000.0)
+                .unwrap_or_default()
+                .min(MAX_TIMER);
+            Box::pin(async move {
+                elsewhere(&io, async move {
+                    tokio::time::sleep(wait).await;
+                    Ok(Raw::Value(Value::Null))
+                })
+                .await
+            })
+        }
+        Call::Fetch(request) => {
+            let io = host.io.clone();
+            let (client, policy, grants) = guest.web();
+            Box::pin(async move {
+                let sent = async move { fetch::send(&client, &policy, &grants, request).await };
+                elsewhere(&io, sent).await.map(Raw::Value)
+            })
+        }
+        Call::Upstream { task } => {
+            let output = ask(host, move |services| {
+                Box::pin(async move { services.upstream(&task).await })
+            });
+            Box::pin(async move { Ok(Raw::Value(json!(output.await?))) })
+        }
+        Call::Secret { name } => {
+            host.check_secret(&name)?;
+            let secret = ask(host, move |services| {
+                Box::pin(async move { services.secret(&name).await })
+            });
+            Box::pin(async move { Ok(Raw::Value(json!(secret.await?))) })
+        }
+        Call::StateGet { key } => {
+            let stored = stored(host, &key)?;
+            Box::pin(async move {
+                Ok(Raw::Seen {
+                    key,
+                    stored: stored.await?,
+                })
+            })
+        }
+        Call::StateCompareAndSet { key, expected, value } => {
+            let stored = stored(host, &key)?;
+            Box::pin(async move {
+                let stored = stored.await?;
+                Ok(Raw::Compared {
+                    key,
+                    expected,
+                    value,
+                    stored,
+                })
+            })
+        }
+        Call::Query {
+            connection,
+            statement,
+            params,
+        } => sql(host, connection, move |databases, connection, target| {
+            Box::pin(async move {
+                let rows = databases.query(&connection, &target, &statement, &params).await;
+                rows.map(|rows| json!(rows)).map_err(|failure| failure.message)
+            })
+        })?,
+        Call::Execute {
+            connection,
+            statement,
+            params,
+        } => sql(host, connection, move |databases, connection, target| {
+            Box::pin(async move {
+                let count = databases.execute(&connection, &target, &statement, &params).await;
+                count.map(|count| json!(count)).map_err(|failure| failure.message)
+            })
+        })?,
+    })
+}
+
+fn stored(host: &HostSide, key: &str) -> Result<BoxFuture<'static, Result<Entry, String>>, String> {
+    crate::effects::check_key(key)?;
+    let key = key.to_owned();
+    Ok(ask(host, move |services| {
+        Box::pin(async move { services.state_get(&key).await })
+    }))
+}
+
+fn sql(
+    host: &HostSide,
+    connection: String,
+    work: impl FnOnce(
+        Arc<crate::sql::Databases>,
+        String,
+        crate::services::ConnectionTarget,
+    ) -> BoxFuture<'static, Result<Value, String>>
+    + Send
+    + 'static,
+) -> Result<BoxFuture<'static, Result<Raw, String>>, String> {
+    host.check_connection(&connection)?;
+    let name = connection.clone();
+    let target = ask(host, move |services| {
+        Box::pin(async move { services.connection(&name).await })
+    });
+    let (databases, io) = (Arc::clone(&host.databases), host.io.clone());
+    Ok(Box::pin(async move {
+        let target = target.await?;
+        elsewhere(&io, work(databases, connection, target))
+            .await
+            .map(Raw::Value)
+    }))
+}
+
+/// Waits for what ends next, and gives it as the script's `event` takes it. `None`: nothing will.
+pub(super) async fn next(store: &mut Store<Guest>) -> Option<String> {
+    loop {
+        let pending = &mut store.data_mut().source.pending;
+        if !pending.is_awaited() {
+            return None;
+        }
+        let futures = pending.futures.as_mut()?;
+        // One that was cancelled is no news.
+        let Ok((id, result)) = futures.next().await? else {
+            continue;
+        };
+        let guest = store.data_mut();
+        if guest.source.pending.handles.remove(&id).is_none() {
+            continue;
+        }
+        let result = result.and_then(|raw| laid_over(&mut guest.host, raw));
+        return Some(Answer::new(Some(id), result).text());
+    }
+}
+
+/// Reads see the attempt's own writes.
+fn laid_over(host: &mut HostSide, raw: Raw) -> Result<Value, String> {
+    match raw {
+        Raw::Value(value) => Ok(value),
+        Raw::Seen { key, stored } => Ok(match host.effects.seen(&key, stored) {
+            Some((value, version)) => json!({"value": value, "version": version}),
+            None => Value::Null,
+        }),
+        Raw::Compared {
+            key,
+            expected,
+            value,
+            stored,
+        } => {
+            let seen = host.effects.seen(&key, stored);
+            host.effects.compare_and_set(key, expected, value, &seen)?;
+            Ok(Value::Null)
+        }
+    }
+}
