@@ -26,6 +26,7 @@ pub mod offer;
 pub mod outbox;
 pub mod pool;
 pub mod queue;
+pub mod queue_peek;
 pub mod reseal;
 pub mod retention;
 pub mod run;
