@@ -126,7 +126,7 @@ async fn a_run_that_waits() {
     .await;
     let run = eventually("the run that waits", async || {
         let runs = node.all("/v1/runs?group=down").await;
-        runs.first().map(|run| id(run))
+        runs.first().map(id)
     })
     .await;
     node.run_becomes(&run, "waiting").await;

@@ -70,6 +70,7 @@ pub struct Claims {
 
 /// What a worker tells of a claim while it works on it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     /// 0 to 1; shown with the task run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +85,7 @@ pub struct Report {
 
 /// A line for an attempt's log.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ReportLine {
     /// The text.
     pub message: String,
