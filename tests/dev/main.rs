@@ -190,6 +190,10 @@ async fn the_demo_reports_the_weather() {
     for (header, value, status) in [
         ("host", "evil.example.com", 403),
         ("origin", "https://evil.example.com", 403),
+        ("origin", "http://localhost:1", 403),
+        ("sec-fetch-site", "cross-site", 403),
+        ("sec-fetch-site", "same-site", 403),
+        ("sec-fetch-site", "none", 200),
         ("host", "localhost:1", 200),
     ] {
         let request = dev.request(reqwest::Method::GET, "/v1/groups").header(header, value);

@@ -245,7 +245,7 @@ async fn timeouts_and_cancels_end_it_on_the_server() {
         (at_work(&sql, "patience").await == 1).then_some(())
     })
     .await;
-    let since = std::time::Instant::now();
+    let since = tokio::time::Instant::now();
     node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
         .await
         .expect_status(200);

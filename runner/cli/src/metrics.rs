@@ -11,6 +11,7 @@ use crate::traces::Traces;
 pub(crate) fn text_of(engine: Engine, traces: Option<Arc<Traces>>) -> MetricsText {
     Arc::new(move || {
         let mut text = run_metrics(engine.counters());
+        text.push_str(&script_metrics(engine.sandbox().in_memory()));
         text.push_str(&message_metrics(engine.message_counters()));
         text.push_str(&notification_metrics(&engine.notification_counts()));
         text.push_str(&traces.as_ref().map(|traces| traces.metrics()).unwrap_or_default());
@@ -33,12 +34,36 @@ fn run_metrics(counters: Counters) -> String {
          heddle_attempts_ended_total {}\n\
          # HELP heddle_attempts_in_hand Attempts that this node is working on.\n\
          # TYPE heddle_attempts_in_hand gauge\n\
-         heddle_attempts_in_hand {}\n",
+         heddle_attempts_in_hand {}\n\
+         # HELP heddle_lease_held Whether this node holds its lease (1) or has lost it and asks for a new one (0).\n\
+         # TYPE heddle_lease_held gauge\n\
+         heddle_lease_held {}\n\
+         # HELP heddle_leases_lost_total Leases that this node has lost.\n\
+         # TYPE heddle_leases_lost_total counter\n\
+         heddle_leases_lost_total {}\n\
+         # HELP heddle_database_stalled_seconds For how long the database has left this node's work without any answer.\n\
+         # TYPE heddle_database_stalled_seconds gauge\n\
+         heddle_database_stalled_seconds {:.3}\n",
         counters.runs_ended,
         counters.runs_skipped[0],
         counters.runs_skipped[1],
         counters.attempts_ended,
-        counters.in_hand
+        counters.in_hand,
+        u8::from(counters.lease_held),
+        counters.leases_lost,
+        counters.stalled_for.as_secs_f64(),
+    )
+}
+
+/// Prometheus text about compiled scripts.
+fn script_metrics((scripts, bytes): (usize, u64)) -> String {
+    format!(
+        "# HELP heddle_scripts_in_memory Script versions that this node keeps ready to run.\n\
+         # TYPE heddle_scripts_in_memory gauge\n\
+         heddle_scripts_in_memory {scripts}\n\
+         # HELP heddle_scripts_in_memory_bytes The bytes of their compiled code.\n\
+         # TYPE heddle_scripts_in_memory_bytes gauge\n\
+         heddle_scripts_in_memory_bytes {bytes}\n"
     )
 }
 

@@ -4,6 +4,7 @@ mod gather;
 mod plain;
 mod read;
 mod strict;
+pub mod unread;
 pub mod validate;
 
 use std::collections::BTreeMap;

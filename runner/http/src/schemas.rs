@@ -298,6 +298,9 @@ fn groups(all: &mut Schemas) {
         ("updated_at", time()),
     ];
     group.extend(spec);
+    // In the answer to a PUT.
+    let warning = object(&[("pointer", text()), ("detail", text())]);
+    group.push(("warnings?", array(warning.clone())));
     all.insert("Group", object(&group));
     all.insert("GroupList", list_of(to("Group")));
     all.insert("Detached", object(&[("detached", array(name()))]));
@@ -306,6 +309,7 @@ fn groups(all: &mut Schemas) {
         object(&[
             ("valid", flag()),
             ("errors", array(any())),
+            ("warnings", array(warning)),
             ("changed", flag()),
             ("spec", to("GroupSpec")),
         ]),
@@ -999,7 +1003,7 @@ fn admin(all: &mut Schemas) {
         ("id", text()),
         ("name", text()),
         ("address", nullable(text())),
-        ("state", one_of(&["active", "draining", "stopped", "lost"])),
+        ("state", one_of(&["active", "draining", "fenced", "stopped", "lost"])),
         ("version", text()),
         ("started_at", time()),
         ("heartbeat_at", time()),

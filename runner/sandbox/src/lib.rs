@@ -35,6 +35,7 @@ mod guest;
 mod imports;
 mod journal;
 mod lanes;
+mod loaded;
 pub mod outbound;
 mod query;
 mod run;

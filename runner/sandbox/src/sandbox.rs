@@ -8,6 +8,7 @@ use crate::describe::{self, Description};
 use crate::engine::{Ticker, pooled_engine};
 use crate::guest::MemoryBudget;
 use crate::lanes::{Lanes, Signals};
+use crate::loaded::{self, Loaded};
 use crate::outbound::OutboundPolicy;
 use crate::run::{Done, Export, Runner, attempt};
 use crate::script::{Linker, Script, World};
@@ -37,7 +38,7 @@ struct Inner {
     linker: Arc<Linker>,
     compiler: Compiler,
     cache: Arc<ArtefactCache>,
-    loaded: Mutex<Loaded>,
+    loaded: Arc<Mutex<Loaded>>,
     /// One lock per script that is being loaded.
     loading: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     io: Option<tokio::runtime::Runtime>,
@@ -162,12 +163,14 @@ impl Sandbox {
             io: io.handle().clone(),
             engine: engine.clone(),
         };
+        let loaded = Arc::new(Mutex::new(Loaded::new(config.max_loaded_bytes)));
+        io.spawn(loaded::forget_idle(Arc::downgrade(&loaded)));
         Ok(Self {
             inner: Arc::new(Inner {
                 linker: Arc::new(Linker::new(&engine).map_err(wrong)?),
                 compiler: Compiler::new(&config),
                 cache: Arc::new(cache),
-                loaded: Mutex::new(Loaded::new(config.max_loaded_bytes)),
+                loaded,
                 loading: Mutex::default(),
                 runner: Arc::new(runner),
                 lanes,
@@ -204,7 +207,7 @@ impl Sandbox {
             World::Task | World::Consumer => self.describe(&script).await?,
             World::CommandP1 | World::CommandP2 => Description::default(),
         };
-        self.inner.loaded.lock().insert(script.clone());
+        self.keep(&script);
         Ok(Compiled {
             digest,
             world: script.world(),
@@ -217,7 +220,7 @@ impl Sandbox {
 
     /// Whether a script is in memory.
     pub fn is_ready(&self, digest: &str) -> bool {
-        self.inner.loaded.lock().scripts.contains_key(digest)
+        self.inner.loaded.lock().contains(digest)
     }
 
     /// A script that is in memory.
@@ -246,7 +249,7 @@ impl Sandbox {
             return Err(CompileError::Internal(format!("the bytes of {digest} have another digest")).into());
         }
         let script = self.build(digest, wasm).await?;
-        self.inner.loaded.lock().insert(script.clone());
+        self.keep(&script);
         Ok(script)
     }
 
@@ -259,6 +262,11 @@ impl Sandbox {
         done: Box<dyn FnOnce(AttemptResult) + Send>,
     ) -> AttemptHandle {
         self.start_export(script, request, Export::Work, done)
+    }
+
+    /// How many scripts are in memory, and the bytes of their compiled code.
+    pub fn in_memory(&self) -> (usize, u64) {
+        self.inner.loaded.lock().size()
     }
 
     /// How busy the sandbox is now.
@@ -295,6 +303,11 @@ impl Sandbox {
         }
     }
 
+    fn keep(&self, script: &Script) {
+        let mut loaded = self.inner.loaded.lock();
+        loaded.insert(script.digest(), script.inner.code_bytes, script.clone());
+    }
+
     /// From memory or from the disk.
     async fn ready(&self, digest: &str) -> Option<Script> {
         if let Some(script) = self.inner.loaded.lock().get(digest) {
@@ -313,7 +326,7 @@ impl Sandbox {
                 .ok()
         });
         let script = script.await.ok()??;
-        self.inner.loaded.lock().insert(script.clone());
+        self.keep(&script);
         Some(script)
     }
 
@@ -394,55 +407,6 @@ impl Drop for Alone<'_> {
         }
     }
 }
-
-/// Linked scripts, the longest unused going first.
-struct Loaded {
-    scripts: HashMap<String, (Script, u64)>,
-    bytes: u64,
-    max_bytes: u64,
-    uses: u64,
-}
-
-impl Loaded {
-    fn new(max_bytes: u64) -> Self {
-        Self {
-            scripts: HashMap::new(),
-            bytes: 0,
-            max_bytes,
-            uses: 0,
-        }
-    }
-
-    fn get(&mut self, digest: &str) -> Option<Script> {
-        self.uses += 1;
-        let (script, used) = self.scripts.get_mut(digest)?;
-        *used = self.uses;
-        Some(script.clone())
-    }
-
-    fn insert(&mut self, script: Script) {
-        self.uses += 1;
-        self.bytes += script.inner.code_bytes;
-        let digest = script.digest().to_owned();
-        if let Some((old, _)) = self.scripts.insert(digest.clone(), (script, self.uses)) {
-            self.bytes -= old.inner.code_bytes;
-        }
-        while self.bytes > self.max_bytes && self.scripts.len() > 1 {
-            let oldest = self
-                .scripts
-                .iter()
-                .min_by_key(|(_, (_, used))| *used)
-                .map(|(digest, _)| digest.clone());
-            let Some(oldest) = oldest.filter(|oldest| *oldest != digest) else {
-                break;
-            };
-            if let Some((script, _)) = self.scripts.remove(&oldest) {
-                self.bytes -= script.inner.code_bytes;
-            }
-        }
-    }
-}
-
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, CompileError> {
     tokio::task::spawn_blocking(work)
         .await

@@ -143,7 +143,19 @@ async fn put(session: &Session, document: &Document) -> heddle_client::Result<&'
         Kind::Secret => None,
         _ => existing(session, document).await?,
     };
-    let after: Option<Value> = session.client.put(&path).json(&document.spec).send_for_option().await?;
+    let mut after: Option<Value> = session.client.put(&path).json(&document.spec).send_for_option().await?;
+    if let Some(Value::Object(after)) = &mut after
+        && let Some(warnings) = after.remove("warnings")
+    {
+        for warning in output::items(&warnings) {
+            let (place, detail) = (output::plain(&warning["pointer"]), output::plain(&warning["detail"]));
+            eprintln!(
+                "warning: {} {}: {place}: {detail}",
+                document.kind.as_str(),
+                document.name
+            );
+        }
+    }
     Ok(match (before, after) {
         (None, _) if document.kind == Kind::Secret => "set",
         (None, _) => "created",

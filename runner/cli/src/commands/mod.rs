@@ -17,6 +17,7 @@ pub(crate) mod script;
 mod serve;
 pub(crate) mod token;
 pub(crate) mod topic;
+mod unread;
 mod watch;
 
 use std::future::Future;

@@ -488,6 +488,7 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
         submission["logical_time"] = json!(at);
     }
     let path = ["v1", "groups", &options.group, "runs"];
+    super::unread::warn(session, &options.group, &submission.params, &submission.task_params).await;
     let answer: Value = session.client.post(&path).json(&submission).send().await?;
     announce(session, &answer, "started", options.watch).await
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::grants::quoted;
 use super::runs::parse_label;
-use super::spec_check;
+use super::spec_check::{self, Checked};
 use crate::access::Access;
 use crate::engine_api::NextInstants;
 use crate::moment::Moment;
@@ -120,7 +120,7 @@ fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
         Some(_) => return Err(Problem::invalid_at("/name", "a name is a string")),
     };
     super::grants::same_name(name, given.as_deref())?;
-    for field in ["revision", "created_at", "updated_at"] {
+    for field in ["revision", "created_at", "updated_at", "warnings"] {
         fields.remove(field);
     }
     let enabled = match fields.remove("enabled") {
@@ -300,7 +300,11 @@ pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, i
         }
     };
     let row = done.row;
-    let response = crate::request::put(done.created, &shown(request, &row).await?)?;
+    let mut shown = shown(request, &row).await?;
+    if !checked.warnings.is_empty() {
+        shown["warnings"] = json!(checked.warnings);
+    }
+    let response = crate::request::put(done.created, &shown)?;
     Ok(with_etag(response, row.revision))
 }
 
@@ -312,7 +316,10 @@ async fn validate(mut request: Request) -> Outcome {
     let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
     let row = request.app.store.group_by_name(&name).await?;
     let changed = row.is_none_or(|row| row.spec != checked.canonical);
-    ok(&json!({"valid": true, "errors": [], "changed": changed, "spec": checked.canonical}))
+    let Checked {
+        canonical, warnings, ..
+    } = checked;
+    ok(&json!({"valid": true, "errors": [], "warnings": warnings, "changed": changed, "spec": canonical}))
 }
 
 async fn delete(request: Request) -> Outcome {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_domain::fault::pointer_token;
 use heddle_domain::schema::Schema;
+use heddle_domain::spec::unread::{ScriptParams, unread};
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::spec::validate::{self, Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
 use heddle_domain::spec::{GroupSpec, Need, ScheduleSpec};
@@ -23,6 +24,8 @@ pub(crate) struct Checked {
     pub(crate) canonical: Value,
     pub(crate) links: Vec<GroupLink>,
     pub(crate) scripts: Vec<ScriptUse>,
+    /// What is no mistake for certain, but may well be one.
+    pub(crate) warnings: Vec<Fault>,
 }
 
 /// What exists of what one spec names.
@@ -222,9 +225,10 @@ pub(crate) async fn check_group(app: &App, name: &Name, mut spec: GroupSpec, now
     let name = name.clone();
     let checked = tokio::task::spawn_blocking(move || {
         validate::validate(&name, &spec, &snapshot, now)?;
-        Ok::<GroupSpec, Faults>(spec)
+        let warnings = unread(&spec, None, |script| params_of(&snapshot, script));
+        Ok::<_, Faults>((spec, warnings))
     });
-    let spec = checked.await.map_err(|error| Problem::internal(&error))??;
+    let (spec, warnings) = checked.await.map_err(|error| Problem::internal(&error))??;
     let canonical = serde_json::to_value(&spec).map_err(|error| Problem::internal(&error))?;
     let links = links_of(&spec);
     let scripts: BTreeSet<ScriptUse> = spec
@@ -241,7 +245,20 @@ pub(crate) async fn check_group(app: &App, name: &Name, mut spec: GroupSpec, now
         canonical,
         links,
         scripts: scripts.into_iter().collect(),
+        warnings,
     })
+}
+
+/// What is known of the params of a script.
+fn params_of(snapshot: &Snapshot, script: &str) -> Option<ScriptParams> {
+    let (name, version) = script_reference(script).ok()?;
+    match snapshot.script(&name, version) {
+        ScriptLookup::Found(facts) => Some(ScriptParams {
+            schema: facts.params_schema,
+            defaults: facts.defaults,
+        }),
+        _ => None,
+    }
 }
 
 fn links_of(spec: &GroupSpec) -> Vec<GroupLink> {

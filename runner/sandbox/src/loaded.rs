@@ -1,0 +1,164 @@
+//! Scripts that are linked and in memory, so that an attempt begins at once.
+//!
+//! A script costs its compiled code, two to four times the bytes that were uploaded. What was not used for a
+//! while goes, however much room there is, and what was not used for longest goes first where there is too little; it
+//! comes back from the disk when it is wanted, in milliseconds. An attempt under way keeps its own hold of a script.
+
+use crate::script::Script;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Weak;
+use std::time::Duration;
+
+/// How often scripts are looked at, and how many looks may find one unused.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+const IDLE_LOOKS_MAX: u32 = 10;
+
+/// Linked scripts by digest.
+pub(crate) struct Loaded<S = Script> {
+    scripts: HashMap<String, Entry<S>>,
+    bytes: u64,
+    max_bytes: u64,
+    uses: u64,
+}
+
+struct Entry<S> {
+    script: S,
+    /// The bytes of its code.
+    bytes: u64,
+    /// The number of its last use; and as the last look found it.
+    used: u64,
+    seen: u64,
+    /// How many looks in a row have found it unused.
+    idle: u32,
+}
+
+impl<S: Clone> Loaded<S> {
+    pub fn new(max_bytes: u64) -> Self {
+        Self {
+            scripts: HashMap::new(),
+            bytes: 0,
+            max_bytes,
+            uses: 0,
+        }
+    }
+
+    /// Whether a script is there; this is no use of it.
+    pub fn contains(&self, digest: &str) -> bool {
+        self.scripts.contains_key(digest)
+    }
+
+    /// How many there are, and the bytes of their code.
+    pub fn size(&self) -> (usize, u64) {
+        (self.scripts.len(), self.bytes)
+    }
+
+    pub fn get(&mut self, digest: &str) -> Option<S> {
+        self.uses += 1;
+        let entry = self.scripts.get_mut(digest)?;
+        entry.used = self.uses;
+        Some(entry.script.clone())
+    }
+
+    pub fn insert(&mut self, digest: &str, bytes: u64, script: S) {
+        self.uses += 1;
+        self.bytes += bytes;
+        let entry = Entry {
+            script,
+            bytes,
+            used: self.uses,
+            seen: 0,
+            idle: 0,
+        };
+        if let Some(old) = self.scripts.insert(digest.to_owned(), entry) {
+            self.bytes -= old.bytes;
+        }
+        while self.bytes > self.max_bytes && self.scripts.len() > 1 {
+            let oldest = self
+                .scripts
+                .iter()
+                .min_by_key(|(_, entry)| entry.used)
+                .map(|(digest, _)| digest.clone());
+            let Some(oldest) = oldest.filter(|oldest| oldest != digest) else {
+                break;
+            };
+            drop(self.remove(&oldest));
+        }
+    }
+
+    fn remove(&mut self, digest: &str) -> Option<S> {
+        let entry = self.scripts.remove(digest)?;
+        self.bytes -= entry.bytes;
+        Some(entry.script)
+    }
+
+    /// One look: takes out what too many in a row have found unused.
+    fn take_idle(&mut self) -> Vec<S> {
+        let mut idle = Vec::new();
+        for (digest, entry) in &mut self.scripts {
+            if entry.used == entry.seen {
+                entry.idle += 1;
+            } else {
+                (entry.seen, entry.idle) = (entry.used, 0);
+            }
+            if entry.idle >= IDLE_LOOKS_MAX {
+                idle.push(digest.clone());
+            }
+        }
+        idle.iter().filter_map(|digest| self.remove(digest)).collect()
+    }
+}
+
+/// Looks at them for as long as there is somebody who may use them.
+pub(crate) async fn forget_idle(loaded: Weak<Mutex<Loaded>>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Some(loaded) = loaded.upgrade() else { return };
+        // Outside of the lock: to give back tens of megabytes takes a moment.
+        let idle = loaded.lock().take_idle();
+        if !idle.is_empty() {
+            tracing::debug!(
+                scripts = idle.len(),
+                "scripts that were not used for a while leave the memory"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unused_goes() {
+        let mut loaded = Loaded::new(100);
+        loaded.insert("a", 10, "the first");
+        loaded.insert("b", 20, "the second");
+        for look in 1..=IDLE_LOOKS_MAX + 1 {
+            let gone = loaded.take_idle();
+            // The first look finds both just used.
+            let expect: &[&str] = if look == IDLE_LOOKS_MAX + 1 {
+                &["the first"]
+            } else {
+                &[]
+            };
+            assert_eq!(gone, expect, "look {look}");
+            loaded.get("b");
+        }
+        assert!(!loaded.contains("a") && loaded.contains("b"));
+        assert_eq!(loaded.size(), (1, 20));
+    }
+
+    #[test]
+    fn room_is_made_by_the_longest_unused() {
+        let mut loaded = Loaded::new(100);
+        loaded.insert("a", 50, ());
+        loaded.insert("b", 40, ());
+        loaded.get("a");
+        loaded.insert("c", 50, ());
+        assert!(loaded.contains("a") && !loaded.contains("b") && loaded.contains("c"));
+        // One that is larger than all the room stays alone.
+        loaded.insert("d", 1_000, ());
+        assert_eq!(loaded.size(), (1, 1_000));
+    }
+}
