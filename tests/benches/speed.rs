@@ -510,6 +510,7 @@ impl Bare {
                     started_at: run.created_at,
                     finished_at: wall(),
                     node: Some(self.node),
+                    worker: None,
                     output: Some(r#"{"greeting":"Hello, x!"}"#.into()),
                     error: None,
                     memory_bytes: Some(1_114_112),

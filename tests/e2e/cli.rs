@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::{fails, one, sleeps};
 
 /// What commands end with.
-const DONE: i32 = 0;
-const REFUSED: i32 = 1;
-const USAGE: i32 = 2;
+pub(crate) const DONE: i32 = 0;
+pub(crate) const REFUSED: i32 = 1;
+pub(crate) const USAGE: i32 = 2;
 const UNREACHABLE: i32 = 3;
 
 fn heddle(node: &Node, arguments: &[&str]) -> Output {
@@ -19,7 +19,7 @@ fn heddle(node: &Node, arguments: &[&str]) -> Output {
 
 /// A command that ends with this code; its stdout, and stderr if it fails.
 #[track_caller]
-fn ends(node: &Node, code: i32, arguments: &[&str]) -> String {
+pub(crate) fn ends(node: &Node, code: i32, arguments: &[&str]) -> String {
     let output = heddle(node, arguments);
     let (said, complained) = (
         String::from_utf8_lossy(&output.stdout),
@@ -36,7 +36,7 @@ fn ends(node: &Node, code: i32, arguments: &[&str]) -> String {
 
 /// The same with `-o json`.
 #[track_caller]
-fn json_of(node: &Node, arguments: &[&str]) -> Value {
+pub(crate) fn json_of(node: &Node, arguments: &[&str]) -> Value {
     let said = ends(node, DONE, &[arguments, &["-o", "json"]].concat());
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments:?} gives no JSON ({error}): {said}"))
 }

@@ -112,6 +112,20 @@ async fn trigger_rules() {
         ("any_failed", "k", "skipped"),
         ("any_failed", "f", "succeeded"),
         ("any_failed", "sfk", "succeeded"),
+        ("none_failed", "sk", "succeeded"),
+        ("none_failed", "k", "succeeded"),
+        ("none_failed", "sf", "upstream_failed"),
+        ("none_failed", "u", "upstream_failed"),
+        ("all_failed", "fu", "succeeded"),
+        ("all_failed", "sf", "skipped"),
+        ("all_failed", "fk", "skipped"),
+        ("none_failed_min_one_success", "sk", "succeeded"),
+        ("none_failed_min_one_success", "k", "skipped"),
+        ("none_failed_min_one_success", "sfk", "upstream_failed"),
+        ("all_skipped", "k", "succeeded"),
+        ("all_skipped", "sk", "skipped"),
+        ("all_skipped", "fk", "skipped"),
+        ("always", "sfku", "succeeded"),
     ];
     let mut tasks = json!({
         "s": {"script": "hello"},
@@ -155,11 +169,13 @@ async fn any_rules_fire_early() {
             "on_success": {"script": "hello", "depends_on": ["slow", "s"], "trigger_rule": "any_success"},
             "on_failure": {"script": "hello", "depends_on": ["slow", "f"], "trigger_rule": "any_failed"},
             "all": {"script": "hello", "depends_on": ["slow", "s"], "trigger_rule": "all_done"},
+            "always": {"script": "hello", "depends_on": ["slow"], "trigger_rule": "always"},
         }}),
     )
     .await;
     let run = node.start("early", json!({})).await;
     node.task_becomes(&run, "on_success", "succeeded").await;
+    node.task_becomes(&run, "always", "succeeded").await;
     let found = node.task_becomes(&run, "on_failure", "succeeded").await;
     assert_eq!(task(&found, "slow")["state"], "running");
     assert_eq!(task(&found, "all")["state"], "pending");

@@ -11,14 +11,14 @@ use crate::notifications::{settled, webhook};
 use crate::{one, with};
 
 /// A lock that somebody is made to wait for.
-struct Held {
+pub(crate) struct Held {
     holder: tokio_postgres::Client,
     looker: tokio_postgres::Client,
 }
 
 impl Held {
     /// Takes it, by a statement.
-    async fn take(world: &World, statement: &str) -> Self {
+    pub(crate) async fn take(world: &World, statement: &str) -> Self {
         let holder = world.sql().await;
         holder.batch_execute(&format!("BEGIN; {statement}")).await.unwrap();
         Self {
@@ -28,7 +28,7 @@ impl Held {
     }
 
     /// Kills the node as soon as it waits for the lock, and gives the lock back.
-    async fn kill(self, node: &mut Node) {
+    pub(crate) async fn kill(self, node: &mut Node) {
         eventually("somebody who waits for the lock", async || {
             let waiting: i64 = self.looker.query_one(WAITING, &[]).await.unwrap().get(0);
             (waiting > 0).then_some(())
@@ -54,7 +54,7 @@ const OTHERS: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activ
                          AND backend_type = 'client backend'";
 
 /// In one directory: whoever starts there takes over at once.
-fn options(world: &World) -> NodeOptions {
+pub(crate) fn options(world: &World) -> NodeOptions {
     world
         .options()
         .data_dir(&world.directory().join("node"))

@@ -54,8 +54,9 @@ class Heddle:
         return self.post(f"/v1/claims/{claim['id']}/{action}", {"token": claim["token"], **body})
 
 
-def work(params, context, stopped):
+def work(params, context, stopped, report):
     """What this worker does: waits `sleep_ms`, fails if it is told to, and answers `value` otherwise."""
+    report(progress=0.0, note="begun", log=[{"message": "working", "fields": {"params": params}}])
     if stopped.wait(params.get("sleep_ms", 0) / 1000):
         return None  # cancelled, paused, or given to somebody else
     if "fail" in params:
@@ -79,10 +80,17 @@ def do(heddle, claim):
             except OSError:
                 pass  # the next one may get through
 
+    def report_progress(**what):
+        """`progress` from 0 to 1, a `note`, and lines for the log: `log=[{"message": ..., "level": "info"}]`."""
+        try:
+            heddle.on_claim(claim, "heartbeat", **what)
+        except (Refused, OSError):
+            pass  # whether the claim still holds is for `beat` to find out
+
     threading.Thread(target=beat, daemon=True).start()
     try:
         try:
-            output = work(claim["params"], claim["context"], stopped)
+            output = work(claim["params"], claim["context"], stopped, report_progress)
         except Exception as error:
             reason = str(error)  # `error` is gone when this block ends
             report = lambda: heddle.on_claim(claim, "fail", error=reason)

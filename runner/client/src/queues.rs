@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use heddle_domain::Time;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{Client, More, Page, Result};
@@ -66,6 +66,35 @@ pub struct Claim {
 pub struct Claims {
     /// The claimed task runs.
     pub items: Vec<Claim>,
+}
+
+/// What a worker tells of a claim while it works on it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// 0 to 1; shown with the task run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<f64>,
+    /// In words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Lines for the attempt's log, up to 1,000 at a time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<ReportLine>,
+}
+
+/// A line for an attempt's log.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReportLine {
+    /// The text.
+    pub message: String,
+    /// `trace`, `debug`, `info`, `warn` or `error`; default `info`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// What else there is to say.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub fields: Map<String, Value>,
 }
 
 /// What became of one claim of many.
@@ -132,6 +161,12 @@ impl Client {
     /// Extends a claim's lease.
     pub async fn heartbeat(&self, claim: &Claim) -> Result<Value> {
         self.on_claim(claim, "heartbeat", json!({})).await
+    }
+
+    /// Extends a claim's lease and tells how far the work has come.
+    pub async fn report(&self, claim: &Claim, report: &Report) -> Result<Value> {
+        let body = serde_json::to_value(report).unwrap_or_default();
+        self.on_claim(claim, "heartbeat", body).await
     }
 
     /// Reports success.

@@ -97,12 +97,28 @@ pub struct Run {
     /// Why it failed.
     #[serde(default)]
     pub error: Value,
+    /// The state that an operator set by hand, while it stands; lists of runs leave it out.
+    #[serde(default, rename = "override")]
+    pub set_by_hand: Option<Override>,
     /// Its task runs; lists of runs leave them out.
     #[serde(default)]
     pub tasks: Vec<TaskRun>,
     /// Fields that this version does not know.
     #[serde(flatten)]
     pub more: More,
+}
+
+/// A state that an operator set by hand.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Override {
+    /// The state.
+    pub state: TaskState,
+    /// Why.
+    pub reason: String,
+    /// Who.
+    pub actor: String,
+    /// When.
+    pub at: Time,
 }
 
 /// The span of time that a run is for.
@@ -127,6 +143,9 @@ pub struct TaskRun {
     /// How many attempts were begun.
     #[serde(default)]
     pub attempt: Option<i64>,
+    /// When a `retrying` one is tried again.
+    #[serde(default)]
+    pub next_attempt_at: Option<Time>,
     /// When the last attempt began.
     #[serde(default)]
     pub started_at: Option<Time>,
@@ -142,6 +161,12 @@ pub struct TaskRun {
     /// Where it ran last.
     #[serde(default)]
     pub node: Option<String>,
+    /// The worker that claimed its last attempt.
+    #[serde(default)]
+    pub worker: Option<String>,
+    /// The state that an operator set by hand, while it stands.
+    #[serde(default, rename = "override")]
+    pub set_by_hand: Option<Override>,
     /// Fields that this version does not know: progress, counts of items.
     #[serde(flatten)]
     pub more: More,
@@ -170,6 +195,9 @@ pub struct Attempt {
     /// Where.
     #[serde(default)]
     pub node: Option<String>,
+    /// The worker that claimed it.
+    #[serde(default)]
+    pub worker: Option<String>,
     /// From when.
     #[serde(default)]
     pub started_at: Option<Time>,
@@ -306,6 +334,21 @@ impl Client {
         self.post(&["v1", "runs", "bulk"]).json(&body).send().await
     }
 
+    /// The same with more to say than the action's name, as in `{"task": "load", "downstream": true}` for `clear`.
+    pub async fn control_runs_with(
+        &self,
+        filter: &RunFilter,
+        action: &str,
+        dry_run: bool,
+        more: &Map<String, Value>,
+    ) -> Result<Value> {
+        let mut body = json!({ "filter": filter, "action": action, "dry_run": dry_run });
+        if let Some(body) = body.as_object_mut() {
+            body.extend(more.clone());
+        }
+        self.post(&["v1", "runs", "bulk"]).json(&body).send().await
+    }
+
     /// The attempts of a task run.
     pub async fn attempts(&self, id: Uuid, task: &str, item: Option<i64>) -> Result<Vec<Attempt>> {
         let path = ["v1", "runs", &id.to_string(), "tasks", task];
@@ -342,6 +385,23 @@ impl Client {
     pub async fn retry_task(&self, id: Uuid, task: &str, item: Option<i64>) -> Result<Value> {
         let path = ["v1", "runs", &id.to_string(), "tasks", task, "retry"];
         self.post(&path).query_if("item", item).json(&json!({})).send().await
+    }
+
+    /// Runs a task again within a run that has ended, and with `downstream` everything that depends on it.
+    pub async fn clear_task(
+        &self,
+        id: Uuid,
+        task: &str,
+        item: Option<i64>,
+        downstream: bool,
+        reason: &str,
+    ) -> Result<Value> {
+        let path = ["v1", "runs", &id.to_string(), "tasks", task, "clear"];
+        self.post(&path)
+            .query_if("item", item)
+            .json(&json!({ "downstream": downstream, "reason": reason }))
+            .send()
+            .await
     }
 
     /// What happens in a run, until it has ended.

@@ -11,6 +11,7 @@ pub mod duration;
 pub mod fault;
 pub mod graph;
 pub mod id;
+pub mod merge;
 pub mod message;
 pub mod name;
 pub mod notify;

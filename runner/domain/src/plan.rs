@@ -1,6 +1,6 @@
 //! A revision made ready to run: tasks by number, with edges both ways. Immutable, cached by nodes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use chrono_tz::Tz;
 
@@ -208,6 +208,20 @@ impl Plan {
             }
         }
         false
+    }
+
+    /// What a *clear* of a task runs again: the task, and with `downstream` everything that depends on it, in order.
+    pub fn cleared(&self, task: TaskIndex, downstream: bool) -> Vec<TaskIndex> {
+        let mut found = BTreeSet::from([task]);
+        let mut stack = vec![task];
+        while let Some(next) = stack.pop().filter(|_| downstream) {
+            for &dependant in &self.tasks[next as usize].dependants {
+                if found.insert(dependant) {
+                    stack.push(dependant);
+                }
+            }
+        }
+        found.into_iter().collect()
     }
 
     /// Tasks in an order in which dependencies come first.

@@ -5,6 +5,7 @@
 //! what a check comes to is reckoned before it is done (`effort`).
 
 mod effort;
+mod references;
 
 use std::collections::BTreeSet;
 use std::fmt;

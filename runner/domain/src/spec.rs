@@ -1,5 +1,6 @@
 //! What people write: the spec of a group. Serde shapes are the contract; [`crate::plan`] is what runs.
 
+mod gather;
 mod plain;
 mod read;
 mod strict;
@@ -15,8 +16,9 @@ use crate::retention::GroupRetention;
 use crate::state::TaskState;
 use crate::{Name, Span, Time};
 
+pub use gather::Gathered;
 pub(crate) use read::script;
-pub use read::{parse_group, parse_submission, read};
+pub use read::{gather_group, parse_group, parse_submission, read};
 pub use strict::{NESTING_MAX, StrictError, parse_json_strict, read_strict};
 
 /// A group: a DAG of tasks, with schedules and links to other groups.
@@ -475,6 +477,16 @@ pub enum TriggerRule {
     AnySuccess,
     /// One dependency failed.
     AnyFailed,
+    /// No dependency failed: each succeeded or was skipped.
+    NoneFailed,
+    /// All dependencies failed.
+    AllFailed,
+    /// No dependency failed, and at least one succeeded.
+    NoneFailedMinOneSuccess,
+    /// All dependencies were skipped.
+    AllSkipped,
+    /// At once, whatever the dependencies do.
+    Always,
 }
 
 /// An HTTP request; strings are templates. The body defaults to the task's context as JSON.

@@ -122,6 +122,7 @@ impl Inner {
                     continue;
                 }
                 after.accepted.push((run, outcome.ended.at));
+                let worker = locked.workers.get(&(run, outcome.ended.at)).cloned();
                 let row = match outcome.end {
                     End::Done(done) => attempt_row(outcome.ended, done, started_at, outcome.finished_at, outcome.node),
                     End::Expanded { items, .. } => {
@@ -131,6 +132,7 @@ impl Inner {
                     // Given back: its successor has the next number, so this one is recorded as stopped.
                     End::Dropped => released_row(outcome.ended, started_at, now, self.config.node),
                 };
+                let row = AttemptRow { worker, ..row };
                 after.spans.extend(self.attempt_span(&context, &row, started_at));
                 rows.push(row);
             }
@@ -452,6 +454,7 @@ pub(crate) fn attempt_row(
         started_at,
         finished_at,
         node,
+        worker: None,
         output,
         error,
         memory_bytes: done.memory_bytes.map(|bytes| bytes as i64),
@@ -469,6 +472,7 @@ fn released_row(ended: EndedAttempt, started_at: Time, now: Time, node: uuid::Uu
         started_at,
         finished_at: now,
         node: Some(node),
+        worker: None,
         output: None,
         error: Some((ErrorKind::Lost, "given back: its node stopped".to_owned(), None)),
         memory_bytes: None,

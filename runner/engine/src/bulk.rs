@@ -106,7 +106,8 @@ impl Engine {
 impl BulkAction {
     /// Whether it is done to many live runs in one transaction.
     fn is_batched(&self) -> bool {
-        matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause | Self::Resume)
+        // What is resumed may wait still, and is then told one by one to wait again.
+        matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause)
     }
 
     /// Whether it takes back what of a run nobody has claimed.
@@ -118,8 +119,7 @@ impl BulkAction {
     fn event(&self, state: RunState, withdrawn: Vec<TaskKey>) -> Result<Event, Refused> {
         match self {
             Self::Cancel | Self::CancelFor(_) => Ok(Event::Cancel { withdrawn }),
-            Self::Pause if state == RunState::Running => Ok(Event::Pause { withdrawn }),
-            Self::Resume => Ok(Event::Resume),
+            Self::Pause if matches!(state, RunState::Running | RunState::Waiting) => Ok(Event::Pause { withdrawn }),
             _ => Err(Refused::RunState(state)),
         }
     }
@@ -206,6 +206,7 @@ impl Inner {
             ids: runs.iter().map(|run| run.0).collect(),
             ..RunFilter::default()
         };
-        self.store.run_states(&filter, runs.len() as i64).await
+        let found = self.store.run_states(&filter, runs.len() as i64).await?;
+        Ok(found.into_iter().map(|(run, state, _)| (run, state)).collect())
     }
 }

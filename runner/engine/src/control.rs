@@ -6,7 +6,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{Event, Progress, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
-use heddle_domain::{Faults, Time};
+use heddle_domain::{Faults, Name, Time};
 use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::live::{Audited, Completion, Grant, LiveRun, RunFacts, RunWrite};
@@ -50,6 +50,19 @@ pub enum BulkAction {
     Restart(bool),
     /// Sets its state.
     Override(RunState, String),
+}
+
+/// A task run that is to run again within a run that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clear {
+    /// The task.
+    pub task: Name,
+    /// An item of a mapped task; `None`: all of it.
+    pub item: Option<u32>,
+    /// Whether everything that depends on it runs again as well.
+    pub downstream: bool,
+    /// Why; may be empty.
+    pub reason: String,
 }
 
 /// What an operator sets, and why.
@@ -163,6 +176,11 @@ impl Engine {
         self.inner
             .retried(|| self.inner.task_event(run, key, Event::RetryNow(key), None, actor))
             .await
+    }
+
+    /// Runs a task run of an ended run again, and with `downstream` all that depends on it.
+    pub async fn clear_task(&self, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
+        self.inner.retried(|| self.inner.clear_once(run, clear, actor)).await
     }
 
     /// Makes a new run like an ended or live one; the audit says so from the same commit on.
@@ -287,7 +305,7 @@ impl Inner {
                 }
             }
             BulkAction::Pause => {
-                if live.state != RunState::Running {
+                if !matches!(live.state, RunState::Running | RunState::Waiting) {
                     return Err(Refused::RunState(live.state).into());
                 }
                 let withdrawn = completion.withdraw(&[run]).await?;
@@ -295,7 +313,7 @@ impl Inner {
                     withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect(),
                 }
             }
-            BulkAction::Resume => Event::Resume,
+            BulkAction::Resume => Event::Resume { waits: live.waits },
             BulkAction::Restart(_) => Event::Restart,
             BulkAction::Override(..) => return Ok(()),
         };
@@ -344,6 +362,11 @@ impl Inner {
                 .wait_for_turn(run, live.group_id, &json!({"turn": true}))
                 .await?;
             after.inbox = true;
+        }
+        if live.state == RunState::Paused && state == RunState::Waiting {
+            completion.wait_again(run, live.group_id).await?;
+            after.inbox = true;
+            after.followed = true;
         }
         if live.state.is_final() {
             completion
@@ -400,6 +423,54 @@ impl Inner {
             .await
     }
 
+    async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
+        let mut completion = self.store.completion(self.lease(), self.now()).await?;
+        let live = completion
+            .lock_one(run, true)
+            .await?
+            .ok_or(ControlError::NotFound("run"))?;
+        let context = self.context_of_live(run, &live).await?;
+        let plan = &context.revision.plan;
+        let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
+        let key = TaskKey { task, item: clear.item };
+        let progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
+        let Some(stood) = progress.state(key) else {
+            return Err(ControlError::NotFound("task run"));
+        };
+        if !live.state.is_final() {
+            return Err(ControlError::Refused(not_cleared(live.state)));
+        }
+        let output_bytes = match (clear.item, stood) {
+            (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await?,
+            _ => 0,
+        };
+        let cleared: Vec<TaskKey> = plan
+            .cleared(task, clear.downstream)
+            .into_iter()
+            .map(|next| if next == task { key } else { TaskKey::whole(next) })
+            .collect();
+        completion
+            .insert_clears(run, &cleared, &clear.reason, actor, self.now())
+            .await?;
+        let named = |state: TaskState| json!({"name": clear.task, "item": clear.item, "state": state});
+        let mut after = named(TaskState::Pending);
+        after["downstream"] = json!(clear.downstream);
+        after["cleared"] = json!(cleared.len());
+        let noted = Noted {
+            actor,
+            action: "clear",
+            task: Some((named(stood), after)),
+            reason: Some(clear.reason.as_str()).filter(|reason| !reason.is_empty()),
+        };
+        let event = Event::Clear {
+            key,
+            downstream: clear.downstream,
+            output_bytes,
+        };
+        self.finish_control(completion, run, &live, &context, event, None, Some(noted))
+            .await
+    }
+
     /// Sets a run's state by hand: what is active is stopped first.
     #[allow(
         clippy::too_many_arguments,
@@ -437,8 +508,9 @@ impl Inner {
             reason: Some(reason),
         };
         noted.write(&mut completion, run, self.now(), live.state, state).await?;
+        let error = (state == RunState::Failed).then(|| format!("set to failed by {actor}: {reason}"));
         if live.state.is_final() {
-            completion.set_done_state(run, state).await?;
+            completion.set_done_state(run, state, error.as_deref()).await?;
             completion.commit().await?;
             self.wakes.moved(&[run], &[run]);
             self.inbox.notify_one();
@@ -459,7 +531,6 @@ impl Inner {
         // Whatever it had come to: it has ended, as somebody says.
         let overridden = Transition { state, ..cancelled };
         let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after);
-        let error = (state == RunState::Failed).then(|| format!("set by {actor}: {reason}"));
         let write = RunWrite { error, ..write };
         self.write(&mut completion, &[write], &mut after).await?;
         completion.commit().await?;
@@ -472,6 +543,14 @@ impl Inner {
 fn standing(live: &LiveRun) -> Result<(RunState, Progress), EngineError> {
     let progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
     Ok((live.state, progress))
+}
+
+/// Why nothing of a run in this state is cleared, and what to do instead.
+pub fn not_cleared(state: RunState) -> String {
+    format!(
+        "the run is {state}: a task run is cleared once its run has ended; until then cancel the run, retry the task run \
+         or override its state"
+    )
 }
 
 pub(crate) fn facts_of(row: &RunRow) -> RunFacts {

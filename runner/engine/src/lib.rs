@@ -87,13 +87,13 @@ use uuid::Uuid;
 pub use backfill::{Started, state_word as backfill_state_word};
 pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use clock::{NodeClock, SystemChance};
-pub use control::{BulkAction, ControlError};
+pub use control::{BulkAction, Clear, ControlError, not_cleared};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use pruner::Pruned;
-pub use queue::{CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
+pub use queue::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use submit::{Submission, SubmitError, Submitted};
 pub use wake::RunWatch;
 

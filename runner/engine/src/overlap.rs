@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
-use heddle_domain::run::{Event, Progress};
+use heddle_domain::run::Event;
 use heddle_domain::spec::{NotifyEvent, Overlap};
 use heddle_domain::state::{RunState, Skip, Trigger};
 use heddle_store::live::{ActiveRun, AtGate, RunWrite};
@@ -193,7 +193,6 @@ impl Inner {
         let today = self.catalog.revisions(&revisions).await?;
         let mut admission = Admission::default();
         let mut more = Vec::new();
-        let mut reopened = HashSet::new();
         let mut surplus = Vec::new();
         for gate in gates {
             let spec = today.get(&gate.revision_id).map(|revision| &revision.plan.spec);
@@ -205,9 +204,6 @@ impl Inner {
                 .into_iter()
                 .filter_map(|AtGate { run, begun }| {
                     let context = contexts.get(&run)?;
-                    if begun {
-                        reopened.insert(run);
-                    }
                     let spec = &context.revision.plan.spec;
                     Some(Applicant {
                         run,
@@ -266,19 +262,18 @@ impl Inner {
         let locked = completion.lock_runs(&concerned).await?;
         let mut after = After::default();
         let mut writes = Vec::new();
+        // A run that was paused or ended since the look is not decided upon: it keeps what it waits for, or has none.
+        let mut decided = Vec::new();
         let mut grant = self.grant();
         for run in &admitted {
             let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
                 continue;
             };
             let context = self.known(&contexts, *run).await?;
-            let stood = match reopened.contains(run) {
-                true => standing(found)?,
-                false => (found.state, Progress::new(&context.revision.plan)),
-            };
             let transition = self
-                .transition(&context, stood, &[Event::Start], &mut completion, now)
+                .transition(&context, standing(found)?, &[Event::Start], &mut completion, now)
                 .await?;
+            decided.push(*run);
             writes.push(self.write_of(&context, transition, &mut grant, &mut after));
         }
         let mut left_out = Vec::new();
@@ -286,6 +281,7 @@ impl Inner {
             let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
                 continue;
             };
+            decided.push(*run);
             let context = self.known(&contexts, *run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let transition = self
@@ -303,7 +299,7 @@ impl Inner {
             });
             left_out.push(*run);
         }
-        completion.unwait(&concerned).await?;
+        completion.unwait(&decided).await?;
         // What the overlap cancels holds up no follower either.
         left_out.extend(&cancelled);
         if !left_out.is_empty() {

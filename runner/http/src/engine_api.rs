@@ -19,7 +19,9 @@ use heddle_store::group::GroupRow;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::shapes::{Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use crate::shapes::{
+    Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, QueueTask, Run, RunEvent, TaskDetail,
+};
 
 /// What the engine answers, later.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, Refusal>>;
@@ -152,6 +154,8 @@ pub enum Control {
         /// Why.
         reason: String,
     },
+    /// Runs a task run of it again, once it has ended.
+    Clear(heddle_engine::Clear),
     /// Forgets it, once it has ended.
     Delete,
 }
@@ -179,6 +183,12 @@ pub struct RunFilter {
     pub logical_to: Option<Time>,
     /// Of these runs.
     pub ids: Vec<Uuid>,
+    /// Whose ids lie between these, both included: those that begin alike.
+    pub id_range: Option<(Uuid, Uuid)>,
+    /// Of revisions with a task for one of these queues.
+    pub queues: Vec<String>,
+    /// Of revisions with a task for one of these scripts: `name`, or `name@version` as the run resolved it.
+    pub scripts: Vec<String>,
     /// Of those that have ended, only what the retention still calls hot.
     pub hot: bool,
 }
@@ -249,8 +259,13 @@ pub struct ClaimSpec {
 /// What a worker does with a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClaimAction {
-    /// Extends it, by what it says or by what the claim said.
-    Heartbeat(Option<Duration>),
+    /// Extends it, by what it says or by what the claim said, with a report.
+    Heartbeat {
+        /// What to extend it by.
+        lease: Option<Duration>,
+        /// How far the worker has come, and lines for the log.
+        report: heddle_store::live::ClaimReport,
+    },
     /// It is done, with an output.
     Complete(Value),
     /// It failed.
@@ -300,6 +315,8 @@ pub trait EngineApi: Send + Sync + 'static {
     fn run(&self, id: Uuid, wait: Duration) -> Answer<'_, Run>;
     /// Runs, newest first, without their task runs.
     fn runs(&self, filter: RunFilter, cursor: Option<String>, limit: i64) -> Answer<'_, List<Run>>;
+    /// What workers hold of a queue, then what waits.
+    fn queue_tasks(&self, queue: Name, cursor: Option<String>, limit: i64) -> Answer<'_, List<QueueTask>>;
     /// Does something to a run; answers how it stands then (for [`Control::Rerun`] the new one).
     fn control(&self, id: Uuid, control: Control, actor: String) -> Answer<'_, Run>;
     /// Does something to all runs of a filter.
@@ -321,6 +338,8 @@ pub trait EngineApi: Send + Sync + 'static {
     fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Answer<'_, Pruned>;
     /// Tries a task run again, now.
     fn retry_task(&self, task: TaskRef, actor: String) -> Answer<'_, TaskDetail>;
+    /// Runs a task run of an ended run again, and what depends on it.
+    fn clear_task(&self, run: Uuid, clear: heddle_engine::Clear, actor: String) -> Answer<'_, TaskDetail>;
     /// A page of a log.
     fn logs(&self, run: Uuid, query: LogQuery) -> Answer<'_, List<LogLine>>;
     /// A log as it grows, until the run or the task has ended.

@@ -172,12 +172,20 @@ impl Request {
         self.query_as("cursor", "what `next_cursor` said")
     }
 
-    /// `?wait=`, cut to what is configured; zero when it is not asked for.
+    /// `?wait=`, within what is configured; zero when it is not asked for.
     pub fn wait(&self) -> Result<Duration, Problem> {
-        match self.query_as::<Span>("wait", "a duration such as `20s`")? {
-            None => Ok(Duration::ZERO),
-            Some(span) => Ok(span.std().min(self.app.config.wait_max)),
+        self.bounded_wait(self.query_as::<Span>("wait", "a duration such as `20s`")?)
+    }
+
+    /// A wait that a caller asks for: 422 where it is longer than the server waits.
+    pub fn bounded_wait(&self, asked: Option<Span>) -> Result<Duration, Problem> {
+        let wait = asked.map_or(Duration::ZERO, Span::std);
+        let bound = self.app.config.wait_max;
+        if wait > bound {
+            let bound = Span::from_std(bound);
+            return Err(Problem::invalid_at("/wait", format!("the server waits up to {bound}")));
         }
+        Ok(wait)
     }
 
     /// `If-Match`: `*`, or a revision with or without quotes.

@@ -297,6 +297,8 @@ fn groups(all: &mut Schemas) {
     ];
     put.extend(spec.clone());
     all.insert("GroupPut", object(&put));
+    // Any part of it, with null for what is to go.
+    all.insert("GroupPatch", some_object());
     all.insert("GroupSpec", object(&spec));
     let mut group = vec![
         ("name", name()),
@@ -433,7 +435,17 @@ fn tasks(all: &mut Schemas) {
         ("depends_on?", array(name())),
         (
             "trigger_rule?",
-            one_of(&["all_success", "all_done", "any_success", "any_failed"]),
+            one_of(&[
+                "all_success",
+                "all_done",
+                "any_success",
+                "any_failed",
+                "none_failed",
+                "all_failed",
+                "none_failed_min_one_success",
+                "all_skipped",
+                "always",
+            ]),
         ),
         (
             "when?",
@@ -496,7 +508,24 @@ fn queues(all: &mut Schemas) {
     all.insert("Claims", object(&[("items", array(to("Claim")))]));
     type Fields = Vec<(&'static str, Value)>;
     let words: [(&str, &str, Fields); 4] = [
-        ("Heartbeat", "Heartbeats", vec![("lease?", duration())]),
+        (
+            "Heartbeat",
+            "Heartbeats",
+            vec![
+                ("lease?", duration()),
+                ("progress?", json!({"type": "number", "minimum": 0, "maximum": 1})),
+                ("note?", text()),
+                (
+                    "log?",
+                    array(object(&[
+                        ("message", text()),
+                        ("level?", one_of(&["trace", "debug", "info", "warn", "error"])),
+                        ("fields?", some_object()),
+                        ("at?", time()),
+                    ])),
+                ),
+            ],
+        ),
         ("ClaimOutput", "ClaimOutputs", vec![("output?", any())]),
         (
             "ClaimError",
@@ -548,6 +577,24 @@ fn queues(all: &mut Schemas) {
     ]);
     all.insert("Queue", queue);
     all.insert("QueueList", list_of(to("Queue")));
+    all.insert(
+        "QueueTask",
+        object(&[
+            ("run", uuid()),
+            ("group", name()),
+            ("task", name()),
+            ("item", nullable(integer())),
+            ("attempt", integer()),
+            ("state", one_of(&["running", "ready"])),
+            ("priority", integer()),
+            ("tags", array(text())),
+            ("since", time()),
+            ("expires_at", nullable(time())),
+            ("worker", nullable(text())),
+            ("lease_expires_at", nullable(time())),
+        ]),
+    );
+    all.insert("QueueTaskList", list_of(to("QueueTask")));
 }
 
 fn words<T: Copy>(all: &[T], word: impl Fn(T) -> &'static str) -> Value {
@@ -570,16 +617,28 @@ fn runs(all: &mut Schemas) {
             ("trace?", text()),
         ]),
     );
+    all.insert(
+        "Override",
+        object(&[
+            ("state", task_state.clone()),
+            ("reason", text()),
+            ("actor", text()),
+            ("at", time()),
+        ]),
+    );
     let task_run = [
         ("task", name()),
         ("item", nullable(integer())),
         ("state", task_state),
         ("attempt", integer()),
+        ("next_attempt_at", nullable(time())),
         ("started_at", nullable(time())),
         ("finished_at", nullable(time())),
         ("output", any()),
         ("error", nullable(to("Failure"))),
         ("node", nullable(text())),
+        ("worker?", text()),
+        ("override?", to("Override")),
         ("progress?", number()),
         ("note?", text()),
         ("items?", map(integer())),
@@ -591,6 +650,7 @@ fn runs(all: &mut Schemas) {
             ("attempt", integer()),
             ("state", attempt_state()),
             ("node", nullable(text())),
+            ("worker?", text()),
             ("started_at", time()),
             ("finished_at", nullable(time())),
             ("error", nullable(to("Failure"))),
@@ -623,6 +683,7 @@ fn runs(all: &mut Schemas) {
             ("skipped", nullable(one_of(&["overlap", "max_waiting"]))),
             ("waiting_for", array(any())),
             ("source?", text()),
+            ("override?", to("Override")),
             ("scripts?", map(text())),
             ("tasks?", array(to("TaskRun"))),
         ]),
@@ -684,6 +745,7 @@ fn runs(all: &mut Schemas) {
             ("output?", any()),
         ]),
     );
+    all.insert("ClearTask", object(&[("downstream?", flag()), ("reason?", text())]));
     let some = |one: Value| json!({"anyOf": [one.clone(), array(one)]});
     let filter = object(&[
         ("group?", some(name())),
@@ -697,6 +759,8 @@ fn runs(all: &mut Schemas) {
         ("logical_from?", time()),
         ("logical_to?", time()),
         ("ids?", array(uuid())),
+        ("queue?", some(name())),
+        ("script?", some(text())),
     ]);
     all.insert(
         "Bulk",
@@ -705,13 +769,16 @@ fn runs(all: &mut Schemas) {
             (
                 "action",
                 one_of(&[
-                    "cancel", "pause", "resume", "restart", "rerun", "state", "override", "delete",
+                    "cancel", "pause", "resume", "restart", "rerun", "state", "override", "clear", "delete",
                 ]),
             ),
             ("dry_run?", flag()),
             ("scripts?", one_of(&["pinned", "active"])),
             ("state?", run_state),
             ("reason?", text()),
+            ("task?", name()),
+            ("item?", integer()),
+            ("downstream?", flag()),
         ]),
     );
     all.insert(

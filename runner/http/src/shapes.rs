@@ -40,6 +40,35 @@ pub struct Failure {
     pub trace: Option<String>,
 }
 
+/// A task run of a queue, as it waits or is held.
+#[derive(Clone, Debug, Serialize)]
+pub struct QueueTask {
+    /// The run's id.
+    pub run: Uuid,
+    /// The run's group.
+    pub group: String,
+    /// The task's name.
+    pub task: String,
+    /// Which item of a mapped task, from 0.
+    pub item: Option<u32>,
+    /// Which attempt it is, or will be.
+    pub attempt: u32,
+    /// `running`: a worker holds it; `ready`: it waits.
+    pub state: TaskState,
+    /// Higher goes first.
+    pub priority: i16,
+    /// Tags that a worker needs for it, while it waits.
+    pub tags: Vec<String>,
+    /// Since when it waits, or is held.
+    pub since: Moment,
+    /// When it fails unless it is claimed by then.
+    pub expires_at: Option<Moment>,
+    /// Who holds it.
+    pub worker: Option<String>,
+    /// Until when, unless that is extended.
+    pub lease_expires_at: Option<Moment>,
+}
+
 /// A task run that a worker holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
@@ -107,12 +136,28 @@ pub struct Run {
     /// The backfill, the run or the schedule that made it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// What an operator set its state to, while that stands; left out of lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub r#override: Option<Override>,
     /// The script versions that were resolved for it: `{task: name@version}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub scripts: BTreeMap<String, String>,
     /// Its task runs; left out of lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<TaskRun>>,
+}
+
+/// A state that an operator set by hand.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Override {
+    /// The state.
+    pub state: TaskState,
+    /// Why.
+    pub reason: String,
+    /// Who.
+    pub actor: String,
+    /// When.
+    pub at: Moment,
 }
 
 /// A task run, or one item of a mapped task.
@@ -126,6 +171,8 @@ pub struct TaskRun {
     pub state: TaskState,
     /// The number of its last attempt, from 1; 0 before the first.
     pub attempt: u32,
+    /// While it is `retrying`: when it is tried again.
+    pub next_attempt_at: Option<Moment>,
     /// When its first attempt began.
     pub started_at: Option<Moment>,
     /// When it was settled.
@@ -136,6 +183,12 @@ pub struct TaskRun {
     pub error: Option<Failure>,
     /// Where its last attempt ran.
     pub node: Option<String>,
+    /// The worker that claimed its last attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// What an operator set its state to, while that stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub r#override: Option<Override>,
     /// 0 to 1, as the script reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<f64>,
@@ -154,8 +207,11 @@ pub struct Attempt {
     pub attempt: u32,
     /// How it stands.
     pub state: AttemptState,
-    /// Where it runs, or the worker that has it.
+    /// The node that runs it.
     pub node: Option<String>,
+    /// The worker that claimed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
     /// Since when.
     pub started_at: Moment,
     /// Until when.

@@ -17,7 +17,9 @@ use heddle_domain::state::TaskState;
 use heddle_domain::{Chance, Clock, Name, Time};
 use heddle_engine::heddle_sandbox::Language;
 use heddle_http::engine_api::*;
-use heddle_http::shapes::{Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use heddle_http::shapes::{
+    Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, QueueTask, Run, RunEvent, TaskDetail,
+};
 use heddle_http::{App, AppParts, HttpConfig, router};
 use heddle_store::Store;
 use heddle_store::backfill::BackfillAction;
@@ -150,6 +152,12 @@ impl EngineApi for Small {
             dry_run,
             ..Default::default()
         }))
+    }
+    fn queue_tasks(&self, _queue: Name, _cursor: Option<String>, _limit: i64) -> Answer<'_, List<QueueTask>> {
+        gone("queue")
+    }
+    fn clear_task(&self, _run: Uuid, _clear: heddle_engine::Clear, _actor: String) -> Answer<'_, TaskDetail> {
+        gone("run")
     }
     fn retry_task(&self, _task: TaskRef, _actor: String) -> Answer<'_, TaskDetail> {
         gone("task")

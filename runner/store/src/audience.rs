@@ -145,15 +145,24 @@ impl Store {
         .await?)
     }
 
-    /// User groups by name, behind `cursor`.
-    pub async fn audiences(&self, cursor: Option<&str>, limit: i64) -> Result<Page<AudienceRow>, StoreError> {
+    /// User groups by name, behind `cursor`; with a user, those that he is in.
+    pub async fn audiences(
+        &self,
+        uid: Option<&str>,
+        cursor: Option<&str>,
+        limit: i64,
+    ) -> Result<Page<AudienceRow>, StoreError> {
         let rows = sqlx::query_as!(
             AudienceRow,
             r#"SELECT name, (SELECT count(*) FROM heddle.members m WHERE m.audience = a.name) AS "members!",
                       created_at, updated_at
-                 FROM heddle.audiences a WHERE ($1::text IS NULL OR name > $1) ORDER BY name LIMIT $2"#,
+                 FROM heddle.audiences a
+                WHERE ($1::text IS NULL OR name > $1)
+                  AND ($3::text IS NULL OR name = ANY (ARRAY(SELECT audience FROM heddle.members WHERE uid = $3)))
+                ORDER BY name LIMIT $2"#,
             cursor,
-            limit + 1
+            limit + 1,
+            uid
         )
         .fetch_all(&self.pool)
         .await?;

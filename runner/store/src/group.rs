@@ -5,6 +5,7 @@
 //! templates) has happened before; what is checked here again is what another writer could have changed meanwhile.
 
 use heddle_domain::Time;
+use heddle_domain::state::RunState;
 use serde_json::{Map, Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
@@ -76,6 +77,21 @@ pub struct GroupWrite<'a> {
     pub if_match: Option<IfMatch>,
 }
 
+/// Which groups; empty and `None` mean any.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GroupFilter {
+    /// Of this category.
+    pub category: Option<String>,
+    /// With this text in the name or the description, in any case.
+    pub text: Option<String>,
+    /// With all of these labels; a value of `None` means any.
+    pub labels: Vec<(String, Option<String>)>,
+    /// Whose latest run is in one of these states; `None` among them: that have no run.
+    pub last_states: Vec<Option<RunState>>,
+    /// That are enabled, or are not.
+    pub enabled: Option<bool>,
+}
+
 /// What came of putting a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupPut {
@@ -136,8 +152,16 @@ fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time) -> Value {
     let mut anchors = Map::new();
     for (name, schedule) in spec.get("schedules").and_then(Value::as_object).into_iter().flatten() {
         let kept = before.and_then(|before| {
-            let same = before.spec.get("schedules").and_then(|all| all.get(name)) == Some(schedule);
-            if same {
+            // Switching a schedule off and on does not begin it anew: the disabled time is left out, by `schedule::sync`.
+            let rhythm = |schedule: &Value| {
+                let mut schedule = schedule.clone();
+                if let Value::Object(fields) = &mut schedule {
+                    fields.remove("enabled");
+                }
+                schedule
+            };
+            let stood = before.spec.get("schedules").and_then(|all| all.get(name));
+            if stood.is_some_and(|stood| rhythm(stood) == rhythm(schedule)) {
                 before.schedule_anchors.get(name).cloned()
             } else {
                 None
@@ -465,13 +489,31 @@ impl Store {
         .await?)
     }
 
-    /// Groups by name, behind `cursor`, of one category or of all.
+    /// Groups by name, behind `cursor`, that a filter finds. The latest run of each is looked up by the index of its runs
+    /// only where it matters.
     pub async fn groups(
         &self,
-        category: Option<&str>,
+        filter: &GroupFilter,
         cursor: Option<&str>,
         limit: i64,
     ) -> Result<Page<GroupRow>, StoreError> {
+        let valued: Map<String, Value> = filter
+            .labels
+            .iter()
+            .filter_map(|(name, value)| Some((name.clone(), Value::from(value.clone()?))))
+            .collect();
+        let named: Vec<String> = filter
+            .labels
+            .iter()
+            .filter(|(_, value)| value.is_none())
+            .map(|(name, _)| name.clone())
+            .collect();
+        let text = filter.text.as_deref().map(str::to_lowercase);
+        let states: Vec<i16> = filter
+            .last_states
+            .iter()
+            .map(|state| state.map_or(-1, RunState::number))
+            .collect();
         let rows = sqlx::query_as!(
             GroupRow,
             "SELECT g.id, g.name, g.enabled, g.revision, g.revision_id, g.category, r.spec, r.schedule_anchors,
@@ -479,10 +521,28 @@ impl Store {
              FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
              WHERE g.deleted_at IS NULL AND ($1::text IS NULL OR g.category = $1)
                AND ($2::text IS NULL OR g.name > $2)
+               AND ($4::text IS NULL OR position($4 IN lower(g.name)) > 0
+                    OR position($4 IN lower(coalesce(r.spec->>'description', ''))) > 0)
+               AND ($5::jsonb = '{}' OR coalesce(r.spec->'labels', '{}') @> $5)
+               AND (cardinality($6::text[]) = 0 OR coalesce(r.spec->'labels', '{}') ?& $6)
+               AND ($7::boolean IS NULL OR g.enabled = $7)
+               AND (cardinality($8::smallint[]) = 0
+                    OR coalesce((SELECT n.state FROM (
+                           (SELECT l.id, l.state FROM heddle.runs_live l
+                             WHERE l.group_id = g.id ORDER BY l.group_id, l.id DESC LIMIT 1)
+                           UNION ALL
+                           (SELECT d.id, d.state FROM heddle.runs_done d
+                             WHERE d.group_id = g.id ORDER BY d.group_id, d.id DESC LIMIT 1)) AS n
+                        ORDER BY n.id DESC LIMIT 1), -1) = ANY ($8))
              ORDER BY g.name LIMIT $3",
-            category,
+            filter.category,
             cursor,
             limit + 1,
+            text,
+            Value::Object(valued),
+            &named,
+            filter.enabled,
+            &states,
         )
         .fetch_all(&self.pool)
         .await?;

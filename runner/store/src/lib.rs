@@ -28,6 +28,7 @@ pub mod outbox;
 pub mod pages;
 pub mod pool;
 pub mod queue;
+pub mod queue_peek;
 pub mod reseal;
 pub mod retention;
 pub mod run;

@@ -1,5 +1,7 @@
 //! Reading runs, wherever they stand.
 
+use std::collections::BTreeMap;
+
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::TaskKey;
@@ -98,6 +100,12 @@ pub struct AttemptView {
     pub memory_bytes: Option<i64>,
     /// Time on a processor.
     pub cpu_micros: Option<i64>,
+    /// The worker that claimed it.
+    pub worker: Option<String>,
+    /// While a worker holds it: how far it says that it has come.
+    pub progress: Option<f64>,
+    /// The same in words.
+    pub note: Option<String>,
 }
 
 /// What an operator set by hand.
@@ -124,8 +132,16 @@ pub struct RunDetail {
     pub run: RunRow,
     /// For each task run, its first attempt's beginning is the first row, its state the last.
     pub attempts: Vec<AttemptView>,
-    /// In the order in which they were made.
+    /// In the order in which they were made. Those of the run itself have [`OverrideView::RUN`] for a task; `pending`
+    /// means that the task run was cleared.
     pub overrides: Vec<OverrideView>,
+    /// When task runs are tried again.
+    pub due: BTreeMap<TaskKey, Time>,
+}
+
+impl OverrideView {
+    /// The number that stands for the run itself.
+    pub const RUN: u16 = u16::MAX;
 }
 
 /// Which runs; empty and `None` mean any.
@@ -151,6 +167,12 @@ pub struct RunFilter {
     pub before: Option<RunId>,
     /// These.
     pub ids: Vec<Uuid>,
+    /// With ids between these, both included.
+    pub id_range: Option<(Uuid, Uuid)>,
+    /// Of revisions with a task for one of these queues.
+    pub queues: Vec<String>,
+    /// Of revisions with a task for one of these scripts, `name` or `name@version`.
+    pub scripts: Vec<String>,
     /// By this backfill, or reruns of this run.
     pub source: Option<Uuid>,
     /// Sub-runs of this run.
@@ -159,6 +181,15 @@ pub struct RunFilter {
     pub key: Option<String>,
     /// Of those that have ended, only if they did so since then.
     pub ended_since: Option<Time>,
+}
+
+/// What uses the queues and scripts of a filter. There are as many revisions as specs have been changed, however many
+/// runs; with the groups the index of their runs is used.
+struct Users {
+    groups: Vec<i64>,
+    revisions: Vec<i64>,
+    /// Where a version is asked for: sets of resolved scripts that have it.
+    resolutions: Option<Vec<i64>>,
 }
 
 const LIVE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
@@ -176,12 +207,20 @@ const JOINS: &str = " JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revi
 /// The attempts of run `$1`, ended and under way, as a JSON array of arrays: short, and parsed in one go.
 const ATTEMPTS_OF_RUN: &str = "(SELECT json_agg(a.columns)::text FROM (
     SELECT json_build_array(task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
-                            error_message, error_trace, memory_bytes, cpu_micros) AS columns
+                            error_message, error_trace, memory_bytes, cpu_micros, worker, NULL, NULL) AS columns
       FROM heddle.attempts WHERE run = $1
     UNION ALL
     SELECT json_build_array(w.task, w.item, w.attempt, 0, false, w.started_at, NULL, l.node, NULL, NULL, NULL, NULL, NULL,
-                            NULL)
-      FROM heddle.running w LEFT JOIN heddle.leases l ON l.lease = w.lease WHERE w.run = $1) AS a)";
+                            NULL, c.worker, c.progress, c.note)
+      FROM heddle.running w
+      LEFT JOIN heddle.leases l ON l.lease = w.lease
+      LEFT JOIN heddle.queue_claims c ON w.lease < 0 AND c.run = $1 AND c.task = w.task AND c.item = w.item
+                                     AND c.lease = w.lease
+     WHERE w.run = $1) AS a)";
+
+/// When retries of run `$1` are due, as a JSON array of arrays; an ended run has none, and is not looked for.
+const TIMERS_OF_RUN: &str = "(SELECT json_agg(json_build_array(t.task, t.item, t.due_at))::text
+      FROM heddle.timers t WHERE runs.finished_at IS NULL AND t.run = $1 AND t.kind = 0)";
 
 const OVERRIDES_OF_RUN: &str = "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, output))::text
       FROM heddle.overrides WHERE run = $1)";
@@ -203,6 +242,9 @@ struct AttemptColumns(
     Option<String>,
     Option<i64>,
     Option<i64>,
+    Option<String>,
+    Option<f64>,
+    Option<String>,
 );
 
 impl From<AttemptColumns> for AttemptView {
@@ -221,6 +263,9 @@ impl From<AttemptColumns> for AttemptView {
             error_trace: columns.11,
             memory_bytes: columns.12,
             cpu_micros: columns.13,
+            worker: columns.14,
+            progress: columns.15,
+            note: columns.16,
         }
     }
 }
@@ -280,7 +325,9 @@ impl Store {
             .push(ATTEMPTS_OF_RUN)
             .push(" AS attempts, ")
             .push(OVERRIDES_OF_RUN)
-            .push(" AS overrides FROM (SELECT ");
+            .push(" AS overrides, ")
+            .push(TIMERS_OF_RUN)
+            .push(" AS timers FROM (SELECT ");
         query
             .push(LIVE_COLUMNS)
             .push(" FROM heddle.runs_live l")
@@ -307,6 +354,15 @@ impl Store {
         let overrides: Option<String> = row.try_get("overrides")?;
         let overrides: Vec<OverrideColumns> =
             serde_json::from_str(overrides.as_deref().unwrap_or("[]")).map_err(unreadable)?;
+        let timers: Option<String> = row.try_get("timers")?;
+        let timers: Vec<(i16, i32, Time)> = match timers {
+            Some(timers) => serde_json::from_str(&timers).map_err(unreadable)?,
+            None => Vec::new(),
+        };
+        let due = timers
+            .into_iter()
+            .map(|(task, item, at)| (TaskKey::from_numbers(task, item), at))
+            .collect();
         let mut attempts: Vec<AttemptView> = attempts.into_iter().map(AttemptView::from).collect();
         attempts.sort_by_key(|attempt| (attempt.key, attempt.attempt));
         let mut overrides: Vec<OverrideView> = overrides.into_iter().map(OverrideView::from).collect();
@@ -315,25 +371,53 @@ impl Store {
             run,
             attempts,
             overrides,
+            due,
         }))
     }
 
     /// Runs, newest first, up to `limit`.
     pub async fn runs(&self, filter: &RunFilter, limit: i64) -> Result<Vec<RunRow>, StoreError> {
+        let used = self.users_of(filter).await?;
         let mut query = QueryBuilder::<Postgres>::new("SELECT * FROM (");
-        self.push_runs(&mut query, "heddle.runs_live", LIVE_COLUMNS, filter, limit);
+        self.push_runs(
+            &mut query,
+            "heddle.runs_live",
+            LIVE_COLUMNS,
+            (filter, used.as_ref()),
+            limit,
+        );
         query.push(" UNION ALL ");
-        self.push_runs(&mut query, "heddle.runs_done", DONE_COLUMNS, filter, limit);
+        self.push_runs(
+            &mut query,
+            "heddle.runs_done",
+            DONE_COLUMNS,
+            (filter, used.as_ref()),
+            limit,
+        );
         query.push(") AS runs ORDER BY id DESC LIMIT ").push_bind(limit);
         Ok(query.build_query_as::<RunRow>().fetch_all(&self.pool).await?)
     }
 
-    /// Ids and states only, newest first, up to `limit`: for bulk actions.
-    pub async fn run_states(&self, filter: &RunFilter, limit: i64) -> Result<Vec<(RunId, RunState)>, StoreError> {
-        let mut query = QueryBuilder::<Postgres>::new("SELECT id, state FROM (");
-        self.push_runs(&mut query, "heddle.runs_live", "l.id, l.state", filter, limit);
+    /// Ids, states and revisions only, newest first, up to `limit`: for bulk actions.
+    pub async fn run_states(&self, filter: &RunFilter, limit: i64) -> Result<Vec<(RunId, RunState, i64)>, StoreError> {
+        let used = self.users_of(filter).await?;
+        let filter = (filter, used.as_ref());
+        let mut query = QueryBuilder::<Postgres>::new("SELECT id, state, revision_id FROM (");
+        self.push_runs(
+            &mut query,
+            "heddle.runs_live",
+            "l.id, l.state, l.revision_id",
+            filter,
+            limit,
+        );
         query.push(" UNION ALL ");
-        self.push_runs(&mut query, "heddle.runs_done", "l.id, l.state", filter, limit);
+        self.push_runs(
+            &mut query,
+            "heddle.runs_done",
+            "l.id, l.state, l.revision_id",
+            filter,
+            limit,
+        );
         query.push(") AS runs ORDER BY id DESC LIMIT ").push_bind(limit);
         let rows = query.build().fetch_all(&self.pool).await?;
         let mut found = Vec::with_capacity(rows.len());
@@ -343,9 +427,60 @@ impl Store {
                 table: "runs_live, runs_done",
                 detail: format!("state {number}"),
             })?;
-            found.push((RunId(row.try_get(0)?), state));
+            found.push((RunId(row.try_get(0)?), state, row.try_get(2)?));
         }
         Ok(found)
+    }
+
+    /// The revisions that a filter's queues and scripts mean; `None`: it names none.
+    async fn users_of(&self, filter: &RunFilter) -> Result<Option<Users>, StoreError> {
+        if filter.queues.is_empty() && filter.scripts.is_empty() {
+            return Ok(None);
+        }
+        // `name` means every version; `name@3` what a run resolved to it, whether its spec pins it or not.
+        let names: Vec<String> = filter
+            .scripts
+            .iter()
+            .map(|script| script.split('@').next().unwrap_or_default().to_owned())
+            .collect();
+        let rows = sqlx::query!(
+            r#"SELECT r.id, r.group_id
+                 FROM heddle.revisions r
+                WHERE (cardinality($1::text[]) = 0 OR EXISTS (
+                          SELECT FROM jsonb_each(r.spec->'tasks') AS t WHERE t.value->>'queue' = ANY ($1)))
+                  AND (cardinality($2::text[]) = 0 OR EXISTS (
+                          SELECT FROM jsonb_each(r.spec->'tasks') AS t
+                           WHERE split_part(t.value->>'script', '@', 1) = ANY ($2)))"#,
+            &filter.queues,
+            &names
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let revisions: Vec<i64> = rows.iter().map(|row| row.id).collect();
+        let mut groups: Vec<i64> = rows.iter().map(|row| row.group_id).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let resolutions = match filter.scripts.iter().any(|script| script.contains('@')) {
+            false => None,
+            true => Some(
+                sqlx::query_scalar!(
+                    r#"SELECT o.id FROM heddle.resolutions o
+                        WHERE o.revision_id = ANY ($1)
+                          AND EXISTS (SELECT FROM jsonb_each(o.scripts) AS t
+                                       WHERE t.value->>'script' = ANY ($2)
+                                          OR (t.value->>'script') || '@' || (t.value->>'version') = ANY ($2))"#,
+                    &revisions,
+                    &filter.scripts
+                )
+                .fetch_all(&self.pool)
+                .await?,
+            ),
+        };
+        Ok(Some(Users {
+            groups,
+            revisions,
+            resolutions,
+        }))
     }
 
     fn push_runs(
@@ -353,7 +488,7 @@ impl Store {
         query: &mut QueryBuilder<Postgres>,
         table: &'static str,
         columns: &'static str,
-        filter: &RunFilter,
+        (filter, used): (&RunFilter, Option<&Users>),
         limit: i64,
     ) {
         query
@@ -366,6 +501,31 @@ impl Store {
             // The group's id first: the index on (group_id, id) then gives the order.
             query.push(" AND l.group_id IN (SELECT id FROM heddle.groups WHERE name = ANY (");
             query.push_bind(filter.groups.clone()).push("))");
+        }
+        if let Some(Users {
+            groups,
+            revisions,
+            resolutions,
+        }) = used
+        {
+            query.push(" AND l.group_id = ANY (").push_bind(groups.clone());
+            query
+                .push(") AND l.revision_id = ANY (")
+                .push_bind(revisions.clone())
+                .push(")");
+            if let Some(resolutions) = resolutions {
+                query
+                    .push(" AND l.resolution_id = ANY (")
+                    .push_bind(resolutions.clone())
+                    .push(")");
+            }
+        }
+        if let Some((first, last)) = filter.id_range {
+            query
+                .push(" AND l.id BETWEEN ")
+                .push_bind(first)
+                .push(" AND ")
+                .push_bind(last);
         }
         if !filter.ids.is_empty() {
             query.push(" AND l.id = ANY (").push_bind(filter.ids.clone()).push(")");
@@ -437,17 +597,19 @@ impl Store {
         query.push(" ORDER BY l.id DESC LIMIT ").push_bind(limit).push(")");
     }
 
-    /// Outputs of succeeded attempts of tasks of a run: per task run the last one's, and since when it stands. Ordered
-    /// by task and item.
+    /// Outputs of tasks of a run: per task run that of its last attempt or override, none where that was no success, and
+    /// since when it stands. Of items only successes count: whoever asks knows which of them have succeeded. Ordered by
+    /// task and item.
     pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", at AS "at!", output
-                 FROM (SELECT task, item, finished_at AS at, output FROM heddle.attempts
-                        WHERE run = $1 AND task = ANY ($2) AND state = 1
+                 FROM (SELECT task, item, finished_at AS at, CASE WHEN state = 1 THEN output END AS output, 0 AS by_hand
+                         FROM heddle.attempts
+                        WHERE run = $1 AND task = ANY ($2) AND (state = 1 OR item = -1)
                        UNION ALL
-                       SELECT task, item, at, output FROM heddle.overrides
-                        WHERE run = $1 AND task = ANY ($2) AND state = 5) AS outputs
-                ORDER BY task, item, at DESC"#,
+                       SELECT task, item, at, CASE WHEN state = 5 THEN output END, 1 FROM heddle.overrides
+                        WHERE run = $1 AND task = ANY ($2) AND (state = 5 OR item = -1)) AS outputs
+                ORDER BY task, item, at DESC, by_hand DESC"#,
             run.0,
             tasks
         )

@@ -13,15 +13,15 @@ use heddle_domain::topic::{Topic, TopicSpec};
 use serde_json::{Map, Value, json};
 use similar::TextDiff;
 
-use super::done;
+use super::{done, prune};
 use crate::document::{self, Document, Kind};
-use crate::exit::NO;
+use crate::exit::{NO, usage};
 use crate::output::{self, yaml};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
 
 /// What the names of groups begin with that Heddle keeps for topics that go to queues.
-const TOPIC_GROUPS: &str = "_topic-";
+pub(super) const TOPIC_GROUPS: &str = "_topic-";
 
 const FILES_HELP: &str = "Files hold YAML (or JSON) documents, divided by `---`, of the form
 
@@ -42,6 +42,12 @@ pub struct Apply {
     /// Check groups on the server, change nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Delete what the server has and the files have not, of the kinds that the files have; needs a directory. Shown before
+    #[arg(long)]
+    pub prune: bool,
+    /// With --prune: do not ask
+    #[arg(long, requires = "prune")]
+    pub yes: bool,
 }
 
 /// `heddle diff`
@@ -67,7 +73,23 @@ pub struct Export {
 }
 
 pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> {
+    if apply.prune && !apply.files.iter().any(|file| file.is_dir()) {
+        return Err(usage(
+            "--prune needs a directory: a single file seldom has all that there is to be",
+        ));
+    }
     let documents = document::read_all(&apply.files)?;
+    let surplus = match apply.prune {
+        true => prune::surplus(session, &documents).await?,
+        false => Vec::new(),
+    };
+    // What is to go is shown, and agreed upon, before anything is changed.
+    let prunes = !surplus.is_empty() && !apply.dry_run && {
+        if !prune::agreed(&surplus, apply.yes)? {
+            return Ok(ExitCode::from(NO));
+        }
+        true
+    };
     let mut results = Vec::new();
     let mut refused = false;
     for document in &documents {
@@ -89,6 +111,17 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
             }
             Err(error) => return Err(error).with_context(|| document.to_string()),
         }
+    }
+    if apply.dry_run {
+        results.extend(surplus.iter().map(
+            |(kind, name)| json!({ "kind": kind.as_str(), "name": name, "result": "would be deleted (dry run)" }),
+        ));
+    } else if refused && prunes {
+        eprintln!("nothing is deleted, since something was refused");
+    } else if prunes {
+        let (deleted, some_refused) = prune::delete(session, surplus).await?;
+        results.extend(deleted);
+        refused = some_refused;
     }
     session.output.print(&json!({ "items": results }), |list| {
         let lines = output::items(list).map(|item| {
@@ -310,7 +343,7 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
     done()
 }
 
-fn name_of(thing: &Value) -> Option<String> {
+pub(super) fn name_of(thing: &Value) -> Option<String> {
     ["name", "id"]
         .iter()
         .find_map(|field| thing[*field].as_str())
@@ -383,7 +416,10 @@ fn normal(kind: Kind, spec: &Value) -> Value {
             Err(_) => spec.clone(),
         };
     }
-    if kind != Kind::Group {
+    if kind != Kind::Group && kind != Kind::Template {
+        return normal_small(kind, spec);
+    }
+    if kind == Kind::Template {
         return spec.clone();
     }
     let mut spec = match serde_json::from_value::<GroupSpec>(without_nulls(spec)) {
@@ -414,6 +450,25 @@ fn normal(kind: Kind, spec: &Value) -> Value {
         }
     }
     spec
+}
+
+/// Things of a few fields: without what is at its default, and without what is write only.
+fn normal_small(kind: Kind, spec: &Value) -> Value {
+    let Value::Object(fields) = spec else {
+        return spec.clone();
+    };
+    let mut fields = fields.clone();
+    let defaults = match kind {
+        Kind::Connection => {
+            fields.remove("url");
+            json!({"groups": [], "categories": [], "max_connections": 4, "read_only": false})
+        }
+        _ => json!({"description": ""}),
+    };
+    if let Value::Object(defaults) = &defaults {
+        drop_defaults(&mut fields, defaults);
+    }
+    Value::Object(fields)
 }
 
 fn normal_offer(spec: &Value) -> Option<Value> {
@@ -596,6 +651,35 @@ mod tests {
             normal(Kind::Channel, &file),
             normal(Kind::Channel, &strip(Kind::Channel, shown))
         );
+    }
+
+    #[test]
+    fn what_is_left_out_of_a_small_thing_is_no_difference() {
+        for (kind, file, answer) in [
+            (
+                Kind::Connection,
+                json!({"url": "postgres://u:p@h/d", "groups": ["g"]}),
+                json!({"name": "c", "groups": ["g"], "categories": [], "max_connections": 4, "read_only": false,
+                       "created_at": "2026-11-21T02:00:00.000000Z", "updated_at": "2026-11-21T02:00:00.000000Z"}),
+            ),
+            (
+                Kind::Category,
+                json!({}),
+                json!({"name": "c", "description": null, "created_at": "2026-11-21T02:00:00.000000Z"}),
+            ),
+            (
+                Kind::Category,
+                json!({"description": ""}),
+                json!({"name": "c", "description": ""}),
+            ),
+            (
+                Kind::Pool,
+                json!({"slots": 3}),
+                json!({"name": "p", "slots": 3, "used": 1, "waiting": 0}),
+            ),
+        ] {
+            assert_eq!(normal(kind, &file), normal(kind, &strip(kind, answer)), "{file}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use heddle_client::{RunFilter, RunState, Submission, TaskState};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::run_ref::RunRef;
 use super::{done, watch};
 use crate::exit::{NO, usage};
 use crate::output::{self, Rows, cell, items};
@@ -23,8 +24,8 @@ pub enum RunCommand {
     Start(Start),
     /// Follow a run to its end as a live tree; exits with 1 unless it succeeds
     Watch {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
     },
     /// List runs, newest first
     #[command(alias = "ls")]
@@ -44,13 +45,13 @@ pub enum RunCommand {
     },
     /// Show a run with its task runs
     Show {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
     },
     /// Show the attempts of a task run
     Task {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
         /// The task
         task: String,
         /// An item of a mapped task
@@ -59,8 +60,8 @@ pub enum RunCommand {
     },
     /// Print what tasks logged
     Logs {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
         /// The task; default all of them in turn
         task: Option<String>,
         /// An item of a mapped task
@@ -72,23 +73,23 @@ pub enum RunCommand {
     },
     /// Cancel a run: interrupts what is running
     Cancel {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
     },
     /// Start nothing new in a run
     Pause {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
     },
     /// Let a paused run go on
     Resume {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
     },
     /// Do again what did not succeed in a failed or cancelled run
     Restart {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
         /// Which versions of scripts
         #[arg(long, value_parser = ["pinned", "active"])]
         scripts: Option<String>,
@@ -98,8 +99,8 @@ pub enum RunCommand {
     },
     /// Make a new run like this one
     Rerun {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
         /// Which versions of scripts
         #[arg(long, value_parser = ["pinned", "active"])]
         scripts: Option<String>,
@@ -109,8 +110,8 @@ pub enum RunCommand {
     },
     /// Set the state of a task run
     Override {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
         /// The task
         task: String,
         /// The state
@@ -123,10 +124,30 @@ pub enum RunCommand {
         #[arg(long)]
         item: Option<i64>,
     },
+    /// Run a task again within a run that has ended, and what depends on it
+    Clear {
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
+        /// The task
+        task: String,
+        /// An item of a mapped task
+        #[arg(long)]
+        item: Option<i64>,
+        /// Whether what depends on it runs again as well; `--downstream=false` runs it alone
+        #[arg(long, num_args = 0..=1, default_value_t = true, default_missing_value = "true",
+              require_equals = true, action = clap::ArgAction::Set)]
+        downstream: bool,
+        /// Why
+        #[arg(long, default_value = "")]
+        reason: String,
+        /// Follow it to its end
+        #[arg(short, long)]
+        watch: bool,
+    },
     /// Try a task run again at once
     Retry {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
         /// The task
         task: String,
         /// An item of a mapped task
@@ -135,8 +156,8 @@ pub enum RunCommand {
     },
     /// Set the state of a run
     SetState {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
         /// The state
         #[arg(value_parser = ["succeeded", "failed"])]
         state: String,
@@ -147,7 +168,7 @@ pub enum RunCommand {
     /// Do something to all runs that a filter finds
     Bulk {
         /// What
-        #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "delete"])]
+        #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "state", "clear", "delete"])]
         action: String,
         /// Which
         #[command(flatten)]
@@ -155,11 +176,26 @@ pub enum RunCommand {
         /// Only count them
         #[arg(long)]
         dry_run: bool,
+        /// For `clear`: the task
+        #[arg(long)]
+        task: Option<String>,
+        /// For `clear`: an item of a mapped task
+        #[arg(long)]
+        item: Option<i64>,
+        /// For `clear`: whether what depends on the task runs again as well (default true)
+        #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+        downstream: Option<bool>,
+        /// For `state`: the state
+        #[arg(long = "to-state", value_parser = ["succeeded", "failed"])]
+        state: Option<String>,
+        /// For `state` and `clear`: why
+        #[arg(long)]
+        reason: Option<String>,
     },
     /// Remove a run that has ended
     Rm {
-        /// The run
-        id: Uuid,
+        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        id: RunRef,
     },
 }
 
@@ -183,7 +219,7 @@ pub struct Start {
     /// What the run can be found by: NAME=VALUE
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
-    /// The instant that the run is for, RFC 3339; default now
+    /// The instant that the run is for: RFC 3339, or a date (midnight in the group's timezone); default now
     #[arg(long, value_name = "TIME")]
     pub logical_time: Option<String>,
     /// Higher goes first
@@ -297,7 +333,7 @@ impl From<Filter> for RunFilter {
 pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCode> {
     match command {
         RunCommand::Start(options) => start(session, options).await,
-        RunCommand::Watch { id } => watch::run(session, id).await,
+        RunCommand::Watch { id } => watch::run(session, id.find(session).await?).await,
         RunCommand::List {
             filter,
             history,
@@ -310,19 +346,26 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             };
             list(session, filter, limit, cursor).await
         }
-        RunCommand::Show { id } => show(session, id).await,
+        RunCommand::Show { id } => show(session, id.find(session).await?).await,
         RunCommand::Task { id, task, item } => {
+            let id = id.find(session).await?;
             let path = ["v1", "runs", &id.to_string(), "tasks", &task];
             let answer: Value = session.client.get(&path).query_if("item", item).send().await?;
             session.output.print_thing(&answer)?;
             done()
         }
-        RunCommand::Logs { id, task, item, follow } => logs(session, id, task, item, follow).await,
-        RunCommand::Cancel { id } => control(session, id, "cancel").await,
-        RunCommand::Pause { id } => control(session, id, "pause").await,
-        RunCommand::Resume { id } => control(session, id, "resume").await,
-        RunCommand::Restart { id, scripts, watch } => again(session, id, "restart", scripts, watch).await,
-        RunCommand::Rerun { id, scripts, watch } => again(session, id, "rerun", scripts, watch).await,
+        RunCommand::Logs { id, task, item, follow } => logs(session, id.find(session).await?, task, item, follow).await,
+        RunCommand::Cancel { id } => control(session, id.find(session).await?, "cancel").await,
+        RunCommand::Pause { id } => control(session, id.find(session).await?, "pause").await,
+        RunCommand::Resume { id } => control(session, id.find(session).await?, "resume").await,
+        RunCommand::Restart { id, scripts, watch } => {
+            let id = id.find(session).await?;
+            again(session, id, "restart", scripts, watch).await
+        }
+        RunCommand::Rerun { id, scripts, watch } => {
+            let id = id.find(session).await?;
+            again(session, id, "rerun", scripts, watch).await
+        }
         RunCommand::Override {
             id,
             task,
@@ -330,6 +373,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             reason,
             item,
         } => {
+            let id = id.find(session).await?;
             let state: TaskState = state.parse().map_err(usage)?;
             let answer = session.client.override_task(id, &task, item, state, &reason).await?;
             session
@@ -337,7 +381,27 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
                 .print(&answer, |_| format!("task {task} of run {id} is {state}"))?;
             done()
         }
+        RunCommand::Clear {
+            id,
+            task,
+            item,
+            downstream,
+            reason,
+            watch,
+        } => {
+            let id = id.find(session).await?;
+            let answer = session.client.clear_task(id, &task, item, downstream, &reason).await?;
+            if watch {
+                return watch::run(session, id).await;
+            }
+            session.output.print(&answer, |_| match downstream {
+                true => format!("task {task} of run {id} runs again, and what depends on it"),
+                false => format!("task {task} of run {id} runs again"),
+            })?;
+            done()
+        }
         RunCommand::Retry { id, task, item } => {
+            let id = id.find(session).await?;
             let answer = session.client.retry_task(id, &task, item).await?;
             session
                 .output
@@ -345,6 +409,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             done()
         }
         RunCommand::SetState { id, state, reason } => {
+            let id = id.find(session).await?;
             let body = json!({ "state": state, "reason": reason });
             let answer: Value = session
                 .client
@@ -361,6 +426,11 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             action,
             filter,
             dry_run,
+            task,
+            item,
+            downstream,
+            state,
+            reason,
         } => {
             let filter = RunFilter::from(filter);
             if filter == RunFilter::default() {
@@ -368,11 +438,21 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
                     "which runs? Give at least one filter, such as --group or --state",
                 ));
             }
-            let answer = session.client.control_runs(&filter, &action, dry_run).await?;
+            let mut more = Map::new();
+            more.extend(task.map(|task| ("task".to_owned(), json!(task))));
+            more.extend(item.map(|item| ("item".to_owned(), json!(item))));
+            more.extend(downstream.map(|downstream| ("downstream".to_owned(), json!(downstream))));
+            more.extend(state.map(|state| ("state".to_owned(), json!(state))));
+            more.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
+            let answer = session
+                .client
+                .control_runs_with(&filter, &action, dry_run, &more)
+                .await?;
             session.output.print_thing(&answer)?;
             done()
         }
         RunCommand::Rm { id } => {
+            let id = id.find(session).await?;
             let text = id.to_string();
             session.remove("run", &text, &["v1", "runs", &text], false).await?;
             done()
@@ -391,15 +471,10 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
         let (name, value) = pair_of(pair, "--label")?;
         labels.insert(name.to_owned(), value.to_owned());
     }
-    let logical_time = options.logical_time.as_deref().map(|text| {
-        chrono::DateTime::parse_from_rfc3339(text)
-            .map(|at| at.to_utc())
-            .map_err(|error| usage(format!("--logical-time: `{text}` is not an RFC 3339 time: {error}")))
-    });
     let submission = Submission {
         params: options.params.read()?,
         task_params,
-        logical_time: logical_time.transpose()?,
+        logical_time: None,
         key: options.key,
         dedupe: options.dedupe,
         priority: options.priority,
@@ -407,6 +482,11 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
         callback: options.callback,
         force: options.force,
     };
+    let mut submission = serde_json::to_value(&submission)?;
+    if let Some(at) = options.logical_time {
+        // What a date means is the group's timezone's to say.
+        submission["logical_time"] = json!(at);
+    }
     let path = ["v1", "groups", &options.group, "runs"];
     super::unread::warn(session, &options.group, &submission.params, &submission.task_params).await;
     let answer: Value = session.client.post(&path).json(&submission).send().await?;
@@ -506,6 +586,8 @@ async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
             ("started", "/started_at"),
             ("finished", "/finished_at"),
             ("error", "/error/message|/error"),
+            ("set by", "/override/actor"),
+            ("because", "/override/reason"),
         ] {
             let value = cell(run, pointer);
             if value != "-" {
@@ -514,7 +596,14 @@ async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
         }
         let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "FINISHED", "RESULT"]);
         for task in items(&run["tasks"]) {
-            let result = cell(task, "/error/message|/output");
+            let result = match (&task["override"], &task["next_attempt_at"]) {
+                (Value::Object(by_hand), _) => {
+                    let of = |name: &str| by_hand.get(name).and_then(Value::as_str).unwrap_or("-");
+                    format!("set by {}: {}", of("actor"), of("reason"))
+                }
+                (_, Value::String(at)) => format!("again at {at}: {}", cell(task, "/error/message")),
+                _ => cell(task, "/error/message|/output"),
+            };
             rows.add([
                 cell(task, "/task"),
                 cell(task, "/item"),

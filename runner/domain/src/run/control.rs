@@ -1,4 +1,4 @@
-//! What operators do: cancel, override, retry-now, restart.
+//! What operators do: cancel, override, retry-now, clear, restart.
 //!
 //! Each takes back what followed from the states that it changes, and lets the rules speak again. What was decided by
 //! a task run itself, or by hand, stands.
@@ -39,9 +39,6 @@ impl Machine<'_> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
         if !may_override_to(state) {
             return Err(Refused::TaskState(state));
-        }
-        if self.is_new() {
-            return Err(Refused::RunState(*self.state));
         }
         if key.item.is_none() && state == TaskState::Skipped {
             self.detail(key).skip = SkipCause::ByHand;
@@ -147,6 +144,72 @@ impl Machine<'_> {
             self.reopen_dependants(key.task, true);
         }
         Ok(())
+    }
+
+    /// Runs a task run of an ended run again, and with `downstream` all that depends on it, whatever came of them. What
+    /// never ran because of it is asked again in any case: that it did not is only what the rules made of it.
+    pub(super) fn clear(&mut self, key: TaskKey, downstream: bool, output_bytes: u64) -> Result<(), Refused> {
+        let before = self.get(key).ok_or(Refused::Unknown)?;
+        if !self.state.is_final() {
+            return Err(Refused::RunState(*self.state));
+        }
+        let task = self.progress.task(key.task);
+        if key.item.is_some() && task != TaskState::Cancelled && !self.progress.is_made_by_items(key.task) {
+            // Set by hand: the items do not make it up any more.
+            return Err(Refused::TaskState(task));
+        }
+        let cleared = self.plan.cleared(key.task, downstream);
+        let was_cancelled = *self.state == RunState::Cancelled;
+        let was_told = self.progress.failed_of(self.plan);
+        self.reopen_run(key.task);
+        // Of a run that was cancelled as a whole only what is named goes on: all else is for `restart`.
+        self.lift_due = !was_cancelled;
+        if was_told.is_some_and(|failed| cleared.contains(&failed)) {
+            self.progress.error = None;
+        }
+        for &next in &cleared {
+            match key.item {
+                Some(item) if next == key.task => self.clear_item(next, item, before, output_bytes),
+                _ => self.clear_task(next),
+            }
+        }
+        if !downstream {
+            self.reopen_dependants(key.task, false);
+        }
+        Ok(())
+    }
+
+    fn clear_task(&mut self, task: TaskIndex) {
+        let key = TaskKey::whole(task);
+        let mut used = self.progress.details.remove(&task).map_or(0, |detail| detail.used);
+        if let Some(map) = self.progress.maps.remove(&task) {
+            used = used.max(map.attempts_used());
+        } else if self.progress.task(task) == TaskState::Succeeded {
+            used = used.saturating_add(1);
+        }
+        if used > 0 {
+            self.detail(key).used = used;
+        }
+        self.set(key, TaskState::Pending);
+        self.touched.push(task);
+    }
+
+    fn clear_item(&mut self, task: TaskIndex, item: u32, before: TaskState, output_bytes: u64) {
+        let key = TaskKey { task, item: Some(item) };
+        if before == TaskState::Succeeded {
+            self.detail(key).used = self.progress.attempt(key);
+        }
+        if let Some(map) = self.progress.maps.get_mut(&task) {
+            if before == TaskState::Succeeded {
+                map.output_bytes = map.output_bytes.saturating_sub(output_bytes);
+            }
+            if let Some(detail) = map.details.get_mut(&item) {
+                detail.reset();
+            }
+            map.enqueue(item);
+        }
+        self.set(TaskKey::whole(task), TaskState::Ready);
+        self.moved.insert(task);
     }
 
     pub(super) fn restart(&mut self) -> Result<(), Refused> {

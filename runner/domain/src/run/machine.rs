@@ -109,7 +109,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             Event::Pause { withdrawn } => {
-                self.require(&[RunState::Running])?;
+                self.require(&[RunState::Waiting, RunState::Running])?;
                 *self.state = RunState::Paused;
                 for &key in withdrawn {
                     if self.get(key) == Some(TaskState::Ready) {
@@ -118,10 +118,14 @@ impl<'a> Machine<'a> {
                 }
                 Ok(())
             }
-            Event::Resume => {
+            Event::Resume { waits } => {
                 self.require(&[RunState::Paused])?;
-                *self.state = RunState::Running;
-                self.release();
+                if *waits {
+                    *self.state = RunState::Waiting;
+                } else {
+                    *self.state = RunState::Running;
+                    self.release();
+                }
                 Ok(())
             }
             Event::Cancel { withdrawn } => {
@@ -139,6 +143,11 @@ impl<'a> Machine<'a> {
             }
             Event::Override { key, state } => self.override_state(*key, *state),
             Event::RetryNow(key) => self.retry_now(*key),
+            Event::Clear {
+                key,
+                downstream,
+                output_bytes,
+            } => self.clear(*key, *downstream, *output_bytes),
             Event::Restart => self.restart(),
             Event::TakeTurn => {
                 self.in_turn = true;
@@ -537,15 +546,27 @@ impl<'a> Machine<'a> {
                 Meaning::Failed => failed += 1,
             }
         }
+        // What may be said early comes first, then `open`, then what needs all dependencies settled.
         match plan.rule {
-            TriggerRule::AllSuccess if failed > 0 => Some(TaskState::UpstreamFailed),
+            TriggerRule::Always => Some(TaskState::Ready),
+            TriggerRule::AllSuccess | TriggerRule::NoneFailed | TriggerRule::NoneFailedMinOneSuccess if failed > 0 => {
+                Some(TaskState::UpstreamFailed)
+            }
+            TriggerRule::AllFailed if success + skipped > 0 => Some(TaskState::Skipped),
+            TriggerRule::AllSkipped if success + failed > 0 => Some(TaskState::Skipped),
             TriggerRule::AnySuccess if success > 0 => Some(TaskState::Ready),
             TriggerRule::AnyFailed if failed > 0 => Some(TaskState::Ready),
             // A skipped dependency settles nothing yet: one that fails later goes before it.
             _ if open > 0 => None,
             TriggerRule::AllSuccess if skipped > 0 => Some(TaskState::Skipped),
-            TriggerRule::AllSuccess | TriggerRule::AllDone => Some(TaskState::Ready),
+            TriggerRule::NoneFailedMinOneSuccess if success == 0 => Some(TaskState::Skipped),
             TriggerRule::AnySuccess | TriggerRule::AnyFailed => Some(TaskState::Skipped),
+            TriggerRule::AllSuccess
+            | TriggerRule::AllDone
+            | TriggerRule::NoneFailed
+            | TriggerRule::AllFailed
+            | TriggerRule::NoneFailedMinOneSuccess
+            | TriggerRule::AllSkipped => Some(TaskState::Ready),
         }
     }
 

@@ -123,7 +123,7 @@ impl MapProgress {
     }
 
     /// The highest attempt number that any item may have carried.
-    fn attempts_used(&self) -> u32 {
+    pub(super) fn attempts_used(&self) -> u32 {
         let of_items = self.details.iter().map(|(&item, detail)| {
             detail
                 .used

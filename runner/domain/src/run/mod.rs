@@ -11,7 +11,7 @@
 //! * `Ready` in the progress means "a row in *ready* or in *running* stands for it"; which of the two, only those
 //!   tables know, so that a claim need not touch the run.
 //! * An attempt's number is `used + 1`; an outcome with any other number is stale and changes nothing.
-//! * A task is settled once; only restart, override and retry-now open it again. A number that an attempt may have
+//! * A task is settled once; only restart, override, clear and retry-now open it again. A number that an attempt may have
 //!   carried is never given out again, so an outcome from before cannot settle what was opened after.
 //! * Outcomes that were gathered together are all taken in before any of them has consequences: whether an item's
 //!   success counts does not depend on its place beside the failure that cancels the rest.
@@ -160,8 +160,11 @@ pub enum Event {
         /// What was ready.
         withdrawn: Vec<TaskKey>,
     },
-    /// Go on.
-    Resume,
+    /// Go on. `waits`: the run still waits for upstreams or its turn.
+    Resume {
+        /// As the store knows.
+        waits: bool,
+    },
     /// End it. `withdrawn` was ready and never started; all else that is open may be running and is interrupted.
     Cancel {
         /// What was ready.
@@ -178,6 +181,15 @@ pub enum Event {
     },
     /// An operator wants a failed or retrying task run tried at once.
     RetryNow(TaskKey),
+    /// An operator wants a task run of an ended run to run again, whatever came of it.
+    Clear {
+        /// Which.
+        key: TaskKey,
+        /// Whether everything that depends on it, directly or indirectly, runs again as well.
+        downstream: bool,
+        /// Length of the JSON text that an item which had succeeded gave to the joined output.
+        output_bytes: u64,
+    },
     /// An operator wants an ended run to go on from where it failed.
     Restart,
     /// A run that the events behind this one reopen waits for its turn first: nothing of it starts before

@@ -1,13 +1,16 @@
 //! What `decide` does: by tables here, by simulation in [`simulation`].
 
+mod clear;
 mod control;
 mod map;
+mod rules;
 mod simulation;
 mod world;
 
 use serde_json::{Value, json};
 
 use super::*;
+use crate::spec::TriggerRule;
 use world::{World, plan};
 
 /// Tasks by name: what each waits for and its rule, as in `c: a b any_failed`.
@@ -18,7 +21,9 @@ fn dag(tasks: &str) -> Value {
         let mut spec = json!({"depends_on": []});
         for word in rest.split_whitespace() {
             match word {
-                "all_success" | "all_done" | "any_success" | "any_failed" => spec["trigger_rule"] = json!(word),
+                rule if serde_json::from_value::<TriggerRule>(json!(rule)).is_ok() => {
+                    spec["trigger_rule"] = json!(rule)
+                }
                 "allow" => spec["allow_failure"] = json!(true),
                 "retry" => spec["retry"] = json!({"strategy": "fixed", "retries": 2, "interval": "10s"}),
                 "at_once" => spec["retry"] = json!({"strategy": "fixed", "retries": 2, "interval": "0s"}),

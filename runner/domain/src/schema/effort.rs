@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use crate::fault::pointer_token;
+use super::references::{References, place};
 
 /// How many subschemas may be looked at for a small value; each may take microseconds, and memory, if it fails.
 const LOOKS_MIN: u64 = 50_000;
@@ -75,77 +75,11 @@ fn subschemas<'s>(schema: &'s Map<String, Value>, seen: &mut dyn FnMut(Where<'s>
 /// A schema whose references have been looked up.
 #[derive(Debug)]
 pub(super) struct Effort {
-    schema: Value,
-    /// By the names of anchors: pointers to their schemas.
-    anchors: HashMap<String, String>,
+    /// In a place of its own, which does not change: the references are known by it.
+    schema: Box<Value>,
+    references: References,
     /// How many subschemas there are with all references written out; `u64::MAX`: no end of them.
     unfolded: u64,
-}
-
-/// What a `$ref` within a document leads to; it may be written out with the document's own address.
-fn target<'s>(root: &'s Value, anchors: &HashMap<String, String>, reference: &str) -> Option<&'s Value> {
-    let own = root.get("$id").and_then(Value::as_str).unwrap_or_default();
-    let within = reference.strip_prefix(own.trim_end_matches('#')).unwrap_or(reference);
-    let within = match within.strip_prefix('#') {
-        Some(within) => within,
-        None if within.is_empty() && !own.is_empty() => within,
-        None => return None,
-    };
-    if within.is_empty() || within.starts_with('/') {
-        let decoded = percent_encoding::percent_decode_str(within).decode_utf8().ok()?;
-        return root.pointer(&decoded);
-    }
-    root.pointer(anchors.get(within)?)
-}
-
-/// The pointers of schemas with a `$anchor`, or of an earlier draft with an `$id` that is one; of several the first.
-fn find_anchors(value: &Value, pointer: &mut String, found: &mut HashMap<String, String>) {
-    let length = pointer.len();
-    match value {
-        Value::Object(fields) => {
-            let text = |key: &str| fields.get(key).and_then(Value::as_str);
-            let new = [text("$anchor"), text("$dynamicAnchor")].into_iter().flatten();
-            let old = [text("$id"), text("id")].into_iter().flatten();
-            for name in new.chain(old.filter_map(|id| id.strip_prefix('#'))) {
-                found.entry(name.to_owned()).or_insert_with(|| pointer.clone());
-            }
-            for (key, inner) in fields {
-                pointer.push('/');
-                pointer.push_str(&pointer_token(key));
-                find_anchors(inner, pointer, found);
-                pointer.truncate(length);
-            }
-        }
-        Value::Array(all) => {
-            for (index, inner) in all.iter().enumerate() {
-                pointer.push_str(&format!("/{index}"));
-                find_anchors(inner, pointer, found);
-                pointer.truncate(length);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Whether there are references anywhere in a schema.
-fn refers(value: &Value) -> bool {
-    match value {
-        Value::Object(fields) => references(fields).next().is_some() || fields.values().any(refers),
-        Value::Array(all) => all.iter().any(refers),
-        _ => false,
-    }
-}
-
-/// The references of a schema itself.
-fn references(schema: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    ["$ref", "$dynamicRef", "$recursiveRef"]
-        .into_iter()
-        .filter_map(|keyword| schema.get(keyword)?.as_str())
-}
-
-/// Of a schema a name, of a value a place: where it lies in memory.
-fn place(value: &Value) -> usize {
-    std::ptr::from_ref(value).addr()
 }
 
 /// How many places a value has.
@@ -177,12 +111,12 @@ fn patterns(schema: &Map<String, Value>) -> u64 {
 impl Effort {
     /// Looks up the references of a schema. An error says what stands in the way of reckoning with it.
     pub(super) fn of(schema: &Value) -> Result<Self, String> {
+        let schema = Box::new(schema.clone());
         let mut effort = Self {
-            schema: schema.clone(),
-            anchors: HashMap::new(),
+            references: References::of(&schema)?,
+            schema,
             unfolded: 0,
         };
-        find_anchors(schema, &mut String::new(), &mut effort.anchors);
         effort.unfolded = effort.unfold(&effort.schema, 0, &mut HashMap::new())?.looks;
         Ok(effort)
     }
@@ -209,18 +143,8 @@ impl Effort {
         counts.insert(place(schema), None);
         let mut inner: Vec<&Value> = Vec::new();
         subschemas(fields, &mut |_, one| inner.push(one));
-        let named = fields
-            .get("$id")
-            .and_then(Value::as_str)
-            .is_some_and(|id| !id.starts_with('#'));
-        if depth > 0 && named && refers(schema) {
-            return Err("there may be no references within a subschema that has an `$id` of its own".into());
-        }
-        for reference in references(fields) {
-            let to = target(&self.schema, &self.anchors, reference);
-            inner.push(to.ok_or_else(|| {
-                format!("the reference `{reference}` leads to nothing within it (`#`, `#/...`, or `#` and an anchor)")
-            })?);
+        if References::has(fields) {
+            inner.extend(self.references.targets(&self.schema, schema)?);
         }
         let mut sum = Sum::of(fields);
         for one in inner {
@@ -241,7 +165,7 @@ impl Effort {
         }
         let mut reckoning = Reckoning {
             root: &self.schema,
-            anchors: &self.anchors,
+            references: &self.references,
             left: LOOKS_MIN + LOOKS_PER_PLACE * places,
             known: HashMap::new(),
         };
@@ -281,7 +205,7 @@ impl Sum {
 
 struct Reckoning<'s> {
     root: &'s Value,
-    anchors: &'s HashMap<String, String>,
+    references: &'s References,
     /// The most that anything may come to.
     left: u64,
     /// By subschema and place; `None`: being reckoned, so that it would have no end.
@@ -307,8 +231,10 @@ impl<'s> Reckoning<'s> {
         self.known.insert(key, None);
         let mut inner = Vec::new();
         subschemas(fields, &mut |at, one| inner.push((at, one)));
-        let led = |reference| target(self.root, self.anchors, reference);
-        inner.extend(references(fields).filter_map(|reference| Some((Where::Here, led(reference)?))));
+        if References::has(fields) {
+            let led = self.references.targets(self.root, schema).unwrap_or_default();
+            inner.extend(led.into_iter().map(|one| (Where::Here, one)));
+        }
         let mut sum = Sum::of(fields);
         for (at, one) in inner {
             let mut more = |this: &mut Self, inner: &Value| -> Option<()> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use unicode_normalization::UnicodeNormalization;
 
+use super::gather::Gathered;
 use super::plain::Plain;
 use super::*;
 use crate::fault::pointer_token;
@@ -18,7 +19,17 @@ const DETAIL_MAX_CHARS: usize = 600;
 
 /// Reads a group's spec. What it says is not judged here; see [`super::validate`].
 pub fn parse_group(value: &Value) -> Result<GroupSpec, Faults> {
-    let spec: GroupSpec = read(value)?;
+    let gathered = gather_group(value);
+    match gathered.rest {
+        Some(spec) => gathered.faults.or(spec),
+        None => Err(gathered.faults),
+    }
+}
+
+/// Reads as much of a group's spec as can be read, with all that is wrong with the rest.
+pub fn gather_group(value: &Value) -> Gathered<GroupSpec> {
+    let mut gathered = Gathered::<GroupSpec>::read(value);
+    let Some(spec) = &gathered.rest else { return gathered };
     let mut faults = Faults::default();
     // Two spellings of one name (composed and decomposed) are two keys in JSON and one here.
     for (field, count) in [("tasks", spec.tasks.len()), ("schedules", spec.schedules.len())] {
@@ -33,7 +44,8 @@ pub fn parse_group(value: &Value) -> Result<GroupSpec, Faults> {
             );
         }
     }
-    faults.or(spec)
+    gathered.add(faults);
+    gathered
 }
 
 /// Fields of a submission in which null means the same as nothing. (Where a value may be missing altogether, Serde says
@@ -54,11 +66,20 @@ pub fn parse_submission(value: &Value) -> Result<SubmissionSpec, Faults> {
     }
 }
 
-/// Reads any spec of ours, which is an object; a fault names the place.
+/// Reads any spec of ours, which is an object; the faults name the places of all that cannot be read.
 pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
+    let gathered = Gathered::<T>::read(value);
+    match gathered.rest {
+        Some(read) => gathered.faults.or(read),
+        None => Err(gathered.faults),
+    }
+}
+
+/// The same, up to the first thing that cannot be read.
+pub(super) fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Fault> {
     // Serde would read an array as the fields in their order.
     if !value.is_object() {
-        return Err(Fault::at("", "invalid type: this is to be an object").into());
+        return Err(Fault::at("", "invalid type: this is to be an object"));
     }
     serde_path_to_error::deserialize(Plain(value)).map_err(|error| {
         use serde_path_to_error::Segment;
@@ -88,7 +109,7 @@ pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
         if let Some(field) = missing {
             pointer.push_str(&format!("/{}", pointer_token(field)));
         }
-        Fault::at(pointer, detail.chars().take(DETAIL_MAX_CHARS).collect::<String>()).into()
+        Fault::at(pointer, detail.chars().take(DETAIL_MAX_CHARS).collect::<String>())
     })
 }
 

@@ -39,7 +39,7 @@ use crate::group_commit::{Gathering, GroupCommit};
 
 pub use claim::{CLAIM_BYTES_MAX, ClaimRequest, QueueClaim};
 pub(crate) use reaper::reap;
-pub use settle::{ClaimEnd, ClaimRefused};
+pub use settle::{Beat, ClaimEnd, ClaimRefused};
 use settle::{Enqueues, Settlements};
 
 /// How often queues that are listened to are looked at without a wake-up.

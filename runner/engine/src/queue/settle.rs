@@ -9,7 +9,9 @@ use heddle_domain::run::{AttemptKey, Progress};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
-use heddle_store::live::{ClaimFate, ClaimKey, EndedAttempt, Grant, Locked, QueuePlace, QueueRow, SoleRow};
+use heddle_store::live::{
+    ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Grant, Locked, QueuePlace, QueueRow, SoleRow,
+};
 
 use super::{ASKS_MAX, Rings};
 use crate::apply::{After, Applied};
@@ -37,6 +39,17 @@ pub enum ClaimEnd {
     },
     /// Undone: somebody else shall do it.
     Released,
+}
+
+/// A worker's sign of life.
+#[derive(Clone, Debug)]
+pub struct Beat {
+    /// Of which claim.
+    pub claim: ClaimKey,
+    /// What to extend it by, if not by what it was extended by before.
+    pub lease: Option<Duration>,
+    /// What else it says; the limit of its log is filled in.
+    pub report: ClaimReport,
 }
 
 /// Why a claim was not ended or extended.
@@ -240,16 +253,27 @@ impl Engine {
         Ok(self.inner.store.claim_fate(claim).await?)
     }
 
-    /// Extends claims, each by what it says or by what it said before; answers when they run out now.
-    pub async fn heartbeat(
-        &self,
-        beats: &[(ClaimKey, Option<Duration>)],
-    ) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
-        let keys: Vec<ClaimKey> = beats.iter().map(|beat| beat.0).collect();
-        let leases: Vec<Option<i64>> = beats.iter().map(|beat| beat.1.map(super::millis)).collect();
+    /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
+    /// when they run out now.
+    pub async fn heartbeat(&self, beats: Vec<Beat>) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
+        let keys: Vec<ClaimKey> = beats.iter().map(|beat| beat.claim).collect();
+        let leases: Vec<Option<i64>> = beats.iter().map(|beat| beat.lease.map(super::millis)).collect();
+        let mut reports: Vec<ClaimReport> = Vec::new();
+        if beats.iter().any(|beat| beat.report != ClaimReport::default()) {
+            let contexts = self.inner.contexts_for(keys.iter().map(|key| key.run)).await?;
+            reports = beats.into_iter().map(|beat| beat.report).collect();
+            for (report, key) in reports.iter_mut().zip(&keys) {
+                report.log_bytes_max = contexts.get(&key.run).map_or(0, |context| log_max(context, key.at)) as i64;
+            }
+        }
         let mut tries = 1;
         let extended = loop {
-            match self.inner.store.heartbeat_claims(&keys, &leases).await {
+            let now = self.inner.now();
+            let done = match reports.is_empty() {
+                true => self.inner.store.heartbeat_claims(&keys, &leases).await,
+                false => self.inner.store.report_claims(&keys, &leases, &reports, now).await,
+            };
+            match done {
                 Err(StoreError::Conflict(_)) if tries < TRIES_MAX => tries += 1,
                 other => break other?,
             }
@@ -271,6 +295,13 @@ impl Engine {
         }
         Ok(answers)
     }
+}
+
+/// How many bytes the log of an attempt may have, as for scripts.
+fn log_max(context: &RunContext, at: AttemptKey) -> usize {
+    let task = context.revision.plan.task(at.key.task);
+    let own = task.and_then(|task| task.spec.max_log).map(|size| size.0 as usize);
+    own.unwrap_or_else(|| heddle_sandbox::Limits::default().log_bytes)
 }
 
 /// How many bytes the output of a task may have.

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_engine::{ClaimEnd, ClaimRefused, ClaimRequest, Engine};
+use heddle_engine::{Beat, ClaimEnd, ClaimRefused, ClaimRequest, Engine};
 use heddle_store::live::ClaimKey;
 use uuid::Uuid;
 
@@ -127,7 +127,10 @@ pub(super) async fn on_claims(
             continue;
         }
         match action {
-            ClaimAction::Heartbeat(lease) => beats.push((place, (key, lease))),
+            ClaimAction::Heartbeat { lease, report } => {
+                let claim = key;
+                beats.push((place, Beat { claim, lease, report }));
+            }
             ClaimAction::Complete(output) => ends.push((place, (key, ClaimEnd::Completed(output.to_string())))),
             ClaimAction::Fail {
                 message,
@@ -151,7 +154,7 @@ pub(super) async fn on_claims(
     }
     if !beats.is_empty() {
         let (places, beats): (Vec<usize>, Vec<_>) = beats.into_iter().unzip();
-        for (place, answer) in places.into_iter().zip(engine.heartbeat(&beats).await?) {
+        for (place, answer) in places.into_iter().zip(engine.heartbeat(beats).await?) {
             answers[place] = answer.map(Some).map_err(refusal);
         }
     }

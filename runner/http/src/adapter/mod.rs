@@ -3,6 +3,7 @@
 mod backfills;
 mod claims;
 mod next;
+mod queues;
 mod runs;
 mod scripts;
 mod streams;
@@ -29,7 +30,9 @@ use crate::engine_api::{
     Answer, BackfillStart, ClaimSpec, ClaimWord, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery,
     NextInstants, Refusal, RunFilter, Submission, TaskRef,
 };
-use crate::shapes::{Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, Run, RunEvent, TaskDetail};
+use crate::shapes::{
+    Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, QueueTask, Run, RunEvent, TaskDetail,
+};
 
 impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Self {
@@ -157,6 +160,10 @@ impl EngineApi for Engine {
         Box::pin(runs::list(self, filter, cursor, limit))
     }
 
+    fn queue_tasks(&self, queue: Name, cursor: Option<String>, limit: i64) -> Answer<'_, List<QueueTask>> {
+        Box::pin(async move { queues::tasks(self, queue.as_str(), cursor.as_deref(), limit).await })
+    }
+
     fn control(&self, id: Uuid, control: Control, actor: String) -> Answer<'_, Run> {
         Box::pin(runs::control(self, RunId(id), control, actor))
     }
@@ -186,6 +193,10 @@ impl EngineApi for Engine {
 
     fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Answer<'_, Pruned> {
         Box::pin(async move { Ok(Self::prune(self, retention, dry_run).await?) })
+    }
+
+    fn clear_task(&self, run: Uuid, clear: heddle_engine::Clear, actor: String) -> Answer<'_, TaskDetail> {
+        Box::pin(runs::clear_task(self, run, clear, actor))
     }
 
     fn retry_task(&self, task: TaskRef, actor: String) -> Answer<'_, TaskDetail> {

@@ -7,7 +7,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{Refused, TaskKey};
 use heddle_domain::state::{RunState, TaskState};
 use heddle_domain::{Clock, Name};
-use heddle_engine::{BulkAction, Engine, Submission as EngineSubmission};
+use heddle_engine::{BulkAction, Clear, Engine, Submission as EngineSubmission};
 use heddle_store::change::By;
 use heddle_store::run::{RunDetail, RunFilter as StoreFilter};
 use serde_json::Value;
@@ -78,6 +78,9 @@ pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<St
         logical_to: filter.logical_to,
         before,
         ids: filter.ids,
+        id_range: filter.id_range,
+        queues: filter.queues,
+        scripts: filter.scripts,
         source: None,
         parent: None,
         key: filter.key,
@@ -121,7 +124,7 @@ fn action(control: &Control) -> Option<BulkAction> {
         Control::Resume => BulkAction::Resume,
         Control::Restart(scripts) => BulkAction::Restart(*scripts == Scripts::Active),
         Control::Override { state, reason } => BulkAction::Override(*state, reason.clone()),
-        Control::Rerun(_) | Control::Delete => return None,
+        Control::Rerun(_) | Control::Clear(_) | Control::Delete => return None,
     })
 }
 
@@ -131,6 +134,13 @@ pub(super) async fn control(engine: &Engine, id: RunId, control: Control, actor:
             .control(id, &action, &actor)
             .await
             .map_err(|error| named(error, id))?;
+        return get(engine, id, Duration::ZERO).await;
+    }
+    if let Control::Clear(clear) = control {
+        engine
+            .clear_task(id, &clear, &actor)
+            .await
+            .map_err(|error| named_task(error, &cleared(id, &clear)))?;
         return get(engine, id, Duration::ZERO).await;
     }
     let at = engine.clock().now();
@@ -159,13 +169,18 @@ fn named(error: heddle_engine::ControlError, id: RunId) -> Refusal {
 fn refusal(control: &Control, state: RunState) -> Option<String> {
     let allowed = match control {
         Control::Cancel => !state.is_final(),
-        Control::Pause => state == RunState::Running,
+        Control::Pause => matches!(state, RunState::Running | RunState::Waiting),
         Control::Resume => state == RunState::Paused,
         Control::Restart(_) => matches!(state, RunState::Failed | RunState::Cancelled),
+        Control::Clear(_) => return (!state.is_final()).then(|| heddle_engine::not_cleared(state)),
         Control::Delete => return (!state.is_final()).then(|| not_deleted(state)),
         Control::Rerun(_) | Control::Override { .. } => true,
     };
     (!allowed).then(|| Refused::RunState(state).to_string())
+}
+
+fn no_task(task: &dyn std::fmt::Display) -> String {
+    format!("the run's revision has no task `{task}`")
 }
 
 fn not_deleted(state: RunState) -> String {
@@ -181,7 +196,7 @@ pub(super) async fn bulk(
 ) -> Result<BulkReport, Refusal> {
     let filter = store_filter(filter, None)?;
     let found = engine.store().run_states(&filter, BULK_MAX).await?;
-    let named = found.iter().take(BulkReport::IDS_MAX).map(|(id, _)| id.0).collect();
+    let named = found.iter().take(BulkReport::IDS_MAX).map(|(id, ..)| id.0).collect();
     let mut report = BulkReport {
         matched: found.len() as u64,
         changed: 0,
@@ -190,14 +205,24 @@ pub(super) async fn bulk(
         dry_run,
     };
     if dry_run {
-        let refused = found.into_iter().filter_map(|(id, state)| {
-            let detail = refusal(&control, state)?;
-            Some(BulkRefusal { id: id.0, detail })
-        });
-        report.refused = refused.take(BulkReport::IDS_MAX).collect();
+        for (id, state, revision_id) in found {
+            let detail = match (refusal(&control, state), &control) {
+                (None, Control::Clear(clear)) => {
+                    let revision = engine.catalog().revision(revision_id).await?;
+                    let known = revision.plan.index(clear.task.as_str()).is_some();
+                    (!known).then(|| no_task(&clear.task))
+                }
+                (refused, _) => refused,
+            };
+            if let Some(detail) = detail
+                && report.refused.len() < BulkReport::IDS_MAX
+            {
+                report.refused.push(BulkRefusal { id: id.0, detail });
+            }
+        }
         return Ok(report);
     }
-    let runs: Vec<RunId> = found.into_iter().map(|(id, _)| id).collect();
+    let runs: Vec<RunId> = found.into_iter().map(|(id, ..)| id).collect();
     let own = engine.clone();
     let done = engine
         .to_the_end(async move {
@@ -210,6 +235,12 @@ pub(super) async fn bulk(
             Ok(()) => report.changed += 1,
             Err(Refusal::Conflict { detail, .. }) => {
                 if report.refused.len() < BulkReport::IDS_MAX {
+                    report.refused.push(BulkRefusal { id: id.0, detail });
+                }
+            }
+            Err(Refusal::NotFound { what: "task", name }) => {
+                if report.refused.len() < BulkReport::IDS_MAX {
+                    let detail = no_task(&name);
                     report.refused.push(BulkRefusal { id: id.0, detail });
                 }
             }
@@ -232,17 +263,17 @@ async fn control_all(
         return Ok(done.into_iter().map(|done| done.map_err(Refusal::from)).collect());
     }
     // What is no change of a run: nobody reads what has come of it.
-    let scripts = match control {
-        Control::Rerun(scripts) => Some(scripts),
-        _ => None,
-    };
     let mut all = stream::iter(runs.to_vec())
         .map(|id| {
-            let (engine, actor) = (engine.clone(), actor.to_owned());
+            let (engine, actor, control) = (engine.clone(), actor.to_owned(), control.clone());
             async move {
-                match scripts {
-                    Some(scripts) => rerun(&engine, id, scripts, &actor).await.map(drop),
-                    None => forget(&engine, id, &actor).await,
+                match control {
+                    Control::Rerun(scripts) => rerun(&engine, id, scripts, &actor).await.map(drop),
+                    Control::Clear(clear) => engine
+                        .clear_task(id, &clear, &actor)
+                        .await
+                        .map_err(|error| named_task(error, &cleared(id, &clear))),
+                    _ => forget(&engine, id, &actor).await,
                 }
             }
         })
@@ -346,6 +377,23 @@ pub(super) async fn retry_task(engine: &Engine, task: TaskRef, actor: String) ->
     let (_, key) = located(engine, &task).await?;
     engine
         .retry_task(RunId(task.run), key, &actor)
+        .await
+        .map_err(|error| named_task(error, &task))?;
+    self::task(engine, task).await
+}
+
+fn cleared(run: RunId, clear: &Clear) -> TaskRef {
+    TaskRef {
+        run: run.0,
+        task: clear.task.clone(),
+        item: clear.item,
+    }
+}
+
+pub(super) async fn clear_task(engine: &Engine, run: Uuid, clear: Clear, actor: String) -> Result<TaskDetail, Refusal> {
+    let task = cleared(RunId(run), &clear);
+    engine
+        .clear_task(RunId(run), &clear, &actor)
         .await
         .map_err(|error| named_task(error, &task))?;
     self::task(engine, task).await

@@ -12,7 +12,7 @@ use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow};
 use serde_json::Value;
 
 use crate::engine_api::Refusal;
-use crate::shapes::{Attempt, DataInterval, Failure, Run, TaskDetail, TaskRun};
+use crate::shapes::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun};
 
 /// JSON text that Heddle itself wrote; what cannot be read shows as text.
 fn json_of(text: &str) -> Value {
@@ -67,6 +67,7 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
             Some(one) => vec![one],
         },
         source: row.source.map(|source| source.to_string()),
+        r#override: None,
         scripts,
         tasks: None,
     }
@@ -104,9 +105,25 @@ pub(crate) async fn plan_of(
 pub(crate) async fn full(engine: &Engine, detail: RunDetail) -> Result<Run, Refusal> {
     let (revision, resolution) = plan_of(engine, &detail.run).await?;
     let tasks = task_runs(engine, &revision.plan, &detail)?;
+    let by_hand = detail
+        .overrides
+        .iter()
+        .rfind(|by_hand| by_hand.key.task == OverrideView::RUN)
+        .filter(|by_hand| detail.run.finished_at.is_some_and(|ended| ended <= by_hand.at))
+        .map(override_of);
     let mut run = run_of(detail.run, resolution.as_deref(), Some(&revision));
+    run.r#override = by_hand;
     run.tasks = Some(tasks);
     Ok(run)
+}
+
+fn override_of(by_hand: &OverrideView) -> Override {
+    Override {
+        state: TaskState::from_number(by_hand.state).unwrap_or(TaskState::Failed),
+        reason: by_hand.reason.clone(),
+        actor: by_hand.actor.clone(),
+        at: by_hand.at.into(),
+    }
 }
 
 /// A run that was just made: nothing of it has been looked up again.
@@ -120,6 +137,7 @@ pub(crate) fn new(engine: &Engine, submitted: Submitted) -> Result<Run, Refusal>
         run: row,
         attempts: Vec::new(),
         overrides: Vec::new(),
+        due: BTreeMap::new(),
     };
     let tasks = task_runs(engine, &revision.plan, &detail)?;
     let mut run = run_of(detail.run, Some(&resolution), Some(&revision));
@@ -136,16 +154,31 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
         attempts.entry(attempt.key).or_default().push(attempt);
     }
     let mut overrides: BTreeMap<TaskKey, &OverrideView> = BTreeMap::new();
+    let mut cleared: BTreeMap<TaskKey, Time> = BTreeMap::new();
     for by_hand in &detail.overrides {
         overrides.insert(by_hand.key, by_hand);
+        if by_hand.state == TaskState::Pending.number() {
+            cleared.insert(by_hand.key, by_hand.at);
+        }
     }
     let run = RunId(detail.run.id);
+    let shown = |key: TaskKey| {
+        let none = Vec::new();
+        let found = Found {
+            attempts: attempts.get(&key).unwrap_or(&none),
+            by_hand: overrides.get(&key).copied(),
+            cleared: [key, TaskKey::whole(key.task)]
+                .iter()
+                .filter_map(|key| cleared.get(key).copied())
+                .max(),
+            due: detail.due.get(&key).copied(),
+        };
+        task_run(engine, plan, run, &progress, key, &found)
+    };
     let mut tasks = Vec::with_capacity(plan.tasks.len());
     for index in plan.topological() {
         let key = TaskKey::whole(index);
-        let none = Vec::new();
-        let own = attempts.get(&key).unwrap_or(&none);
-        let whole = task_run(engine, plan, run, &progress, key, own, overrides.get(&key).copied());
+        let whole = shown(key);
         match progress.items(index) {
             None => tasks.push(whole),
             Some(count) => {
@@ -155,16 +188,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
                         task: index,
                         item: Some(item),
                     };
-                    let own = attempts.get(&key).unwrap_or(&none);
-                    items.push(task_run(
-                        engine,
-                        plan,
-                        run,
-                        &progress,
-                        key,
-                        own,
-                        overrides.get(&key).copied(),
-                    ));
+                    items.push(shown(key));
                 }
                 let said = overrides.get(&key).copied();
                 tasks.push(mapped(whole, &items, progress.map_failure(index), said));
@@ -181,22 +205,42 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
     Ok(tasks)
 }
 
-fn task_run(
-    engine: &Engine,
-    plan: &Plan,
-    run: RunId,
-    progress: &Progress,
-    key: TaskKey,
-    attempts: &[&AttemptView],
-    by_hand: Option<&OverrideView>,
-) -> TaskRun {
+/// What is known of a task run beside its state.
+struct Found<'a> {
+    attempts: &'a [&'a AttemptView],
+    /// What an operator said of it last.
+    by_hand: Option<&'a OverrideView>,
+    /// When it was cleared last: what had ended by then tells nothing of how it stands.
+    cleared: Option<Time>,
+    due: Option<Time>,
+}
+
+fn task_run(engine: &Engine, plan: &Plan, run: RunId, progress: &Progress, key: TaskKey, found: &Found<'_>) -> TaskRun {
     let mut state = progress.state(key).unwrap_or(TaskState::Pending);
-    let last = attempts.last().copied();
+    let newest = found.attempts.last().copied();
+    let last = newest.filter(|attempt| {
+        let ended_before = |cleared| attempt.finished_at.is_some_and(|ended| ended <= cleared);
+        !found.cleared.is_some_and(ended_before)
+    });
+    let by_hand = found.by_hand.filter(|by_hand| {
+        by_hand.state == state.number() && last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at)
+    });
     let running = last.is_some_and(|attempt| attempt.finished_at.is_none());
     if state == TaskState::Ready && (running || (key.item.is_none() && progress.items(key.task).is_some())) {
         state = TaskState::Running;
     }
-    let told = if running { engine.progress_of(run, key) } else { None };
+    let told = match newest.filter(|_| running) {
+        Some(AttemptView {
+            worker: Some(_),
+            progress,
+            note,
+            ..
+        }) => (*progress, note.clone()),
+        Some(_) => engine
+            .progress_of(run, key)
+            .map_or((None, None), |(progress, note)| (Some(progress), Some(note))),
+        None => (None, None),
+    };
     let finished: Option<Time> = if state.is_settled() {
         by_hand
             .map(|by_hand| by_hand.at)
@@ -210,15 +254,13 @@ fn task_run(
         task: plan.tasks[key.task as usize].name.to_string(),
         item: key.item,
         state,
-        attempt: last.map_or(0, |attempt| attempt.attempt),
-        started_at: attempts.first().map(|attempt| attempt.started_at.into()),
+        attempt: newest.map_or(0, |attempt| attempt.attempt),
+        next_attempt_at: found.due.filter(|_| state == TaskState::Retrying).map(Into::into),
+        started_at: found.attempts.first().map(|attempt| attempt.started_at.into()),
         finished_at: finished.map(Into::into),
         output: output_of(state, last, by_hand).map(json_of),
         error: match by_hand {
-            Some(by_hand)
-                if state == TaskState::Failed
-                    && last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at) =>
-            {
+            Some(by_hand) if state == TaskState::Failed => {
                 let message = format!("set to failed by {}: {}", by_hand.actor, by_hand.reason);
                 Some(Failure {
                     kind: ErrorKind::Failed,
@@ -226,11 +268,14 @@ fn task_run(
                     trace: None,
                 })
             }
-            _ => last.filter(|_| state != TaskState::Succeeded).and_then(failure_of),
+            Some(_) => None,
+            None => last.filter(|_| state != TaskState::Succeeded).and_then(failure_of),
         },
-        node: last.and_then(|last| last.node).map(|node| node.to_string()),
-        progress: told.as_ref().map(|told| told.0),
-        note: told.map(|told| told.1).filter(|note| !note.is_empty()),
+        node: newest.and_then(|last| last.node).map(|node| node.to_string()),
+        worker: newest.and_then(|last| last.worker.clone()),
+        r#override: by_hand.map(override_of),
+        progress: told.0,
+        note: told.1.filter(|note| !note.is_empty()),
         items: None,
     }
 }
@@ -245,10 +290,8 @@ fn output_of<'a>(
         return None;
     }
     match by_hand {
-        Some(by_hand) if last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at) => {
-            by_hand.output.as_deref()
-        }
-        _ => last.and_then(|last| last.output.as_deref()),
+        Some(by_hand) => by_hand.output.as_deref(),
+        None => last.and_then(|last| last.output.as_deref()),
     }
 }
 
@@ -326,6 +369,7 @@ pub(crate) fn task_detail(
             attempt: attempt.attempt,
             state: AttemptState::from_number(attempt.state).unwrap_or(AttemptState::Running),
             node: attempt.node.map(|node| node.to_string()),
+            worker: attempt.worker.clone(),
             started_at: attempt.started_at.into(),
             finished_at: attempt.finished_at.map(Into::into),
             error: failure_of(attempt),

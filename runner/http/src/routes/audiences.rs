@@ -22,6 +22,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/audiences", Access::View, "List user groups", list)
             .list()
+            .query("uid", "Only those that this user is in (`x` or `uid_x`).")
             .answers(200, "AudienceList"),
         Route::new(
             Method::Get,
@@ -128,7 +129,15 @@ fn uids(given: Vec<String>, place: &str) -> Result<Vec<String>, Problem> {
 }
 
 async fn list(request: Request) -> Outcome {
-    let page = request.app.store.audiences(request.cursor(), request.limit()?).await?;
+    let uid = match request.query("uid") {
+        Some(uid) => Some(bare_uid(uid).map_err(|detail| Problem::invalid_at("/uid", detail))?),
+        None => None,
+    };
+    let page = request
+        .app
+        .store
+        .audiences(uid, request.cursor(), request.limit()?)
+        .await?;
     ok(&List::<AudienceView> {
         items: page.items.into_iter().map(Into::into).collect(),
         next_cursor: page.next,

@@ -127,9 +127,9 @@ async fn next(mut request: Request) -> Outcome {
         && !request.headers.contains_key(header::TRANSFER_ENCODING);
     if !empty {
         let poll: Poll = request.body(true).await?;
-        wait = poll
-            .wait
-            .map_or(wait, |span| span.std().min(request.app.config.wait_max));
+        if poll.wait.is_some() {
+            wait = request.bounded_wait(poll.wait)?;
+        }
     }
     let (uid, dispatcher) = (user(&request)?, dispatcher(&request)?);
     // Most polls by far end here: nothing is copied for them.

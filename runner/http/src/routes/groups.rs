@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use heddle_domain::Name;
 use heddle_domain::graph::show_cycle;
 use heddle_domain::plan::executor_of;
-use heddle_domain::spec::{GroupSpec, parse_group};
-use heddle_store::group::{GroupDelete, GroupPut, GroupRow, GroupWrite, RevisionRow};
+use heddle_domain::spec::{GroupSpec, gather_group};
+use heddle_domain::state::RunState;
+use heddle_domain::{Faults, Name};
+use heddle_store::group::{GroupDelete, GroupFilter, GroupPut, GroupRow, GroupWrite, IfMatch, RevisionRow};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::grants::quoted;
+use super::runs::parse_label;
 use super::spec_check::{self, Checked};
 use crate::access::Access;
 use crate::engine_api::NextInstants;
@@ -33,6 +35,10 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/groups", Access::View, "List groups", list)
             .list()
             .query("category", "Only groups of this category.")
+            .query("q", "Only groups with this text in their name or description, in any case.")
+            .query("label", "Only groups with this label: `name=value`, or `name` alone; all of them when given several times.")
+            .query("last_state", "Only groups whose latest run is in one of these states; `none`: that have no run.")
+            .query("enabled", "`true` or `false`: only groups that are, or are not.")
             .answers(200, "GroupList"),
         Route::new(Method::Put, "/v1/groups/{name}", Access::Operate, "Create or change a group", save)
             .detail("The whole spec. Every change makes a new revision; the same spec makes none. `If-Match` with the revision guards against changes made meanwhile. What only answers have (revision, times, `next`) is ignored, so that a group that was read can be put again.")
@@ -134,7 +140,7 @@ fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
     Ok(enabled)
 }
 
-async fn next_of(request: &Request, row: &GroupRow, count: usize) -> Result<NextInstants, Problem> {
+pub(crate) async fn next_of(request: &Request, row: &GroupRow, count: usize) -> Result<NextInstants, Problem> {
     let scheduled = row
         .spec
         .get("schedules")
@@ -158,7 +164,7 @@ fn with_etag(mut response: Response, revision: i32) -> Response {
     response
 }
 
-async fn find(request: &Request) -> Result<GroupRow, Problem> {
+pub(crate) async fn find(request: &Request) -> Result<GroupRow, Problem> {
     let name = request.name("name", "group")?;
     request
         .app
@@ -168,15 +174,40 @@ async fn find(request: &Request) -> Result<GroupRow, Problem> {
         .ok_or_else(|| Problem::not_found("group", &name))
 }
 
+/// `last_state`: states of runs, or `none`.
+fn last_states(request: &Request) -> Result<Vec<Option<RunState>>, Problem> {
+    let words = request.query_all("last_state").into_iter();
+    words
+        .map(|word| match word {
+            "none" => Ok(None),
+            word => word
+                .parse()
+                .map(Some)
+                .map_err(|error: String| Problem::invalid_at("/last_state", format!("{error}, or `none`"))),
+        })
+        .collect()
+}
+
 async fn list(request: Request) -> Outcome {
+    let labels = request
+        .query
+        .iter()
+        .filter(|(name, value)| name == "label" && !value.is_empty());
+    let enabled = match request.query("enabled") {
+        Some(_) => Some(request.flag("enabled", true)?),
+        None => None,
+    };
+    let filter = GroupFilter {
+        category: request.query_name("category"),
+        text: request.query("q").map(str::to_owned),
+        labels: labels.map(|(_, label)| parse_label(label)).collect(),
+        last_states: last_states(&request)?,
+        enabled,
+    };
     let page = request
         .app
         .store
-        .groups(
-            request.query_name("category").as_deref(),
-            request.cursor(),
-            request.limit()?,
-        )
+        .groups(&filter, request.cursor(), request.limit()?)
         .await?;
     let mut items = Vec::with_capacity(page.items.len());
     for row in &page.items {
@@ -202,14 +233,36 @@ const OUTDATED: &str = "what the group names is being changed by others; try aga
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let if_match = request.if_match()?;
-    let mut value = request.spec().await?;
-    let enabled = strip(&mut value, &name)?;
-    let spec = parse_group(&value)?;
+    let value = request.spec().await?;
+    put_spec(&request, &name, value, if_match).await
+}
+
+/// Reads a group's spec; what is wrong with it is told all at once: what cannot be read, and what the rest says.
+async fn read_group(request: &Request, name: &Name, value: &Value) -> Result<GroupSpec, Problem> {
+    let mut gathered = gather_group(value);
+    let rest = gathered.rest.take();
+    if gathered.faults.is_empty()
+        && let Some(spec) = rest
+    {
+        return Ok(spec);
+    }
+    if let Some(spec) = rest
+        && let Err(problem) = spec_check::check_group(&request.app, name, spec, request.now).await
+    {
+        gathered.add(Faults(problem.errors));
+    }
+    Err(Problem::invalid(gathered.faults))
+}
+
+/// Checks and stores a group's spec.
+pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, if_match: Option<IfMatch>) -> Outcome {
+    let enabled = strip(&mut value, name)?;
+    let spec = read_group(request, name, &value).await?;
     let mut tries = 0;
     let (checked, put) = loop {
-        let checked = spec_check::check_group(&request.app, &name, spec.clone(), request.now).await?;
+        let checked = spec_check::check_group(&request.app, name, spec.clone(), request.now).await?;
         let write = GroupWrite {
-            name: &name,
+            name,
             spec: &checked.canonical,
             category: checked.spec.category.as_deref(),
             links: &checked.links,
@@ -247,7 +300,7 @@ async fn save(mut request: Request) -> Outcome {
         }
     };
     let row = done.row;
-    let mut shown = shown(&request, &row).await?;
+    let mut shown = shown(request, &row).await?;
     if !checked.warnings.is_empty() {
         shown["warnings"] = json!(checked.warnings);
     }
@@ -259,7 +312,7 @@ async fn validate(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let mut value = request.spec().await?;
     strip(&mut value, &name)?;
-    let spec = parse_group(&value)?;
+    let spec = read_group(&request, &name, &value).await?;
     let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
     let row = request.app.store.group_by_name(&name).await?;
     let changed = row.is_none_or(|row| row.spec != checked.canonical);

@@ -6,11 +6,13 @@ mod audiences;
 mod backfills;
 mod categories;
 mod channels;
+mod claim_report;
 mod compatibility;
 mod connections;
 mod dispatch;
 mod events;
 mod grants;
+mod group_parts;
 mod groups;
 mod health;
 mod messages;
@@ -38,6 +40,7 @@ pub fn table() -> Table {
         ("categories", categories::routes()),
         ("templates", templates::routes()),
         ("groups", groups::routes()),
+        ("groups", group_parts::routes()),
         ("runs", runs::routes()),
         ("runs", run_controls::routes()),
         ("tasks", tasks::routes()),

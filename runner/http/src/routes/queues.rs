@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use heddle_domain::spec::{TAG_CHARS_MAX, TAGS_MAX, is_tag};
-use heddle_domain::{Fault, Faults, Span};
+use heddle_domain::{Fault, Faults, Span, Time};
 use heddle_store::queue::{QueueChange, QueueView, Rate, WorkerView};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::claim_report::{self, LineBody};
 use crate::access::{Access, Caller};
 use crate::engine_api::{ClaimAction, ClaimSpec, ClaimWord};
 use crate::moment::Moment;
@@ -52,6 +53,19 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers(200, "QueueList"),
         Route::new(Method::Get, "/v1/queues/{queue}", Access::View, "Get a queue, with its workers", get)
             .answers(200, "Queue"),
+        Route::new(
+            Method::Get,
+            "/v1/queues/{queue}/tasks",
+            Access::View,
+            "Look into a queue: what is held and what waits",
+            tasks,
+        )
+        .detail(
+            "First what workers hold (`state: running`: since when, by whom, until when), then what waits (`ready`) in the \
+             order in which workers get it, but for the tags that they carry. Nothing is claimed by looking.",
+        )
+        .list()
+        .answers(200, "QueueTaskList"),
         Route::new(
             Method::Put,
             "/v1/queues/{queue}",
@@ -129,7 +143,7 @@ fn words() -> Vec<Route> {
             "Heartbeat",
             Verb::Heartbeat,
         )
-        .detail("A cancelled or paused run's worker learns of it here: 409 with the reason."),
+        .detail("A cancelled or paused run's worker learns of it here: 409 with the reason. A heartbeat may carry `progress` (0 to 1) and a `note`, which the task run shows, and up to 1,000 lines for the attempt's `log`, which is bounded by the task's `max_log`."),
         one(
             "/v1/claims/{id}/complete",
             "Report success",
@@ -257,6 +271,15 @@ async fn get(request: Request) -> Outcome {
     ok(&full(&request, name.as_str()).await?)
 }
 
+async fn tasks(request: Request) -> Outcome {
+    let name = request.name("queue", "queue")?;
+    if request.app.store.queue(name.as_str()).await?.is_none() {
+        return Err(Problem::not_found("queue", name.as_str()));
+    }
+    let cursor = request.cursor().map(str::to_owned);
+    ok(&request.app.engine.queue_tasks(name, cursor, request.limit()?).await?)
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RateSpec {
@@ -382,10 +405,7 @@ async fn claim(mut request: Request) -> Outcome {
     let mut tags = body.tags;
     tags.sort();
     tags.dedup();
-    let wait = body
-        .wait
-        .map_or(Duration::ZERO, Span::std)
-        .min(request.app.config.wait_max);
+    let wait = request.bounded_wait(body.wait)?;
     let spec = ClaimSpec {
         queue,
         worker: body.worker,
@@ -425,6 +445,9 @@ struct WordBody {
     error: Option<Value>,
     fatal: Option<bool>,
     retry_after: Option<Span>,
+    progress: Option<f64>,
+    note: Option<String>,
+    log: Option<Vec<LineBody>>,
 }
 
 #[derive(Deserialize)]
@@ -447,7 +470,7 @@ struct WordAnswer {
 }
 
 impl Verb {
-    fn word(self, id: Uuid, body: WordBody) -> Result<ClaimWord, Faults> {
+    fn word(self, id: Uuid, body: WordBody, now: Time) -> Result<ClaimWord, Faults> {
         let mut faults = Faults::default();
         let foreign = [
             ("lease", body.lease.is_some(), matches!(self, Self::Heartbeat)),
@@ -455,12 +478,18 @@ impl Verb {
             ("error", body.error.is_some(), matches!(self, Self::Fail)),
             ("fatal", body.fatal.is_some(), matches!(self, Self::Fail)),
             ("retry_after", body.retry_after.is_some(), matches!(self, Self::Fail)),
+            ("progress", body.progress.is_some(), matches!(self, Self::Heartbeat)),
+            ("note", body.note.is_some(), matches!(self, Self::Heartbeat)),
+            ("log", body.log.is_some(), matches!(self, Self::Heartbeat)),
         ];
         for (field, _, _) in foreign.iter().filter(|(_, there, own)| *there && !own) {
             faults.add(format!("/{field}"), "this does not belong here");
         }
         let action = match self {
-            Self::Heartbeat => ClaimAction::Heartbeat(checked_lease(body.lease, "/lease", &mut faults)),
+            Self::Heartbeat => ClaimAction::Heartbeat {
+                lease: checked_lease(body.lease, "/lease", &mut faults),
+                report: claim_report::read(body.progress, body.note, body.log, now, &mut faults),
+            },
             Self::Complete => ClaimAction::Complete(body.output.unwrap_or(Value::Null)),
             Self::Release => ClaimAction::Release,
             Self::Fail => ClaimAction::Fail {
@@ -518,7 +547,7 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
     if body.id.is_some_and(|given| given != id) {
         return Err(Problem::invalid_at("/id", "this is not the claim in the path"));
     }
-    let word = verb.word(id, body).map_err(Problem::invalid)?;
+    let word = verb.word(id, body, request.now).map_err(Problem::invalid)?;
     let mut answers = request
         .app
         .engine
@@ -550,7 +579,7 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
             faults.add(format!("/items/{place}/id"), "which claim?");
             continue;
         };
-        match verb.word(id, item) {
+        match verb.word(id, item, request.now) {
             Ok(word) => words.push(word),
             Err(wrong) => wrong
                 .0

@@ -6,6 +6,7 @@ use std::fmt;
 use axum::http::StatusCode;
 use heddle_domain::Name;
 use heddle_domain::state::{RunState, Trigger};
+use heddle_engine::Clear;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use uuid::Uuid;
@@ -49,7 +50,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers_empty(204)
             .problem(409, "the run has not ended"),
         Route::new(Method::Post, "/v1/runs/bulk", Access::Operate, "Control all runs of a filter", bulk)
-            .detail("`action`: cancel, pause, resume, restart, rerun, state (or override: with `state` and `reason`) or delete. `dry_run: true` only says what would happen: `refused` has the runs that the action would leave as they are.")
+            .detail("`action`: cancel, pause, resume, restart, rerun, state (or override: with `state` and `reason`), clear (with `task`, and `item`, `downstream` and `reason` as for one run) or delete. `dry_run: true` only says what would happen: `refused` has the runs that the action would leave as they are.")
             .takes("Bulk")
             .answers(200, "BulkReport")
             .problem(422, "the filter is empty, or the action unknown"),
@@ -121,6 +122,16 @@ pub(crate) fn checked_reason(reason: &str) -> Result<String, Problem> {
     Ok(reason.to_owned())
 }
 
+/// A reason where none is needed.
+pub(crate) fn bounded_reason(reason: &str) -> Result<String, Problem> {
+    let reason = reason.trim();
+    if reason.chars().count() > REASON_CHARS_MAX {
+        let detail = format!("a reason has up to {REASON_CHARS_MAX} characters");
+        return Err(Problem::invalid_at("/reason", detail));
+    }
+    Ok(reason.to_owned())
+}
+
 async fn set_state(mut request: Request) -> Outcome {
     let body: StateBody = request.body(false).await?;
     ok(&control(&request, override_to(body.state, &body.reason)?).await?)
@@ -175,6 +186,8 @@ struct FilterBody {
     logical_from: Option<String>,
     logical_to: Option<String>,
     ids: Vec<Uuid>,
+    queue: Words,
+    script: Words,
 }
 
 /// Words, each of which may be several with commas, as in a query. What is none is an error: a filter that finds nothing
@@ -214,6 +227,18 @@ impl FilterBody {
             logical_from: time(self.logical_from.as_deref(), "logical_from")?,
             logical_to: time(self.logical_to.as_deref(), "logical_to")?,
             ids: self.ids,
+            id_range: None,
+            queues: words::<Name>(&self.queue, "queue")?
+                .into_iter()
+                .map(String::from)
+                .collect(),
+            scripts: self
+                .script
+                .0
+                .iter()
+                .flat_map(|words| words.split(','))
+                .map(|word| word.trim().to_owned())
+                .collect(),
             hot: false,
         };
         if filter == RunFilter::default() {
@@ -236,6 +261,7 @@ enum Action {
     Rerun,
     #[serde(alias = "override")]
     State,
+    Clear,
     Delete,
 }
 
@@ -251,11 +277,25 @@ struct BulkBody {
     state: Option<RunState>,
     #[serde(default)]
     reason: String,
+    task: Option<Name>,
+    item: Option<u32>,
+    downstream: Option<bool>,
 }
 
 async fn bulk(mut request: Request) -> Outcome {
     let body: BulkBody = request.body(false).await?;
     let filter = body.filter.checked()?;
+    let of_clear = [
+        ("/task", body.task.is_some()),
+        ("/item", body.item.is_some()),
+        ("/downstream", body.downstream.is_some()),
+    ];
+    if let (false, Some((place, _))) = (
+        matches!(body.action, Action::Clear),
+        of_clear.iter().find(|(_, given)| *given),
+    ) {
+        return Err(Problem::invalid_at(*place, "this goes with the action `clear`"));
+    }
     let control = match body.action {
         Action::Cancel => Control::Cancel,
         Action::Pause => Control::Pause,
@@ -263,6 +303,14 @@ async fn bulk(mut request: Request) -> Outcome {
         Action::Restart => Control::Restart(body.scripts),
         Action::Rerun => Control::Rerun(body.scripts),
         Action::Delete => Control::Delete,
+        Action::Clear => Control::Clear(Clear {
+            task: body
+                .task
+                .ok_or_else(|| Problem::invalid_at("/task", "the action `clear` needs a task's name"))?,
+            item: body.item,
+            downstream: body.downstream.unwrap_or(true),
+            reason: bounded_reason(&body.reason)?,
+        }),
         Action::State => {
             let state = body
                 .state

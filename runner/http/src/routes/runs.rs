@@ -7,6 +7,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use heddle_domain::schedule::local::{parse_moment as parse_day, parse_zone};
 use heddle_domain::spec::{SubmissionSpec, parse_submission};
 use heddle_domain::state::Trigger;
 use heddle_domain::{Fault, Faults, Name};
@@ -16,6 +17,7 @@ use uuid::Uuid;
 
 use crate::access::Access;
 use crate::engine_api::{RunFilter, Submission};
+use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok};
 use crate::shapes::Run;
@@ -42,6 +44,10 @@ pub(crate) fn routes() -> Vec<Route> {
             .query("history", "`true`: also runs that have left the hot view.")
             .list()
             .answers(200, "RunList"),
+        filters(Route::new(Method::Get, "/v1/runs/latest", Access::View, "Get the run that was made last, with its task runs", latest))
+            .detail("Of a group, or of whatever else a filter finds; without one of all runs.")
+            .answers(200, "Run")
+            .problem(404, "no run is found"),
         Route::new(Method::Get, "/v1/runs/{id}", Access::View, "Get a run with its task runs", get)
             .query("wait", "Answer once it has ended, or after this time (such as `20s`, at most a minute).")
             .answers(200, "Run")
@@ -65,6 +71,12 @@ fn filters(route: Route) -> Route {
             "With this label: `name=value`, or `name` alone; all of them when given several times.",
         )
         .query("key", "With this key.")
+        .query("queue", "With a task for one of these queues.")
+        .query(
+            "script",
+            "With a task for one of these scripts: `name`, or `name@version` for runs that resolved it to that.",
+        )
+        .query("id", "Whose id begins with these 8 or more characters.")
         .query("from", "Created at or after this time.")
         .query("to", "Created at or before this time.")
         .query("logical_from", "With a logical time at or after this.")
@@ -109,8 +121,29 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
         logical_from: request.query_time("logical_from")?,
         logical_to: request.query_time("logical_to")?,
         ids: Vec::new(),
+        id_range: request.query("id").map(id_range).transpose()?,
+        queues: request.query_all("queue").into_iter().map(Name::sought).collect(),
+        scripts: request.query_all("script").into_iter().map(str::to_owned).collect(),
         hot: false,
     })
+}
+
+/// The shortest beginning of an id that may be asked for.
+const ID_CHARS_MIN: usize = 8;
+
+/// The first and the last id that begin with these characters.
+fn id_range(prefix: &str) -> Result<(Uuid, Uuid), Problem> {
+    let digits: String = prefix.chars().filter(|letter| *letter != '-').collect();
+    let whole = digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if !whole || digits.len() < ID_CHARS_MIN {
+        let detail = format!("the beginning of an id has {ID_CHARS_MIN} or more characters of a UUID");
+        return Err(Problem::invalid_at("/id", detail));
+    }
+    let filled = |with: &str| Uuid::parse_str(&format!("{digits}{}", with.repeat(32 - digits.len())));
+    match (filled("0"), filled("f")) {
+        (Ok(first), Ok(last)) => Ok((first, last)),
+        _ => Err(Problem::invalid_at("/id", "this is no beginning of a UUID")),
+    }
 }
 
 /// The hot view: who asks for no more than a group's runs, or all, sees what is under way and what has just ended.
@@ -155,6 +188,34 @@ fn manual(mut spec: SubmissionSpec, force: bool) -> Submission {
     }
 }
 
+/// A `logical_time` that is a date means midnight in the group's timezone, which is looked up only for one.
+async fn date_it(request: &Request, group: &Name, submissions: &mut [Value]) -> Result<(), Problem> {
+    let is_date = |text: &str| chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d").is_ok();
+    let mut zone = None;
+    for submission in submissions {
+        let Some(Value::String(text)) = submission.get_mut("logical_time") else {
+            continue;
+        };
+        if !is_date(text) {
+            continue;
+        }
+        let zone = match zone {
+            Some(zone) => zone,
+            None => {
+                let row = request.app.store.group_by_name(group).await?;
+                let row = row.ok_or_else(|| Problem::not_found("group", group))?;
+                let name = row.spec["timezone"].as_str().unwrap_or("UTC");
+                let found = parse_zone(name).map_err(|error| Problem::invalid_at("/logical_time", error))?;
+                *zone.insert(found)
+            }
+        };
+        if let Ok(midnight) = parse_day(text, zone) {
+            *text = Moment::from(midnight).to_string();
+        }
+    }
+    Ok(())
+}
+
 async fn submit(mut request: Request) -> Outcome {
     let name = request.name("name", "group")?;
     let force = request.flag("force", false)?;
@@ -163,10 +224,11 @@ async fn submit(mut request: Request) -> Outcome {
     let spec = if bytes.trim_ascii().is_empty() {
         SubmissionSpec::default()
     } else {
-        let value = crate::json::parse(&bytes)?;
+        let mut value = crate::json::parse(&bytes)?;
         if !value.is_object() {
             return Err(Problem::invalid_at("", "an object was expected"));
         }
+        date_it(&request, &name, std::slice::from_mut(&mut value)).await?;
         parse_submission(&value)?
     };
     let actor = request.caller.actor.clone();
@@ -214,7 +276,7 @@ async fn batch(mut request: Request) -> Outcome {
             format!("unknown field `{unknown}`, expected `runs`"),
         ));
     }
-    let Some(Value::Array(runs)) = body.remove("runs") else {
+    let Some(Value::Array(mut runs)) = body.remove("runs") else {
         return Err(Problem::invalid_at("/runs", "an array of submissions was expected"));
     };
     if runs.len() > BATCH_MAX {
@@ -223,6 +285,7 @@ async fn batch(mut request: Request) -> Outcome {
             format!("at most {BATCH_MAX} runs, not {}", runs.len()),
         ));
     }
+    date_it(&request, &name, &mut runs).await?;
     let mut items: Vec<Option<BatchItem>> = Vec::with_capacity(runs.len());
     let mut submissions = Vec::with_capacity(runs.len());
     let mut keys = Vec::with_capacity(runs.len());
@@ -278,6 +341,15 @@ async fn batch(mut request: Request) -> Outcome {
         .collect();
     let accepted = items.iter().filter(|item| item.id.is_some()).count();
     answer(StatusCode::ACCEPTED, &json!({"accepted": accepted, "items": items}))
+}
+
+async fn latest(request: Request) -> Outcome {
+    let filter = filter(&request)?;
+    let found = request.app.engine.runs(filter, None, 1).await?;
+    match found.items.first() {
+        Some(run) => ok(&request.app.engine.run(run.id, std::time::Duration::ZERO).await?),
+        None => Err(Problem::not_found("run", "latest")),
+    }
 }
 
 async fn get(request: Request) -> Outcome {

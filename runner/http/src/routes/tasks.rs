@@ -3,10 +3,11 @@
 use futures::StreamExt;
 use heddle_domain::spec::may_override_to;
 use heddle_domain::state::TaskState;
+use heddle_engine::Clear;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::run_controls::checked_reason;
+use super::run_controls::{bounded_reason, checked_reason};
 use super::runs::server_sent;
 use crate::access::Access;
 use crate::engine_api::{LogQuery, TaskRef};
@@ -42,6 +43,11 @@ pub(crate) fn routes() -> Vec<Route> {
         item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/retry", Access::Operate, "Try a task run again, now", retry))
             .answers(200, "TaskDetail")
             .problem(409, "its state does not allow it"),
+        item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/clear", Access::Operate, "Run a task again within an ended run", clear))
+            .detail("Runs the task run again whatever came of it and, with `downstream` (the default), everything that depends on it, directly or indirectly. The attempts' history stays, and their numbers go on. The run is reopened.")
+            .takes("ClearTask")
+            .answers(200, "TaskDetail")
+            .problem(409, "the run has not ended"),
     ]
 }
 
@@ -132,6 +138,35 @@ async fn set_state(mut request: Request) -> Outcome {
         .engine
         .set_task_state(task, body.state, body.output, reason, actor)
         .await?)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ClearBody {
+    downstream: bool,
+    reason: String,
+}
+
+impl Default for ClearBody {
+    fn default() -> Self {
+        Self {
+            downstream: true,
+            reason: String::new(),
+        }
+    }
+}
+
+async fn clear(mut request: Request) -> Outcome {
+    let task = task_ref(&request)?;
+    let body: ClearBody = request.body(true).await?;
+    let actor = request.caller.actor.clone();
+    let clear = Clear {
+        task: task.task,
+        item: task.item,
+        downstream: body.downstream,
+        reason: bounded_reason(&body.reason)?,
+    };
+    ok(&request.app.engine.clear_task(task.run, clear, actor).await?)
 }
 
 async fn retry(request: Request) -> Outcome {

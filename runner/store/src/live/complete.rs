@@ -43,6 +43,8 @@ pub struct Locked {
     pub runs: HashMap<RunId, LockedRun>,
     /// Attempts that were the caller's to end, with the time at which they began. All others are zombies.
     pub owned: HashMap<(RunId, AttemptKey), Time>,
+    /// The workers that had claimed those of them that were claimed.
+    pub workers: HashMap<(RunId, AttemptKey), String>,
 }
 
 /// A row of the attempts' history.
@@ -62,6 +64,8 @@ pub struct AttemptRow {
     pub finished_at: Time,
     /// Where.
     pub node: Option<Uuid>,
+    /// The worker that had claimed it.
+    pub worker: Option<String>,
     /// JSON text.
     pub output: Option<String>,
     /// What went wrong.
@@ -427,14 +431,14 @@ impl Completion {
         }
         sqlx::query!(
             "INSERT INTO heddle.attempts (run, task, item, attempt, state, skipped, started_at, finished_at, node,
-                 output, error_kind, error_message, error_trace, memory_bytes, cpu_micros)
+                 output, error_kind, error_message, error_trace, memory_bytes, cpu_micros, worker)
              SELECT run, task, item, attempt, state, skipped, started_at, greatest(finished_at, started_at), node,
-                    output, error_kind, error_message, error_trace, memory_bytes, cpu_micros
+                    output, error_kind, error_message, error_trace, memory_bytes, cpu_micros, worker
                FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::smallint[], $6::boolean[],
                            $7::timestamptz[], $8::timestamptz[], $9::uuid[], $10::text[], $11::smallint[],
-                           $12::text[], $13::text[], $14::bigint[], $15::bigint[])
+                           $12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::text[])
                  AS a (run, task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
-                       error_message, error_trace, memory_bytes, cpu_micros)",
+                       error_message, error_trace, memory_bytes, cpu_micros, worker)",
             &column!(row => row.run.0),
             &column!(row => row.at.key.task as i16),
             &column!(row => row.at.key.item_number()),
@@ -450,6 +454,7 @@ impl Completion {
             &column!(row => row.error.as_ref().and_then(|error| error.2.clone())) as &[Option<String>],
             &column!(row => row.memory_bytes) as &[Option<i64>],
             &column!(row => row.cpu_micros) as &[Option<i64>],
+            &column!(row => row.worker.clone()) as &[Option<String>],
         )
         .execute(&mut *self.tx)
         .await?;
@@ -515,12 +520,14 @@ impl Completion {
             let ids: Vec<Uuid> = going.iter().map(|write| write.run.0).collect();
             let states: Vec<i16> = going.iter().map(|write| write.state.number()).collect();
             let progress: Vec<Vec<u8>> = going.iter().map(|write| write.progress.clone()).collect();
+            // What waits, paused or not, keeps what it waits for, and has not begun for it.
             sqlx::query!(
                 "WITH moved AS (
                      UPDATE heddle.runs_live l
                         SET state = w.state, progress = w.progress,
-                            started_at = CASE WHEN w.state = 0 THEN l.started_at ELSE coalesce(l.started_at, $4) END,
-                            waiting_for = CASE WHEN w.state = 0 THEN l.waiting_for END
+                            started_at = CASE WHEN w.state = 0 OR (w.state = 2 AND l.waiting_for IS NOT NULL)
+                                THEN l.started_at ELSE coalesce(l.started_at, $4) END,
+                            waiting_for = CASE WHEN w.state IN (0, 2) THEN l.waiting_for END
                        FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[]) AS w (id, state, progress)
                       WHERE l.id = ANY (ARRAY[w.id])
                      RETURNING l.id, l.group_id, l.trigger, l.logical_time, l.started_at)

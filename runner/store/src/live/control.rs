@@ -41,6 +41,8 @@ pub struct LiveRun {
     pub trigger: heddle_domain::state::Trigger,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
+    /// Whether it waits, for upstreams or its turn, paused or not.
+    pub waits: bool,
 }
 
 /// How often a run is looked for in both tables before it is said to be in others' hands.
@@ -52,21 +54,23 @@ impl Completion {
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..LOOKS_MAX {
             let row = sqlx::query!(
-                "SELECT group_id, revision_id, state, priority, trigger, progress
-                   FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE",
+                r#"SELECT group_id, revision_id, state, priority, trigger, progress, waiting_for IS NOT NULL AS "waits!"
+                   FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE"#,
                 run.0
             )
             .fetch_optional(self.connection())
             .await?;
             if let Some(row) = row {
-                return Ok(Some(live(
+                let waits = row.waits;
+                let found = live(
                     row.group_id,
                     row.revision_id,
                     row.state,
                     row.priority,
                     row.trigger,
                     row.progress,
-                )?));
+                )?;
+                return Ok(Some(LiveRun { waits, ..found }));
             }
             let row = sqlx::query!(
                 "SELECT group_id, revision_id, state, priority, trigger, progress
@@ -149,6 +153,70 @@ impl Completion {
         Ok(())
     }
 
+    /// Records that task runs are to run again: an override to `pending`, so that what they returned before stands for
+    /// nothing until they return something new.
+    pub async fn insert_clears(
+        &mut self,
+        run: RunId,
+        keys: &[TaskKey],
+        reason: &str,
+        actor: &str,
+        at: Time,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
+             SELECT $1, task, item, $4, $5, $6, $7, NULL FROM UNNEST($2::smallint[], $3::integer[]) AS c (task, item)",
+            run.0,
+            &keys.iter().map(|key| key.task as i16).collect::<Vec<_>>(),
+            &keys.iter().map(|key| key.item_number()).collect::<Vec<_>>(),
+            at,
+            TaskState::Pending.number(),
+            reason,
+            actor
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// How many bytes the output has that stands for a succeeded task run (`null` without one).
+    pub async fn output_bytes(&mut self, run: RunId, key: TaskKey) -> Result<u64, StoreError> {
+        let bytes = sqlx::query_scalar!(
+            r#"SELECT coalesce(octet_length(output), 4) AS "bytes!" FROM (
+                   SELECT finished_at AS at, output FROM heddle.attempts
+                    WHERE run = $1 AND task = $2 AND item = $3 AND state = 1
+                   UNION ALL
+                   SELECT at, output FROM heddle.overrides WHERE run = $1 AND task = $2 AND item = $3 AND state = 5) AS o
+                ORDER BY at DESC LIMIT 1"#,
+            run.0,
+            key.task as i16,
+            key.item_number()
+        )
+        .fetch_optional(self.connection())
+        .await?;
+        Ok(bytes.unwrap_or(4) as u64)
+    }
+
+    /// A run that was paused while it waited goes on waiting: what it waits for is looked at once more, for nobody did
+    /// meanwhile.
+    pub async fn wait_again(&mut self, run: RunId, group_id: i64) -> Result<(), StoreError> {
+        sqlx::query!(
+            "WITH waiting AS (
+                 INSERT INTO heddle.waits (run, group_id) VALUES ($1, $2) ON CONFLICT DO NOTHING
+             ),
+             arrived AS (
+                 INSERT INTO heddle.link_events (kind, group_id, run)
+                 SELECT 1, $2, $1 WHERE EXISTS (SELECT FROM heddle.waits w WHERE w.run = $1 AND w.upstreams)
+             )
+             INSERT INTO heddle.turnstiles (group_id) VALUES ($2)",
+            run.0,
+            group_id
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
     /// Records what an operator set by hand.
     #[allow(clippy::too_many_arguments, reason = "a row, told apart by name at its only callers")]
     pub async fn insert_override(
@@ -198,6 +266,7 @@ fn live(
         priority,
         trigger: heddle_domain::state::Trigger::from_number(trigger).ok_or_else(|| unreadable("trigger", trigger))?,
         progress,
+        waits: false,
     })
 }
 
@@ -283,12 +352,13 @@ impl Store {
 }
 
 impl Completion {
-    /// Sets the state of an ended run.
-    pub async fn set_done_state(&mut self, run: RunId, state: RunState) -> Result<(), StoreError> {
+    /// Sets the state of an ended run, and what it says of it in place of its own error.
+    pub async fn set_done_state(&mut self, run: RunId, state: RunState, error: Option<&str>) -> Result<(), StoreError> {
         sqlx::query!(
-            "UPDATE heddle.runs_done SET state = $2 WHERE id = $1",
+            "UPDATE heddle.runs_done SET state = $2, error = $3 WHERE id = $1",
             run.0,
-            state.number()
+            state.number(),
+            error
         )
         .execute(self.connection())
         .await?;

@@ -235,7 +235,7 @@ impl Completion {
     }
 
     /// What stands before the gates of groups that this transaction holds, highest priority and then oldest logical time
-    /// first, and what is active behind them; of those that wait up to `limit` a group. Gates before which nobody waits
+    /// first, and what is active behind them (neither has those that were paused while they wait); of those that wait up to `limit` a group. Gates before which nobody waits
     /// are left out. Statements of their own after the gates' locks, so that they see what the last holders did.
     pub async fn gates(&mut self, groups: &[i64], limit: i64) -> Result<Vec<Gate>, StoreError> {
         if groups.is_empty() {
@@ -266,7 +266,7 @@ impl Completion {
                                 OVER () AS timed_waiting
                        FROM heddle.waits w
                       CROSS JOIN LATERAL (SELECT id, priority, logical_time, started_at, trigger, source
-                                            FROM heddle.runs_live WHERE id = w.run OFFSET 0) AS l
+                                            FROM heddle.runs_live WHERE id = w.run AND state = 0 OFFSET 0) AS l
                       WHERE w.group_id = g.id AND NOT w.upstreams
                       ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2) AS w
                 ORDER BY g.id, w.priority DESC, w.logical_time, w.run"#,
@@ -289,7 +289,8 @@ impl Completion {
         let asked: Vec<i64> = gates.keys().copied().collect();
         let active = sqlx::query!(
             r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.trigger AS "trigger!", l.source IS NOT NULL AS "sourced!"
-                 FROM heddle.runs_live l WHERE l.group_id = ANY ($1) AND l.state <> 0
+                 FROM heddle.runs_live l
+                WHERE l.group_id = ANY ($1) AND l.state <> 0 AND l.waiting_for IS NULL
                 ORDER BY l.group_id, l.id"#,
             &asked
         )

@@ -42,6 +42,7 @@ mod grant;
 mod inbox;
 mod pools;
 mod queue;
+mod report;
 
 pub use claim::{Claimed, RunFacts};
 pub(crate) use complete::insert_logs_in;
@@ -56,6 +57,7 @@ pub use inbox::{ActiveRun, AtGate, Due, Gate, Inbox, LostAttempt, Settlement, Sq
 pub use queue::{
     ClaimFate, ClaimKey, ClaimWish, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,
 };
+pub use report::{ClaimReport, ReportLine};
 
 /// How many rows one transaction of the data plane moves at most.
 pub const BATCH_MAX: usize = 2_000;

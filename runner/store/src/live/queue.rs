@@ -328,20 +328,8 @@ impl Store {
         keys: &[ClaimKey],
         lease_ms: &[Option<i64>],
     ) -> Result<Vec<(Uuid, Time)>, StoreError> {
-        let (runs, tasks, items, attempts, leases, ids) = key_columns!(keys);
-        let rows = sqlx::query_file!(
-            "src/sql/queue_heartbeat.sql",
-            &runs,
-            &tasks,
-            &items,
-            &attempts,
-            &leases,
-            &ids,
-            lease_ms as &[Option<i64>]
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.id, row.lease_expires_at)).collect())
+        let mut connection = self.pool.acquire().await?;
+        heartbeat_in(&mut connection, keys, lease_ms).await
     }
 
     /// What is overdue on queues, by the database's clock.
@@ -470,6 +458,14 @@ impl Completion {
         .await?;
         let mut locked = Locked::default();
         for row in rows {
+            if let (Some(task), Some(item), Some(attempt), Some(worker)) = (row.task, row.item, row.attempt, row.worker)
+            {
+                let at = AttemptKey {
+                    key: TaskKey::from_numbers(task, item),
+                    attempt: attempt as u32,
+                };
+                locked.workers.insert((RunId(row.run), at), worker);
+            }
             note(
                 &mut locked,
                 row.run,
@@ -520,6 +516,28 @@ impl Completion {
         .await?;
         Ok(())
     }
+}
+
+/// Extends leases within a transaction; see `sql/queue_heartbeat.sql`.
+pub(super) async fn heartbeat_in(
+    connection: &mut sqlx::PgConnection,
+    keys: &[ClaimKey],
+    lease_ms: &[Option<i64>],
+) -> Result<Vec<(Uuid, Time)>, StoreError> {
+    let (runs, tasks, items, attempts, leases, ids) = key_columns!(keys);
+    let rows = sqlx::query_file!(
+        "src/sql/queue_heartbeat.sql",
+        &runs,
+        &tasks,
+        &items,
+        &attempts,
+        &leases,
+        &ids,
+        lease_ms as &[Option<i64>]
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.lease_expires_at)).collect())
 }
 
 /// A row of the statements that lock: of a run, or of what was taken.

@@ -46,6 +46,8 @@ told AS (
            greatest($5, assigned_at),
            jsonb_build_object('assignment_id', id, 'offer', name, 'uid', uid, 'audience', audience,
                'occurrence', heddle.moment(occurrence), 'assigned_at', heddle.moment(assigned_at),
+               'params', (SELECT v.params FROM heddle.offer_versions v
+                           WHERE v.offer_id = judged.offer_id AND v.version = judged.version),
                'result', result::jsonb)
       FROM judged ORDER BY uid
 ),

@@ -72,18 +72,21 @@ served AS MATERIALIZED (
     SELECT r.*, r.verdict = 0 AND r.nth <= r.granted AS given
       FROM (SELECT b.*, max(b.grants) OVER (PARTITION BY b.offer_id, b.occurrence) AS granted,
                    row_number() OVER (PARTITION BY b.offer_id, b.occurrence, b.verdict ORDER BY b.place) AS nth
-              FROM (SELECT id, uid, name, audience, offer_id, occurrence, assigned_at, place, verdict,
+              FROM (SELECT id, uid, name, audience, offer_id, version, occurrence, assigned_at, place, verdict,
                            NULL::integer AS grants
                       FROM judged
                      UNION ALL
-                    SELECT NULL, NULL, NULL, NULL, offer_id, occurrence, NULL, NULL, NULL, granted FROM stocked) AS b) AS r
+                    SELECT NULL, NULL, NULL, NULL, offer_id, NULL, occurrence, NULL, NULL, NULL, granted FROM stocked)
+                   AS b) AS r
      WHERE r.id IS NOT NULL
 ),
 told AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT 'assignment.dispatched', assigned_at, jsonb_build_object(
                'assignment_id', id, 'offer', name, 'uid', uid, 'audience', audience,
-               'occurrence', heddle.moment(occurrence))
+               'occurrence', heddle.moment(occurrence),
+               'params', (SELECT v.params FROM heddle.offer_versions v
+                           WHERE v.offer_id = served.offer_id AND v.version = served.version))
       FROM served WHERE given ORDER BY place
 )
 SELECT id AS "id!", CASE WHEN given THEN 0 WHEN verdict = 0 THEN 6 ELSE verdict END AS "verdict!" FROM served

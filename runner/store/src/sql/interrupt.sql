@@ -17,10 +17,12 @@ stopped AS (
 revoked AS (
     DELETE FROM heddle.queue_claims c USING hit h
      WHERE c.run = ANY (ARRAY[h.run]) AND c.task = h.task AND c.item = h.item
+    RETURNING c.lease, c.worker
 ),
 recorded AS (
-    INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, node)
-    SELECT s.run, s.task, s.item, s.attempt, 5, s.started_at, greatest($4, s.started_at), l.node
+    INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, node, worker)
+    SELECT s.run, s.task, s.item, s.attempt, 5, s.started_at, greatest($4, s.started_at), l.node,
+           (SELECT c.worker FROM revoked c WHERE c.lease = s.lease LIMIT 1)
       FROM stopped s LEFT JOIN heddle.leases l ON l.lease = s.lease
 )
 SELECT s.run, s.task, s.item, s.attempt, s.lease, s.started_at, greatest($4, s.started_at) AS "finished_at!",

@@ -21,7 +21,7 @@ given_up AS (
      WHERE c.run = ANY (ARRAY[e.run]) AND c.task + 0 = 0 AND c.item + 0 = -1 AND c.attempt = e.attempt
        AND c.lease = e.lease
        AND c.id = e.claim AND c.lease_expires_at > clock_timestamp() AND (SELECT count(*) FROM locked) >= 0
-    RETURNING e.*
+    RETURNING e.*, c.worker
 ),
 fenced AS (
     DELETE FROM heddle.running r
@@ -32,9 +32,9 @@ fenced AS (
 ),
 recorded AS (
     INSERT INTO heddle.attempts (run, task, item, attempt, state, skipped, started_at, finished_at, output, error_kind,
-        error_message)
+        error_message, worker)
     SELECT run, 0, -1, attempt, state, false, started_at, greatest(finished_at, started_at), output, error_kind,
-        error_message
+        error_message, worker
       FROM fenced
 ),
 gone AS (

@@ -24,17 +24,18 @@ given_up AS (
        AND c.lease = e.lease
        AND c.id = e.id AND (c.lease_expires_at <= clock_timestamp()) = $7
        AND (SELECT count(*) FROM locked) >= 0
-    RETURNING c.run, c.task, c.item, c.attempt, c.lease
+    RETURNING c.run, c.task, c.item, c.attempt, c.lease, c.worker
 ),
 gone AS (
     DELETE FROM heddle.running r
      USING given_up g
      WHERE r.run = ANY (ARRAY[g.run]) AND r.task = g.task AND r.item = g.item AND r.attempt = g.attempt
        AND r.lease = g.lease
-    RETURNING r.run, r.task, r.item, r.attempt, r.started_at
+    RETURNING r.run, r.task, r.item, r.attempt, r.started_at, g.worker
 )
 SELECT id AS "run!", state AS "state?", progress AS "progress?", NULL::smallint AS "task?", NULL::integer AS "item?",
-       NULL::integer AS "attempt?", NULL::timestamptz AS "started_at?"
+       NULL::integer AS "attempt?", NULL::timestamptz AS "started_at?",
+       NULL::text AS "worker?"
   FROM locked
 UNION ALL
-SELECT run, NULL, NULL, task, item, attempt, started_at FROM gone
+SELECT run, NULL, NULL, task, item, attempt, started_at, worker FROM gone

@@ -190,7 +190,6 @@ fn override_revives_and_reopens() {
 
 #[test]
 fn override_is_bounded() {
-    World::of(plan(dag("a"))).refused("set a succeeded", "the run is waiting");
     World::start(dag("a"))
         .refused("set a running", "the task run is running")
         .refused("set a#0 succeeded", "there is no such task run")
@@ -278,8 +277,11 @@ fn reopened_in_turn() {
         .shows("a=failed b=upstream_failed c=succeeded run=failed")
         .play("turn + restart")
         .shows("a=paused b=pending c=succeeded run=waiting")
-        .refused("pause", "the run is waiting")
         .refused("restart", "the run is waiting")
+        .play("pause")
+        .shows("a=paused b=pending c=succeeded run=paused")
+        .play("resume")
+        .shows("a=paused b=pending c=succeeded run=waiting")
         .play("start")
         .shows("a=ready b=pending c=succeeded run=running");
     assert_eq!(world.ready.values().copied().collect::<Vec<_>>(), [2]);
@@ -297,11 +299,35 @@ fn reopened_in_turn() {
         .shows("a=paused b=pending run=waiting")
         .play("cancel")
         .shows("a=cancelled b=cancelled run=cancelled");
-    // What has not begun at all is not touched by hand, and begins like any other.
     World::start(dag("a"))
         .play("cancel; turn + restart")
         .shows("a=paused run=waiting")
-        .refused("set a succeeded", "the run is waiting")
         .play("start")
         .shows("a=ready run=running");
+}
+
+#[test]
+fn a_run_that_waits_to_begin() {
+    // Paused and resumed it waits still.
+    World::of(plan(dag("a; b: a")))
+        .play("pause")
+        .shows("a=pending b=pending run=paused")
+        .refused("pause", "the run is paused")
+        .play("resume")
+        .shows("a=pending b=pending run=waiting")
+        .refused("resume", "the run is waiting")
+        .play("start")
+        .shows("a=ready b=pending run=running");
+    // What is set by hand is found by its beginning; nothing starts before that.
+    World::of(plan(dag("a; b: a; c")))
+        .play("set a succeeded")
+        .shows("a=succeeded b=paused c=pending run=waiting")
+        .play("pause; set c skipped; resume; start")
+        .shows("a=succeeded b=ready c=skipped run=running");
+    World::of(plan(dag("a; b: a")))
+        .play("set a failed")
+        .shows("a=failed b=upstream_failed run=failed");
+    World::of(plan(dag("a")))
+        .play("pause; cancel")
+        .shows("a=cancelled run=cancelled");
 }

@@ -17,6 +17,11 @@ fn task() -> impl Strategy<Value = Value> {
         1 => Just("all_done"),
         1 => Just("any_success"),
         1 => Just("any_failed"),
+        1 => Just("none_failed"),
+        1 => Just("all_failed"),
+        1 => Just("none_failed_min_one_success"),
+        1 => Just("all_skipped"),
+        1 => Just("always"),
     ];
     let items = prop_oneof![
         3 => Just(json!({})),
@@ -78,13 +83,13 @@ fn step(world: &World, (kind, pick, argument): (u8, u16, u8)) -> Option<String> 
         0 => control,
         _ => format!("turn + {control}"),
     };
-    Some(match kind % 32 {
+    Some(match kind % 34 {
         0..=3 => format!("claim {}", choose(world.ready.keys().copied().collect())?),
         4..=20 => {
             let word = open()?;
             let key = world.key(&word);
             let expands = key.item.is_none() && world.plan.tasks[key.task as usize].mapped;
-            match kind % 32 {
+            match kind % 34 {
                 4..=11 if expands => format!("expand {word} {}", argument % 5),
                 4..=11 => format!("ok {word}"),
                 12..=16 => format!("fail {word}"),
@@ -104,6 +109,7 @@ fn step(world: &World, (kind, pick, argument): (u8, u16, u8)) -> Option<String> 
             any()?,
             ["succeeded", "failed", "skipped"][argument as usize % 3]
         )),
+        30 | 31 => in_turn(format!("clear {}{}", any()?, [" alone", ""][argument as usize % 2])),
         _ if world.state == RunState::Waiting => "start".into(),
         _ => in_turn(format!("retry {}", any()?)),
     })
@@ -114,7 +120,7 @@ fn tell(world: &mut World, words: &str) {
     let before = (world.state, world.progress.clone(), world.ready.clone());
     if world.step(words).is_err() {
         assert!(
-            ["pause", "resume", "cancel", "restart", "set", "retry", "turn"]
+            ["pause", "resume", "cancel", "restart", "set", "retry", "clear", "turn"]
                 .contains(&words.split(' ').next().unwrap_or(""))
         );
         // The transaction is rolled back.

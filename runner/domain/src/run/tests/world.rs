@@ -27,6 +27,8 @@ pub(super) struct World {
     pub(super) log: Vec<String>,
     /// Whether the last run was ended by a cancel.
     cancelled: bool,
+    /// Whether the store would say that the run waits, paused or not.
+    waits: bool,
 }
 
 /// Compiles a group; tasks that name no executor go to a queue.
@@ -60,6 +62,7 @@ impl World {
             stopped: Vec::new(),
             log: Vec::new(),
             cancelled: false,
+            waits: true,
         }
     }
 
@@ -199,7 +202,7 @@ impl World {
             ["pause"] => Event::Pause {
                 withdrawn: self.withdraw(),
             },
-            ["resume"] => Event::Resume,
+            ["resume"] => Event::Resume { waits: self.waits },
             ["cancel"] => Event::Cancel {
                 withdrawn: self.withdraw(),
             },
@@ -210,6 +213,11 @@ impl World {
                 state: state.parse().unwrap(),
             },
             ["retry", word] => Event::RetryNow(self.key(word)),
+            ["clear", word] | ["clear", word, "alone"] => Event::Clear {
+                key: self.key(word),
+                downstream: words.len() == 2,
+                output_bytes: 4,
+            },
             _ => panic!("what is `{text}`?"),
         }
     }
@@ -236,9 +244,16 @@ impl World {
         }
         match events {
             [Event::Cancel { .. }] => self.cancelled = true,
-            [Event::Restart] | [Event::TakeTurn, Event::Restart] => self.cancelled = false,
+            [Event::Restart | Event::Clear { .. }] | [Event::TakeTurn, Event::Restart | Event::Clear { .. }] => {
+                self.cancelled = false;
+            }
             _ => {}
         }
+        self.waits = match self.state {
+            RunState::Waiting => true,
+            RunState::Paused => self.waits,
+            _ => false,
+        };
         let by_hand = events.iter().any(|event| matches!(event, Event::RetryNow(_)));
         self.check(&before, by_hand);
         match actions.finished {
@@ -380,7 +395,7 @@ impl World {
         for task in 0..self.plan.tasks.len() as TaskIndex {
             let state = self.progress.task(task);
             let verdict = self.rule(task);
-            if state == TaskState::Pending && self.state != RunState::Waiting {
+            if state == TaskState::Pending && !self.waits {
                 assert_eq!(
                     verdict,
                     None,
@@ -406,9 +421,12 @@ impl World {
             let failed = (0..self.plan.tasks.len()).any(|task| {
                 self.progress.task(task as TaskIndex) == TaskState::Failed && !self.plan.tasks[task].allow_failure
             });
+            let stopped =
+                (0..self.plan.tasks.len()).any(|task| self.progress.task(task as TaskIndex) == TaskState::Cancelled);
             let expect = match (self.cancelled, failed) {
                 (true, _) => RunState::Cancelled,
                 (_, true) => RunState::Failed,
+                _ if stopped => RunState::Cancelled,
                 _ => RunState::Succeeded,
             };
             assert_eq!(self.state, expect, "{}", told());
@@ -475,6 +493,18 @@ impl World {
             TriggerRule::AnySuccess if any(&[TaskState::Succeeded]) => Some(TaskState::Ready),
             TriggerRule::AnyFailed if any(&bad) => Some(TaskState::Ready),
             TriggerRule::AnySuccess | TriggerRule::AnyFailed => all_settled.then_some(TaskState::Skipped),
+            TriggerRule::NoneFailed | TriggerRule::NoneFailedMinOneSuccess if any(&bad) => {
+                Some(TaskState::UpstreamFailed)
+            }
+            TriggerRule::NoneFailed => all_settled.then_some(TaskState::Ready),
+            TriggerRule::NoneFailedMinOneSuccess if any(&[TaskState::Succeeded]) => {
+                all_settled.then_some(TaskState::Ready)
+            }
+            TriggerRule::NoneFailedMinOneSuccess => all_settled.then_some(TaskState::Skipped),
+            TriggerRule::AllFailed if any(&[TaskState::Succeeded, TaskState::Skipped]) => Some(TaskState::Skipped),
+            TriggerRule::AllSkipped if any(&[TaskState::Succeeded]) || any(&bad) => Some(TaskState::Skipped),
+            TriggerRule::AllFailed | TriggerRule::AllSkipped => all_settled.then_some(TaskState::Ready),
+            TriggerRule::Always => Some(TaskState::Ready),
         }
     }
 
@@ -512,6 +542,8 @@ impl World {
         for _ in 0..100_000 {
             if self.state == RunState::Paused {
                 self.play("resume");
+            } else if self.state == RunState::Waiting {
+                self.play("start");
             } else if let Some(&key) = self.running.keys().chain(self.ready.keys()).next() {
                 let expands = key.item.is_none() && self.plan.tasks[key.task as usize].mapped;
                 let word = self.word(key);

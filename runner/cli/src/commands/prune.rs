@@ -1,0 +1,99 @@
+//! `apply --prune`: what the server has and the files have not.
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::apply::{TOPIC_GROUPS, name_of};
+use crate::document::{Document, Kind};
+use crate::exit::usage;
+use crate::output::plain;
+use crate::session::{MAX_LISTED, Session};
+
+/// How often what was refused is tried again: of groups, those that others are detached from first make room for these.
+const ROUNDS_MAX: usize = 20;
+
+/// What would go: of each kind that the files have, all that they do not name. In the order in which it can go.
+pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result<Vec<(Kind, String)>> {
+    let kinds: BTreeSet<Kind> = documents.iter().map(|document| document.kind).collect();
+    let mut surplus = Vec::new();
+    // What refers to others goes before these.
+    for kind in kinds.into_iter().rev() {
+        let request = session.client.get(&["v1", kind.path()]);
+        let items: Vec<Value> = request
+            .send_for_all(&session.client, MAX_LISTED)
+            .await
+            .with_context(|| format!("listing {}", kind.path()))?;
+        for item in items {
+            // Offers of runs' tasks go with their runs, groups that Heddle keeps for its topics with these.
+            let own = kind == Kind::Offer && !item["run"].is_null();
+            let Some(name) = name_of(&item).filter(|name| !own && !name.starts_with(TOPIC_GROUPS)) else {
+                continue;
+            };
+            let kept = documents
+                .iter()
+                .any(|document| document.kind == kind && document.name == name);
+            if !kept {
+                surplus.push((kind, name));
+            }
+        }
+    }
+    Ok(surplus)
+}
+
+/// Shows what would go and asks; without a terminal `--yes` has to be said.
+pub(super) fn agreed(surplus: &[(Kind, String)], yes: bool) -> Result<bool> {
+    for (kind, name) in surplus {
+        eprintln!("- {} {name}", kind.as_str());
+    }
+    if yes {
+        return Ok(true);
+    }
+    let several = if surplus.len() == 1 { "thing is" } else { "things are" };
+    let what = format!("{} {several} not in the files", surplus.len());
+    if !std::io::stdin().is_terminal() {
+        return Err(usage(format!("{what}: say --yes to delete, or --dry-run to look only")));
+    }
+    eprint!("{what}. Delete? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Deletes; answers what became of each, and whether anything was refused.
+pub(super) async fn delete(session: &Session, surplus: Vec<(Kind, String)>) -> Result<(Vec<Value>, bool)> {
+    let mut results = Vec::new();
+    let mut left = surplus;
+    let mut refused = Vec::new();
+    for _ in 0..ROUNDS_MAX {
+        let before = left.len();
+        refused.clear();
+        for (kind, name) in std::mem::take(&mut left) {
+            let request = session.client.delete(&["v1", kind.path(), &name]);
+            match request.send_for_option::<Value>().await {
+                Ok(_) => results.push(json!({"kind": kind.as_str(), "name": name, "result": "deleted"})),
+                Err(error) if error.status() == Some(404) => {
+                    results.push(json!({"kind": kind.as_str(), "name": name, "result": "gone"}));
+                }
+                Err(error) if error.status() == Some(409) => {
+                    refused.push(error);
+                    left.push((kind, name));
+                }
+                Err(error) => return Err(error).with_context(|| format!("deleting {} {name}", kind.as_str())),
+            }
+        }
+        if left.is_empty() || left.len() == before {
+            break;
+        }
+    }
+    for ((kind, name), error) in left.iter().zip(&refused) {
+        eprintln!("error: {} {name}: {error}", kind.as_str());
+        let problem = error.problem().map(|problem| json!(problem)).unwrap_or_default();
+        results
+            .push(json!({"kind": kind.as_str(), "name": plain(&json!(name)), "result": "refused", "problem": problem}));
+    }
+    Ok((results, !left.is_empty()))
+}

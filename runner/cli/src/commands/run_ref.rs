@@ -1,0 +1,129 @@
+//! How people name a run on the command line: by its id, by the beginning of its id, or as the latest one.
+
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::exit::usage;
+use crate::output::cell;
+use crate::session::Session;
+
+/// The shortest beginning of an id that is taken for one.
+const PREFIX_CHARS_MIN: usize = 8;
+
+/// How many runs an error about an ambiguous beginning lists.
+const LISTED_MAX: u32 = 10;
+
+/// A run, as it was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunRef {
+    /// By its whole id.
+    Id(Uuid),
+    /// By the first characters of its id, in lower case.
+    Prefix(String),
+    /// The one that was made last, of one group or of all.
+    Latest(Option<String>),
+}
+
+impl FromStr for RunRef {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(id) = text.parse() {
+            return Ok(Self::Id(id));
+        }
+        if text == "latest" {
+            return Ok(Self::Latest(None));
+        }
+        if let Some(group) = text.strip_prefix("latest:").filter(|group| !group.is_empty()) {
+            return Ok(Self::Latest(Some(group.to_owned())));
+        }
+        let could_be = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == '-');
+        if could_be && (PREFIX_CHARS_MIN..36).contains(&text.chars().count()) {
+            return Ok(Self::Prefix(text.to_ascii_lowercase()));
+        }
+        Err(format!(
+            "a run is named by its id, by {PREFIX_CHARS_MIN} or more of its first characters, or as `latest` or `latest:GROUP`"
+        ))
+    }
+}
+
+impl RunRef {
+    /// The run's id; asks the server unless it was typed.
+    pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
+        match self {
+            Self::Id(id) => Ok(*id),
+            Self::Latest(group) => {
+                let run: Value = session
+                    .client
+                    .get(&["v1", "runs", "latest"])
+                    .query_if("group", group.as_deref())
+                    .send()
+                    .await?;
+                id_of(&run)
+            }
+            Self::Prefix(prefix) => {
+                let page: Value = session
+                    .client
+                    .get(&["v1", "runs"])
+                    .query("id", prefix)
+                    .query("history", true)
+                    .query("limit", LISTED_MAX)
+                    .send()
+                    .await?;
+                let found = page["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+                match found {
+                    [] => Err(usage(format!("no run's id begins with {prefix}"))),
+                    [run] => id_of(run),
+                    several => {
+                        let more = if page["next_cursor"].is_null() { "" } else { "\n  ..." };
+                        let lines: Vec<String> = several
+                            .iter()
+                            .map(|run| {
+                                let of = |place| cell(run, place);
+                                format!(
+                                    "  {}  {}  {}  {}",
+                                    of("/id"),
+                                    of("/group"),
+                                    of("/state"),
+                                    of("/created_at")
+                                )
+                            })
+                            .collect();
+                        Err(usage(format!(
+                            "several runs' ids begin with {prefix}; type more of the one that is meant:\n{}{more}",
+                            lines.join("\n")
+                        )))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn id_of(run: &Value) -> Result<Uuid> {
+    run["id"]
+        .as_str()
+        .and_then(|id| id.parse().ok())
+        .context("the server names no run")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_named_in_four_ways() {
+        let id = "0199f5a0-0000-7000-8000-00000000000a";
+        assert_eq!(id.parse(), Ok(RunRef::Id(id.parse().unwrap())));
+        assert_eq!("latest".parse(), Ok(RunRef::Latest(None)));
+        assert_eq!("latest:etl".parse(), Ok(RunRef::Latest(Some("etl".into()))));
+        assert_eq!("0199F5A0-00".parse(), Ok(RunRef::Prefix("0199f5a0-00".into())));
+        assert_eq!("0199f5a0".parse(), Ok(RunRef::Prefix("0199f5a0".into())));
+        for nothing in ["0199f5a", "latest:", "newest", "0199f5ag", ""] {
+            assert!(nothing.parse::<RunRef>().is_err(), "{nothing}");
+        }
+    }
+}

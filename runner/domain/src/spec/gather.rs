@@ -1,0 +1,193 @@
+//! All that is wrong with what cannot be read: what is wrong is taken out, and the rest is read again.
+//!
+//! Serde stops at the first thing that it cannot read. Whoever wrote a spec wants to hear of all at once, and of what is
+//! wrong with the part that can be read as well. What is said of a neighbourhood from which something was taken out may
+//! only be a consequence of that: it is not said.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::read::read_once;
+use crate::fault::pointer_token;
+use crate::{Fault, Faults};
+
+/// How many things that cannot be read are looked for: each costs reading the whole again.
+const ROUNDS_MAX: usize = 20;
+
+/// What of an input can be read, and what is wrong with the rest.
+#[derive(Debug)]
+pub struct Gathered<T> {
+    /// The part that can be read; none if it is wrong as a whole, or in too many places.
+    pub rest: Option<T>,
+    /// What is wrong; empty: nothing.
+    pub faults: Faults,
+    /// Where something was taken out: the nearest task, schedule or field of the whole.
+    damaged: Vec<String>,
+}
+
+impl<T: DeserializeOwned> Gathered<T> {
+    /// Reads as much of a value as can be read.
+    pub fn read(value: &Value) -> Self {
+        let mut gathered = Self {
+            rest: None,
+            faults: Faults::default(),
+            damaged: Vec::new(),
+        };
+        let mut repaired = None;
+        for _ in 0..ROUNDS_MAX {
+            let fault = match read_once(repaired.as_ref().unwrap_or(value)) {
+                Ok(rest) => {
+                    gathered.rest = Some(rest);
+                    break;
+                }
+                Err(fault) => fault,
+            };
+            let left = repaired.get_or_insert_with(|| value.clone());
+            let taken = take_out(left, &fault);
+            gathered.faults.push(fault);
+            match taken {
+                Some(place) => gathered.damaged.push(neighbourhood(&place)),
+                None => break,
+            }
+        }
+        gathered
+    }
+}
+
+impl<T> Gathered<T> {
+    /// Adds what is wrong with the part that could be read, but for what may follow from the rest.
+    pub fn add(&mut self, found: Faults) {
+        for fault in found.0 {
+            let concerned = |place: &String| {
+                let below = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
+                below(&fault.pointer, place) || below(place, &fault.pointer)
+            };
+            if !self.damaged.iter().any(concerned) {
+                self.faults.push(fault);
+            }
+        }
+    }
+}
+
+/// What a fault damages: `/tasks/a` for `/tasks/a/retry/interval`, `/labels` for `/labels/x`.
+fn neighbourhood(pointer: &str) -> String {
+    let mut parts = pointer.split('/').skip(1);
+    let first = parts.next().unwrap_or_default();
+    match (first, parts.next()) {
+        ("tasks" | "schedules", Some(name)) => format!("/{first}/{name}"),
+        _ => format!("/{first}"),
+    }
+}
+
+/// Takes out of a value what cannot be read; answers where. Elements of arrays go with their array, so that the places of
+/// others stay what they are; a task gives way to one that is right, since others may depend on it.
+fn take_out(value: &mut Value, fault: &Fault) -> Option<String> {
+    let missing = fault.detail.starts_with("missing field");
+    let mut pointer = fault.pointer.as_str();
+    if missing {
+        pointer = pointer.rsplit_once('/')?.0;
+    }
+    loop {
+        let (above, token) = pointer.rsplit_once('/')?;
+        match value.pointer_mut(above)? {
+            Value::Object(fields) => {
+                let name = token.replace("~1", "/").replace("~0", "~");
+                let is_task = above == "/tasks";
+                let found = fields.contains_key(&name);
+                let (name, pointer) = match found {
+                    true => (name, pointer.to_owned()),
+                    // The key itself is wrong, and is named in another form than it is written in.
+                    false => {
+                        let name = fields.keys().find(|key| pointer_token(key) == token)?.clone();
+                        (name, pointer.to_owned())
+                    }
+                };
+                if is_task && fields.get(&name) != Some(&json!({"queue": "q"})) && crate::Name::new(&name).is_ok() {
+                    fields.insert(name, json!({"queue": "q"}));
+                } else {
+                    fields.remove(&name);
+                }
+                return Some(pointer);
+            }
+            Value::Array(_) => pointer = above,
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::GroupSpec;
+
+    fn places(spec: Value) -> (Vec<String>, bool) {
+        let gathered = Gathered::<GroupSpec>::read(&spec);
+        let places = gathered.faults.0.iter().map(|fault| fault.pointer.clone()).collect();
+        (places, gathered.rest.is_some())
+    }
+
+    #[test]
+    fn all_that_cannot_be_read_is_named() {
+        let (found, rest) = places(json!({
+            "histroy": true, "labels": {"a": 1}, "depends_on": [{"group": "x", "need": "never"}, 7],
+            "schedules": {"s": {"cron": 5}, "t": {"every": "soon"}},
+            "tasks": {
+                "a": {"script": 1, "timeout": "soon", "scirpt": "x"},
+                "b": {"http": {"method": "GET"}},
+                "c": 5,
+                "d": {"script": "x", "depends_on": ["a", "c"], "trigger_rule": "sometimes"},
+            },
+        }));
+        assert!(rest);
+        let mut found = found;
+        found.sort_unstable();
+        let expect = [
+            "/depends_on/0/need",
+            "/histroy",
+            "/labels/a",
+            "/schedules/s/cron",
+            "/schedules/t/every",
+            "/tasks/a/scirpt",
+            "/tasks/a/script",
+            "/tasks/a/timeout",
+            "/tasks/b/http/url",
+            "/tasks/c",
+            "/tasks/d/trigger_rule",
+        ];
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn one_fault_is_one_fault() {
+        for (spec, place) in [
+            (json!({"tasks": {"t": {"script": 5}}}), "/tasks/t/script"),
+            (json!({"tasks": 5}), "/tasks"),
+            (json!({"tasks": {"t": {"queue": "q"}}, "x": 1}), "/x"),
+        ] {
+            let mut gathered = Gathered::<GroupSpec>::read(&spec);
+            // What is said of the rest of a task, or of the whole, would be a consequence.
+            let mut more = Faults::default();
+            more.add(place, "a consequence");
+            more.add(neighbourhood(place), "another");
+            more.add(format!("{}/deep/er", neighbourhood(place)), "a third");
+            gathered.add(more);
+            assert_eq!(gathered.faults.0.len(), 1, "{spec} {:?}", gathered.faults);
+            assert_eq!(gathered.faults.0[0].pointer, place);
+            let mut more = Faults::default();
+            more.add("/other", "of its own");
+            gathered.add(more);
+            assert_eq!(gathered.faults.0.len(), 2);
+        }
+    }
+
+    #[test]
+    fn there_is_an_end() {
+        let mut spec = json!({"tasks": {"t": {"queue": "q"}}});
+        for number in 0..500 {
+            spec[format!("x{number}")] = json!(1);
+        }
+        let gathered = Gathered::<GroupSpec>::read(&spec);
+        assert_eq!((gathered.faults.0.len(), gathered.rest.is_some()), (ROUNDS_MAX, false));
+        assert!(Gathered::<GroupSpec>::read(&json!([])).rest.is_none());
+    }
+}

@@ -1,0 +1,135 @@
+//! A look into a queue.
+
+use heddle_engine::Engine;
+use heddle_store::queue_peek::{QueuePlaceCursor, QueuedTask};
+
+use crate::engine_api::Refusal;
+use crate::shapes::{List, QueueTask};
+
+/// Where a page of a queue's task runs begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// At the beginning of what is held.
+    #[default]
+    Start,
+    /// Behind one that is held.
+    Held(uuid::Uuid, i16, i32),
+    /// At the beginning of what waits.
+    Waiting,
+    /// Behind one that waits.
+    Behind(QueuePlaceCursor),
+}
+
+fn parse(cursor: &str) -> Option<Place> {
+    let mut parts = cursor.split('.');
+    let place = match parts.next()? {
+        "held" => Place::Held(
+            parts.next()?.parse().ok()?,
+            parts.next()?.parse().ok()?,
+            parts.next()?.parse().ok()?,
+        ),
+        "waiting" => match parts.next() {
+            None => Place::Waiting,
+            Some(priority) => Place::Behind(QueuePlaceCursor {
+                priority: priority.parse().ok()?,
+                turn: parts.next()?.parse().ok()?,
+                key: (
+                    parts.next()?.parse().ok()?,
+                    parts.next()?.parse().ok()?,
+                    parts.next()?.parse().ok()?,
+                ),
+            }),
+        },
+        _ => return None,
+    };
+    parts.next().is_none().then_some(place)
+}
+
+fn numbers(task: &QueuedTask) -> (uuid::Uuid, i16, i32) {
+    (task.run.0, task.at.key.task as i16, task.at.key.item_number())
+}
+
+fn cursor_behind(task: &QueuedTask) -> String {
+    let (run, index, item) = numbers(task);
+    match task.held {
+        Some(_) => format!("held.{run}.{index}.{item}"),
+        None => format!("waiting.{}.{}.{run}.{index}.{item}", task.priority, task.turn),
+    }
+}
+
+/// What workers hold of a queue, then what waits in the order in which they will get it.
+pub(super) async fn tasks(
+    engine: &Engine,
+    queue: &str,
+    cursor: Option<&str>,
+    limit: i64,
+) -> Result<List<QueueTask>, Refusal> {
+    let place = match cursor {
+        None => Place::Start,
+        Some(cursor) => parse(cursor).ok_or_else(|| {
+            Refusal::Invalid(heddle_domain::Fault::at("/cursor", "a cursor is what `next_cursor` gave").into())
+        })?,
+    };
+    let store = engine.store();
+    let mut found = match place {
+        Place::Start => store.queue_held(queue, None, limit + 1).await?,
+        Place::Held(run, task, item) => store.queue_held(queue, Some((run, task, item)), limit + 1).await?,
+        Place::Waiting | Place::Behind(_) => Vec::new(),
+    };
+    let wanted = limit + 1 - found.len() as i64;
+    if wanted > 0 {
+        let after = match place {
+            Place::Behind(cursor) => Some(cursor),
+            _ => None,
+        };
+        found.extend(store.queue_waiting(queue, after, wanted).await?);
+    }
+    let more = found.len() as i64 > limit;
+    found.truncate(limit.max(0) as usize);
+    let next_cursor = found.last().filter(|_| more).map(cursor_behind);
+    let mut items = Vec::with_capacity(found.len());
+    for task in found {
+        let revision = engine.catalog().revision(task.revision_id).await?;
+        let name = revision.plan.task(task.at.key.task).map(|task| task.name.to_string());
+        let (worker, lease_expires_at) = task.held.unzip();
+        items.push(QueueTask {
+            run: task.run.0,
+            group: revision.group_name.to_string(),
+            task: name.unwrap_or_default(),
+            item: task.at.key.item,
+            attempt: task.at.attempt,
+            state: match worker {
+                Some(_) => heddle_domain::state::TaskState::Running,
+                None => heddle_domain::state::TaskState::Ready,
+            },
+            priority: task.priority,
+            tags: task.tags,
+            since: task.since.into(),
+            expires_at: task.expires_at.map(Into::into),
+            worker,
+            lease_expires_at: lease_expires_at.map(Into::into),
+        });
+    }
+    Ok(List { items, next_cursor })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_given() {
+        let run = uuid::Uuid::from_u128(7);
+        assert_eq!(parse(&format!("held.{run}.3.-1")), Some(Place::Held(run, 3, -1)));
+        let place = QueuePlaceCursor {
+            priority: -10,
+            turn: 99,
+            key: (run, 3, 5),
+        };
+        assert_eq!(parse(&format!("waiting.-10.99.{run}.3.5")), Some(Place::Behind(place)));
+        assert_eq!(parse("waiting"), Some(Place::Waiting));
+        for none in ["", "held", "waiting.1", "held.x.1.1", &format!("held.{run}.3.-1.4")] {
+            assert_eq!(parse(none), None, "{none}");
+        }
+    }
+}

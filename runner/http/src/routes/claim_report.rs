@@ -1,0 +1,125 @@
+//! What a heartbeat may carry beside the claim's extension: progress, a note, lines for the log.
+
+use heddle_domain::{Faults, Time};
+use heddle_store::live::{ClaimReport, ReportLine};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::moment::parse_moment;
+
+/// How many lines one heartbeat carries.
+const LINES_MAX: usize = 1_000;
+
+/// The longest message, and the most that fields have, as for scripts.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// The longest note.
+const NOTE_CHARS_MAX: usize = 1_000;
+
+/// The levels, by their numbers.
+const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
+
+/// A line for the log.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LineBody {
+    message: String,
+    level: Option<String>,
+    fields: Option<Map<String, Value>>,
+    at: Option<String>,
+}
+
+impl LineBody {
+    fn read(self, place: &str, now: Time, faults: &mut Faults) -> ReportLine {
+        let level = match self.level.as_deref() {
+            None => 2,
+            Some(word) => LEVELS.iter().position(|level| *level == word).unwrap_or_else(|| {
+                faults.add(format!("{place}/level"), format!("one of {}", LEVELS.join(", ")));
+                2
+            }),
+        };
+        let at = match self.at.as_deref().map(parse_moment) {
+            None => now,
+            Some(Ok(at)) => at,
+            Some(Err(error)) => {
+                faults.add(format!("{place}/at"), error);
+                now
+            }
+        };
+        if self.message.len() > LINE_BYTES_MAX {
+            faults.add(format!("{place}/message"), format!("at most {LINE_BYTES_MAX} bytes"));
+        }
+        let fields = self.fields.filter(|fields| !fields.is_empty());
+        let fields = fields.map(|fields| Value::Object(fields).to_string().replace("\\u0000", "\\ufffd"));
+        if fields.as_ref().is_some_and(|fields| fields.len() > LINE_BYTES_MAX) {
+            faults.add(format!("{place}/fields"), format!("at most {LINE_BYTES_MAX} bytes"));
+        }
+        ReportLine {
+            at,
+            level: level as i16,
+            // Postgres takes no zero characters.
+            message: self.message.replace('\0', "\u{fffd}"),
+            fields,
+        }
+    }
+}
+
+/// Reads what a heartbeat carries.
+pub(super) fn read(
+    progress: Option<f64>,
+    note: Option<String>,
+    log: Option<Vec<LineBody>>,
+    now: Time,
+    faults: &mut Faults,
+) -> ClaimReport {
+    if progress.is_some_and(|progress| !(0.0..=1.0).contains(&progress)) {
+        faults.add("/progress", "from 0 to 1");
+    }
+    if note.as_ref().is_some_and(|note| note.chars().count() > NOTE_CHARS_MAX) {
+        faults.add("/note", format!("at most {NOTE_CHARS_MAX} characters"));
+    }
+    let log = log.unwrap_or_default();
+    if log.len() > LINES_MAX {
+        faults.add("/log", format!("at most {LINES_MAX} lines at once"));
+        return ClaimReport::default();
+    }
+    let lines = log
+        .into_iter()
+        .enumerate()
+        .map(|(place, line)| line.read(&format!("/log/{place}"), now, faults))
+        .collect();
+    ClaimReport {
+        progress,
+        note: note.map(|note| note.replace('\0', "\u{fffd}")),
+        lines,
+        log_bytes_max: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_cannot_be_read_is_said_with_its_place() {
+        let now: Time = "2026-11-20T10:00:00Z".parse().unwrap();
+        let log = |value: Value| serde_json::from_value::<Vec<LineBody>>(value).unwrap();
+        let mut faults = Faults::default();
+        let lines = log(json!([
+            {"message": "a"},
+            {"message": "b", "level": "warn", "fields": {"n": 1}, "at": "2026-11-20T09:00:00Z"},
+        ]));
+        let report = read(Some(0.5), Some("half".into()), Some(lines), now, &mut faults);
+        assert!(faults.is_empty());
+        assert_eq!((report.lines[0].level, report.lines[0].at), (2, now));
+        assert_eq!(
+            (report.lines[1].level, report.lines[1].fields.as_deref()),
+            (3, Some(r#"{"n":1}"#))
+        );
+        let wrong = log(json!([{"message": "a", "level": "loud"}, {"message": "b", "at": "now"}]));
+        read(Some(1.5), Some("n".repeat(2_000)), Some(wrong), now, &mut faults);
+        let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(places, ["/progress", "/note", "/log/0/level", "/log/1/at"]);
+    }
+}

@@ -1,0 +1,111 @@
+//! Changes of a part of a group: a merge patch of its spec, a schedule switched on or off. Each is a change of the spec
+//! like a PUT of the whole, with a revision of its own unless nothing changes.
+
+use heddle_domain::fault::pointer_token;
+use heddle_domain::merge::merge_patch;
+use heddle_store::group::{GroupRow, IfMatch};
+use serde_json::{Value, json};
+
+use super::groups::{find, next_of, put_spec};
+use crate::access::Access;
+use crate::problem::Problem;
+use crate::request::{Outcome, Request};
+use crate::table::{Method, Route};
+
+/// How often a patch is applied anew to what somebody else has changed meanwhile.
+const TRIES_MAX: u32 = 5;
+
+pub(crate) fn routes() -> Vec<Route> {
+    let switch = |path, summary, enabled| {
+        Route::new(Method::Post, path, Access::Operate, summary, move |request| {
+            switch(request, enabled)
+        })
+        .detail(
+            "Changes `enabled` of the schedule in the group's spec, and so makes a revision, unless it stands so already. \
+             The disabled time is never made up.",
+        )
+        .answers(200, "Group")
+        .problem(412, "`If-Match` names another revision")
+    };
+    vec![
+        Route::new(Method::Patch, "/v1/groups/{name}", Access::Operate, "Change a part of a group", patch)
+            .detail("A JSON merge patch (RFC 7396) of the spec: objects change members, null removes them, anything else replaces. `enabled` may be given as with a PUT. The result is checked as a whole; if it is the spec that stands, no revision is made. `If-Match` with the revision guards against changes made meanwhile; without it the patch is applied to whatever stands.")
+            .takes_spec("GroupPatch")
+            .answers(200, "Group")
+            .problem(412, "`If-Match` names another revision")
+            .problem(422, "each error of the result with its place"),
+        switch(
+            "/v1/groups/{name}/schedules/{schedule}/enable",
+            "Enable a schedule",
+            true,
+        )
+        .problem(409, "it has fired for its only time"),
+        switch(
+            "/v1/groups/{name}/schedules/{schedule}/disable",
+            "Disable a schedule",
+            false,
+        ),
+    ]
+}
+
+/// Puts what `change` makes of the group's spec. Without an `If-Match` of the caller's the change is made again where
+/// somebody else was faster.
+async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Result<(), Problem>) -> Outcome {
+    let if_match = request.if_match()?;
+    let mut tries = 0;
+    loop {
+        let row = find(request).await?;
+        let mut spec = row.spec.clone();
+        change(&row, &mut spec)?;
+        let guard = match if_match {
+            Some(IfMatch::Revision(revision)) => IfMatch::Revision(revision),
+            Some(IfMatch::Exists) | None => IfMatch::Revision(row.revision),
+        };
+        let name = request.name("name", "group")?;
+        let answer = put_spec(request, &name, spec, Some(guard)).await;
+        tries += 1;
+        match answer {
+            Err(problem)
+                if problem.status == axum::http::StatusCode::PRECONDITION_FAILED
+                    && guard == IfMatch::Revision(row.revision)
+                    && tries < TRIES_MAX =>
+            {
+                // Whoever named this revision himself is told at the next look.
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn patch(mut request: Request) -> Outcome {
+    let patch = request.spec().await?;
+    if !patch.is_object() {
+        return Err(Problem::invalid_at("", "a patch of a group is an object"));
+    }
+    change(&request, |_, spec| {
+        merge_patch(spec, patch.clone());
+        Ok(())
+    })
+    .await
+}
+
+async fn switch(mut request: Request, enabled: bool) -> Outcome {
+    request.nothing().await?;
+    let name = request.name("schedule", "schedule")?;
+    let row = find(&request).await?;
+    if enabled && next_of(&request, &row, 0).await?.fired.contains_key(name.as_str()) {
+        return Err(Problem::conflict(format!(
+            "the schedule `{name}` has fired for its only time; give it another instant"
+        )));
+    }
+    change(&request, |row, spec| {
+        let place = format!("/schedules/{}", pointer_token(name.as_str()));
+        let schedule = spec
+            .pointer_mut(&place)
+            .and_then(Value::as_object_mut)
+            .ok_or_else(|| Problem::not_found("schedule", &format!("{}/{name}", row.name)))?;
+        schedule.insert("enabled".into(), json!(enabled));
+        Ok(())
+    })
+    .await
+}
