@@ -13,6 +13,7 @@ use chrono::TimeDelta;
 use heddle_store::live::{EndedAttempt, Grant};
 
 use crate::apply::Applied;
+use crate::signals::Signal;
 use crate::work::End;
 use crate::{EngineError, Inner};
 
@@ -79,7 +80,7 @@ impl Inner {
         match self.register().await {
             Ok(()) => {
                 tracing::info!("the node has a new lease");
-                self.work.notify_one();
+                self.signals.raise(Signal::Work);
                 true
             }
             Err(error) => {
