@@ -14,8 +14,10 @@ use heddle_store::live::{
 };
 
 use crate::queue::{Rings, place};
+use crate::signals::{Signal, SignalSet};
 use crate::trace::Span;
 use crate::transition::{Transition, standing};
+use crate::wake::News;
 use crate::work::{Contexts, Done, End, Ending};
 use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -39,28 +41,20 @@ pub(crate) struct After {
     pub(crate) moved: Vec<RunId>,
     /// Attempts that are this node's now.
     pub(crate) taken: Vec<(RunId, AttemptKey)>,
-    /// There are new rows in *ready*.
-    pub(crate) left: bool,
     /// Attempts that were stopped.
     pub(crate) interrupted: Vec<Interrupted>,
-    /// The inbox has something: a sub-run's end, a gate.
-    pub(crate) inbox: bool,
-    /// A run has moved that uses pools: slots may be free, or wanted.
-    pub(crate) pooled: bool,
+    /// What of the node has something to do now.
+    pub(crate) signals: SignalSet,
     /// Backfills of which a run has ended: there may be room for their next.
     pub(crate) backfilled: Vec<uuid::Uuid>,
     /// The earliest timer that was written.
     pub(crate) due: Option<Time>,
-    /// A run succeeded whose group others follow.
-    pub(crate) followed: bool,
     /// Attempts recorded.
     pub(crate) recorded: u64,
     /// Outcomes that were accepted.
     pub(crate) accepted: Vec<(RunId, AttemptKey)>,
     /// What workers may claim now.
     pub(crate) rings: Rings,
-    /// There is something that people want to hear of.
-    pub(crate) told: bool,
     /// What a tracer wants to hear of.
     pub(crate) spans: Vec<Span>,
 }
@@ -162,7 +156,7 @@ impl Inner {
         let plan = &context.revision.plan;
         let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
         let notices = self.notices_of(context, &actions, state, &progress);
-        after.told |= notices.is_some();
+        after.signals.add_if(notices.is_some(), Signal::Notices);
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
@@ -176,7 +170,7 @@ impl Inner {
             if row.is_handed() {
                 after.taken.push((run, at));
             } else {
-                after.left = true;
+                after.signals.add(Signal::Work);
             }
             ready.push(row);
         }
@@ -194,14 +188,16 @@ impl Inner {
                 .extend(self.run_span(context, state, error.as_deref(), self.now()));
         }
         after.moved.push(run);
-        after.pooled |= context.revision.pooled;
+        after.signals.add_if(context.revision.pooled, Signal::Pools);
         if finished && context.facts.trigger == Trigger::Backfill {
             after.backfilled.extend(context.facts.source);
         }
         let gated = context
             .revision
             .is_gated(context.facts.trigger, context.facts.source.is_some());
-        after.inbox |= finished && (gated || context.facts.has_parent);
+        after
+            .signals
+            .add_if(finished && (gated || context.facts.has_parent), Signal::Inbox);
         RunWrite {
             run,
             state,
@@ -235,10 +231,10 @@ impl Inner {
         if !written.handed {
             // The lease has run out: what was meant for this node went to everybody.
             after.taken.clear();
-            after.left = true;
+            after.signals.add(Signal::Work);
         }
-        after.inbox |= written.parents_told;
-        after.followed |= written.followed;
+        after.signals.add_if(written.parents_told, Signal::Inbox);
+        after.signals.add_if(written.followed, Signal::Links);
         if self.tracer.get().is_some() {
             for stopped in &written.interrupted {
                 let context = self.contexts.get(&stopped.run);
@@ -269,11 +265,11 @@ impl Inner {
         }
         if !after.interrupted.is_empty() {
             // Sub-runs of stopped attempts have to be cancelled as well: the inbox looks for them.
-            self.wakes.orphans();
-            self.inbox.notify_one();
+            self.signals.raise(Signal::Orphans);
+            self.signals.raise(Signal::Inbox);
         }
         if elsewhere {
-            self.wakes.stopped();
+            self.wakes.tell(News::Stopped);
         }
         for run in &after.finished {
             self.contexts.remove(run);
@@ -281,33 +277,21 @@ impl Inner {
         self.wakes.moved(&after.moved, &after.finished);
         self.take(after.taken);
         self.ring(&after.rings);
-        if after.left {
-            self.work.notify_one();
-            self.wakes.work();
-        }
         if let Some(due) = after.due {
             let mut next = self.next_due.lock();
             if next.is_none_or(|next| due < next) {
                 *next = Some(due);
-                self.inbox.notify_one();
+                self.signals.raise(Signal::Inbox);
             }
-        }
-        if after.inbox {
-            self.inbox.notify_one();
-        }
-        if after.pooled {
-            self.pools.notify_one();
         }
         if !after.backfilled.is_empty() {
             self.backfills_moved.lock().extend(after.backfilled);
-            self.backfills.notify_one();
+            self.signals.raise(Signal::Backfills);
         }
-        if after.followed {
-            self.links.notify_one();
+        if after.signals.has(Signal::Work) {
+            self.wakes.tell(News::Work);
         }
-        if after.told {
-            self.notifier.bell.notify_one();
-        }
+        self.signals.raise_all(after.signals);
         if let Some(tracer) = self.tracer.get() {
             after.spans.into_iter().for_each(|span| tracer.ended(span));
         }
@@ -335,7 +319,7 @@ impl Inner {
                 }
                 ScriptEffect::StateDelete { key } => writes.push(Effect::Delete { key }),
                 ScriptEffect::Notify { channel, subject, body } => {
-                    after.told = true;
+                    after.signals.add(Signal::Notices);
                     writes.push(Effect::Notify { channel, subject, body });
                 }
                 ScriptEffect::Enqueue { group, params, key } => {

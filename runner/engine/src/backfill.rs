@@ -27,6 +27,7 @@ use uuid::Uuid;
 
 use crate::catalog::{Group, Resolution, Revision};
 use crate::control::{BulkAction, ControlError};
+use crate::signals::Signal;
 use crate::submit::Layout;
 use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -115,7 +116,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     loop {
         let woken = tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = inner.backfills.notified() => true,
+            () = inner.signals.raised(Signal::Backfills) => true,
             () = tokio::time::sleep(wait) => false,
         };
         wait = LOOK_EVERY;
@@ -239,7 +240,7 @@ impl Engine {
             .await
             .map_err(EngineError::Store)?;
         inner.backfills_moved.lock().insert(id);
-        inner.backfills.notify_one();
+        inner.signals.raise(Signal::Backfills);
         Ok(Started::Made(id))
     }
 
@@ -262,7 +263,7 @@ impl Engine {
             inner.cancel_backfill(id).await?;
         }
         inner.backfills_moved.lock().insert(id);
-        inner.backfills.notify_one();
+        inner.signals.raise(Signal::Backfills);
         Ok(())
     }
 }

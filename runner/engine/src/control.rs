@@ -14,6 +14,7 @@ use heddle_store::run::RunRow;
 use serde_json::{Value, json};
 
 use crate::apply::After;
+use crate::signals::Signal;
 use crate::submit::Layout;
 use crate::transition::Transition;
 use crate::{Engine, EngineError, Inner, RunContext, SubmitError};
@@ -361,7 +362,7 @@ impl Inner {
             completion
                 .wait_for_turn(run, live.group_id, &json!({"turn": true}))
                 .await?;
-            after.inbox = true;
+            after.signals.add(Signal::Inbox);
         }
         if live.state == RunState::Paused && state == RunState::Waiting {
             completion.wait_again(run, live.group_id).await?;
@@ -370,7 +371,10 @@ impl Inner {
         }
         if live.state.is_final() {
             completion
-                .notify(crate::wake::CHANNEL, &crate::wake::reopened(run))
+                .notify(
+                    crate::wake::CHANNEL,
+                    &crate::wake::encode(&[crate::wake::News::Reopened(run)]),
+                )
                 .await?;
         }
         completion.commit().await?;
@@ -513,8 +517,8 @@ impl Inner {
             completion.set_done_state(run, state, error.as_deref()).await?;
             completion.commit().await?;
             self.wakes.moved(&[run], &[run]);
-            self.inbox.notify_one();
-            self.links.notify_one();
+            self.signals.raise(Signal::Inbox);
+            self.signals.raise(Signal::Links);
             return Ok(());
         }
         let withdrawn = completion

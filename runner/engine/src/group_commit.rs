@@ -245,8 +245,8 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
             }
             Err(error) => error,
         };
-        if over() {
-            // Without its lease the node has nothing left to commit: nobody is answered any more.
+        if policy.tries_max.is_none() && over() {
+            // What a node does for as long as it has its lease is not its to do any more, nor to answer for.
             continue;
         }
         let mut batch: Vec<Asked<C>> = requests
@@ -336,7 +336,6 @@ fn refuse<C: Commits + ?Sized>(batch: Vec<Asked<C>>, error: EngineError) {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -392,6 +391,28 @@ mod tests {
 
         fn may_wait(number: &u32) -> bool {
             *number >= HELD
+        }
+    }
+
+    /// The same, tried without end.
+    #[derive(Default)]
+    struct Patient(Numbers);
+
+    impl Commits for Patient {
+        type Request = u32;
+        type Answer = u32;
+        type Then = ();
+        const POLICY: Policy = Policy {
+            tries_max: None,
+            ..Numbers::POLICY
+        };
+
+        fn node(&self) -> &Inner {
+            self.0.node()
+        }
+
+        async fn commit(&self, batch: &mut [u32]) -> Committed<Self> {
+            self.0.commit(batch).await
         }
     }
 
@@ -453,16 +474,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_has_lost_its_lease_answers_nobody() {
-        let numbers = Numbers::default();
-        let (asked, mut answer) = asked::<Numbers>(13);
-        let looked = Cell::new(false);
-        settle(&numbers, vec![asked], || {
-            looked.set(true);
-            true
-        })
-        .await;
-        assert!(looked.get() && answer.try_recv().is_err());
+    async fn what_is_tried_without_end_ends_with_the_lease() {
+        let patient = Patient::default();
+        patient.0.lost.store(100, Ordering::Relaxed);
+        let (asked, mut answer) = asked::<Patient>(1);
+        // It is lost after ten tries.
+        let tries = || patient.0.tries.load(Ordering::Relaxed);
+        settle(&patient, vec![asked], || tries() == 10).await;
+        assert_eq!(tries(), 10);
+        assert!(answer.try_recv().is_err(), "nobody is answered");
     }
 
     #[tokio::test]

@@ -20,6 +20,7 @@ use serde_json::json;
 use crate::apply::{After, Applied};
 use crate::control::BulkAction;
 use crate::notify::new_notices;
+use crate::signals::Signal;
 use crate::submit::labels_of;
 use crate::transition::standing;
 use crate::work::{Contexts, Done, End, Ending};
@@ -52,7 +53,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         let wait = inner.until_due().min(LOOK_EVERY);
         tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = inner.inbox.notified() => {}
+            () = inner.signals.raised(Signal::Inbox) => {}
             () = tokio::time::sleep(wait) => {}
         }
         if inner.fenced.load(std::sync::atomic::Ordering::Acquire) {
@@ -85,7 +86,7 @@ pub(crate) async fn reap(inner: Arc<Inner>) {
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(wait) => wait = REAP_EVERY,
             // Once more when what is too young to be judged now is not any more.
-            () = inner.wakes.orphaned() => wait = YOUNG,
+            () = inner.signals.raised(Signal::Orphans) => wait = YOUNG,
         }
     }
 }
@@ -103,7 +104,7 @@ impl Inner {
         let inbox = self.store.inbox().await?;
         *self.next_due.lock() = inbox.next_due;
         if inbox.ready {
-            self.work.notify_one();
+            self.signals.raise(Signal::Work);
         }
         if inbox.next_due.is_some_and(|due| due <= self.now()) {
             self.timers().await?;
@@ -174,11 +175,11 @@ impl Inner {
         self.acted(after);
         self.acted(late);
         if !missed.is_empty() {
-            self.notifier.bell.notify_one();
+            self.signals.raise(Signal::Notices);
         }
         // What ran under a timed-out task has lost its parent.
-        self.wakes.orphans();
-        self.inbox.notify_one();
+        self.signals.raise(Signal::Orphans);
+        self.signals.raise(Signal::Inbox);
         Ok(())
     }
 
@@ -243,7 +244,7 @@ impl Inner {
             .await?;
         completion.commit().await?;
         self.acted(after);
-        self.inbox.notify_one();
+        self.signals.raise(Signal::Inbox);
         Ok(())
     }
 
@@ -285,12 +286,12 @@ impl Inner {
         }
         for (run, group_id) in gated {
             completion.wait_for_turn(run, group_id, &json!({"turn": true})).await?;
-            after.inbox = true;
+            after.signals.add(Signal::Inbox);
         }
         self.write(&mut completion, &writes, &mut after).await?;
         completion.commit().await?;
         self.acted(after);
-        self.inbox.notify_one();
+        self.signals.raise(Signal::Inbox);
         Ok(())
     }
 

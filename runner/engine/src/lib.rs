@@ -55,6 +55,7 @@ mod redact;
 mod retry_after;
 mod room;
 mod scheduler;
+mod signals;
 mod sole;
 mod submit;
 pub mod trace;
@@ -79,7 +80,7 @@ use heddle_store::live::RunFacts;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -216,25 +217,18 @@ pub(crate) struct Inner {
     pub(crate) fences: AtomicU64,
     pub(crate) draining: AtomicBool,
     pub(crate) position: AtomicI64,
-    pub(crate) work: Notify,
-    /// An attempt in hand has ended.
-    pub(crate) freed: Notify,
-    pub(crate) inbox: Notify,
-    pub(crate) schedules: Notify,
-    pub(crate) links: Notify,
-    pub(crate) warm_up: Notify,
-    pub(crate) backfills: Notify,
+    pub(crate) signals: signals::Signals,
     /// Those of which a run has ended since the backfiller looked last.
     pub(crate) backfills_moved: Mutex<BTreeSet<uuid::Uuid>>,
-    pub(crate) pools: Notify,
     pub(crate) notifier: notify::Notifier,
     /// Who hears of what has ended; nobody unless configured.
     pub(crate) tracer: std::sync::OnceLock<Arc<dyn trace::Tracer>>,
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
-    pub(crate) ended: mpsc::UnboundedSender<work::Report>,
+    /// See [`work::reports_max`].
+    pub(crate) ended: mpsc::Sender<work::Report>,
     /// Of these, those whose log has to be written first.
-    pub(crate) scribe: mpsc::UnboundedSender<work::Report>,
+    pub(crate) scribe: mpsc::Sender<work::Report>,
     pub(crate) submissions: GroupCommit<submit::Submissions>,
     pub(crate) wakes: wake::Wakes,
     pub(crate) queues: queue::Queues,
@@ -300,10 +294,9 @@ impl Engine {
         let outbound = policy
             .redirecting_client()
             .map_err(|error| EngineError::Unreadable(error.to_string()))?;
-        let (ended, ended_receiver) = mpsc::unbounded_channel();
-        let (scribe, scribe_receiver) = mpsc::unbounded_channel();
+        let (ended, ended_receiver) = mpsc::channel(work::reports_max(config.slots));
+        let (scribe, scribe_receiver) = mpsc::channel(work::reports_max(config.slots));
         let (submissions, gathering_submissions) = GroupCommit::new();
-        let (wakes, wake_receiver) = wake::Wakes::new();
         let (dispatch, gathering_users) = dispatch::Dispatch::new(config.dispatch);
         let (queues, gathering_claims) = queue::Queues::new();
         let inner = Arc::new(Inner {
@@ -322,15 +315,8 @@ impl Engine {
             fences: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             position: AtomicI64::new(0),
-            work: Notify::new(),
-            freed: Notify::new(),
-            inbox: Notify::new(),
-            schedules: Notify::new(),
-            links: Notify::new(),
-            warm_up: Notify::new(),
-            backfills: Notify::new(),
+            signals: signals::Signals::default(),
             backfills_moved: Mutex::default(),
-            pools: Notify::new(),
             notifier: notify::Notifier::new(&policy)?,
             tracer: std::sync::OnceLock::new(),
             sources: Cache::new(backfill::SOURCES_MAX),
@@ -338,7 +324,7 @@ impl Engine {
             ended,
             scribe,
             submissions,
-            wakes,
+            wakes: wake::Wakes::default(),
             queues,
             ready: AtomicBool::new(false),
             on_change: Mutex::default(),
@@ -376,7 +362,7 @@ impl Engine {
         inner.tracker.spawn(notify::keep(inner.clone()));
         inner.tracker.spawn(node::keep(inner.clone()));
         inner.tracker.spawn(wake::follow(inner.clone()));
-        inner.tracker.spawn(wake::send(inner.clone(), wake_receiver));
+        inner.tracker.spawn(wake::send(inner.clone()));
         gathering_claims.start(&inner);
         inner.tracker.spawn(queue::reap(inner.clone()));
         inner.tracker.spawn(queue::look(inner.clone()));

@@ -45,12 +45,11 @@ impl Inner {
     pub(crate) fn log_first(&self, report: Report) {
         // It keeps its slot, so that what waits here is bounded, but takes no turn from others.
         self.hands.park();
-        // The writer lives as long as the node; without it the lease runs out and the attempt is run again.
-        let _ = self.scribe.send(report);
+        self.pass_on(&self.scribe, report);
     }
 }
 
-pub(crate) async fn write(inner: Arc<Inner>, mut reports: mpsc::UnboundedReceiver<Report>) {
+pub(crate) async fn write(inner: Arc<Inner>, mut reports: mpsc::Receiver<Report>) {
     let mut ended: Vec<Report> = Vec::new();
     loop {
         tokio::select! {
@@ -66,7 +65,7 @@ pub(crate) async fn write(inner: Arc<Inner>, mut reports: mpsc::UnboundedReceive
             round(&inner, &ended).await;
             for report in ended.extract_if(.., |report| report.hand.log.is_written()) {
                 inner.hands.unpark();
-                let _ = inner.ended.send(report);
+                let _ = inner.ended.send(report).await;
             }
             if ended.is_empty() || inner.stop.is_cancelled() {
                 break;

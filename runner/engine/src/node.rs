@@ -35,6 +35,7 @@ use heddle_store::live::{EndedAttempt, Grant};
 use tokio::time::Instant;
 
 use crate::apply::Applied;
+use crate::signals::Signal;
 use crate::work::End;
 use crate::{EngineError, Inner};
 
@@ -136,7 +137,7 @@ impl Inner {
                 tracing::info!(lease, former = self.lease(), "the node has a new lease, and goes on");
                 self.lease.store(lease, Ordering::Release);
                 self.fenced.store(false, Ordering::Release);
-                self.work.notify_one();
+                self.signals.raise(Signal::Work);
                 return Ok(Some(sent_at));
             }
             // Given without our hearing of it, or to another process with our identity; or the row has been removed.

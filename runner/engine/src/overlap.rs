@@ -43,6 +43,7 @@ use crate::apply::After;
 use crate::catalog::is_timed;
 use crate::control::BulkAction;
 use crate::notify::new_notices;
+use crate::signals::Signal;
 use crate::transition::standing;
 use crate::{Engine, EngineError, Inner, RunContext};
 
@@ -289,7 +290,7 @@ impl Inner {
                 .await?;
             let write = self.write_of(&context, transition, &mut grant, &mut after);
             let notices = self.skip_notices(&context, write.notices);
-            after.told |= notices.is_some();
+            after.signals.add_if(notices.is_some(), Signal::Notices);
             after.skipped.push(why.reason());
             writes.push(RunWrite {
                 error: Some(why.told()),
@@ -304,14 +305,14 @@ impl Inner {
         left_out.extend(&cancelled);
         if !left_out.is_empty() {
             completion.note_skipped(&left_out).await?;
-            after.followed = true;
+            after.signals.add(Signal::Links);
         }
         self.write(&mut completion, &writes, &mut after).await?;
         completion.commit().await?;
         self.acted(after);
         if !groups.is_empty() {
             // There may be more of them.
-            self.inbox.notify_one();
+            self.signals.raise(Signal::Inbox);
         }
         for run in cancelled {
             let engine = Engine { inner: self.clone() };

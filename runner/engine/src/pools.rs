@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::Inner;
+use crate::signals::Signal;
+use crate::wake::News;
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -15,7 +17,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = inner.pools.notified() => {}
+            () = inner.signals.raised(Signal::Pools) => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         if inner.fenced.load(Ordering::Acquire) {
@@ -24,8 +26,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         match inner.store.admit_pooled().await {
             Ok(0) => {}
             Ok(_) => {
-                inner.work.notify_one();
-                inner.wakes.work();
+                inner.signals.raise(Signal::Work);
+                inner.wakes.tell(News::Work);
             }
             Err(error) => {
                 tracing::warn!(%error, source = ?std::error::Error::source(&error), "slots of pools cannot be given out; trying again");

@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::apply::{After, Applied};
 use crate::group_commit::is_passing;
+use crate::signals::Signal;
 use crate::trace::Span;
 use crate::work::{Contexts, End, Ending, Report};
 use crate::{EngineError, Inner, sole};
@@ -53,7 +54,7 @@ const ROOM_MIN: usize = crate::hands::SHORT_TARGET / 4;
 const ROOM_WAIT: Duration = Duration::from_millis(5);
 
 /// Records what has ended.
-pub(crate) async fn record_loop(inner: Arc<Inner>, mut reports: mpsc::UnboundedReceiver<Report>) {
+pub(crate) async fn record_loop(inner: Arc<Inner>, mut reports: mpsc::Receiver<Report>) {
     let mut batch: Vec<Report> = Vec::with_capacity(BATCH_MAX);
     loop {
         tokio::select! {
@@ -77,8 +78,8 @@ pub(crate) async fn claim_loop(inner: Arc<Inner>) {
             (false, false) => POLL_BUSY,
         };
         tokio::select! {
-            () = inner.work.notified() => {}
-            () = inner.freed.notified(), if backlog => if inner.room().free < ROOM_MIN { continue },
+            () = inner.signals.raised(Signal::Work) => {}
+            () = inner.signals.raised(Signal::Freed), if backlog => if inner.room().free < ROOM_MIN { continue },
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(poll) => idle = idle.saturating_add(1),
         }
@@ -137,7 +138,7 @@ async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
         known.push((report.run, report.at));
         batch.push(report);
     }
-    inner.freed.notify_one();
+    inner.signals.raise(Signal::Freed);
     record_all(inner, batch).await;
     for (run, at) in known {
         inner.hands.forget(run, at);

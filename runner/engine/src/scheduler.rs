@@ -34,6 +34,7 @@ use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
 use crate::catalog::{Resolution, Revision};
 use crate::notify::new_notices;
+use crate::signals::Signal;
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner, RunContext};
 
@@ -57,7 +58,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = inner.schedules.notified() => {}
+            () = inner.signals.raised(Signal::Schedules) => {}
             () = tokio::time::sleep(wait) => {}
         }
         if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
@@ -248,7 +249,7 @@ impl Inner {
         completion.commit().await?;
         batch.missed.tell();
         if !batch.notices.is_empty() {
-            self.notifier.bell.notify_one();
+            self.signals.raise(Signal::Notices);
         }
         self.created(batch.runs.into_iter().zip(batch.contexts), &created);
         Ok(())

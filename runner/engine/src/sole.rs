@@ -9,6 +9,7 @@ use heddle_store::live::{EndedAttempt, SoleRow};
 use uuid::Uuid;
 
 use crate::apply::{After, attempt_row, event_of};
+use crate::signals::Signal;
 use crate::work::End;
 use crate::{Inner, RunContext};
 
@@ -72,11 +73,11 @@ pub(crate) fn after<'a>(owned: Vec<RunId>, followed: bool, contexts: impl Iterat
         moved: owned.clone(),
         recorded: owned.len() as u64,
         finished: owned,
-        followed,
         ..After::default()
     };
+    after.signals.add_if(followed, Signal::Links);
     for context in contexts {
-        after.pooled |= context.revision.pooled;
+        after.signals.add_if(context.revision.pooled, Signal::Pools);
         if context.facts.trigger == Trigger::Backfill {
             after.backfilled.extend(context.facts.source);
         }

@@ -44,6 +44,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::catalog::Revision;
+use crate::signals::Signal;
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner};
 
@@ -75,7 +76,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = inner.links.notified() => {}
+            () = inner.signals.raised(Signal::Links) => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         if inner.fenced.load(Ordering::Acquire) {
@@ -205,7 +206,7 @@ impl Inner {
         completion.commit().await?;
         self.created(runs.into_iter().zip(contexts), &created);
         if weighed.iter().any(|entry| entry.lacks.is_empty()) {
-            self.inbox.notify_one();
+            self.signals.raise(Signal::Inbox);
         }
         Ok(())
     }

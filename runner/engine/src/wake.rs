@@ -3,7 +3,7 @@
 //! Between nodes they travel by LISTEN/NOTIFY, coalesced, outside the data plane's transactions. Nothing depends on
 //! them: every waiter polls as well, only less often.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,21 +11,13 @@ use std::time::Duration;
 use heddle_domain::id::RunId;
 use heddle_store::change::CHANGES_CHANNEL;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
+use crate::signals::Signal;
 use crate::{Engine, EngineError, Inner};
 
 /// The channel on which nodes wake each other.
 pub(crate) const CHANNEL: &str = "heddle_wake";
-
-/// What stands before a run that came back to life: who has worked on it before has to read anew what is known of it.
-/// (In the transaction that brings it back, so that it is heard before a wake-up for its work.)
-const REOPENED: char = '!';
-
-/// What nodes are told of a run that is brought back.
-pub(crate) fn reopened(run: RunId) -> String {
-    format!(" {REOPENED}{run}")
-}
 
 /// How long wake-ups gather before they are sent.
 const GATHER: Duration = Duration::from_millis(5);
@@ -42,56 +34,137 @@ const FOLLOW_EVERY: Duration = Duration::from_millis(1_000);
 /// How often a caller that waits looks by itself.
 const WAIT_POLL: Duration = Duration::from_millis(500);
 
-/// What other nodes are told.
-pub(crate) enum Wake {
+/// What nodes tell each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// There is work in *ready* that the one who tells does not take at once.
     Work,
+    /// Attempts of other nodes were stopped.
     Stopped,
+    /// A run has ended.
     Ended(RunId),
-    Queue(String),
+    /// So many runs have ended that they are not named.
+    ManyEnded,
+    /// A run came back to life: who has worked on it before has to read anew what is known of it. (Told in the transaction
+    /// that brings it back, so that it is heard before a wake-up for its work.)
+    Reopened(RunId),
+    /// A queue has been filled.
+    Filled(String),
 }
 
-/// The node's own bells.
+/// What stands for each in a payload: letters, then runs, each behind a space, then queues, each behind a bar, as in
+/// `ws 0198... !0199...|mail|bills`. Nodes of earlier versions write and read the same; letters and runs that a node does
+/// not know it passes over.
+const WORK: char = 'w';
+const STOPPED: char = 's';
+const MANY_ENDED: &str = "*";
+const REOPENED: char = '!';
+const QUEUE: char = '|';
+
+/// News as a payload.
+pub(crate) fn encode(news: &[News]) -> String {
+    let (mut letters, mut runs, mut queues) = (String::new(), String::new(), String::new());
+    let many = news.contains(&News::ManyEnded);
+    for one in news {
+        match one {
+            News::Work => letters.push(WORK),
+            News::Stopped => letters.push(STOPPED),
+            // The star stands for these as well, and earlier versions know it only alone.
+            News::Ended(_) if many => {}
+            News::Ended(run) => runs.push_str(&format!(" {run}")),
+            News::ManyEnded => runs.push_str(&format!(" {MANY_ENDED}")),
+            News::Reopened(run) => runs.push_str(&format!(" {REOPENED}{run}")),
+            News::Filled(queue) => {
+                queues.push(QUEUE);
+                queues.push_str(queue);
+            }
+        }
+    }
+    if runs.is_empty() {
+        runs.push(' ');
+    }
+    letters + &runs + &queues
+}
+
+/// What a payload says, as far as this node knows the words.
+pub(crate) fn decode(payload: &str) -> Vec<News> {
+    let mut news = Vec::new();
+    let mut parts = payload.split(QUEUE);
+    let (letters, runs) = {
+        let first = parts.next().unwrap_or_default();
+        first.split_once(' ').unwrap_or((first, ""))
+    };
+    // First of all: what follows may be about these runs.
+    for run in runs.split_ascii_whitespace() {
+        match run.strip_prefix(REOPENED) {
+            Some(run) => news.extend(run.parse().ok().map(|id| News::Reopened(RunId(id)))),
+            None if run == MANY_ENDED => news.push(News::ManyEnded),
+            None => news.extend(run.parse().ok().map(|id| News::Ended(RunId(id)))),
+        }
+    }
+    news.extend(letters.contains(WORK).then_some(News::Work));
+    news.extend(letters.contains(STOPPED).then_some(News::Stopped));
+    news.extend(
+        parts
+            .filter(|queue| !queue.is_empty())
+            .map(|queue| News::Filled(queue.to_owned())),
+    );
+    news
+}
+
+/// News that gather until they are sent: each once, and no more than a payload holds.
+#[derive(Debug, Default)]
+struct Outbox {
+    work: bool,
+    stopped: bool,
+    many_ended: bool,
+    ended: Vec<RunId>,
+    queues: BTreeSet<String>,
+}
+
+impl Outbox {
+    fn add(&mut self, news: News) {
+        match news {
+            News::Work => self.work = true,
+            News::Stopped => self.stopped = true,
+            News::Ended(run) if self.ended.len() < NAMED_MAX => self.ended.push(run),
+            News::Ended(_) | News::ManyEnded => self.many_ended = true,
+            // What has no room in the payload is found by looking.
+            News::Filled(queue) if self.queues.len() < QUEUES_NAMED_MAX => drop(self.queues.insert(queue)),
+            News::Filled(_) => {}
+            // Told with its transaction.
+            News::Reopened(_) => {}
+        }
+    }
+
+    fn news(self) -> Vec<News> {
+        let mut news = Vec::with_capacity(self.ended.len() + self.queues.len() + 3);
+        news.extend(self.work.then_some(News::Work));
+        news.extend(self.stopped.then_some(News::Stopped));
+        match self.many_ended {
+            true => news.push(News::ManyEnded),
+            false => news.extend(self.ended.into_iter().map(News::Ended)),
+        }
+        news.extend(self.queues.into_iter().map(News::Filled));
+        news
+    }
+}
+
+/// Who waits for runs on this node, and what other nodes will be told.
+#[derive(Default)]
 pub(crate) struct Wakes {
     runs: Mutex<HashMap<RunId, Arc<Notify>>>,
     watched: AtomicUsize,
-    orphans: Notify,
-    sender: mpsc::UnboundedSender<Wake>,
+    outbox: Mutex<Outbox>,
+    /// There is something in the outbox.
+    gathered: Notify,
 }
 
 impl Wakes {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Wake>) {
-        let (sender, receiver) = mpsc::unbounded_channel::<Wake>();
-        let wakes = Self {
-            runs: Mutex::default(),
-            watched: AtomicUsize::new(0),
-            orphans: Notify::new(),
-            sender,
-        };
-        (wakes, receiver)
-    }
-
-    /// There is work in *ready* that this node does not take at once.
-    pub(crate) fn work(&self) {
-        let _ = self.sender.send(Wake::Work);
-    }
-
-    /// A queue has been filled.
-    pub(crate) fn queue(&self, name: String) {
-        let _ = self.sender.send(Wake::Queue(name));
-    }
-
-    /// Attempts of other nodes were stopped.
-    pub(crate) fn stopped(&self) {
-        let _ = self.sender.send(Wake::Stopped);
-    }
-
-    /// Sub-runs may have lost their parents.
-    pub(crate) fn orphans(&self) {
-        self.orphans.notify_one();
-    }
-
-    pub(crate) async fn orphaned(&self) {
-        self.orphans.notified().await;
+    /// Tells other nodes, soon.
+    pub(crate) fn tell(&self, news: News) {
+        self.outbox.lock().add(news);
+        self.gathered.notify_one();
     }
 
     /// Runs have moved; some have ended.
@@ -104,9 +177,13 @@ impl Wakes {
                 }
             }
         }
-        for run in ended {
-            let _ = self.sender.send(Wake::Ended(*run));
+        if ended.is_empty() {
+            return;
         }
+        let mut outbox = self.outbox.lock();
+        ended.iter().for_each(|run| outbox.add(News::Ended(*run)));
+        drop(outbox);
+        self.gathered.notify_one();
     }
 
     fn ring(&self, run: Option<RunId>) {
@@ -190,48 +267,25 @@ impl Engine {
 }
 
 /// Sends what has gathered, while there are other nodes to hear it.
-pub(crate) async fn send(inner: Arc<Inner>, mut wakes: mpsc::UnboundedReceiver<Wake>) {
+pub(crate) async fn send(inner: Arc<Inner>) {
+    let wakes = &inner.wakes;
     loop {
-        let first = tokio::select! {
+        tokio::select! {
             () = inner.stop.cancelled() => return,
-            wake = wakes.recv() => wake,
-        };
-        let Some(first) = first else { return };
+            () = wakes.gathered.notified() => {}
+        }
         // Whether there are others is known as of the last heartbeat, and a node that came since may hold what is to be
         // interrupted within a second: that is told in any case. It is rare.
-        if !inner.others.load(Ordering::Acquire) && !matches!(first, Wake::Stopped) {
+        if !inner.others.load(Ordering::Acquire) && !wakes.outbox.lock().stopped {
+            *wakes.outbox.lock() = Outbox::default();
             continue;
         }
         tokio::time::sleep(GATHER).await;
-        let (mut work, mut stopped, mut ended, mut many) = (false, false, Vec::new(), false);
-        let mut queues = std::collections::BTreeSet::new();
-        let mut next = Some(first);
-        while let Some(wake) = next {
-            match wake {
-                Wake::Work => work = true,
-                Wake::Stopped => stopped = true,
-                Wake::Ended(run) if ended.len() < NAMED_MAX => ended.push(run.to_string()),
-                Wake::Ended(_) => many = true,
-                // What has no room in the payload is found by looking.
-                Wake::Queue(name) if queues.len() < QUEUES_NAMED_MAX => drop(queues.insert(name)),
-                Wake::Queue(_) => {}
-            }
-            next = wakes.try_recv().ok();
+        let news = std::mem::take(&mut *wakes.outbox.lock()).news();
+        if news.is_empty() {
+            continue;
         }
-        let mut payload = String::new();
-        if work {
-            payload.push('w');
-        }
-        if stopped {
-            payload.push('s');
-        }
-        payload.push(' ');
-        payload.push_str(&if many { "*".to_owned() } else { ended.join(" ") });
-        for queue in queues {
-            payload.push('|');
-            payload.push_str(&queue);
-        }
-        if let Err(error) = inner.store.notify(CHANNEL, &payload).await {
+        if let Err(error) = inner.store.notify(CHANNEL, &encode(&news)).await {
             tracing::debug!(%error, "a wake-up was not sent; polling makes up for it");
         }
     }
@@ -273,28 +327,14 @@ pub(crate) async fn follow(inner: Arc<Inner>) {
 
 impl Inner {
     fn heard(&self, payload: &str) {
-        let mut parts = payload.split('|');
-        let payload = parts.next().unwrap_or_default();
-        parts.for_each(|queue| self.heard_of_queue(queue));
-        let (flags, runs) = payload.split_once(' ').unwrap_or((payload, ""));
-        for run in runs.split_ascii_whitespace() {
-            if let Some(Ok(id)) = run.strip_prefix(REOPENED).map(str::parse) {
-                self.contexts.remove(&RunId(id));
-            }
-        }
-        if flags.contains('w') {
-            self.work.notify_one();
-        }
-        if flags.contains('s') {
-            self.wakes.orphans();
-        }
-        if runs == "*" {
-            self.wakes.ring(None);
-        } else {
-            for run in runs.split_ascii_whitespace() {
-                if let Ok(id) = run.parse() {
-                    self.wakes.ring(Some(RunId(id)));
-                }
+        for news in decode(payload) {
+            match news {
+                News::Work => self.signals.raise(Signal::Work),
+                News::Stopped => self.signals.raise(Signal::Orphans),
+                News::Ended(run) => self.wakes.ring(Some(run)),
+                News::ManyEnded => self.wakes.ring(None),
+                News::Reopened(run) => drop(self.contexts.remove(&run)),
+                News::Filled(queue) => self.heard_of_queue(&queue),
             }
         }
     }
@@ -316,23 +356,26 @@ impl Inner {
                 self.catalog.forget(&change.kind, &change.name);
                 self.dispatch.forget(&change.kind, &change.name);
                 self.messages.forget(&change.kind);
+                if matches!(change.kind.as_str(), "topic" | "script") {
+                    self.signals.raise(Signal::Messages);
+                }
                 self.tell_listeners(&change.kind, &change.name);
                 if change.kind == "group" {
-                    self.schedules.notify_one();
-                    self.links.notify_one();
+                    self.signals.raise(Signal::Schedules);
+                    self.signals.raise(Signal::Links);
                 }
                 if change.kind == "group" && self.store.wake_gate(&change.name).await? {
                     // Its bounds may have changed, and with them whose turn it is.
-                    self.inbox.notify_one();
+                    self.signals.raise(Signal::Inbox);
                 }
                 if change.kind == "pool" {
-                    self.pools.notify_one();
+                    self.signals.raise(Signal::Pools);
                 }
                 if change.kind == "queue" {
                     self.queues.ring_all(&change.name);
                 }
                 if change.kind == "script" {
-                    self.warm_up.notify_one();
+                    self.signals.raise(Signal::Scripts);
                 }
                 self.position.store(change.id, Ordering::Release);
             }
@@ -352,7 +395,7 @@ pub(crate) async fn warm(inner: Arc<Inner>) {
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = inner.warm_up.notified() => {}
+            () = inner.signals.raised(Signal::Scripts) => {}
         }
         if let Err(error) = inner.warm().await {
             tracing::warn!(%error, "scripts could not be loaded in advance");
@@ -377,5 +420,80 @@ impl Inner {
             }
         }
         Ok(loaded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(number: u128) -> RunId {
+        RunId(uuid::Uuid::from_u128(number))
+    }
+
+    fn gathered(news: impl IntoIterator<Item = News>) -> String {
+        let mut outbox = Outbox::default();
+        news.into_iter().for_each(|one| outbox.add(one));
+        encode(&outbox.news())
+    }
+
+    /// The payloads of the version before this one, byte by byte: nodes of both work side by side during an upgrade.
+    #[test]
+    fn payloads_are_those_of_earlier_versions() {
+        let (one, other) = (run(1), run(2));
+        let check = |news: &[News], payload: &str| {
+            assert_eq!(encode(news), payload);
+            let mut read = decode(payload);
+            assert!(news.iter().all(|news| read.contains(news)), "{payload}: {read:?}");
+            read.retain(|read| !news.contains(read));
+            assert_eq!(read, [], "{payload}");
+        };
+        check(&[], " ");
+        check(&[News::Work], "w ");
+        check(&[News::Work, News::Stopped], "ws ");
+        check(&[News::Ended(one), News::Ended(other)], &format!(" {one} {other}"));
+        check(&[News::ManyEnded], " *");
+        check(&[News::Reopened(one)], &format!(" !{one}"));
+        check(
+            &[
+                News::Work,
+                News::Ended(one),
+                News::Filled("a.b-c".into()),
+                News::Filled("ü_".into()),
+            ],
+            &format!("w {one}|a.b-c|ü_"),
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_passed_over() {
+        let one = run(1);
+        assert_eq!(decode(""), []);
+        assert_eq!(decode("x ?12 abc !def"), []);
+        assert_eq!(
+            decode(&format!("xw {one} @7||q")),
+            [News::Ended(one), News::Work, News::Filled("q".into())]
+        );
+        // What has come back is forgotten before there is work for it.
+        let both = encode(&[News::Work, News::Reopened(one)]);
+        assert_eq!(decode(&both), [News::Reopened(one), News::Work]);
+    }
+
+    #[test]
+    fn a_payload_holds_what_gathers() {
+        // A payload has at most 8,000 bytes, and a queue's name 63 characters of up to four.
+        let longest = |n: u32| char::from_u32(0x1F600 + n).expect("a character").to_string().repeat(63);
+        let names = (0..50).map(|n| News::Filled(longest(n)));
+        let ended = |count: u128| (0..count).map(|n| News::Ended(run(n)));
+        let named = gathered(
+            ended(NAMED_MAX as u128)
+                .chain(names)
+                .chain([News::Work, News::Stopped, News::Work]),
+        );
+        assert!(named.len() < 8_000, "{}", named.len());
+        let read = decode(&named);
+        assert_eq!(read.len(), NAMED_MAX + QUEUES_NAMED_MAX + 2);
+        assert_eq!(gathered(ended(1_000)), " *");
+        assert_eq!(gathered([News::Filled("q".into()), News::Filled("q".into())]), " |q");
     }
 }

@@ -15,6 +15,7 @@ use heddle_sandbox::{
 };
 use heddle_store::live::LogRow;
 use serde_json::value::RawValue;
+use tokio::sync::mpsc;
 
 use crate::hands::Hand;
 use crate::host::Host;
@@ -26,6 +27,12 @@ pub(crate) type Contexts = HashMap<RunId, Arc<RunContext>>;
 
 /// How many runs' facts a node remembers.
 pub(crate) const CONTEXTS_MAX: usize = 4_096;
+
+/// How many reports may wait to be recorded, or for their logs to be written. An attempt keeps its slot until its report
+/// is taken up, so there are no more than slots, but for what transactions that ran side by side were each granted.
+pub(crate) fn reports_max(slots: usize) -> usize {
+    slots + 4 * crate::hands::SHORT_TARGET
+}
 
 /// How long a node waits before it asks again for what the database did not give.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -469,7 +476,17 @@ impl Inner {
             finished_at: self.now(),
             lines: Vec::new(),
         };
+        self.pass_on(&self.ended, report);
+    }
+
+    /// Hands a report to the loop that comes next for it. There is a place for each attempt that the node may have in
+    /// hand; should there be none, the report waits for one: what has been done is never thrown away.
+    pub(crate) fn pass_on(&self, next: &mpsc::Sender<Report>, report: Report) {
         // The receiver lives as long as the node; without it the lease runs out and the attempt is run again.
-        let _ = self.ended.send(report);
+        if let Err(mpsc::error::TrySendError::Full(report)) = next.try_send(report) {
+            tracing::warn!(run = %report.run, "more attempts have ended than the node has places for");
+            let next = next.clone();
+            self.tracker.spawn(async move { drop(next.send(report).await) });
+        }
     }
 }

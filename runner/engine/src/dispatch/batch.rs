@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use heddle_domain::Time;
 use heddle_store::assignment::{BATCH_MAX, End, Ended, Proposal, UserFacts, Verdict};
-use tokio::sync::Notify;
 
 use super::DispatchError;
 use crate::group_commit::{Asked, Commits, Committed, Gathering, GroupCommit, Policy, chunks};
@@ -112,7 +111,6 @@ pub(crate) struct Batches {
     looks: GroupCommit<Looks>,
     takes: GroupCommit<Takes>,
     ends: GroupCommit<Ends>,
-    pub(super) reaper: Notify,
 }
 
 /// What commits them: not started yet.
@@ -139,12 +137,7 @@ impl Batches {
         let (looks, gathering_looks) = GroupCommit::new();
         let (takes, gathering_takes) = GroupCommit::new();
         let (ends, gathering_ends) = GroupCommit::new();
-        let batches = Self {
-            looks,
-            takes,
-            ends,
-            reaper: Notify::new(),
-        };
+        let batches = Self { looks, takes, ends };
         (
             batches,
             GatheringUsers(gathering_looks, gathering_takes, gathering_ends),
@@ -162,9 +155,5 @@ impl Batches {
 
     pub(super) async fn end(&self, end: End) -> Result<Option<Ended>, DispatchError> {
         self.ends.ask(end).await.map_err(refused)
-    }
-
-    pub(super) fn wake_reaper(&self) {
-        self.reaper.notify_one();
     }
 }

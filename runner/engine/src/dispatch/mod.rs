@@ -45,6 +45,7 @@ use heddle_store::assignment::{AssignmentRow, End, Proposal, UserFacts, Verdict}
 use heddle_store::used_up::TakenEnd;
 use uuid::Uuid;
 
+use crate::signals::Signal;
 use crate::{Engine, Inner};
 pub(crate) use batch::Batches;
 pub(crate) use cache::Cache as DispatchCache;
@@ -403,7 +404,7 @@ impl Dispatcher {
                 inner.dispatch.cache.changed(&ended.offered_to);
             }
             if ended.of_task {
-                inner.dispatch.batches.wake_reaper();
+                inner.signals.raise(Signal::Holds);
             }
             return Ok(ended.assignment);
         }
@@ -420,7 +421,7 @@ impl Dispatcher {
     /// An operator has ended something, or changed an audience: what this node remembers of it is old.
     pub fn changed(&self, audience: &str) {
         self.inner.dispatch.cache.changed(audience);
-        self.inner.dispatch.batches.wake_reaper();
+        self.inner.signals.raise(Signal::Holds);
     }
 
     /// The present instant.

@@ -8,6 +8,7 @@ use heddle_domain::run::Progress;
 use heddle_domain::state::TaskState;
 use heddle_store::assignment::BATCH_MAX;
 
+use crate::signals::Signal;
 use crate::{EngineError, Inner};
 
 /// The period.
@@ -30,7 +31,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         tokio::select! {
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(EVERY) => tick += 1,
-            () = inner.dispatch.batches.reaper.notified() => {}
+            () = inner.signals.raised(Signal::Holds) => {}
         }
     }
 }

@@ -19,6 +19,7 @@ use heddle_store::offer::{OfferSettlement, TaskOffer, written_out};
 use serde_json::{Map, Value, json};
 
 use crate::apply::Applied;
+use crate::signals::Signal;
 use crate::work::{End, Ending};
 use crate::{EngineError, Inner, RunContext};
 
@@ -136,7 +137,7 @@ impl Inner {
             .await?;
         completion.commit().await?;
         self.acted(after);
-        self.inbox.notify_one();
+        self.signals.raise(Signal::Inbox);
         Ok(count)
     }
 

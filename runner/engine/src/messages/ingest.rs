@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::compile;
+use crate::signals::Signal;
 use crate::{Engine, EngineError, Inner};
 
 /// After so many messages, or so long, a transaction commits.
@@ -269,7 +270,7 @@ impl Ingestion {
         let messages = &self.inner.messages;
         messages.ingested.fetch_add(open.rows as u64, Ordering::Relaxed);
         if open.due {
-            messages.work.notify_one();
+            self.inner.signals.raise(Signal::Messages);
         }
         Ok(())
     }

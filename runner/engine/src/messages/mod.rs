@@ -40,9 +40,10 @@ use heddle_sandbox::AttemptHandle;
 use heddle_store::message::AHEAD_MAX;
 use heddle_store::topic::TopicRow;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
+use crate::signals::Signal;
 use crate::{Engine, EngineError, Inner};
 
 /// How often a node looks for what is due.
@@ -69,7 +70,6 @@ const KNOWN_MAX: usize = 20_000;
 #[derive(Default)]
 pub(crate) struct Messages {
     /// Something is due, or may be.
-    pub(crate) work: Notify,
     lanes: Mutex<HashMap<i32, Lanes>>,
     ingests: Gate<INGESTS_MAX>,
     claims: Gate<CLAIMS_MAX>,
@@ -143,7 +143,6 @@ impl Messages {
         match kind {
             "topic" | "script" => {
                 self.changes.fetch_add(1, Ordering::AcqRel);
-                self.work.notify_one();
             }
             _ => {}
         }
@@ -229,7 +228,7 @@ impl Engine {
 
     /// Something may be due: a topic was enabled, a message has arrived.
     pub fn look_for_messages(&self) {
-        self.inner.messages.work.notify_one();
+        self.inner.signals.raise(Signal::Messages);
     }
 }
 
@@ -294,7 +293,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         tokio::select! {
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = inner.messages.work.notified() => {}
+            () = inner.signals.raised(Signal::Messages) => {}
         }
         if !inner.sends() {
             continue;

@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::lane::{MessageEnd, finish_of, params_of};
+use crate::signals::Signal;
 use crate::submit::PARAMS_BYTES_MAX;
 use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -260,7 +261,7 @@ impl Inner {
             let finish = finish_of(self, topic, ended.id, ended.day, 0, (messages, &ended.tried), ends);
             let _place = self.messages.claims.enter().await;
             self.store.next_batch(row.id, Some(&finish), None).await?;
-            self.messages.work.notify_one();
+            self.signals.raise(Signal::Messages);
         }
         Ok(())
     }

@@ -50,12 +50,12 @@ use heddle_sandbox::OutboundPolicy;
 use heddle_store::notice::{NewNotices, STALLED, Stalled};
 use heddle_store::outbox::NewNotification;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 use uuid::Uuid;
 
 pub use count::NotificationCount;
 
 use crate::catalog::Revision;
+use crate::signals::Signal;
 use crate::{Engine, EngineError, Inner, RunContext};
 
 /// How often to look without being rung.
@@ -87,7 +87,6 @@ pub type RunObject = Arc<dyn Fn(RunId) -> BoxFuture<'static, Result<Option<Strin
 
 /// The notifier's part of a node.
 pub(crate) struct Notifier {
-    pub(crate) bell: Notify,
     /// What is being sent, and in which lane.
     in_hand: Mutex<BTreeMap<Uuid, String>>,
     runs: OnceLock<RunObject>,
@@ -106,7 +105,6 @@ impl Notifier {
             Ok::<_, EngineError>((policy, client))
         };
         Ok(Self {
-            bell: Notify::new(),
             in_hand: Mutex::default(),
             runs: OnceLock::new(),
             counts: count::Counts::default(),
@@ -121,7 +119,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = inner.notifier.bell.notified() => {}
+            () = inner.signals.raised(Signal::Notices) => {}
             () = tokio::time::sleep(wait) => {}
         }
         if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
@@ -222,7 +220,7 @@ impl Inner {
         let run = context.facts.id;
         let notices = new_notices(&context.revision, Some(run), telling, None);
         if self.store.tell_start(run, at.key.task, notices, self.now()).await? {
-            self.notifier.bell.notify_one();
+            self.signals.raise(Signal::Notices);
         }
         Ok(())
     }
@@ -256,7 +254,7 @@ impl Inner {
         }
         if !all.is_empty() {
             self.store.tell(&all, now).await?;
-            self.notifier.bell.notify_one();
+            self.signals.raise(Signal::Notices);
         }
         Ok(())
     }
@@ -298,7 +296,7 @@ impl Engine {
 
     /// There is something to be sent.
     pub fn ring_notifier(&self) {
-        self.inner.notifier.bell.notify_one();
+        self.inner.signals.raise(Signal::Notices);
     }
 
     /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.

@@ -20,6 +20,7 @@ use uuid::Uuid;
 use super::count::Way;
 use super::{LANE_MAX, SENDS_MAX, chat, mail, post, sign};
 use crate::redact::Redactor;
+use crate::signals::Signal;
 use crate::{EngineError, Inner};
 
 /// How long a try may take: a POST, and a mail to many.
@@ -93,7 +94,7 @@ impl Inner {
                 inner.send_one(outgoing, lease).await;
                 tracing::debug!(%id, lane, "a notification has been tried");
                 inner.notifier.in_hand.lock().remove(&id);
-                inner.notifier.bell.notify_one();
+                inner.signals.raise(Signal::Notices);
             });
         }
         Ok(more)

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::millis;
 use crate::group_commit::is_passing;
+use crate::signals::Signal;
 use crate::work::Ending;
 use crate::{Engine, EngineError, Inner, RunContext};
 
@@ -173,7 +174,7 @@ impl Inner {
         self.queues.claimed(&request.queue, last);
         let soon = now + REAPED_AFTER;
         if answer.claimed.iter().any(|claimed| claimed.lease_expires_at < soon) {
-            self.queues.soon.notify_one();
+            self.signals.raise(Signal::Claims);
         }
         if answer.cut || answer.claimed.len() == request.max {
             // There may be more where these came from.

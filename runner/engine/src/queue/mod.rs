@@ -36,6 +36,7 @@ use tokio::time::Instant;
 use crate::Inner;
 use crate::catalog::Revision;
 use crate::group_commit::{Gathering, GroupCommit};
+use crate::wake::News;
 
 pub use claim::{CLAIM_BYTES_MAX, ClaimRequest, QueueClaim};
 pub(crate) use reaper::reap;
@@ -70,8 +71,6 @@ pub(crate) struct Queues {
     seen: Mutex<HashMap<(String, String), Seen>>,
     ends: GroupCommit<Settlements>,
     enqueues: GroupCommit<Enqueues>,
-    /// A lease was given that runs out soon.
-    pub(crate) soon: Notify,
 }
 
 /// What ends claims, and what hands task runs on: not started yet.
@@ -143,7 +142,6 @@ impl Queues {
             seen: Mutex::default(),
             ends,
             enqueues,
-            soon: Notify::new(),
         };
         (queues, GatheringClaims(gathering_ends, gathering_enqueues))
     }
@@ -281,7 +279,7 @@ impl Inner {
     pub(crate) fn ring(&self, rings: &Rings) {
         for (queue, ring) in &rings.0 {
             self.queues.ring(queue, *ring);
-            self.wakes.queue(queue.clone());
+            self.wakes.tell(News::Filled(queue.clone()));
         }
     }
 

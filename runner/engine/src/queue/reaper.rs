@@ -10,6 +10,7 @@ use heddle_store::live::ClaimKey;
 use tokio::time::Instant;
 
 use super::settle::applied;
+use crate::signals::Signal;
 use crate::work::Ending;
 use crate::{EngineError, Inner};
 
@@ -91,7 +92,7 @@ pub(crate) async fn reap(inner: Arc<Inner>) {
         tokio::select! {
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
-            () = inner.queues.soon.notified() => tokio::time::sleep(REAP_PAUSE).await,
+            () = inner.signals.raised(Signal::Claims) => tokio::time::sleep(REAP_PAUSE).await,
         }
     }
 }
