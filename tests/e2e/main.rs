@@ -53,6 +53,7 @@ mod schedules;
 mod scripts;
 mod senders;
 mod shares;
+mod sources;
 mod submissions;
 mod traces;
 mod turns;

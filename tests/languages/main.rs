@@ -180,7 +180,7 @@ async fn python() {
 #[tokio::test]
 async fn javascript() {
     check(Toolchain {
-        language: "javascript",
+        language: "javascript-component",
         install: |dir| {
             done(
                 Command::new("npm")

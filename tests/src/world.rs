@@ -141,6 +141,10 @@ async fn fill(url: &str) -> Result<()> {
             .await
             .expect_status(201);
     }
+    // Refused, but only after the interpreter of texts was compiled; nothing of it stays in the database.
+    node.put_bytes("/v1/scripts/nothing", "text/javascript", "export const run = 1;")
+        .await
+        .expect_status(422);
     node.terminate();
     anyhow::ensure!(node.end().await.success(), "the node that fills the template fails");
     client

@@ -1,0 +1,303 @@
+//! Scripts as text: JavaScript and TypeScript, uploaded as they are.
+
+use heddle_tests::{TOKEN, World, eventually, run_program, task};
+use serde_json::{Value, json};
+
+const JS: &str = "text/javascript";
+const TS: &str = "text/typescript";
+
+const GREET: &str = "export const description = 'Greets.';
+export const params = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
+export default async function run({ name }, ctx) {
+  console.warn('greeting', name);
+  return { greeting: `Hello, ${name}`, task: ctx.task, attempt: ctx.attempt };
+}
+";
+
+/// A source is a script like any other: versions, digests, schema, invoke, activate, delete; and its text comes back.
+#[tokio::test]
+async fn a_text_is_a_script() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let node = &nodes[0];
+    let put =
+        async |media_type: &str, text: &str| node.put_bytes("/v1/scripts/greet", media_type, text.to_owned()).await;
+    let first = put(JS, GREET).await.expect_status(201);
+    assert_eq!(
+        (&first["version"], &first["world"]),
+        (&json!(1), &json!("source/javascript"))
+    );
+    assert_eq!(first["params_schema"]["required"], json!(["name"]));
+    assert_eq!(first["description"], "Greets.");
+    assert!(
+        first["runtime"].as_str().unwrap().starts_with("quickjs-ng"),
+        "{first:#}"
+    );
+    assert_eq!(
+        put("application/javascript; charset=utf-8", GREET)
+            .await
+            .expect_status(200)["version"],
+        1
+    );
+    // The same text in another language is another script.
+    let second = put(TS, GREET).await.expect_status(201);
+    assert_eq!(
+        (&second["version"], &second["world"]),
+        (&json!(2), &json!("source/typescript"))
+    );
+    assert_eq!(first["digest"], second["digest"]);
+
+    for node in &nodes {
+        let done = node.invoke("greet", json!({"name": "Ada"})).await;
+        assert_eq!(done["output"]["greeting"], "Hello, Ada", "{done:#}");
+        assert_eq!(done["logs"], json!([{"level": "warn", "message": "greeting Ada"}]));
+    }
+    node.post("/v1/scripts/greet/invoke", json!({"params": {}}))
+        .await
+        .expect_status(422);
+
+    let text = |version: u32, part: &str| {
+        let request = node.request(
+            reqwest::Method::GET,
+            &format!("/v1/scripts/greet/versions/{version}/{part}"),
+        );
+        async { request.send().await.unwrap() }
+    };
+    let source = text(2, "source").await;
+    assert_eq!(source.headers()["content-type"], "text/typescript; charset=utf-8");
+    assert_eq!(source.text().await.unwrap(), GREET);
+    let wasm = text(1, "wasm").await;
+    assert_eq!(wasm.status(), 404);
+    assert!(wasm.text().await.unwrap().contains("is source"));
+    let hello = heddle_scripts::get("hello").unwrap().to_vec();
+    node.put_bytes("/v1/scripts/greet", "application/wasm", hello)
+        .await
+        .expect_status(201);
+    let none = text(3, "source").await;
+    assert_eq!(none.status(), 404);
+    assert!(none.text().await.unwrap().contains("is wasm"));
+
+    node.put("/v1/scripts/greet/active", json!({"version": 1}))
+        .await
+        .expect_status(200);
+    node.put_group(
+        "g",
+        json!({"tasks": {"t": {"script": "greet", "params": {"name": "Bob"}}}}),
+    )
+    .await;
+    let run = nodes[1].run("g", json!({})).await;
+    assert_eq!(
+        (&run["state"], &task(&run, "t")["output"]["greeting"]),
+        (&json!("succeeded"), &json!("Hello, Bob"))
+    );
+    assert_eq!(node.delete("/v1/scripts/greet").await.status, 409);
+    node.delete("/v1/groups/g").await.expect_status(204);
+    node.delete("/v1/scripts/greet").await.expect_status(204);
+}
+
+/// What is wrong with a text is told with line, column and the line itself; what no runtime is for, too.
+#[tokio::test]
+async fn faults() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let put = async |media_type: &str, text: &str| node.put_bytes("/v1/scripts/bad", media_type, text.to_owned()).await;
+    let problem = put(TS, "const a: number = 1;\nexport default () => ;\n")
+        .await
+        .expect_problem(422, &[""]);
+    let error = &problem["errors"][0];
+    assert_eq!(
+        (&error["line"], &error["column"]),
+        (&json!(2), &json!(22)),
+        "{problem:#}"
+    );
+    assert_eq!(error["source"], "export default () => ;");
+    assert!(
+        error["detail"].as_str().unwrap().contains("line 2, column 22"),
+        "{problem:#}"
+    );
+    for (text, said) in [
+        (
+            "import _ from 'lodash'; export default () => _",
+            "`lodash` cannot be imported",
+        ),
+        ("export const a = 1", "exports no `run`"),
+        ("for (;;); export default () => 1", "longer than 5s"),
+        (
+            "export const params = { type: 'nope' }; export default () => 1",
+            "schema for params",
+        ),
+        ("throw new Error('no'); export default () => 1", "no"),
+        ("", "empty"),
+    ] {
+        let problem = put(JS, text).await.expect_problem(422, &[""]);
+        assert!(
+            problem["detail"].as_str().unwrap().contains(said),
+            "{text}: {problem:#}"
+        );
+    }
+    put(JS, &format!("// {}", "x".repeat(5 << 20)))
+        .await
+        .expect_problem(413, &[]);
+    let python = put("text/x-python", "def run(params, ctx): pass")
+        .await
+        .expect_problem(415, &[]);
+    assert!(
+        python["detail"].as_str().unwrap().contains("text/javascript"),
+        "{python:#}"
+    );
+    node.get("/v1/scripts/bad").await.expect_problem(404, &[]);
+}
+
+/// The error kinds, with a trace that names the script's own line, in a run as in an invocation.
+#[tokio::test]
+async fn errors_tell_the_line() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let source = "type P = { how: string };\nexport default async function run(params: P, ctx: any) {\n  \
+        if (params.how === 'fatal') throw new Fatal('never');\n  if (params.how === 'skip') throw new Skip('nothing');\n  \
+        if (ctx.attempt < 2) throw new Retry('again', 10);\n  \
+        if (params.how === 'bad') throw new RangeError('beyond');\n  await ctx.state.set('n', ctx.attempt);\n  return { attempt: ctx.attempt };\n}\n";
+    node.put_bytes("/v1/scripts/how", TS, source).await.expect_status(201);
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
+    let tasks = ["fatal", "skip", "bad", "good"].map(|how| {
+        let spec = json!({"script": "how", "params": {"how": how}, "retry": retry});
+        (how.to_owned(), spec)
+    });
+    let tasks: serde_json::Map<String, Value> = tasks.into_iter().collect();
+    node.put_group("g", json!({"tasks": tasks})).await;
+    let run = node.run("g", json!({})).await;
+    let of = |name: &str| task(&run, name).clone();
+    assert_eq!(
+        (
+            &of("fatal")["error"]["kind"],
+            &of("fatal")["error"]["message"],
+            &of("fatal")["attempt"]
+        ),
+        (&json!("fatal"), &json!("never"), &json!(1))
+    );
+    assert_eq!(of("skip")["state"], "skipped");
+    assert_eq!(of("bad")["error"]["message"], "RangeError: beyond");
+    assert_eq!(
+        (&of("good")["output"]["attempt"], &of("good")["state"]),
+        (&json!(2), &json!("succeeded"))
+    );
+    let id = heddle_tests::id(&run);
+    let trace = node.attempts(&id, "bad").await[1]["error"]["trace"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        trace.contains("run (how.ts:6:") && !trace.contains("heddle:"),
+        "{trace}"
+    );
+    let invoked = node.invoke("how", json!({"how": "fatal"})).await;
+    assert!(
+        invoked["error"]["trace"].as_str().unwrap().contains("how.ts:3:"),
+        "{invoked:#}"
+    );
+}
+
+/// A node that starts with an empty cache makes the snapshots again, and runs go on.
+#[tokio::test]
+async fn another_node_makes_its_own_snapshot() {
+    let world = World::new().await;
+    let mut node = world.node().await;
+    node.put_bytes("/v1/scripts/greet", JS, GREET).await.expect_status(201);
+    node.put_group(
+        "g",
+        json!({"tasks": {"t": {"script": "greet", "params": {"name": "Ada"}}}}),
+    )
+    .await;
+    node.kill();
+    let other = world.node().await;
+    let run = other.run("g", json!({})).await;
+    assert_eq!(task(&run, "t")["output"]["greeting"], "Hello, Ada");
+    // In time it is there before it is asked for.
+    eventually("a run is quick", async || {
+        let run = other.run("g", json!({})).await;
+        (run["state"] == "succeeded").then_some(())
+    })
+    .await;
+}
+
+/// The walk of an author on the command line: a template, a test here, a push, a run there.
+#[tokio::test]
+async fn by_the_command_line() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let server = [("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)];
+    let heddle = |arguments: &[&str]| {
+        let output = run_program(arguments, &server);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        text
+    };
+    for (language, end) in [("typescript", "ts"), ("javascript", "js")] {
+        let name = format!("words-{end}");
+        let dir = at(&name);
+        let told = heddle(&["script", "new", &name, "--lang", language, &dir]);
+        let file = at(&format!("{name}/{name}.{end}"));
+        assert!(
+            told.contains(&format!("next: heddle script push {name} {file}")),
+            "{told}"
+        );
+        let here = heddle(&[
+            "-o",
+            "json",
+            "script",
+            "test",
+            &file,
+            "--params",
+            r#"{"text": "to be or not"}"#,
+        ]);
+        let here: Value = serde_json::from_str(&here).unwrap();
+        assert_eq!(
+            here["output"],
+            json!({"words": 4, "longest": "not", "record": true}),
+            "{here:#}"
+        );
+        let pushed = heddle(&["script", "push", &name, &file]);
+        assert!(pushed.contains(&format!("{name}@1 (source/{language}")), "{pushed}");
+        let there = heddle(&["-o", "json", "script", "test", &name]);
+        let there: Value = serde_json::from_str(&there).unwrap();
+        assert_eq!(there["output"]["words"], 3, "{there:#}");
+        let saved = at(&format!("saved.{end}"));
+        heddle(&["script", "download", &name, &saved]);
+        assert_eq!(std::fs::read(&saved).unwrap(), std::fs::read(&file).unwrap());
+        let broken = at(&format!("broken.{end}"));
+        std::fs::write(&broken, "export default () => ;\n").unwrap();
+        let output = run_program(&["script", "push", &name, &broken], &server);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("line 1, column 22"), "{said}");
+    }
+}
+
+/// A text that exports `handle` consumes a topic's messages, with an outcome for each.
+#[tokio::test]
+async fn a_text_consumes_messages() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let source = "export function handle(batch, ctx) {
+        return batch.messages.map((m) => (m.payload.bad ? new Fatal(`no ${m.id} of ${batch.topic}`) : undefined));
+    }";
+    let put = node.put_bytes("/v1/scripts/post", JS, source).await;
+    assert_eq!(put.expect_status(201)["world"], "source/javascript");
+    let spec = json!({"script": "post", "granularity": "instant", "batch": 10});
+    node.put("/v1/topics/letters", spec).await.expect_status(201);
+    let message = |receiver: u64, bad: bool| json!({"sender": 1, "receiver": receiver, "due": "2020-01-01T00:00:00Z", "payload": {"bad": bad}});
+    let sent = json!([message(1, false), message(u64::MAX / 2, true), message(3, false)]);
+    let reply = node.post("/v1/topics/letters/messages", sent).await.expect_status(200);
+    assert_eq!(reply["accepted"], 3, "{reply:#}");
+    eventually("all three have an outcome", async || {
+        let all = node.all("/v1/topics/letters/messages?limit=10").await;
+        let count = |state: &str| all.iter().filter(|message| message["state"] == state).count();
+        (count("sent") == 2 && count("failed") == 1).then_some(())
+    })
+    .await;
+}
