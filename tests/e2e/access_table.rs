@@ -125,6 +125,7 @@ POST   /v1/scripts/{name}/fetch                       author
 POST   /v1/scripts/{name}/invoke                      try
 GET    /v1/scripts/{name}/versions                    view
 GET    /v1/scripts/{name}/versions/{version}          view
+GET    /v1/scripts/{name}/versions/{version}/source   view
 GET    /v1/scripts/{name}/versions/{version}/wasm     view
 GET    /v1/secrets                                    admin
 POST   /v1/secrets-key/reseal                         admin
