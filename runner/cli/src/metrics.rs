@@ -34,12 +34,20 @@ fn run_metrics(counters: Counters) -> String {
          heddle_attempts_ended_total {}\n\
          # HELP heddle_attempts_in_hand Attempts that this node is working on.\n\
          # TYPE heddle_attempts_in_hand gauge\n\
-         heddle_attempts_in_hand {}\n",
+         heddle_attempts_in_hand {}\n\
+         # HELP heddle_runs_given_up_total Runs that failed because an outcome could not be recorded.\n\
+         # TYPE heddle_runs_given_up_total counter\n\
+         heddle_runs_given_up_total {}\n\
+         # HELP heddle_outcomes_set_aside Attempts whose outcome cannot be recorded and whose run cannot be ended.\n\
+         # TYPE heddle_outcomes_set_aside gauge\n\
+         heddle_outcomes_set_aside {}\n",
         counters.runs_ended,
         counters.runs_skipped[0],
         counters.runs_skipped[1],
         counters.attempts_ended,
-        counters.in_hand
+        counters.in_hand,
+        counters.given_up,
+        counters.set_aside
     )
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use heddle_domain::Chain;
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
@@ -194,7 +195,7 @@ fn allow_open_files() {
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!(%error, "the limit on open files stays as it is");
+            tracing::warn!(error = %Chain(&error), "the limit on open files stays as it is");
         }
     }
 }
@@ -353,7 +354,7 @@ async fn connect(url: &str) -> Result<Store> {
         match Store::connect(url, heddle_store::DEFAULT_CONNECTIONS_MAX).await {
             Ok(store) => return Ok(store),
             Err(heddle_store::StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
-                tracing::warn!(%error, "the database does not answer yet");
+                tracing::warn!(error = %Chain(&error), "the database does not answer yet");
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
             Err(error) => return Err(error).context("cannot connect to the database"),

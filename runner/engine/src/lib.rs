@@ -35,6 +35,7 @@ mod clock;
 mod control;
 mod created;
 mod dispatch;
+mod given_up;
 mod group_commit;
 mod hands;
 mod host;
@@ -45,6 +46,7 @@ mod messages;
 mod node;
 mod notify;
 mod overlap;
+mod patience;
 mod pools;
 mod prepare;
 mod pruner;
@@ -69,9 +71,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::fault::Faults;
 use heddle_domain::id::{RunId, uuid_v7};
-use heddle_domain::run::Refused;
+use heddle_domain::run::{FormatError, Refused};
 use heddle_domain::template::Templates;
 use heddle_domain::{Chance, Clock, Time};
 use heddle_sandbox::{OutboundPolicy, Sandbox};
@@ -84,7 +87,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-pub use backfill::{Started, state_word as backfill_state_word};
+pub use backfill::Started;
 pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, ControlError};
@@ -110,9 +113,21 @@ pub enum EngineError {
     /// What stands in the database cannot be used.
     #[error("unreadable: {0}")]
     Unreadable(String),
+    /// A run's progress is of no form that is known here.
+    #[error("the progress of run {run} cannot be read or written")]
+    Progress {
+        /// Of which run.
+        run: RunId,
+        /// Why.
+        #[source]
+        error: FormatError,
+    },
     /// The database cannot be reached.
     #[error("the database is not available")]
     Unavailable,
+    /// The database takes no writes at the moment.
+    #[error("the database is read-only")]
+    ReadOnly,
     /// The node stops.
     #[error("this node is shutting down")]
     Stopping,
@@ -130,9 +145,14 @@ impl EngineError {
         match self {
             Self::Store(StoreError::Conflict(_)) | Self::Contended => Self::Contended,
             Self::Store(StoreError::Unavailable(_)) | Self::Unavailable => Self::Unavailable,
+            Self::Store(StoreError::ReadOnly(_)) | Self::ReadOnly => Self::ReadOnly,
             Self::Stopping => Self::Stopping,
             Self::Overloaded => Self::Overloaded,
             Self::Store(_) | Self::Unreadable(_) => Self::Unreadable(self.to_string()),
+            Self::Progress { run, error } => Self::Progress {
+                run: *run,
+                error: error.clone(),
+            },
         }
     }
 }
@@ -236,6 +256,7 @@ pub(crate) struct Inner {
     pub(crate) bulk: Arc<tokio::sync::Semaphore>,
     pub(crate) stop: CancellationToken,
     pub(crate) tracker: TaskTracker,
+    pub(crate) given_up: given_up::GivenUp,
     pub(crate) runs_ended: AtomicU64,
     /// Of these, runs that were never begun, by [`Skip`] from 1.
     pub(crate) runs_skipped: [AtomicU64; 2],
@@ -270,6 +291,10 @@ pub struct Counters {
     pub attempts_ended: u64,
     /// Attempts in hand.
     pub in_hand: usize,
+    /// Runs that this node has failed because an outcome of theirs could not be recorded.
+    pub given_up: u64,
+    /// Attempts whose outcome cannot be recorded and whose run cannot be ended.
+    pub set_aside: usize,
 }
 
 impl Engine {
@@ -330,6 +355,7 @@ impl Engine {
             bulk: Arc::new(tokio::sync::Semaphore::new(bulk::REQUESTS_MAX)),
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
+            given_up: given_up::GivenUp::default(),
             runs_ended: AtomicU64::new(0),
             runs_skipped: Default::default(),
             attempts_ended: AtomicU64::new(0),
@@ -445,7 +471,7 @@ impl Engine {
         match self.inner.warm().await {
             Ok(0) => {}
             Ok(scripts) => tracing::info!(scripts, "scripts are loaded"),
-            Err(error) => tracing::warn!(%error, "scripts could not be loaded in advance"),
+            Err(error) => tracing::warn!(error = %Chain(&error), "scripts could not be loaded in advance"),
         }
     }
 
@@ -471,6 +497,8 @@ impl Engine {
             runs_skipped: [0, 1].map(|why: usize| self.inner.runs_skipped[why].load(Ordering::Relaxed)),
             attempts_ended: self.inner.attempts_ended.load(Ordering::Relaxed),
             in_hand: self.inner.hands.len(),
+            given_up: self.inner.given_up.runs(),
+            set_aside: self.inner.given_up.set_aside(),
         }
     }
 
@@ -484,7 +512,7 @@ impl Engine {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         if let Err(error) = inner.hand_back().await {
-            tracing::warn!(%error, "attempts could not be given back; other nodes take them over as lost");
+            tracing::warn!(error = %Chain(&error), "attempts could not be given back; other nodes take them over as lost");
         }
         let _ = inner.store.release_node(inner.lease()).await;
         inner.fenced.store(true, Ordering::Release);

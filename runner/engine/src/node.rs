@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use heddle_domain::Chain;
 
 use heddle_store::live::{EndedAttempt, Grant};
 
@@ -83,7 +84,7 @@ impl Inner {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot take a new lease");
+                tracing::warn!(error = %Chain(&error), "cannot take a new lease");
                 false
             }
         }
@@ -143,7 +144,7 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
                 }
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "no heartbeat");
+                tracing::warn!(error = %Chain(&error), "no heartbeat");
                 wait = Duration::from_millis(500);
             }
             Err(_) => wait = Duration::from_millis(100),

@@ -109,13 +109,11 @@ struct Applicant {
 /// Decides upon the runs that wait before one gate, in their order.
 fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admission) {
     let bounded = |trigger: Trigger| trigger != Trigger::Backfill;
-    let triggers = active
+    let mut count = active.iter().filter(|active| bounded(active.trigger)).count();
+    let mut timed: Vec<RunId> = active
         .iter()
-        .filter_map(|active| Some((active, Trigger::from_number(active.trigger)?)));
-    let mut count = triggers.clone().filter(|(_, trigger)| bounded(*trigger)).count();
-    let mut timed: Vec<RunId> = triggers
-        .filter(|(active, trigger)| is_timed(*trigger, active.sourced))
-        .map(|(active, _)| active.run)
+        .filter(|active| is_timed(active.trigger, active.sourced))
+        .map(|active| active.run)
         .collect();
     // Of several that would each cancel the one before, only the last has to begin.
     let last = applicants
@@ -273,13 +271,13 @@ impl Inner {
             };
             let context = self.known(&contexts, *run).await?;
             let stood = match reopened.contains(run) {
-                true => standing(found)?,
+                true => standing(*run, found)?,
                 false => (found.state, Progress::new(&context.revision.plan)),
             };
             let transition = self
                 .transition(&context, stood, &[Event::Start], &mut completion, now)
                 .await?;
-            writes.push(self.write_of(&context, transition, &mut grant, &mut after));
+            writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
         }
         let mut left_out = Vec::new();
         for (run, why) in &skipped {
@@ -289,9 +287,9 @@ impl Inner {
             let context = self.known(&contexts, *run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let transition = self
-                .transition(&context, standing(found)?, &[cancel], &mut completion, now)
+                .transition(&context, standing(*run, found)?, &[cancel], &mut completion, now)
                 .await?;
-            let write = self.write_of(&context, transition, &mut grant, &mut after);
+            let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let notices = self.skip_notices(&context, write.notices);
             after.told |= notices.is_some();
             after.skipped.push(why.reason());
@@ -339,7 +337,7 @@ mod tests {
     fn active(number: u128, trigger: Trigger) -> ActiveRun {
         ActiveRun {
             run: run(number),
-            trigger: trigger.number(),
+            trigger,
             sourced: false,
         }
     }

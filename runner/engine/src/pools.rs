@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::Inner;
+use heddle_domain::Chain;
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -28,7 +29,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 inner.wakes.work();
             }
             Err(error) => {
-                tracing::warn!(%error, source = ?std::error::Error::source(&error), "slots of pools cannot be given out; trying again");
+                tracing::warn!(error = %Chain(&error), "slots of pools cannot be given out; trying again");
             }
         }
     }

@@ -558,6 +558,8 @@ fn runs(all: &mut Schemas) {
             ("kind", words(ErrorKind::ALL, ErrorKind::as_str)),
             ("message", text()),
             ("trace?", text()),
+            ("task?", name()),
+            ("item?", integer()),
         ]),
     );
     let task_run = [

@@ -13,6 +13,7 @@ use crate::outbound::OutboundPolicy;
 use crate::run::{Done, Export, Runner, attempt};
 use crate::script::{Linker, Script, World};
 use bytes::Bytes;
+use heddle_domain::Chain;
 use heddle_domain::Clock;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -346,7 +347,7 @@ impl Sandbox {
             // SAFETY: it comes straight from our compiler.
             let script = unsafe { linker.link(&digest, &artefact) }.map_err(CompileError::Rejected)?;
             if let Err(error) = cache.write(&digest, &artefact) {
-                tracing::warn!(digest, %error, "an artefact cannot be kept on disk: it is compiled again after a restart");
+                tracing::warn!(digest, error = %Chain(&error), "an artefact cannot be kept on disk: it is compiled again after a restart");
             }
             Ok(script)
         })

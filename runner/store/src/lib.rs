@@ -46,7 +46,7 @@ pub mod used_up;
 pub use error::StoreError;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{ConnectOptions, PgPool, Postgres, Transaction};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -71,8 +71,9 @@ static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
 impl Store {
     /// Opens a pool; connections are made when they are needed.
     pub async fn connect(url: &str, connections_max: u32) -> Result<Self, StoreError> {
-        let options = PgConnectOptions::from_str(url)
-            .map_err(StoreError::from)?
+        let options = PgConnectOptions::from_str(url)?
+            // A slow statement's whole text, such as a migration's, is nothing for an operator's log.
+            .disable_statement_logging()
             .application_name("heddle")
             // The default begins with a schema named like the role. A role `heddle` would find the table of migrations
             // in another place before and after the first of them, which makes the schema `heddle`.
@@ -104,10 +105,7 @@ impl Store {
 
     /// Brings the schema up to date. Nodes that start together take turns (an advisory lock).
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        MIGRATIONS
-            .run(&self.pool)
-            .await
-            .map_err(|error| StoreError::Migration(error.to_string()))
+        Ok(MIGRATIONS.run(&self.pool).await?)
     }
 
     /// A transaction.

@@ -48,6 +48,14 @@ pub struct Heartbeat {
 }
 
 impl Store {
+    /// Whether the server takes writes: a standby does not, nor a database that somebody made read-only.
+    pub async fn takes_writes(&self) -> Result<bool, StoreError> {
+        let read_only: String = sqlx::query_scalar("SELECT current_setting('transaction_read_only')")
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(read_only == "off")
+    }
+
     /// Registers a node that starts: it gets a new lease, and its former self's ends at once.
     pub async fn register_node(
         &self,

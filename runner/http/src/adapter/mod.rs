@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use heddle_domain::Chain;
 use heddle_domain::Name;
 use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::id::RunId;
@@ -34,10 +35,14 @@ impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Store(error) => Self::Store(error),
-            EngineError::Unreadable(detail) => Self::Internal(detail.into()),
+            error @ (EngineError::Unreadable(_) | EngineError::Progress { .. }) => Self::Internal(error.into()),
             EngineError::Unavailable => Self::Unavailable {
                 detail: "the database is not available".into(),
                 retry_after_seconds: 1,
+            },
+            EngineError::ReadOnly => Self::Unavailable {
+                detail: "the database is read-only at the moment; try again".into(),
+                retry_after_seconds: 5,
             },
             EngineError::Stopping => Self::Unavailable {
                 detail: "this node is shutting down".into(),
@@ -256,7 +261,7 @@ impl EngineApi for Engine {
     fn follow(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.follow_changes().await {
-                tracing::warn!(%error, "cannot follow a change at once");
+                tracing::warn!(error = %Chain(&error), "cannot follow a change at once");
             }
         })
     }
@@ -271,9 +276,16 @@ impl EngineApi for Engine {
                 return Err("this node is still starting, or is stopping".into());
             }
             if !self.is_healthy() {
-                return Err("this node has lost its lease".into());
+                return Err(match self.store().takes_writes().await {
+                    Ok(false) => "this node has lost its lease: the database is read-only".into(),
+                    _ => "this node has lost its lease".into(),
+                });
             }
-            self.store().now().await.map(drop).map_err(|error| error.to_string())
+            match self.store().takes_writes().await {
+                Ok(true) => Ok(()),
+                Ok(false) => Err("the database is read-only".into()),
+                Err(error) => Err(error.to_string()),
+            }
         })
     }
 }

@@ -217,7 +217,17 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
             } else {
                 AttemptState::Failed
             };
-            (state, None, Some(Failure { kind, message, trace }))
+            (
+                state,
+                None,
+                Some(Failure {
+                    kind,
+                    message,
+                    trace,
+                    task: None,
+                    item: None,
+                }),
+            )
         }
         Outcome::Cancelled => (AttemptState::Cancelled, None, None),
     };
