@@ -424,8 +424,9 @@ impl Bare {
         let node = uuid::Uuid::from_u128(bits());
         let lease_for = chrono::TimeDelta::hours(1);
         let (lease, _) = store
-            .register_node(node, "bare", "", "", 1, lease_for)
+            .register_node(node, "bare", "", "", 1, lease_for, None)
             .await
+            .expect("an answer")
             .expect("a lease");
         let spec = serde_json::from_value(json!({"tasks": {"t": {"script": "hello"}}})).expect("a spec");
         let plan = Plan::compile(spec).expect("a plan");

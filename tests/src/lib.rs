@@ -23,7 +23,7 @@ mod world;
 
 pub use api::{Api, Reply, Sse, path_part};
 pub use dev::Dev;
-pub use node::{Node, NodeOptions};
+pub use node::{Node, NodeOptions, Starting};
 pub use process::{Process, allow_open_files, program, run_program};
 pub use receiver::{Answer, Receiver};
 pub use sink::{Request, Sink};

@@ -45,6 +45,18 @@ impl NodeOptions {
 
     /// Starts it, and waits until it is ready.
     pub async fn start(&self) -> Node {
+        let mut starting = self.spawn();
+        let address = starting.process.ready().await;
+        Node {
+            api: Api::new(&address, Some(TOKEN)),
+            process: starting.process,
+            data_dir: starting.data_dir,
+            _own: starting.own,
+        }
+    }
+
+    /// Starts it, whether it becomes ready or not.
+    pub fn spawn(&self) -> Starting {
         let own = tempfile::Builder::new()
             .prefix("heddle-node-")
             .tempdir()
@@ -69,14 +81,36 @@ impl NodeOptions {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
-        let mut process = Process::start(&arguments, &environment, own.path().join("log"));
-        let address = process.ready().await;
-        Node {
-            api: Api::new(&address, Some(TOKEN)),
-            process,
+        Starting {
+            process: Process::start(&arguments, &environment, own.path().join("log")),
             data_dir,
-            _own: own,
+            own,
         }
+    }
+}
+
+/// A node that has been started.
+#[derive(Debug)]
+pub struct Starting {
+    process: Process,
+    data_dir: PathBuf,
+    own: TempDir,
+}
+
+impl Starting {
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        self.process.terminate();
+    }
+
+    /// Waits for its end.
+    pub async fn end(&mut self) -> std::process::ExitStatus {
+        self.process.end().await
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
     }
 }
 

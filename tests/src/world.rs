@@ -15,7 +15,11 @@ use crate::process::program;
 /// The token of an admin, in every database.
 pub const TOKEN: &str = "hdl_the-admin-of-the-end-to-end-tests";
 
+/// Set to anything, all tests of a process run on a server with Debian's settings.
+const STOCK: &str = "TESTS_ON_STOCK_POSTGRES";
+
 static CLUSTER: OnceCell<(TestCluster, String)> = OnceCell::const_new();
+static STOCK_CLUSTER: OnceCell<(TestCluster, String)> = OnceCell::const_new();
 
 /// What one test has to itself.
 #[derive(Debug)]
@@ -28,7 +32,17 @@ pub struct World {
 impl World {
     /// A migrated database with all scripts in it.
     pub async fn new() -> Self {
-        let (cluster, template) = CLUSTER.get_or_init(cluster).await;
+        let (cluster, template) = CLUSTER.get_or_init(|| cluster(std::env::var_os(STOCK).is_some())).await;
+        Self::of(cluster, template).await
+    }
+
+    /// The same on a server with the settings that Debian ships.
+    pub async fn stock() -> Self {
+        let (cluster, template) = STOCK_CLUSTER.get_or_init(|| cluster(true)).await;
+        Self::of(cluster, template).await
+    }
+
+    async fn of(cluster: &TestCluster, template: &str) -> Self {
         let database = cluster.database(template).await.expect("a database");
         Self {
             database,
@@ -97,8 +111,12 @@ fn directory() -> TempDir {
 }
 
 /// Starts the cluster of this process, with the template in it.
-async fn cluster() -> (TestCluster, String) {
-    let cluster = TestCluster::start().await.expect("a cluster");
+async fn cluster(stock: bool) -> (TestCluster, String) {
+    let cluster = match stock {
+        true => TestCluster::start_stock().await,
+        false => TestCluster::start().await,
+    };
+    let cluster = cluster.expect("a cluster");
     let template = format!("e2e_{}", stamp());
     cluster
         .template(&template, async |url| fill(&url).await)

@@ -40,14 +40,26 @@ fn run_metrics(counters: Counters) -> String {
          heddle_runs_given_up_total {}\n\
          # HELP heddle_outcomes_set_aside Attempts whose outcome cannot be recorded and whose run cannot be ended.\n\
          # TYPE heddle_outcomes_set_aside gauge\n\
-         heddle_outcomes_set_aside {}\n",
+         heddle_outcomes_set_aside {}\n\
+         # HELP heddle_lease_held Whether this node holds its lease (1) or has lost it and asks for a new one (0).\n\
+         # TYPE heddle_lease_held gauge\n\
+         heddle_lease_held {}\n\
+         # HELP heddle_leases_lost_total Leases that this node has lost.\n\
+         # TYPE heddle_leases_lost_total counter\n\
+         heddle_leases_lost_total {}\n\
+         # HELP heddle_database_stalled_seconds For how long the database has left this node's work without any answer.\n\
+         # TYPE heddle_database_stalled_seconds gauge\n\
+         heddle_database_stalled_seconds {:.3}\n",
         counters.runs_ended,
         counters.runs_skipped[0],
         counters.runs_skipped[1],
         counters.attempts_ended,
         counters.in_hand,
         counters.given_up,
-        counters.set_aside
+        counters.set_aside,
+        u8::from(counters.lease_held),
+        counters.leases_lost,
+        counters.stalled_for.as_secs_f64(),
     )
 }
 

@@ -41,6 +41,8 @@ const QUEUE_STALLED_AFTER: Duration = Duration::from_secs(600);
 const COMPILE_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// How long to wait for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
+/// How long writing down which tokens were used may take at the end.
+const LAST_WRITES_MAX: Duration = Duration::from_secs(1);
 
 /// What a node is given.
 #[derive(Debug)]
@@ -80,13 +82,19 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let name = config.node_id.clone().unwrap_or_else(host_name);
     let traces = traces::start(&config.options, node, &name, chance.clone())?;
     let keys = secret_keys(&config, chance.as_ref())?;
-    let store = connect(&config.database_url).await?;
-    store
-        .migrate()
-        .await
-        .context("the schema cannot be brought up to date")?;
-    require_keys(&store, &keys).await?;
-    require_tokens(&config, &store, !device_keys.is_empty(), clock.own()).await?;
+    let open = async {
+        let store = connect(&config.database_url).await?;
+        store
+            .migrate()
+            .await
+            .context("the schema cannot be brought up to date")?;
+        require_keys(&store, &keys).await?;
+        require_tokens(&config, &store, !device_keys.is_empty(), clock.own()).await?;
+        Ok(store)
+    };
+    let Some(store) = unless_stopped(&config.shutdown, open).await? else {
+        return Ok(());
+    };
     let private_hosts = config.options.allow_private.as_deref().unwrap_or_default();
     let program = std::env::current_exe().context("cannot find the program itself")?;
     let compiler = CompilerCommand {
@@ -111,7 +119,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     }
     let threads = sandbox_config.threads;
     let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("the sandbox does not start")?;
-    let engine = Engine::start(
+    let start = Engine::start(
         EngineConfig {
             node,
             name,
@@ -130,9 +138,11 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         Arc::new(keys.clone()),
         clock.clone(),
         chance.clone(),
-    )
-    .await
-    .context("the node cannot be registered")?;
+    );
+    let start = async { start.await.context("the node cannot be registered") };
+    let Some(engine) = unless_stopped(&config.shutdown, start).await? else {
+        return Ok(());
+    };
     let (traces, trace_sender) = traces.unzip();
     if let Some(traces) = &traces {
         engine.trace_with(traces.clone());
@@ -166,25 +176,43 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         ServeLimits::default(),
         closing.clone().cancelled_owned(),
     ));
-    engine.warm().await;
-    if config.demo {
-        demo::install(&format!("http://{address}"), &config.database_url)
-            .await
-            .context("the demo cannot be put in")?;
+    let fill = async {
+        engine.warm().await;
+        if config.demo {
+            demo::install(&format!("http://{address}"), &config.database_url)
+                .await
+                .context("the demo cannot be put in")?;
+        }
+        Ok(())
+    };
+    if unless_stopped(&config.shutdown, fill).await?.is_some() {
+        engine.set_ready(true);
+        let _ = ready.send(address);
+        config.shutdown.cancelled().await;
     }
-    engine.set_ready(true);
-    let _ = ready.send(address);
-    config.shutdown.cancelled().await;
     engine.set_ready(false);
     engine.drain().await;
     closing.cancel();
     let _ = server.await;
-    let _ = uses.await;
+    let _ = tokio::time::timeout(LAST_WRITES_MAX, uses).await;
     if let Some(sender) = trace_sender {
         sender.end().await;
     }
-    store.close().await;
+    store.close();
     Ok(())
+}
+
+/// Does something at the start; `None`: the node was told to stop meanwhile. What waits for a database that does not
+/// answer is not waited for.
+async fn unless_stopped<T>(shutdown: &CancellationToken, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => {
+            tracing::info!("told to stop before the node was ready");
+            Ok(None)
+        }
+        done = work => done.map(Some),
+    }
 }
 
 /// Takes as many file descriptors as the system allows: many systems allow a process 1,024 unless it asks, and thousands
@@ -347,19 +375,28 @@ fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> Result<HttpCon
     })
 }
 
-/// Connects, waiting a while for a database that is still starting.
+/// Connects, waiting a while for a database that is still starting; says what hurts in it.
 async fn connect(url: &str) -> Result<Store> {
     let until = tokio::time::Instant::now() + DATABASE_WAIT;
-    loop {
+    let store = loop {
         match Store::connect(url, heddle_store::DEFAULT_CONNECTIONS_MAX).await {
-            Ok(store) => return Ok(store),
+            Ok(store) => break store,
+            // It has tried for some seconds already.
             Err(heddle_store::StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %Chain(&error), "the database does not answer yet");
-                tokio::time::sleep(Duration::from_millis(500)).await;
             }
             Err(error) => return Err(error).context("cannot connect to the database"),
         }
+    };
+    match store.look_at_server().await {
+        Ok(server) => {
+            for hurt in server.hurts {
+                tracing::warn!(postgres = server.version, "{hurt}");
+            }
+        }
+        Err(error) => tracing::warn!(error = %Chain(&error), "cannot look at the server's settings"),
     }
+    Ok(store)
 }
 
 fn host_name() -> String {
@@ -496,7 +533,7 @@ pub async fn migrate(database_url: &str) -> Result<()> {
         .migrate()
         .await
         .context("the schema cannot be brought up to date")?;
-    store.close().await;
+    store.close();
     Ok(())
 }
 
@@ -531,7 +568,7 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
         .create_token(by, write)
         .await
         .context("the token cannot be made")?;
-    store.close().await;
+    store.close();
     match made {
         Some(_) => Ok(text),
         None => bail!(usage(format!(

@@ -184,6 +184,12 @@ pub struct EngineConfig {
     pub notify: NotifyConfig,
 }
 
+/// How long giving back attempts and the lease may take at the end of a drain.
+const HAND_BACK_MAX: Duration = Duration::from_secs(4);
+
+/// How long the node's loops may take to end after that.
+const LOOPS_END_MAX: Duration = Duration::from_secs(1);
+
 /// A node's engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
@@ -226,6 +232,8 @@ pub(crate) struct Inner {
     /// Other nodes are alive: they have to be woken.
     pub(crate) others: AtomicBool,
     pub(crate) fenced: AtomicBool,
+    /// How often it has been.
+    pub(crate) fences: AtomicU64,
     pub(crate) draining: AtomicBool,
     pub(crate) position: AtomicI64,
     pub(crate) work: Notify,
@@ -295,6 +303,12 @@ pub struct Counters {
     pub given_up: u64,
     /// Attempts whose outcome cannot be recorded and whose run cannot be ended.
     pub set_aside: usize,
+    /// Whether the node holds its lease.
+    pub lease_held: bool,
+    /// How often it has lost one.
+    pub leases_lost: u64,
+    /// For how long the database has left the data plane without an answer.
+    pub stalled_for: Duration,
 }
 
 impl Engine {
@@ -330,6 +344,7 @@ impl Engine {
             // Until the first heartbeat tells.
             others: AtomicBool::new(true),
             fenced: AtomicBool::new(false),
+            fences: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             position: AtomicI64::new(0),
             work: Notify::new(),
@@ -482,7 +497,12 @@ impl Engine {
 
     /// Whether the node holds its lease.
     pub fn is_healthy(&self) -> bool {
-        !self.inner.fenced.load(Ordering::Acquire)
+        !self.inner.is_fenced()
+    }
+
+    /// By how much nodes stop before their leases end.
+    pub fn lease_margin(&self) -> Duration {
+        self.inner.lease_margin()
     }
 
     /// Whether the node has been told to stop.
@@ -499,28 +519,46 @@ impl Engine {
             in_hand: self.inner.hands.len(),
             given_up: self.inner.given_up.runs(),
             set_aside: self.inner.given_up.set_aside(),
+            lease_held: self.is_healthy(),
+            leases_lost: self.inner.fences.load(Ordering::Relaxed),
+            stalled_for: self.inner.store.stalled_for(),
         }
     }
 
     /// Stops claiming, lets attempts in hand end within the configured time, hands back the rest, releases the lease.
+    /// Takes 5 s more than that at most, whether the database answers or not: what could not be handed back is taken over
+    /// when the lease has run out.
     pub async fn drain(&self) {
         let inner = &self.inner;
         inner.draining.store(true, Ordering::Release);
         inner.queues.close();
         let until = tokio::time::Instant::now() + inner.config.drain_for;
-        while inner.hands.len() + inner.messages.in_hand() > 0 && tokio::time::Instant::now() < until {
+        // What a node without a lease has in hand is stopped already, and cannot be recorded.
+        while inner.hands.len() + inner.messages.in_hand() > 0
+            && tokio::time::Instant::now() < until
+            && !inner.is_fenced()
+        {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        if let Err(error) = inner.hand_back().await {
-            tracing::warn!(error = %Chain(&error), "attempts could not be given back; other nodes take them over as lost");
+        let left = async {
+            if let Err(error) = inner.hand_back().await {
+                tracing::warn!(error = %Chain(&error), "attempts could not be given back; other nodes take them over as lost");
+            }
+            inner.store.release_node(inner.lease()).await
+        };
+        match tokio::time::timeout(HAND_BACK_MAX, left).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "the lease could not be given back; it runs out"),
+            Err(_) => tracing::warn!(
+                "the database does not answer; what is left here is taken over when the lease has run out"
+            ),
         }
-        let _ = inner.store.release_node(inner.lease()).await;
         inner.fenced.store(true, Ordering::Release);
         inner.hands.cancel_all();
         inner.messages.cancel_all();
         inner.stop.cancel();
         inner.tracker.close();
-        let _ = tokio::time::timeout(Duration::from_secs(5), inner.tracker.wait()).await;
+        let _ = tokio::time::timeout(LOOPS_END_MAX, inner.tracker.wait()).await;
     }
 }
 

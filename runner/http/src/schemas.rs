@@ -938,7 +938,7 @@ fn admin(all: &mut Schemas) {
         ("id", text()),
         ("name", text()),
         ("address", nullable(text())),
-        ("state", one_of(&["active", "draining", "stopped", "lost"])),
+        ("state", one_of(&["active", "draining", "fenced", "stopped", "lost"])),
         ("version", text()),
         ("started_at", time()),
         ("heartbeat_at", time()),

@@ -264,7 +264,7 @@ impl Fixture {
 
     async fn end(self) {
         drop(self.router);
-        self.store.close().await;
+        self.store.close();
     }
 
     async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Reply {

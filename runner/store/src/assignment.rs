@@ -26,10 +26,10 @@ use heddle_domain::Time;
 use heddle_domain::dispatch::AssignmentState;
 use heddle_domain::id::uuid_v7_floor;
 use serde_json::Value;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page};
+use crate::database::PgSession;
 use crate::offer::close_done;
 use crate::{Store, StoreError, audit};
 
@@ -464,7 +464,7 @@ impl Store {
 }
 
 /// Ends holds within a transaction.
-pub(crate) async fn end_in(connection: &mut PgConnection, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
+pub(crate) async fn end_in(connection: &mut PgSession, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
     macro_rules! column {
         ($row:ident => $value:expr) => {
             ends.iter().map(|$row| $value).collect::<Vec<_>>()
@@ -511,11 +511,7 @@ pub(crate) async fn end_in(connection: &mut PgConnection, ends: &[End], now: Tim
 }
 
 /// Writes in the log of changes which audiences have stock again.
-pub(crate) async fn announce_returned(
-    connection: &mut PgConnection,
-    ended: &[Ended],
-    at: Time,
-) -> Result<(), StoreError> {
+pub(crate) async fn announce_returned(connection: &mut PgSession, ended: &[Ended], at: Time) -> Result<(), StoreError> {
     let mut audiences: Vec<&str> = ended
         .iter()
         .filter(|one| one.returned)

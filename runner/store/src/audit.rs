@@ -3,9 +3,9 @@
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use serde_json::Value;
-use sqlx::PgConnection;
 
 use crate::change::{By, Noun, Page};
+use crate::database::PgSession;
 use crate::live::Completion;
 use crate::{Store, StoreError};
 
@@ -37,7 +37,7 @@ pub struct AuditFilter {
 
 /// Writes a row.
 pub(crate) async fn write(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     by: By<'_>,
     action: &str,
     noun: Noun,
@@ -116,7 +116,7 @@ impl Completion {
 impl Store {
     /// Records that somebody has what is due removed now; before it is, so that nothing is removed without a record.
     pub async fn audit_prune(&self, by: By<'_>) -> Result<(), StoreError> {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.control.acquire().await?;
         write(&mut connection, by, "prune", Noun::Setting, "retention", None, None).await
     }
 
@@ -147,7 +147,7 @@ impl Store {
             filter.to,
             limit + 1,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?;
         Ok(Page::of(rows, limit, |row| row.id.to_string()))
     }
@@ -160,7 +160,7 @@ impl Store {
             before,
             limit,
         )
-        .execute(&self.pool)
+        .execute(&self.control)
         .await?
         .rows_affected())
     }

@@ -26,10 +26,10 @@ use heddle_domain::backfill::OnExisting;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use serde_json::Value;
-use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
 use crate::change::{By, Noun, Page};
+use crate::database::{PgSession, Transaction};
 use crate::live::{Created, NewRun, create_in};
 use crate::{Store, StoreError, audit};
 
@@ -225,7 +225,7 @@ pub enum BackfillChange {
 
 /// A turn: a backfill's row, locked. Dropped without [`BackfillTurn::commit`] it changes nothing.
 pub struct BackfillTurn {
-    tx: Transaction<'static, Postgres>,
+    tx: Transaction,
     /// The row.
     pub row: BackfillRow,
     /// How many of its own runs are active, if the statement that locked the row could see the last turn.
@@ -253,7 +253,7 @@ pub type CountedBackfill = (BackfillRow, BTreeMap<RunState, i64>);
 /// Of runs that move from table to table while they are counted none is seen twice, or not at all.
 const ONE_LOOK: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-async fn counted(connection: &mut PgConnection, rows: Vec<BackfillRow>) -> Result<Vec<CountedBackfill>, StoreError> {
+async fn counted(connection: &mut PgSession, rows: Vec<BackfillRow>) -> Result<Vec<CountedBackfill>, StoreError> {
     let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
     let groups: Vec<i64> = rows.iter().map(|row| row.group_id).collect();
     let found = sqlx::query!(

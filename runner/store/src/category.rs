@@ -35,7 +35,7 @@ impl Store {
         name: &str,
         description: &str,
     ) -> Result<Put<CategoryRow>, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let added = sqlx::query_as!(
             CategoryRow,
             "INSERT INTO heddle.categories (name, description, created_at, updated_at) VALUES ($1, $2, $3, $3)
@@ -104,7 +104,7 @@ impl Store {
             "SELECT name, description, created_at, updated_at FROM heddle.categories WHERE name = $1",
             name,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?)
     }
 
@@ -117,14 +117,14 @@ impl Store {
             cursor,
             limit + 1,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?;
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
     /// Deletes a category that no group is in.
     pub async fn delete_category(&self, by: By<'_>, name: &str) -> Result<CategoryDelete, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         // Against groups that are put meanwhile: their foreign key waits for this lock.
         let found = sqlx::query_scalar!(
             "SELECT description FROM heddle.categories WHERE name = $1 FOR UPDATE",

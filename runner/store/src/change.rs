@@ -8,8 +8,8 @@
 
 use heddle_domain::Time;
 use serde_json::Value;
-use sqlx::PgConnection;
 
+use crate::database::PgSession;
 use crate::{Store, StoreError, audit};
 
 /// Who changes something, and when.
@@ -123,7 +123,7 @@ const CHANGES_LOCK: i64 = 0x6865_6464_6c65_0001;
 
 /// Writes the audit row and the log row of a change: the last thing that its transaction does before it commits.
 pub(crate) async fn record(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     by: By<'_>,
     action: &str,
     noun: Noun,
@@ -136,12 +136,7 @@ pub(crate) async fn record(
 }
 
 /// Writes the log row of a change without an audit row.
-pub(crate) async fn announce(
-    connection: &mut PgConnection,
-    at: Time,
-    noun: Noun,
-    name: &str,
-) -> Result<(), StoreError> {
+pub(crate) async fn announce(connection: &mut PgSession, at: Time, noun: Noun, name: &str) -> Result<(), StoreError> {
     sqlx::query!("SELECT pg_advisory_xact_lock($1)", CHANGES_LOCK)
         .execute(&mut *connection)
         .await?;
@@ -160,7 +155,7 @@ pub(crate) async fn announce(
 }
 
 /// Makes writers of one name take turns, also while there is no row to lock yet.
-pub(crate) async fn lock_name(connection: &mut PgConnection, noun: Noun, name: &str) -> Result<(), StoreError> {
+pub(crate) async fn lock_name(connection: &mut PgSession, noun: Noun, name: &str) -> Result<(), StoreError> {
     let key = format!("heddle/{}/{name}", noun.as_str());
     sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key)
         .execute(connection)

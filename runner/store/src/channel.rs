@@ -75,7 +75,7 @@ impl Store {
         name: &str,
         spec: ChannelSpec,
     ) -> Result<ChannelPut, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         change::lock_name(&mut tx, Noun::Channel, name).await?;
         let row = sqlx::query!(
             "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1
@@ -184,7 +184,7 @@ impl Store {
             cursor,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?
         .into_iter()
         .map(|row| {
@@ -208,7 +208,7 @@ impl Store {
     pub async fn known_channels(&self, names: &[String]) -> Result<Vec<String>, StoreError> {
         Ok(
             sqlx::query_scalar!("SELECT name FROM heddle.channels WHERE name = ANY ($1)", names)
-                .fetch_all(&self.pool)
+                .fetch_all(&self.control)
                 .await?,
         )
     }
@@ -219,7 +219,7 @@ impl Store {
             "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1",
             name
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?;
         let Some(row) = row else { return Ok(None) };
         let kept = Kept {
@@ -237,7 +237,7 @@ impl Store {
 
     /// Deletes a channel; `false` if there was none. What is to be told there fails when its time has come.
     pub async fn delete_channel(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let gone = sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)
             .fetch_optional(&mut *tx)
             .await?;

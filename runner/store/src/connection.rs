@@ -56,7 +56,7 @@ impl Store {
         url: Option<&str>,
         options: &ConnectionOptions,
     ) -> Result<ConnectionPut, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         change::lock_name(&mut tx, Noun::Connection, name).await?;
         let before = sqlx::query!(
             "SELECT ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at
@@ -177,7 +177,7 @@ impl Store {
              FROM heddle.connections WHERE name = $1",
             name,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?;
         let Some(row) = row else { return Ok(None) };
         let sealed = Sealed {
@@ -216,7 +216,7 @@ impl Store {
             cursor,
             limit,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?
         .into_iter()
         .map(|row| ConnectionRow {
@@ -237,7 +237,7 @@ impl Store {
 
     /// Deletes a connection that no group's current spec names.
     pub async fn delete_connection(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         change::lock_name(&mut tx, Noun::Connection, name).await?;
         let gone = sqlx::query!(
             "DELETE FROM heddle.connections WHERE name = $1 RETURNING groups, categories, max_connections, read_only",

@@ -174,13 +174,6 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-impl From<MigrateError> for StoreError {
-    #[track_caller]
-    fn from(error: MigrateError) -> Self {
-        Self::Migration(Box::new(error))
-    }
-}
-
 /// Whether the connection ended with it.
 fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
     use sqlx::postgres::{PgDatabaseError, PgSeverity};

@@ -6,9 +6,9 @@
 
 use heddle_domain::Time;
 use serde_json::{Map, Value, json};
-use sqlx::PgConnection;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
 use crate::link::{self, GroupLink};
 use crate::{Store, StoreError};
 use crate::{schedule, upstream, usage};
@@ -111,14 +111,14 @@ pub enum GroupDelete {
     },
 }
 
-async fn lock_groups(connection: &mut PgConnection) -> Result<(), StoreError> {
+async fn lock_groups(connection: &mut PgSession) -> Result<(), StoreError> {
     sqlx::query!("SELECT pg_advisory_xact_lock($1)", GROUPS_LOCK)
         .execute(connection)
         .await?;
     Ok(())
 }
 
-async fn current(connection: &mut PgConnection, name: &str) -> Result<Option<GroupRow>, StoreError> {
+async fn current(connection: &mut PgSession, name: &str) -> Result<Option<GroupRow>, StoreError> {
     Ok(sqlx::query_as!(
         GroupRow,
         "SELECT g.id, g.name, g.enabled, g.revision, g.revision_id, g.category, r.spec, r.schedule_anchors,
@@ -150,7 +150,7 @@ fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time) -> Value {
 
 /// Writes a revision and makes it the group's current one.
 async fn revise(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     by: By<'_>,
     before: &GroupRow,
     spec: &Value,
@@ -191,7 +191,7 @@ async fn revise(
     })
 }
 
-async fn insert(connection: &mut PgConnection, by: By<'_>, write: &GroupWrite<'_>) -> Result<GroupRow, StoreError> {
+async fn insert(connection: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) -> Result<GroupRow, StoreError> {
     let schedule_anchors = anchors(None, write.spec, by.at);
     let id = sqlx::query_scalar!(
         "INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at)
@@ -236,7 +236,7 @@ async fn insert(connection: &mut PgConnection, by: By<'_>, write: &GroupWrite<'_
 }
 
 /// Writes that a group is enabled or disabled from now on, as `row` says. Its schedules are not brought in step.
-async fn switch(connection: &mut PgConnection, by: By<'_>, row: &GroupRow) -> Result<(), StoreError> {
+async fn switch(connection: &mut PgSession, by: By<'_>, row: &GroupRow) -> Result<(), StoreError> {
     sqlx::query!(
         "UPDATE heddle.groups SET enabled = $2, updated_at = $3 WHERE id = $1",
         row.id,
@@ -269,7 +269,7 @@ async fn switch(connection: &mut PgConnection, by: By<'_>, row: &GroupRow) -> Re
 
 /// The ids of the scripts, in the order of `scripts`, with their rows locked against deletion.
 async fn resolve_scripts(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     scripts: &[ScriptUse],
 ) -> Result<Result<Vec<i64>, Vec<ScriptUse>>, StoreError> {
     let mut names: Vec<String> = scripts.iter().map(|used| used.script.clone()).collect();
@@ -302,7 +302,7 @@ async fn resolve_scripts(
 
 /// Replaces the scripts that the group's current revision names.
 async fn replace_script_uses(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     group_id: i64,
     used: &[ScriptUse],
     scripts: &[i64],
@@ -688,7 +688,7 @@ impl Store {
     }
 }
 
-async fn active_runs(connection: &mut PgConnection, group_id: i64) -> Result<i64, StoreError> {
+async fn active_runs(connection: &mut PgSession, group_id: i64) -> Result<i64, StoreError> {
     Ok(sqlx::query_scalar!(
         r#"SELECT count(*) AS "count!" FROM heddle.runs_live WHERE group_id = $1"#,
         group_id,

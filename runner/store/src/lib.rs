@@ -12,6 +12,7 @@ pub mod category;
 pub mod change;
 pub mod channel;
 pub mod connection;
+pub mod database;
 mod error;
 pub mod event;
 pub mod group;
@@ -45,81 +46,91 @@ pub mod used_up;
 
 pub use error::StoreError;
 
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, PgPool, Postgres, Transaction};
-use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use database::{Alone, Connector, Plans, Pool, Transaction, keep_watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The database. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pool: PgPool,
+    /// The data plane's sessions.
+    pool: Pool,
+    /// Those for what people configure.
+    control: Pool,
+    /// The lease's own connection.
+    lease: Arc<Alone>,
+    connector: Connector,
+    connections_max: u32,
+    /// Ends the watch with the last clone.
+    _watched: Arc<DropGuard>,
 }
 
-/// How many connections a node opens at most, unless it is told otherwise.
+/// How many connections a node's data plane opens at most, unless it is told otherwise.
 pub const DEFAULT_CONNECTIONS_MAX: u32 = 16;
 
-/// How long a request waits for a free connection before it fails as [`StoreError::Unavailable`].
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many it opens at most for what people configure.
+const CONTROL_CONNECTIONS_MAX: u32 = 8;
 
-/// After this long without a statement an open transaction is ended by the server. Nodes keep none open that long, so it
-/// is one of a node that is frozen or cut off: what it has locked has to come free before others take its work over.
-const IDLE_IN_TRANSACTION_TIMEOUT: &str = "6s";
+/// Those that stand alone: the lease's, the watch's, the listener's.
+const CONNECTIONS_ALONE: u32 = 3;
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
 
 impl Store {
-    /// Opens a pool; connections are made when they are needed.
+    /// Opens pools; one connection is made at once, to see whether it can be, the others when they are needed.
     pub async fn connect(url: &str, connections_max: u32) -> Result<Self, StoreError> {
-        let options = PgConnectOptions::from_str(url)?
-            // A slow statement's whole text, such as a migration's, is nothing for an operator's log.
-            .disable_statement_logging()
-            .application_name("heddle")
-            // The default begins with a schema named like the role. A role `heddle` would find the table of migrations
-            // in another place before and after the first of them, which makes the schema `heddle`.
-            .options([("search_path", "public")])
-            .options([("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT)])
-            // All statements of the data plane reach their rows by index. A plan that was made while a table was empty,
-            // and is kept, must not scan it when there are a hundred thousand runs in it a second later. A table that
-            // was analysed while it was empty counts as one row until it is analysed again, and then the whole of an
-            // index is as cheap as one row of it. So statements that join what they are given with such a table compare
-            // keys as arrays of one (`r.run = ANY (ARRAY[given.run])`): of that the planner can make a look-up in the
-            // index for each given row, and nothing else, since it is no equality by which an index's order would be
-            // worth reading. (To name all given keys once more, `r.run = ANY ($1)`, also leaves no other way, but each
-            // look-up then goes through all keys: a thousand ends took a million steps.) What is taken from a queue is
-            // taken by `ctid = ANY (ARRAY(SELECT ... SKIP LOCKED))`, which is evaluated once.
-            .options([
-                ("enable_seqscan", "off"),
-                ("enable_hashjoin", "off"),
-                ("enable_mergejoin", "off"),
-            ])
-            .statement_cache_capacity(256);
-        let pool = PgPoolOptions::new()
-            .max_connections(connections_max)
-            .acquire_timeout(ACQUIRE_TIMEOUT)
-            .test_before_acquire(false)
-            .connect_with(options)
-            .await?;
-        Ok(Self { pool })
+        let connector = Connector::new(url)?;
+        let pool = Pool::new(&connector, Plans::ByIndex, connections_max)?;
+        let control_max = CONTROL_CONNECTIONS_MAX.min(connections_max);
+        let control = Pool::new(&connector, Plans::AsUsual, control_max)?;
+        drop(pool.acquire().await?);
+        let stop = CancellationToken::new();
+        let line = Alone::new(connector.clone(), database::CONNECT_MAX);
+        tokio::spawn(keep_watch(connector.watch().clone(), line, stop.clone()));
+        Ok(Self {
+            pool,
+            control,
+            lease: Arc::new(Alone::new(connector.clone(), database::LEASE_STATEMENT_MAX)),
+            connector,
+            connections_max: connections_max + control_max + CONNECTIONS_ALONE,
+            _watched: Arc::new(stop.drop_guard()),
+        })
     }
 
     /// Brings the schema up to date. Nodes that start together take turns (an advisory lock).
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        Ok(MIGRATIONS.run(&self.pool).await?)
+        let mut session = self.connector.connect(Plans::AsUsual).await?;
+        session.bound_by(database::MIGRATION_MAX);
+        let migrated = session.wait_for(|raw| async move {
+            let migrated = MIGRATIONS.run(raw).await;
+            migrated.map_err(|error| sqlx::Error::Migrate(Box::new(error)))
+        });
+        match migrated.await {
+            Err(sqlx::Error::Migrate(error)) => Err(StoreError::Migration(error)),
+            other => Ok(other?),
+        }
     }
 
-    /// A transaction.
-    pub async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
+    /// How many connections this opens at most.
+    pub fn connections_max(&self) -> u32 {
+        self.connections_max
+    }
+
+    /// For how long the data plane has asked the database without any answer: nothing moves, whatever the lease says.
+    pub fn stalled_for(&self) -> Duration {
+        self.connector.watch().stalled_for()
+    }
+
+    /// A transaction of the data plane.
+    pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
         Ok(self.pool.begin().await?)
     }
 
-    /// The pool itself, for statements in this crate's tests and for health checks.
-    pub fn pool(&self) -> &PgPool {
-        &self.pool
-    }
-
-    /// Closes all connections.
-    pub async fn close(&self) {
-        self.pool.close().await;
+    /// Closes all connections that are idle, and the others when they come back. Waits for nobody.
+    pub fn close(&self) {
+        self.pool.close();
+        self.control.close();
     }
 }

@@ -1,7 +1,6 @@
 //! Links between groups: who follows whom, and whose tasks start sub-runs of whom.
 
-use sqlx::PgConnection;
-
+use crate::database::PgSession;
 use crate::{Store, StoreError};
 
 /// How many groups a cycle's search walks through at most, which also bounds the length of a chain of groups.
@@ -47,7 +46,7 @@ pub struct LinkRow {
 
 /// The ids of the upstream groups by name, in the order of `links`; `Err` has the names that do not exist.
 pub(crate) async fn resolve(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     links: &[GroupLink],
 ) -> Result<Result<Vec<i64>, Vec<String>>, StoreError> {
     let names: Vec<String> = links.iter().map(|link| link.upstream.clone()).collect();
@@ -71,7 +70,7 @@ pub(crate) async fn resolve(
 
 /// A way from one of `upstreams` back to `group`, written from `group` to `group`.
 pub(crate) async fn find_cycle(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     group: &str,
     group_id: Option<i64>,
     links: &[GroupLink],
@@ -132,7 +131,7 @@ pub(crate) async fn find_cycle(
 
 /// Replaces the links that the group's current revision makes.
 pub(crate) async fn replace(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     group_id: i64,
     links: &[GroupLink],
     upstreams: &[i64],

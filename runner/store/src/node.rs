@@ -2,7 +2,6 @@
 
 use chrono::TimeDelta;
 use heddle_domain::Time;
-use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
 use crate::{Store, StoreError};
@@ -30,6 +29,8 @@ pub struct NodeRow {
     pub expires_at: Time,
     /// Whether it holds, by the database's clock.
     pub alive: bool,
+    /// Whether so little of it is left that the node has stopped by itself; it comes back with a new one.
+    pub fenced: bool,
     /// The last change that it has followed.
     pub position: i64,
     /// How many attempts it may have in hand.
@@ -56,7 +57,18 @@ impl Store {
         Ok(read_only == "off")
     }
 
-    /// Registers a node that starts: it gets a new lease, and its former self's ends at once.
+    /// Connects for the lease, if it is not connected. What is counted from the time at which a statement was sent is
+    /// counted from after this.
+    pub async fn reach_lease(&self) -> Result<(), StoreError> {
+        self.lease.get().await?;
+        Ok(())
+    }
+
+    /// Registers a node: it gets a new lease, and the former one ends at once, so that what was held under it is taken
+    /// over. A node that starts takes it from whoever has its identity (`former` is `None`); one that was fenced takes it
+    /// from the lease that it knows. So a statement that gave no answer, and is carried out late, takes no newer lease
+    /// away. `None`: the lease that it knows is not the newest ([`Store::lease_of`] tells).
+    #[expect(clippy::too_many_arguments, reason = "each is a column")]
     pub async fn register_node(
         &self,
         id: Uuid,
@@ -65,30 +77,45 @@ impl Store {
         version: &str,
         slots: i32,
         lease_for: TimeDelta,
-    ) -> Result<(i64, Time), StoreError> {
+        former: Option<i64>,
+    ) -> Result<Option<(i64, Time)>, StoreError> {
+        let mut session = self.lease.get().await?;
         let row = sqlx::query!(
             r#"INSERT INTO heddle.nodes (id, lease, name, address, version, state, expires_at, slots)
                VALUES ($1, nextval('heddle.lease_numbers'), $2, $3, $4, 0,
                        clock_timestamp() + $5::bigint * interval '1 microsecond', $6)
                ON CONFLICT (id) DO UPDATE
                   SET lease = excluded.lease, name = excluded.name, address = excluded.address,
-                      version = excluded.version, state = 0, started_at = clock_timestamp(),
+                      version = excluded.version, state = 0,
+                      started_at = CASE WHEN $7::bigint IS NULL THEN clock_timestamp() ELSE nodes.started_at END,
                       heartbeat_at = clock_timestamp(), expires_at = excluded.expires_at, slots = excluded.slots,
-                      in_hand = 0, position = 0
+                      in_hand = 0, position = CASE WHEN $7::bigint IS NULL THEN 0 ELSE nodes.position END
+                WHERE $7::bigint IS NULL OR nodes.lease = $7
                RETURNING lease, clock_timestamp() AS "now!""#,
             id,
             name,
             address,
             version,
             lease_for.num_microseconds().unwrap_or(i64::MAX),
-            slots
+            slots,
+            former
         )
-        .fetch_one(&self.pool)
+        .fetch_optional(&mut *session)
         .await?;
-        Ok((row.lease, row.now))
+        Ok(row.map(|row| (row.lease, row.now)))
     }
 
-    /// Extends a lease; `None` if it is not this process's any more, or has run out: what it held is lost.
+    /// The newest lease of a node.
+    pub async fn lease_of(&self, id: Uuid) -> Result<Option<i64>, StoreError> {
+        let mut session = self.lease.get().await?;
+        Ok(sqlx::query_scalar!("SELECT lease FROM heddle.nodes WHERE id = $1", id)
+            .fetch_optional(&mut *session)
+            .await?)
+    }
+
+    /// Extends a lease; `None` if it is not this process's any more, or no more than `margin` is left of it: what it
+    /// held is lost. A node stops by itself when so much is left, counted from before it sent its last heartbeat. One
+    /// that is carried out later than that comes from a node that has given the lease up, and extends nothing.
     pub async fn heartbeat(
         &self,
         lease: i64,
@@ -96,12 +123,14 @@ impl Store {
         position: i64,
         in_hand: i32,
         lease_for: TimeDelta,
+        margin: TimeDelta,
     ) -> Result<Option<Heartbeat>, StoreError> {
+        let mut session = self.lease.get().await?;
         let row = sqlx::query!(
             r#"UPDATE heddle.nodes
                   SET heartbeat_at = clock_timestamp(), state = $2, position = $3, in_hand = $4,
                       expires_at = clock_timestamp() + $5::bigint * interval '1 microsecond'
-                WHERE lease = $1 AND expires_at > clock_timestamp()
+                WHERE lease = $1 AND expires_at > clock_timestamp() + $6::bigint * interval '1 microsecond'
                RETURNING clock_timestamp() AS "now!",
                          (SELECT count(*) FROM heddle.nodes n WHERE n.lease <> $1 AND n.expires_at > clock_timestamp())
                              AS "others!""#,
@@ -109,9 +138,10 @@ impl Store {
             state,
             position,
             in_hand,
-            lease_for.num_microseconds().unwrap_or(i64::MAX)
+            lease_for.num_microseconds().unwrap_or(i64::MAX),
+            margin.num_microseconds().unwrap_or(0)
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&mut *session)
         .await?;
         Ok(row.map(|row| Heartbeat {
             now: row.now,
@@ -121,22 +151,26 @@ impl Store {
 
     /// A node that stops gives its lease back.
     pub async fn release_node(&self, lease: i64) -> Result<(), StoreError> {
+        let mut session = self.lease.get().await?;
         sqlx::query!(
             "UPDATE heddle.nodes SET state = 2, expires_at = clock_timestamp() WHERE lease = $1",
             lease
         )
-        .execute(&self.pool)
+        .execute(&mut *session)
         .await?;
         Ok(())
     }
 
-    /// All nodes that were seen within the last day.
-    pub async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+    /// All nodes that were seen within the last day. They stop by themselves when `margin` is left of their lease.
+    pub async fn nodes(&self, margin: TimeDelta) -> Result<Vec<NodeRow>, StoreError> {
         Ok(sqlx::query_as!(
             NodeRow,
             r#"SELECT id, lease, name, address, version, state, started_at, heartbeat_at, expires_at,
-                      expires_at > clock_timestamp() AS "alive!", position, slots, in_hand
-                 FROM heddle.nodes WHERE heartbeat_at > clock_timestamp() - interval '1 day' ORDER BY started_at, id"#
+                      expires_at > clock_timestamp() AS "alive!",
+                      expires_at <= clock_timestamp() + $1::bigint * interval '1 microsecond' AS "fenced!",
+                      position, slots, in_hand
+                 FROM heddle.nodes WHERE heartbeat_at > clock_timestamp() - interval '1 day' ORDER BY started_at, id"#,
+            margin.num_microseconds().unwrap_or(0)
         )
         .fetch_all(&self.pool)
         .await?)
@@ -155,25 +189,5 @@ impl Store {
             .fetch_one(&self.pool)
             .await?;
         Ok(())
-    }
-}
-
-/// A connection that hears notifications.
-pub struct Listener(PgListener);
-
-impl Listener {
-    /// The next notification: channel and payload.
-    pub async fn next(&mut self) -> Result<(String, String), StoreError> {
-        let heard = self.0.recv().await?;
-        Ok((heard.channel().to_owned(), heard.payload().to_owned()))
-    }
-}
-
-impl Store {
-    /// Listens to channels, on a connection of its own.
-    pub async fn listen(&self, channels: &[&str]) -> Result<Listener, StoreError> {
-        let mut listener = PgListener::connect_with(&self.pool).await?;
-        listener.listen_all(channels.iter().copied()).await?;
-        Ok(Listener(listener))
     }
 }

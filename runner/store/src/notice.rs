@@ -12,9 +12,9 @@ use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::ErrorKind;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::database::PgSession;
 use crate::live::Completion;
 use crate::{Store, StoreError};
 
@@ -66,7 +66,7 @@ pub struct NoticeRow {
 }
 
 pub(crate) async fn insert_notices_in(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     all: &[NewNotices],
     now: Time,
 ) -> Result<(), StoreError> {

@@ -8,11 +8,11 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::ErrorKind;
 use serde_json::Value;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::assignment::{End, announce_returned, end_in};
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
 use crate::live::{BATCH_MAX, Completion, EndedAttempt};
 use crate::used_up::{TakenEnd, UsedUp};
 use crate::{Store, StoreError, audit};
@@ -664,7 +664,7 @@ impl Store {
     }
 }
 
-async fn revoke_holds(connection: &mut PgConnection, offer_id: i64, now: Time) -> Result<(), StoreError> {
+async fn revoke_holds(connection: &mut PgSession, offer_id: i64, now: Time) -> Result<(), StoreError> {
     let held = sqlx::query!("SELECT id, uid FROM heddle.holds WHERE offer_id = $1", offer_id)
         .fetch_all(&mut *connection)
         .await?;
@@ -685,7 +685,7 @@ async fn revoke_holds(connection: &mut PgConnection, offer_id: i64, now: Time) -
 }
 
 /// Ends those of the offers of task runs whose stock is completed; answers how many. See `sql/close_offers.sql`.
-pub(crate) async fn close_done(connection: &mut PgConnection, ids: &[i64]) -> Result<u64, StoreError> {
+pub(crate) async fn close_done(connection: &mut PgSession, ids: &[i64]) -> Result<u64, StoreError> {
     let done = sqlx::query_file!("src/sql/close_offers.sql", ids)
         .execute(connection)
         .await?;

@@ -19,9 +19,9 @@ use heddle_domain::notify::Event;
 use heddle_domain::notify::message::{Entry, Facts};
 use heddle_domain::notify::storm::{LISTED_MAX, Window};
 use serde_json::Value;
-use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
+use crate::database::Transaction;
 use crate::{Store, StoreError};
 
 /// One node at a time turns notices into notifications.
@@ -72,7 +72,7 @@ pub struct StormKey {
 
 /// A transaction that turns notices into notifications. Dropped without [`FanOut::commit`] it changes nothing.
 pub struct FanOut {
-    tx: Transaction<'static, Postgres>,
+    tx: Transaction,
 }
 
 impl Store {
@@ -269,11 +269,7 @@ pub(crate) fn facts_of(notification: Uuid, value: Value) -> Result<Facts, StoreE
     serde_json::from_value(value).map_err(|error| StoreError::unreadable("notifications", "facts", notification, error))
 }
 
-async fn insert_in(
-    tx: &mut Transaction<'static, Postgres>,
-    rows: &[NewNotification],
-    lease: i64,
-) -> Result<(), StoreError> {
+async fn insert_in(tx: &mut Transaction, rows: &[NewNotification], lease: i64) -> Result<(), StoreError> {
     for row in rows {
         sqlx::query!(
             "INSERT INTO heddle.notifications (id, channel, event, group_name, run, task, subject, facts, payload,

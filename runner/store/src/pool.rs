@@ -23,7 +23,7 @@ pub const POOL_SLOTS_MAX: i32 = 1_000_000;
 impl Store {
     /// Creates or changes a pool. Taken slots are never taken away: a smaller pool fills up again later.
     pub async fn put_pool(&self, by: By<'_>, name: &str, slots: i32) -> Result<Put<PoolRow>, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let added = sqlx::query_as!(
             PoolRow,
             "INSERT INTO heddle.pools (name, slots, created_at, updated_at) VALUES ($1, $2, $3, $3)
@@ -96,7 +96,7 @@ impl Store {
             "SELECT name, slots, created_at, updated_at FROM heddle.pools WHERE name = $1",
             name,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?)
     }
 
@@ -109,7 +109,7 @@ impl Store {
             cursor,
             limit + 1,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?;
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
@@ -117,7 +117,7 @@ impl Store {
     /// Deletes a pool that no group's current spec names. Task runs of older revisions that name it are unbounded by it
     /// from then on.
     pub async fn delete_pool(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let slots = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)
             .fetch_optional(&mut *tx)
             .await?;

@@ -7,9 +7,9 @@
 
 use heddle_domain::Chance;
 use serde_json::json;
-use sqlx::PgConnection;
 
 use crate::change::{self, By, Noun};
+use crate::database::PgSession;
 use crate::secret::{Sealed, SecretKeys};
 use crate::{Store, StoreError};
 
@@ -64,7 +64,7 @@ impl Store {
             &ids,
             NAMED_MAX,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?)
     }
 
@@ -81,7 +81,7 @@ impl Store {
                 }
             }
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?.patiently();
         let after = json!({
             "key_id": keys.current_id(), "secrets": done.secrets, "connections": done.connections,
             "channels": done.channels,
@@ -93,7 +93,7 @@ impl Store {
 
     /// Seals up to [`ROWS_MAX`] rows of a table anew; answers how many.
     async fn reseal_rows(&self, table: SealedTable, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?.patiently();
         let rows = table.sealed_before(&mut tx, keys.current_id()).await?;
         for (name, sealed) in &rows {
             let plain = keys.open(table.noun(), name, sealed)?;
@@ -128,7 +128,7 @@ impl SealedTable {
     /// Rows that another key has sealed, locked.
     async fn sealed_before(
         self,
-        connection: &mut PgConnection,
+        connection: &mut PgSession,
         key_id: &str,
     ) -> Result<Vec<(String, Sealed)>, StoreError> {
         macro_rules! read {
@@ -164,7 +164,7 @@ impl SealedTable {
         })
     }
 
-    async fn write(self, connection: &mut PgConnection, name: &str, sealed: &Sealed) -> Result<(), StoreError> {
+    async fn write(self, connection: &mut PgSession, name: &str, sealed: &Sealed) -> Result<(), StoreError> {
         macro_rules! write {
             ($statement:tt) => {
                 sqlx::query!($statement, name, sealed.ciphertext, sealed.nonce, sealed.key_id)

@@ -35,13 +35,13 @@ use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::retention::Retention;
 use serde_json::Value;
-use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 pub use self::due::{COUNT_MAX, DueRows};
 pub use self::partitions::{Dropped, Partitioned};
 pub use self::rules::{Day, RunRules};
 use self::rules::{id_floor, micros};
+use crate::database::Transaction;
 use crate::{Store, StoreError};
 
 /// How long instants are remembered beyond their runs.
@@ -97,7 +97,7 @@ impl Store {
         now: Time,
         limit: i64,
     ) -> Result<Vec<i16>, StoreError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin().await?.patiently();
         let ids = if let Some(day) = day {
             let (first, behind) = day.ids();
             sqlx::query_file_scalar!(
@@ -136,7 +136,7 @@ impl Store {
         now: Time,
         limit: i64,
     ) -> Result<Vec<i16>, StoreError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin().await?.patiently();
         let ids = sqlx::query_file_scalar!(
             "src/sql/due_runs_of.sql",
             &rules.groups,
@@ -155,7 +155,7 @@ impl Store {
     /// Removes the logs of up to `limit` runs of a day that are due before their runs.
     pub async fn prune_logs(&self, rules: &RunRules, day: Day, now: Time, limit: i64) -> Result<u64, StoreError> {
         let (first, behind) = day.ids();
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin().await?.patiently();
         let ids = sqlx::query_file_scalar!(
             "src/sql/due_logs.sql",
             &rules.groups,
@@ -319,7 +319,7 @@ impl Store {
 
 /// Removes runs, whose rows the transaction has locked, with all that belongs to them, and ends it; answers the number
 /// of each one's state.
-async fn remove_runs(mut tx: Transaction<'static, Postgres>, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
+async fn remove_runs(mut tx: Transaction, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }

@@ -29,10 +29,10 @@ use heddle_domain::Time;
 use heddle_domain::schedule::{Calendar, Kind, Schedule, local};
 use heddle_domain::spec::ScheduleSpec;
 use serde_json::Value;
-use sqlx::PgConnection;
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
+use crate::database::PgSession;
 use crate::group::GroupRow;
 use crate::live::Completion;
 use crate::{Store, StoreError};
@@ -128,7 +128,7 @@ struct Known {
 
 /// Brings the rows of a group in step with it; `at` is the moment of the change. The last thing that a change does
 /// before it is recorded: it waits for nodes that are firing these schedules right now.
-pub(crate) async fn sync(connection: &mut PgConnection, group: &GroupRow, at: Time) -> Result<(), StoreError> {
+pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time) -> Result<(), StoreError> {
     let compiled = compile(
         group.revision_id,
         &group.spec,
@@ -265,7 +265,7 @@ fn micros(micros: u64) -> PgInterval {
 }
 
 /// A deleted group has no schedules.
-pub(crate) async fn remove(connection: &mut PgConnection, group_id: i64) -> Result<(), StoreError> {
+pub(crate) async fn remove(connection: &mut PgSession, group_id: i64) -> Result<(), StoreError> {
     sqlx::query!("DELETE FROM heddle.schedules WHERE group_id = $1", group_id)
         .execute(connection)
         .await?;

@@ -2,9 +2,9 @@
 
 use heddle_domain::Time;
 use serde_json::{Value, json};
-use sqlx::PgConnection;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
 use crate::{Store, StoreError, blob};
 
 /// A script with what its active version says of itself.
@@ -83,7 +83,7 @@ struct Locked {
     deleted: bool,
 }
 
-async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Locked>, StoreError> {
+async fn lock(connection: &mut PgSession, name: &str) -> Result<Option<Locked>, StoreError> {
     Ok(sqlx::query_as!(
         Locked,
         r#"SELECT id, active_version, last_version, first_version, created_at, deleted_at IS NOT NULL AS "deleted!"
@@ -95,7 +95,7 @@ async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Locked
 }
 
 async fn version_of(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     script_id: i64,
     version: i32,
 ) -> Result<Option<ScriptVersionRow>, StoreError> {
@@ -119,7 +119,7 @@ impl Store {
         by: By<'_>,
         write: ScriptWrite<'_>,
     ) -> Result<Put<(ScriptRow, ScriptVersionRow)>, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         // The row comes first, so that uploads of one name take turns on it from the very first one on.
         sqlx::query!(
             "INSERT INTO heddle.scripts (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT (name) DO NOTHING",
@@ -230,7 +230,7 @@ impl Store {
              FROM heddle.scripts WHERE name = $1 AND deleted_at IS NULL",
             name,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?)
     }
 
@@ -252,7 +252,7 @@ impl Store {
             cursor,
             limit + 1,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?
         .into_iter()
         .map(|row| {
@@ -299,7 +299,7 @@ impl Store {
             name,
             version,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?)
     }
 
@@ -318,7 +318,7 @@ impl Store {
             name,
             version,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?)
     }
 
@@ -341,14 +341,14 @@ impl Store {
             cursor,
             limit + 1,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?;
         Ok(Page::of(rows, limit, |row| row.version.to_string()))
     }
 
     /// Makes `name` alone mean this version.
     pub async fn activate_script(&self, by: By<'_>, name: &str, version: i32) -> Result<Activate, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let Some(script) = lock(&mut tx, name).await?.filter(|script| !script.deleted) else {
             return Ok(Activate::MissingScript);
         };
@@ -382,7 +382,7 @@ impl Store {
 
     /// Deletes a script that no group's current revision names. Kept runs still know its versions.
     pub async fn delete_script(&self, by: By<'_>, name: &str) -> Result<ScriptDelete, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let Some(script) = lock(&mut tx, name).await?.filter(|script| !script.deleted) else {
             return Ok(ScriptDelete::Missing);
         };
@@ -424,7 +424,7 @@ impl Store {
               LIMIT $1",
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?)
     }
 }

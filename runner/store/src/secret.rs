@@ -184,7 +184,7 @@ impl Store {
         value: &str,
         grant: &Grant,
     ) -> Result<Put<SecretRow>, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         change::lock_name(&mut tx, Noun::Secret, name).await?;
         let before = sqlx::query!(
             "SELECT ciphertext, nonce, key_id, groups, categories, created_at, updated_at
@@ -276,7 +276,7 @@ impl Store {
             "SELECT name, groups, categories, created_at, updated_at FROM heddle.secrets WHERE name = $1",
             name
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?
         .map(|row| SecretRow {
             name: row.name,
@@ -295,7 +295,7 @@ impl Store {
             "SELECT ciphertext, nonce, key_id, groups, categories FROM heddle.secrets WHERE name = $1",
             name,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?;
         let Some(row) = row else { return Ok(None) };
         let sealed = Sealed {
@@ -321,7 +321,7 @@ impl Store {
             cursor,
             limit + 1,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?
         .into_iter()
         .map(|row| SecretRow {
@@ -339,7 +339,7 @@ impl Store {
 
     /// Deletes a secret that no group's current spec names.
     pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         change::lock_name(&mut tx, Noun::Secret, name).await?;
         let gone = sqlx::query!(
             "DELETE FROM heddle.secrets WHERE name = $1 RETURNING groups, categories",

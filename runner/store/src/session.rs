@@ -18,7 +18,7 @@ impl Store {
         token: &TokenRow,
         expires_at: Time,
     ) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         // Against a revocation meanwhile, which deletes the sessions that it finds.
         let in_force = sqlx::query_scalar!(
             "SELECT id FROM heddle.tokens WHERE id = $1 AND revoked_at IS NULL FOR SHARE",
@@ -63,13 +63,13 @@ impl Store {
             &hash[..],
             now,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?)
     }
 
     /// Ends a session, on all nodes; `false` if there was none.
     pub async fn end_session(&self, at: Time, hash: &[u8; 32]) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let gone = sqlx::query_scalar!(
             "DELETE FROM heddle.sessions s USING heddle.tokens t WHERE s.hash = $1 AND t.id = s.token_id
              RETURNING t.name",
@@ -92,7 +92,7 @@ impl Store {
             now,
             limit,
         )
-        .execute(&self.pool)
+        .execute(&self.control)
         .await?
         .rows_affected())
     }

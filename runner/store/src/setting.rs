@@ -14,14 +14,14 @@ impl Store {
     pub async fn setting(&self, name: &str) -> Result<Option<Value>, StoreError> {
         Ok(
             sqlx::query_scalar!("SELECT value FROM heddle.settings WHERE name = $1", name)
-                .fetch_optional(&self.pool)
+                .fetch_optional(&self.control)
                 .await?,
         )
     }
 
     /// Changes a setting; `false` if it stood so already.
     pub async fn put_setting(&self, by: By<'_>, name: &str, value: &Value) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let before = sqlx::query_scalar!("SELECT value FROM heddle.settings WHERE name = $1 FOR UPDATE", name)
             .fetch_optional(&mut *tx)
             .await?;

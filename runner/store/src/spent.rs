@@ -127,7 +127,7 @@ impl Store {
 
     /// Removes up to `limit` deleted offers of which nothing is left, with their versions.
     pub async fn prune_offers(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin().await?.patiently();
         let ids = sqlx::query_scalar!(
             "SELECT o.id FROM heddle.offers o
               WHERE o.deleted_at < $1

@@ -19,7 +19,7 @@ pub struct TemplateRow {
 impl Store {
     /// Creates or changes a template. The schema has been checked.
     pub async fn put_template(&self, by: By<'_>, name: &str, schema: &Value) -> Result<Put<TemplateRow>, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let added = sqlx::query_as!(
             TemplateRow,
             "INSERT INTO heddle.templates (name, schema, created_at, updated_at) VALUES ($1, $2, $3, $3)
@@ -92,7 +92,7 @@ impl Store {
             "SELECT name, schema, created_at, updated_at FROM heddle.templates WHERE name = $1",
             name,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?)
     }
 
@@ -105,14 +105,14 @@ impl Store {
             cursor,
             limit + 1,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?;
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
     /// Deletes a template that no group's current spec and no offer names.
     pub async fn delete_template(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let found = sqlx::query_scalar!("SELECT schema FROM heddle.templates WHERE name = $1 FOR UPDATE", name)
             .fetch_optional(&mut *tx)
             .await?;

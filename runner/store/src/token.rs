@@ -39,7 +39,7 @@ pub struct TokenWrite<'a> {
 impl Store {
     /// Adds a token; `None` if a token of that name is in force.
     pub async fn create_token(&self, by: By<'_>, write: TokenWrite<'_>) -> Result<Option<TokenRow>, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let added = sqlx::query_as!(
             TokenRow,
             "INSERT INTO heddle.tokens (id, name, hash, role, queues, uids, expires_at, created_at)
@@ -76,7 +76,7 @@ impl Store {
             &hash[..],
             now,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?)
     }
 
@@ -87,7 +87,7 @@ impl Store {
                  WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $1)) AS "some!""#,
             now,
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.control)
         .await?)
     }
 
@@ -103,7 +103,7 @@ impl Store {
             &ids,
             &times,
         )
-        .execute(&self.pool)
+        .execute(&self.control)
         .await?;
         Ok(())
     }
@@ -116,7 +116,7 @@ impl Store {
              WHERE revoked_at IS NULL AND (id::text = $1 OR name = $1) ORDER BY id::text = $1 DESC LIMIT 1",
             id_or_name,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.control)
         .await?)
     }
 
@@ -129,14 +129,14 @@ impl Store {
             cursor,
             limit + 1,
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.control)
         .await?;
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
     /// Revokes a token; `false` if there was none.
     pub async fn revoke_token(&self, by: By<'_>, id: Uuid) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.control.begin().await?;
         let gone = sqlx::query!(
             "UPDATE heddle.tokens SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING name, role",
             id,

@@ -42,9 +42,9 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use serde_json::Value;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::database::PgSession;
 use crate::live::Completion;
 use crate::{Store, StoreError};
 
@@ -163,7 +163,7 @@ pub struct KnownInstants {
 }
 
 /// Tells whoever follows, or waits within, a group that it has changed. Within the change's transaction.
-pub(crate) async fn changed(connection: &mut PgConnection, group_id: i64) -> Result<(), StoreError> {
+pub(crate) async fn changed(connection: &mut PgSession, group_id: i64) -> Result<(), StoreError> {
     sqlx::query!(
         "INSERT INTO heddle.link_events (kind, group_id) VALUES (2, $1)",
         group_id

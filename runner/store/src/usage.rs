@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use sqlx::PgConnection;
 
 use crate::StoreError;
+use crate::database::PgSession;
 
 /// What came of deleting a thing that specs may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(crate) const CONNECTIONS: &str = "$.tasks.* ? (@.sql[*] == $name || @.query.
 pub(crate) const POOLS: &str = "$.tasks.*.pools.keyvalue().key ? (@ == $name)";
 
 /// The groups whose current specs name a thing.
-pub(crate) async fn groups(connection: &mut PgConnection, path: &str, name: &str) -> Result<Vec<String>, StoreError> {
+pub(crate) async fn groups(connection: &mut PgSession, path: &str, name: &str) -> Result<Vec<String>, StoreError> {
     Ok(sqlx::query_scalar!(
         "SELECT g.name FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
           WHERE g.deleted_at IS NULL
@@ -59,7 +59,7 @@ pub(crate) async fn groups(connection: &mut PgConnection, path: &str, name: &str
 }
 
 /// The offers that name a template.
-pub(crate) async fn offers(connection: &mut PgConnection, template: &str) -> Result<Vec<String>, StoreError> {
+pub(crate) async fn offers(connection: &mut PgSession, template: &str) -> Result<Vec<String>, StoreError> {
     Ok(sqlx::query_scalar!(
         "SELECT name FROM heddle.offers WHERE template = $1 AND deleted_at IS NULL AND run IS NULL
           ORDER BY name LIMIT $2",
@@ -101,7 +101,7 @@ fn connections(spec: &Value) -> BTreeSet<&str> {
 /// transaction ends. `false`: not all of them are there any more.
 ///
 /// Locks: KEY SHARE on rows of one table after another, in the order of names; changes of these rows go on beside it.
-pub(crate) async fn hold(connection: &mut PgConnection, spec: &Value) -> Result<bool, StoreError> {
+pub(crate) async fn hold(connection: &mut PgSession, spec: &Value) -> Result<bool, StoreError> {
     let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect::<Vec<String>>();
     let pools = owned(named_by_tasks(spec, "pools"));
     if !pools.is_empty() {

@@ -122,7 +122,7 @@ impl Cluster {
             create(&root, &data, owner.as_ref(), binaries, options.for_tests)?;
         }
         settle_former_server(&data)?;
-        write_settings(&data, owner.as_ref(), options.for_tests)?;
+        write_settings(&data, owner.as_ref(), &settings(options.for_tests, options.stock))?;
         let socket_dir = socket_dir(&root, &data_dir, owner.as_ref())?;
         for leftover in [".s.PGSQL.5432", ".s.PGSQL.5432.lock"] {
             // Ours alone, since we hold the lock; a stale one with a reused process number would stop the server.
@@ -306,9 +306,8 @@ fn hand_over(path: &Path, owner: Option<&Owner>) -> Result<()> {
 }
 
 /// Writes `postgresql.conf` anew if it is not what it should be. `local.conf` beside it, and ALTER SYSTEM, win over it.
-fn write_settings(data: &Path, owner: Option<&Owner>, for_tests: bool) -> Result<()> {
+fn write_settings(data: &Path, owner: Option<&Owner>, wanted: &str) -> Result<()> {
     let path = data.join("postgresql.conf");
-    let wanted = settings(for_tests);
     if std::fs::read_to_string(&path).is_ok_and(|present| present == wanted) {
         return Ok(());
     }
@@ -328,7 +327,24 @@ fn write_settings(data: &Path, owner: Option<&Owner>, for_tests: bool) -> Result
     Ok(())
 }
 
-fn settings(for_tests: bool) -> String {
+/// What stands in Debian's `postgresql.conf` for a new cluster; everything else is as Postgres has it by itself.
+const STOCK: &str = "# Written by heddle's tests at each start: a server as Debian ships it.\n\
+     max_connections = 100\n\
+     shared_buffers = 128MB\n\
+     dynamic_shared_memory_type = posix\n\
+     max_wal_size = 1GB\n\
+     min_wal_size = 80MB\n\
+     unix_socket_permissions = 0700\n\
+     timezone = 'Etc/UTC'\n\
+     log_timezone = 'Etc/UTC'\n\
+     datestyle = 'iso, mdy'\n\
+     lc_messages = 'C'\n\
+     default_text_search_config = 'pg_catalog.english'\n";
+
+fn settings(for_tests: bool, stock: bool) -> String {
+    if stock {
+        return STOCK.to_owned();
+    }
     let durability = if for_tests {
         "fsync = off\nfull_page_writes = off\nsynchronous_commit = off\nmax_connections = 400\nautovacuum = on\n"
     } else {

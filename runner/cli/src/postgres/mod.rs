@@ -43,6 +43,8 @@ pub struct Options {
     pub binaries: Option<PathBuf>,
     /// Gives durability up for speed: what a test writes need not survive the machine.
     pub for_tests: bool,
+    /// Settings as Debian ships them (`jit = on`, 100 connections, ...), for tests of what nodes do on such a server.
+    pub stock: bool,
 }
 
 impl Options {
@@ -52,6 +54,7 @@ impl Options {
             data_dir: data_dir.into(),
             binaries: None,
             for_tests: false,
+            stock: false,
         }
     }
 }

@@ -28,11 +28,21 @@ pub struct TestCluster {
 impl TestCluster {
     /// Starts the cluster of this process; keep one for all of its tests (`tokio::sync::OnceCell`).
     pub async fn start() -> Result<Self> {
+        Self::start_as(false).await
+    }
+
+    /// The same with settings as Debian ships them, durable and with JIT.
+    pub async fn start_stock() -> Result<Self> {
+        Self::start_as(true).await
+    }
+
+    async fn start_as(stock: bool) -> Result<Self> {
         let user = rustix::process::geteuid().as_raw();
-        let base = std::env::temp_dir().join(format!("heddle-tests-{user}"));
+        let kind = if stock { "-stock" } else { "" };
+        let base = std::env::temp_dir().join(format!("heddle-tests-{user}{kind}"));
         for slot in 0..MAX_SLOTS {
             let data_dir = base.join(slot.to_string());
-            match Self::start_in(data_dir).await {
+            match Self::start_in(data_dir, stock).await {
                 Err(error) if error.is::<InUse>() => continue,
                 other => return other,
             }
@@ -40,9 +50,10 @@ impl TestCluster {
         bail!("all of the {MAX_SLOTS} test clusters in {} are in use", base.display())
     }
 
-    async fn start_in(data_dir: PathBuf) -> Result<Self> {
+    async fn start_in(data_dir: PathBuf, stock: bool) -> Result<Self> {
         let options = Options {
-            for_tests: true,
+            for_tests: !stock,
+            stock,
             ..Options::new(&data_dir)
         };
         let postgres = match EmbeddedPostgres::start(options.clone()).await {

@@ -276,23 +276,40 @@ impl EngineApi for Engine {
                 return Err("this node is still starting, or is stopping".into());
             }
             if !self.is_healthy() {
-                return Err(match self.store().takes_writes().await {
-                    Ok(false) => "this node has lost its lease: the database is read-only".into(),
-                    _ => "this node has lost its lease".into(),
+                let look = tokio::time::timeout(ANSWER_MAX, self.store().takes_writes());
+                return Err(match look.await {
+                    Ok(Ok(false)) => "this node has lost its lease: the database is read-only".into(),
+                    _ => "this node has lost its lease, and asks for a new one".into(),
                 });
             }
-            match self.store().takes_writes().await {
-                Ok(true) => Ok(()),
-                Ok(false) => Err("the database is read-only".into()),
-                Err(error) => Err(error.to_string()),
+            let stalled = self.store().stalled_for();
+            if stalled > STALLED_MAX {
+                let seconds = stalled.as_secs();
+                return Err(format!(
+                    "the database has answered none of this node's work for {seconds} s"
+                ));
+            }
+            match tokio::time::timeout(ANSWER_MAX, self.store().takes_writes()).await {
+                Ok(Ok(true)) => Ok(()),
+                Ok(Ok(false)) => Err("the database is read-only".into()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err("the database does not answer".into()),
             }
         })
     }
 }
 
+/// A node is not ready when its data plane has had no answer for so long, although its heartbeat may have.
+const STALLED_MAX: Duration = Duration::from_secs(5);
+
+/// How long a look at the database may take for `/readyz`.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
 async fn nodes(engine: &Engine) -> Result<Vec<Node>, Refusal> {
     let newest = engine.store().changes_position().await?;
-    let rows = engine.store().nodes().await?;
+    let margin = chrono::TimeDelta::from_std(engine.lease_margin()).unwrap_or_default();
+    let rows = engine.store().nodes(margin).await?;
+    let (own, fenced) = (engine.node(), !engine.is_healthy() && !engine.is_leaving());
     let nodes = rows.into_iter().map(|row| Node {
         id: row.id.to_string(),
         name: row.name,
@@ -300,6 +317,7 @@ async fn nodes(engine: &Engine) -> Result<Vec<Node>, Refusal> {
         state: match (row.state, row.alive) {
             (2, _) => "stopped",
             (_, false) => "lost",
+            (0 | 1, true) if row.fenced || fenced && row.id == own => "fenced",
             (1, true) => "draining",
             (_, true) => "active",
         }

@@ -6,13 +6,13 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip};
-use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::create::create_in;
 use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
 use super::queue::{QueueRow, put_in};
 use super::{Created, Interrupted, NewRun, ReadyRow};
+use crate::database::Transaction;
 use crate::notice::NewNotices;
 use crate::{Store, StoreError};
 
@@ -189,7 +189,7 @@ pub enum Effect {
 
 /// A transaction that records outcomes. Dropped without [`Completion::commit`] it changes nothing.
 pub struct Completion {
-    tx: Transaction<'static, Postgres>,
+    tx: Transaction,
     lease: i64,
     now: Time,
 }
@@ -738,7 +738,7 @@ impl Completion {
     }
 
     /// The connection, for statements of other files of this crate.
-    pub(crate) fn connection(&mut self) -> &mut sqlx::PgConnection {
+    pub(crate) fn connection(&mut self) -> &mut crate::database::PgSession {
         &mut self.tx
     }
 
@@ -748,7 +748,10 @@ impl Completion {
     }
 }
 
-pub(crate) async fn insert_logs_in(connection: &mut sqlx::PgConnection, rows: &[LogRow]) -> Result<(), StoreError> {
+pub(crate) async fn insert_logs_in(
+    connection: &mut crate::database::PgSession,
+    rows: &[LogRow],
+) -> Result<(), StoreError> {
     macro_rules! column {
         ($row:ident => $value:expr) => {
             rows.iter().map(|$row| $value).collect::<Vec<_>>()

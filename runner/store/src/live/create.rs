@@ -11,12 +11,12 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::{RunState, Trigger};
 use serde_json::Value;
-use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
 use crate::change::{By, Noun};
+use crate::database::Transaction;
 use crate::notice::{NewNotices, insert_notices_in};
 use crate::{Store, StoreError, audit};
 
@@ -175,7 +175,7 @@ impl Store {
 
 /// The same within a transaction of the caller's.
 pub(crate) async fn create_in(
-    tx: &mut Transaction<'static, Postgres>,
+    tx: &mut Transaction,
     runs: &[&NewRun],
     lease: i64,
     now: Time,
@@ -246,7 +246,7 @@ pub(crate) async fn create_in(
 }
 
 async fn settle_keys(
-    tx: &mut Transaction<'static, Postgres>,
+    tx: &mut Transaction,
     runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
@@ -305,7 +305,7 @@ async fn settle_keys(
 
 /// A group has one run for an instant, whoever makes it.
 async fn settle_instants(
-    tx: &mut Transaction<'static, Postgres>,
+    tx: &mut Transaction,
     runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
@@ -367,7 +367,7 @@ type DedupeHolders = HashMap<(i64, Vec<u8>), (Uuid, bool)>;
 
 /// Locks the params that runs are deduped by, and refuses those whose params an earlier run has.
 async fn dedupe_holders(
-    tx: &mut Transaction<'static, Postgres>,
+    tx: &mut Transaction,
     runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<DedupeHolders, StoreError> {
@@ -410,7 +410,7 @@ async fn dedupe_holders(
 
 /// Takes the params of those that nothing has refused so far; of two of one batch the first has them.
 async fn settle_dedupes(
-    tx: &mut Transaction<'static, Postgres>,
+    tx: &mut Transaction,
     runs: &[&NewRun],
     mut holders: DedupeHolders,
     refused: &mut HashMap<usize, Created>,
@@ -468,7 +468,7 @@ fn lock_number(hash: &[u8]) -> i64 {
 
 /// Sub-runs take their parent's attempt over from the node (lease 0); whose attempt is gone makes none.
 async fn settle_parents(
-    tx: &mut Transaction<'static, Postgres>,
+    tx: &mut Transaction,
     runs: &[&NewRun],
     lease: i64,
     refused: &mut HashMap<usize, Created>,
@@ -512,7 +512,7 @@ async fn settle_parents(
 }
 
 async fn insert_runs(
-    connection: &mut sqlx::PgConnection,
+    connection: &mut crate::database::PgSession,
     runs: &[&NewRun],
     lease: i64,
     now: Time,

@@ -27,17 +27,17 @@ use std::collections::BTreeMap;
 use heddle_domain::id::RunId;
 use heddle_domain::pool::{self, Pool, PoolNeed};
 use heddle_domain::run::TaskKey;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{NewRun, ReadyRow, RunWrite};
+use crate::database::PgSession;
 use crate::{Store, StoreError};
 
 /// How many rows that wait for one pool are looked at in one admission.
 const LOOKED_AT_MAX: i64 = 500;
 
 /// Puts rows that need slots where they wait for them.
-async fn insert_pooled(connection: &mut PgConnection, rows: &[(RunId, i16, &ReadyRow)]) -> Result<(), StoreError> {
+async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRow)]) -> Result<(), StoreError> {
     let rows: Vec<(RunId, i16, &ReadyRow, &PoolNeed)> = rows
         .iter()
         .filter_map(|&(run, priority, row)| Some((run, priority, row, row.pools.as_deref()?)))
@@ -85,7 +85,7 @@ async fn insert_pooled(connection: &mut PgConnection, rows: &[(RunId, i16, &Read
     Ok(())
 }
 
-pub(crate) async fn insert_pooled_of_runs(connection: &mut PgConnection, runs: &[&NewRun]) -> Result<(), StoreError> {
+pub(crate) async fn insert_pooled_of_runs(connection: &mut PgSession, runs: &[&NewRun]) -> Result<(), StoreError> {
     let rows: Vec<(RunId, i16, &ReadyRow)> = runs
         .iter()
         .flat_map(|run| run.ready.iter().map(move |row| (run.id, run.priority, row)))
@@ -93,10 +93,7 @@ pub(crate) async fn insert_pooled_of_runs(connection: &mut PgConnection, runs: &
     insert_pooled(connection, &rows).await
 }
 
-pub(crate) async fn insert_pooled_of_writes(
-    connection: &mut PgConnection,
-    writes: &[RunWrite],
-) -> Result<(), StoreError> {
+pub(crate) async fn insert_pooled_of_writes(connection: &mut PgSession, writes: &[RunWrite]) -> Result<(), StoreError> {
     let rows: Vec<(RunId, i16, &ReadyRow)> = writes
         .iter()
         .flat_map(|write| write.ready.iter().map(move |row| (write.run, write.priority, row)))
@@ -106,7 +103,7 @@ pub(crate) async fn insert_pooled_of_writes(
 
 /// Takes all rows of runs back that wait for slots.
 pub(crate) async fn withdraw_pooled(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     runs: &[Uuid],
 ) -> Result<Vec<(RunId, TaskKey)>, StoreError> {
     let rows = sqlx::query!(
@@ -123,7 +120,7 @@ pub(crate) async fn withdraw_pooled(
 
 /// Takes rows back that wait for slots.
 pub(crate) async fn interrupt_pooled(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     runs: &[Uuid],
     tasks: &[i16],
     items: &[i32],

@@ -7,11 +7,11 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{AttemptState, RunState};
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::BATCH_MAX;
 use super::complete::{Completion, Locked, LockedRun, SoleRow};
+use crate::database::PgSession;
 use crate::{Store, StoreError};
 
 /// What joins tags in a text; no tag holds it.
@@ -154,7 +154,7 @@ macro_rules! key_columns {
 }
 
 /// Inserts rows for workers; see `sql/queue_put.sql`.
-pub(crate) async fn put_in(connection: &mut PgConnection, rows: &[(RunId, i16, &QueueRow)]) -> Result<(), StoreError> {
+pub(crate) async fn put_in(connection: &mut PgSession, rows: &[(RunId, i16, &QueueRow)]) -> Result<(), StoreError> {
     if rows.is_empty() {
         return Ok(());
     }
@@ -185,7 +185,7 @@ pub(crate) async fn put_in(connection: &mut PgConnection, rows: &[(RunId, i16, &
 }
 
 async fn claim_in(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     wish: &ClaimWish<'_>,
     limit: i64,
     rated: bool,

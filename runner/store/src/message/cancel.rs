@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use chrono::NaiveDate;
 use serde_json::json;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::queued::waiting_in;
 use super::{Plans, by_reading, day_number, lock_topic};
 use crate::change::{By, Noun};
+use crate::database::PgSession;
 use crate::{Store, StoreError, audit};
 
 /// Which messages; at least one field is set.
@@ -51,7 +51,7 @@ pub struct CancelReport {
 
 /// Marks messages as cancelled and counts them. The topic's lock is held; none of them is counted yet.
 pub(super) async fn record_in(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
     ids: &[Uuid],
@@ -63,7 +63,7 @@ pub(super) async fn record_in(
     count_in(connection, topic, day, ids).await
 }
 
-async fn count_in(connection: &mut PgConnection, topic: i32, day: NaiveDate, ids: &[Uuid]) -> Result<(), StoreError> {
+async fn count_in(connection: &mut PgSession, topic: i32, day: NaiveDate, ids: &[Uuid]) -> Result<(), StoreError> {
     sqlx::query!(
         "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, cancelled)
          SELECT $1, $2, heddle.message_bucket(i.id), count(*) FROM UNNEST($3::uuid[]) AS i (id)
@@ -98,7 +98,7 @@ impl Store {
         .await?;
         let mut report = CancelReport::default();
         for day in days {
-            let mut tx = self.pool.begin().await?;
+            let mut tx = self.pool.begin().await?.patiently();
             if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
                 break;
             }
@@ -110,7 +110,7 @@ impl Store {
             report.cancelled += of_day.cancelled;
             report.emptied.extend(of_day.emptied);
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.pool.begin().await?.patiently();
         let said = json!({
             "cancelled": report.cancelled, "day": filter.day, "bucket": filter.bucket, "sender": filter.sender,
             "receiver": filter.receiver,
@@ -129,7 +129,7 @@ impl Store {
         (day, bucket): (NaiveDate, i16),
         id: Uuid,
     ) -> Result<(Cancelled, Option<Uuid>), StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.pool.begin().await?.patiently();
         if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
             return Ok((Cancelled::Missing, None));
         }
@@ -200,7 +200,7 @@ impl Store {
 
 /// Cancels those of a day's messages that wait in queues and of which this is true.
 async fn cancel_waiting(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
     chosen: impl Fn(&Uuid) -> bool,
@@ -222,7 +222,7 @@ async fn cancel_waiting(
 }
 
 /// All of a day: its slices are marked, its messages are not touched.
-async fn cancel_day(connection: &mut PgConnection, topic: i32, day: NaiveDate) -> Result<CancelReport, StoreError> {
+async fn cancel_day(connection: &mut PgSession, topic: i32, day: NaiveDate) -> Result<CancelReport, StoreError> {
     // Waits for ingest that is under way on a topic of days: a transaction of it comes before this, or goes to the next
     // slice. (Nobody takes it on a topic of instants, whose slices and counts are seen together.)
     sqlx::query!("SELECT pg_advisory_xact_lock($1, $2)", topic, day_number(day))
@@ -245,7 +245,7 @@ async fn cancel_day(connection: &mut PgConnection, topic: i32, day: NaiveDate) -
 }
 
 async fn cancel_some(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
     filter: CancelFilter,

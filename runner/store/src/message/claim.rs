@@ -4,12 +4,12 @@ use chrono::NaiveDate;
 use heddle_domain::Time;
 use heddle_domain::message::{bucket_in, queued_bytes};
 use serde_json::Value;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::finish::{Finish, Finished, finish_in};
 use super::retry::{claim_retries, set_aside};
 use super::{Plans, day_number, lock_topic};
+use crate::database::PgSession;
 use crate::{Store, StoreError};
 
 /// How many slices one batch spans at most.
@@ -143,7 +143,7 @@ impl Store {
 }
 
 async fn claim_in(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     wish: &BatchWish,
     allowed: Option<f64>,
     only_claims: bool,
@@ -205,7 +205,7 @@ async fn claim_in(
 /// Messages by their ids, in the order of the ids. (Limits in lateral joins hold the planner to one look-up for each:
 /// of a partition that has just grown it knows nothing, and might read all of it.)
 pub(super) async fn by_ids(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
     ids: &[Uuid],
@@ -245,7 +245,7 @@ pub(super) async fn by_ids(
 /// A batch that a node left behind, with the same messages but for those that were cancelled meanwhile. (And for those
 /// that do not fit: the topic went to a script when it was claimed and goes to a queue now, which takes less at a time.
 /// They become retries that are due, for nobody could ever take such a batch.)
-async fn take_over(connection: &mut PgConnection, wish: &BatchWish, lost: Uuid) -> Result<Claimed, StoreError> {
+async fn take_over(connection: &mut PgSession, wish: &BatchWish, lost: Uuid) -> Result<Claimed, StoreError> {
     let row = sqlx::query!(
         "UPDATE heddle.message_batches SET lease = $2, losses = losses + 1, claimed_at = clock_timestamp()
           WHERE id = $1 RETURNING day, ids, retries, losses",
@@ -308,7 +308,7 @@ pub(super) fn read_tried(batch: Uuid, value: Option<Value>) -> Result<Vec<Tried>
 
 /// Writes the row that says that a batch is in hand.
 pub(super) async fn hold(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     wish: &BatchWish,
     day: NaiveDate,
     messages: Vec<HeldMessage>,
@@ -355,7 +355,7 @@ struct Head {
 }
 
 async fn claim_slices(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     wish: &BatchWish,
     mut head: Head,
     limit: i64,
@@ -408,7 +408,7 @@ async fn claim_slices(
 }
 
 /// Closes a day to ingest; `false`: somebody is still writing to it.
-async fn seal(connection: &mut PgConnection, topic: i32, day: NaiveDate, slice: i64) -> Result<bool, StoreError> {
+async fn seal(connection: &mut PgSession, topic: i32, day: NaiveDate, slice: i64) -> Result<bool, StoreError> {
     let alone = sqlx::query_scalar!(
         r#"SELECT pg_try_advisory_xact_lock($1, $2) AS "alone!""#,
         topic,
@@ -430,7 +430,7 @@ async fn seal(connection: &mut PgConnection, topic: i32, day: NaiveDate, slice: 
 }
 
 /// The slices of a day that are due, in the order in which they are sent.
-async fn due_slices(connection: &mut PgConnection, topic: i32, day: NaiveDate) -> Result<Vec<Front>, StoreError> {
+async fn due_slices(connection: &mut PgSession, topic: i32, day: NaiveDate) -> Result<Vec<Front>, StoreError> {
     let rows = sqlx::query!(
         "SELECT slice, bucket, id FROM heddle.message_slices
           WHERE topic = $1 AND day = $2 AND state = 0 AND due_at <= clock_timestamp()
@@ -451,7 +451,7 @@ async fn due_slices(connection: &mut PgConnection, topic: i32, day: NaiveDate) -
 }
 
 /// The slice that is first, once others have come to their end.
-async fn first_slice(connection: &mut PgConnection, topic: i32) -> Result<Option<Head>, StoreError> {
+async fn first_slice(connection: &mut PgSession, topic: i32) -> Result<Option<Head>, StoreError> {
     let row = sqlx::query!(
         "SELECT day, slice, bucket, id, sealed FROM heddle.message_slices
           WHERE topic = $1 AND state = 0 AND due_at <= clock_timestamp() ORDER BY due_at, slice LIMIT 1",
@@ -485,7 +485,7 @@ pub(super) fn fitting(messages: &[HeldMessage], wish: &BatchWish) -> usize {
 }
 
 async fn next_of_day(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     wish: &BatchWish,
     day: NaiveDate,
     front: &mut Front,
@@ -523,7 +523,7 @@ async fn next_of_day(
 }
 
 async fn next_of_slices(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     wish: &BatchWish,
     day: NaiveDate,
     fronts: &mut Vec<Front>,

@@ -257,7 +257,7 @@ impl Store {
     /// Writes down the counts of a topic's drained days whose retention (in milliseconds) is over, and lets go of
     /// what was kept of them but the messages themselves. At most `limit` days; answers how many.
     pub async fn release_days(&self, topic: i32, retention_ms: i64, limit: i64) -> Result<u64, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.pool.begin().await?.patiently();
         let days = sqlx::query_scalar!(
             "UPDATE heddle.message_days d
                 SET dropped_at = clock_timestamp(),
@@ -331,7 +331,7 @@ impl Store {
 
     /// What is left of topics that were deleted, a day of one at a time; answers whether there was one.
     pub async fn forget_deleted_topic(&self) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.pool.begin().await?.patiently();
         let left = sqlx::query!(
             "SELECT d.topic, d.day FROM heddle.message_days d
               WHERE NOT EXISTS (SELECT FROM heddle.topics t WHERE t.id = d.topic)
@@ -354,7 +354,7 @@ impl Store {
 }
 
 /// Deletes what is kept of a day beside its messages.
-async fn forget_day(connection: &mut sqlx::PgConnection, topic: i32, day: NaiveDate) -> Result<(), StoreError> {
+async fn forget_day(connection: &mut crate::database::PgSession, topic: i32, day: NaiveDate) -> Result<(), StoreError> {
     sqlx::query!(
         "DELETE FROM heddle.message_buckets WHERE topic = $1 AND day = $2",
         topic,

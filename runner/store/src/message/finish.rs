@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use chrono::NaiveDate;
 use heddle_domain::Time;
 use serde_json::Value;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::database::PgSession;
 use crate::{Store, StoreError};
 
 /// A message that failed.
@@ -86,7 +86,7 @@ impl Store {
 }
 
 /// Ends the batch and counts what was sent; `false`: somebody else has it.
-async fn count_sent(connection: &mut PgConnection, topic: i32, finish: &Finish) -> Result<bool, StoreError> {
+async fn count_sent(connection: &mut PgSession, topic: i32, finish: &Finish) -> Result<bool, StoreError> {
     Ok(sqlx::query_file_scalar!(
         "src/sql/message_finish.sql",
         finish.batch,
@@ -101,11 +101,7 @@ async fn count_sent(connection: &mut PgConnection, topic: i32, finish: &Finish) 
 }
 
 /// Records what became of a batch. The topic's lock is held.
-pub(super) async fn finish_in(
-    connection: &mut PgConnection,
-    topic: i32,
-    finish: &Finish,
-) -> Result<Finished, StoreError> {
+pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &Finish) -> Result<Finished, StoreError> {
     if !count_sent(connection, topic, finish).await? {
         return Ok(Finished::Lost);
     }
@@ -202,11 +198,7 @@ fn unkeepable(error: &StoreError) -> Option<String> {
 }
 
 /// Writes an effect; answers what is wrong with it.
-async fn apply(
-    connection: &mut PgConnection,
-    batch: Uuid,
-    effect: &MessageEffect,
-) -> Result<Option<String>, StoreError> {
+async fn apply(connection: &mut PgSession, batch: Uuid, effect: &MessageEffect) -> Result<Option<String>, StoreError> {
     match effect {
         MessageEffect::Enqueue { group, params, key } => Ok(sqlx::query_scalar!(
             "SELECT heddle.enqueue_of_batch($1, $2, $3)",

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use chrono::NaiveDate;
 use heddle_domain::Time;
-use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::day_number;
+use crate::database::Transaction;
 use crate::{Store, StoreError};
 
 /// A message to be kept.
@@ -40,7 +40,7 @@ pub enum DaySlice {
 
 /// One transaction of ingest. Dropped without [`MessageIngest::commit`] it has brought nothing.
 pub struct MessageIngest {
-    tx: Transaction<'static, Postgres>,
+    tx: Transaction,
     topic: i32,
     counts: BTreeMap<(NaiveDate, i16), i64>,
     slices: BTreeMap<(NaiveDate, i64), Time>,
@@ -68,7 +68,7 @@ impl Store {
                 .fetch_one(&self.pool)
                 .await?;
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.pool.begin().await?.patiently();
         sqlx::query!(
             "INSERT INTO heddle.message_days (topic, day) SELECT $1, $2 WHERE EXISTS (SELECT FROM heddle.topics WHERE id = $1)
              ON CONFLICT DO NOTHING",
@@ -98,7 +98,7 @@ impl Store {
     /// Begins a transaction of ingest.
     pub async fn ingest(&self, topic: i32) -> Result<MessageIngest, StoreError> {
         Ok(MessageIngest {
-            tx: self.pool.begin().await?,
+            tx: self.pool.begin().await?.patiently(),
             topic,
             counts: BTreeMap::new(),
             slices: BTreeMap::new(),
@@ -155,9 +155,12 @@ impl MessageIngest {
             *self.counts.entry((message.day, message.bucket)).or_default() += 1;
         }
         data.extend_from_slice(&(-1i16).to_be_bytes());
-        let mut copy = self.tx.copy_in_raw(COPY).await?;
-        copy.send(data).await?;
-        copy.finish().await?;
+        let copied = self.tx.wait_for(|raw| async move {
+            let mut copy = raw.copy_in_raw(COPY).await?;
+            copy.send(data).await?;
+            copy.finish().await
+        });
+        copied.await?;
         Ok(())
     }
 

@@ -3,11 +3,11 @@
 use chrono::NaiveDate;
 use heddle_domain::Time;
 use heddle_domain::message::{address_of, bucket_of};
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::by_reading;
 use crate::change::Page;
+use crate::database::PgSession;
 use crate::{Store, StoreError};
 
 /// How long one look-up may read, in milliseconds: one by receiver alone reads whole days.
@@ -218,7 +218,7 @@ impl Store {
 }
 
 /// What a look-up reads is planned for the day that it names, in the order of indexes, and takes its time but no more.
-async fn plan_for_days(connection: &mut PgConnection) -> Result<(), StoreError> {
+async fn plan_for_days(connection: &mut PgSession) -> Result<(), StoreError> {
     sqlx::query!(
         r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",
                   set_config('enable_sort', 'off', true) AS "sort!",
@@ -233,7 +233,7 @@ async fn plan_for_days(connection: &mut PgConnection) -> Result<(), StoreError> 
 
 /// Messages of a day to a receiver: the day is read in the order in which it lies there, and what is found is sorted.
 async fn look_to(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
     (bucket, id): (i16, Uuid),

@@ -58,10 +58,10 @@ pub use look::{LookFilter, MessageRow, MessageState};
 pub use queued::EndedQueueBatch;
 
 use chrono::NaiveDate;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::StoreError;
+use crate::database::PgSession;
 
 /// The number of a day in advisory locks.
 fn day_number(day: NaiveDate) -> i32 {
@@ -71,7 +71,7 @@ fn day_number(day: NaiveDate) -> i32 {
 /// Takes the topic's lock; `None`: there is no such topic any more. Answers what its rate lets through, if it were
 /// filled until now. Statements after it read indexes in their order: a plan that sorts would cost more with each
 /// message that is stored.
-async fn lock_topic(connection: &mut PgConnection, topic: i32, plans: Plans) -> Result<Option<Drain>, StoreError> {
+async fn lock_topic(connection: &mut PgSession, topic: i32, plans: Plans) -> Result<Option<Drain>, StoreError> {
     let mode = match plans {
         Plans::Kept => "auto",
         Plans::OfTheirDay => "force_custom_plan",
@@ -92,7 +92,7 @@ async fn lock_topic(connection: &mut PgConnection, topic: i32, plans: Plans) -> 
 
 /// For a statement that looks for a receiver, to whom no index leads: the day is read in the order in which it lies there,
 /// whatever the planner thinks of a partition that has just grown. By the index it would be a page for each message.
-async fn by_reading(connection: &mut PgConnection, on: bool) -> Result<(), StoreError> {
+async fn by_reading(connection: &mut PgSession, on: bool) -> Result<(), StoreError> {
     let (reading, index) = if on { ("on", "off") } else { ("off", "on") };
     sqlx::query!(
         r#"SELECT set_config('enable_seqscan', $1, true) AS "scan!", set_config('enable_hashjoin', $1, true) AS "hash!",
@@ -117,7 +117,7 @@ enum Plans {
 
 /// Sets the state of messages. The topic's lock is held, so that they stay where they are found.
 async fn set_state(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
     ids: &[Uuid],

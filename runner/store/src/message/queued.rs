@@ -12,11 +12,11 @@ use std::collections::HashSet;
 
 use chrono::NaiveDate;
 use heddle_domain::state::ErrorKind;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::claim::{Tried, by_ids, read_tried};
 use super::{Plans, lock_topic};
+use crate::database::PgSession;
 use crate::{Store, StoreError};
 
 /// How many of a topic's batches one look settles.
@@ -133,7 +133,7 @@ impl Store {
 
 /// The day and the messages of a batch in hand.
 async fn held_ids(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     topic: i32,
     batch: Uuid,
 ) -> Result<Option<(NaiveDate, Vec<Uuid>)>, StoreError> {
@@ -158,7 +158,7 @@ pub(super) struct HeldBatch {
 
 impl HeldBatch {
     /// Takes messages out of it. The topic's lock is held.
-    pub(super) async fn lose(&mut self, connection: &mut PgConnection, gone: &[Uuid]) -> Result<(), StoreError> {
+    pub(super) async fn lose(&mut self, connection: &mut PgSession, gone: &[Uuid]) -> Result<(), StoreError> {
         let gone: HashSet<&Uuid> = gone.iter().collect();
         let mut ids = self.ids.iter();
         self.tried.retain(|_| ids.next().is_some_and(|id| !gone.contains(id)));
@@ -178,7 +178,7 @@ impl HeldBatch {
 /// The batches of a day that wait in a queue, locked: their runs go on, and no worker holds them. The topic's lock is
 /// held.
 pub(super) async fn waiting_in(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
 ) -> Result<Vec<HeldBatch>, StoreError> {
@@ -225,7 +225,7 @@ pub(super) async fn waiting_in(
 }
 
 /// What follows in the transaction names a day of messages, and is planned for that day; as `message_lock` does.
-async fn plan_for_its_day(connection: &mut PgConnection) -> Result<(), StoreError> {
+async fn plan_for_its_day(connection: &mut PgSession) -> Result<(), StoreError> {
     sqlx::query!(
         r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",
                   set_config('enable_sort', 'off', true) AS "sort!", set_config('enable_bitmapscan', 'off', true) AS "bitmap!""#

@@ -1,15 +1,15 @@
 //! Messages that failed, in hand again.
 
 use chrono::NaiveDate;
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::claim::{BatchWish, Claimed, HeldMessage, Tried, by_ids, fitting, hold};
 use crate::StoreError;
+use crate::database::PgSession;
 
 /// Claims retries that are due: as many as fit into a batch.
 pub(super) async fn claim_retries(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     wish: &BatchWish,
     day: NaiveDate,
     limit: i64,
@@ -63,7 +63,7 @@ pub(super) async fn claim_retries(
 
 /// Makes messages that were in hand due again, by themselves, with what is known of their attempts.
 pub(super) async fn set_aside(
-    connection: &mut PgConnection,
+    connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
     messages: &[HeldMessage],

@@ -1,9 +1,9 @@
 //! Partitions: one for each day, made ahead and dropped as a whole.
 
 use heddle_domain::Time;
-use sqlx::{PgConnection, Postgres, Transaction};
 
 use super::rules::{Day, RunRules};
+use crate::database::{PgSession, Transaction};
 use crate::{Store, StoreError};
 
 /// How long dropping and making partitions wait for a table.
@@ -110,8 +110,8 @@ impl Store {
     }
 
     /// A transaction that does not wait for tables, and so holds nobody up who comes after it.
-    async fn with_lock_wait(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
-        let mut tx = self.begin().await?;
+    async fn with_lock_wait(&self) -> Result<Transaction, StoreError> {
+        let mut tx = self.begin().await?.patiently();
         sqlx::query!("SELECT set_config('lock_timeout', $1, true)", LOCK_WAIT)
             .fetch_one(&mut *tx)
             .await?;
@@ -207,7 +207,7 @@ impl Store {
 }
 
 /// Whether a run of a day lives, or is to be kept.
-async fn is_needed(connection: &mut PgConnection, look: Look<'_>, day: Day) -> Result<bool, StoreError> {
+async fn is_needed(connection: &mut PgSession, look: Look<'_>, day: Day) -> Result<bool, StoreError> {
     let Look { rules, now, runs } = look;
     let keep_micros = if runs { &rules.runs_micros } else { &rules.logs_micros };
     let (first, behind) = day.ids();

@@ -1,0 +1,75 @@
+//! A connection that stands alone: its user waits for no pool, and shares it with nobody.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::session::Condition;
+use super::{Connector, PgSession, Plans};
+
+/// One connection, opened when it is needed and again when it is lost.
+#[derive(Debug)]
+pub(crate) struct Alone {
+    connector: Connector,
+    bound: Duration,
+    slot: Mutex<Option<PgSession>>,
+}
+
+/// The connection, while somebody uses it. One that is left in the middle of a statement is closed.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    slot: MutexGuard<'a, Option<PgSession>>,
+}
+
+impl Alone {
+    /// One whose statements may take so long.
+    pub(crate) fn new(connector: Connector, bound: Duration) -> Self {
+        Self {
+            connector,
+            bound,
+            slot: Mutex::new(None),
+        }
+    }
+
+    /// The connection; whoever has it is waited for.
+    pub(crate) async fn get(&self) -> Result<Held<'_>, sqlx::Error> {
+        let mut slot = self.slot.lock().await;
+        if slot
+            .as_ref()
+            .is_none_or(|session| session.condition() != Condition::Clean)
+        {
+            *slot = None;
+            let mut session = self.connector.connect(Plans::AsUsual).await?;
+            session.bound_by(self.bound);
+            session.sends_little();
+            *slot = Some(session);
+        }
+        Ok(Held { slot })
+    }
+}
+
+const FULL: &str = "a connection that is held is there";
+
+impl Deref for Held<'_> {
+    type Target = PgSession;
+    fn deref(&self) -> &PgSession {
+        self.slot.as_ref().expect(FULL)
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut PgSession {
+        self.slot.as_mut().expect(FULL)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.condition() != Condition::Clean
+            && let Some(session) = self.slot.take()
+        {
+            session.watch().bury(session.pulse());
+        }
+    }
+}

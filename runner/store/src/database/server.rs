@@ -1,0 +1,314 @@
+//! What a session is set up with, and what hurts in a server.
+//!
+//! A node works on any Postgres as its distribution ships it: what it needs of its sessions it sets itself, by a
+//! statement (poolers take few settings at the start of a connection), with no more rights than any role has.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Executor, Row};
+use tokio::time::Instant;
+
+use super::{CONNECT_MAX, PgSession, Watch, no_answer};
+use crate::{Store, StoreError};
+
+/// How long to wait before a connection that was refused is tried again, within [`CONNECT_MAX`].
+const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How a session's statements are planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plans {
+    /// The data plane's. All of its statements reach their rows by index. A plan that was made while a table was empty,
+    /// and is kept, must not scan it when there are a hundred thousand runs in it a second later. A table that was
+    /// analysed while it was empty counts as one row until it is analysed again, and then the whole of an index is as
+    /// cheap as one row of it. So statements that join what they are given with such a table compare keys as arrays of
+    /// one (`r.run = ANY (ARRAY[given.run])`): of that the planner can make a look-up in the index for each given row,
+    /// and nothing else, since it is no equality by which an index's order would be worth reading. (To name all given
+    /// keys once more, `r.run = ANY ($1)`, also leaves no other way, but each look-up then goes through all keys: a
+    /// thousand ends took a million steps.) What is taken from a queue is taken by
+    /// `ctid = ANY (ARRAY(SELECT ... SKIP LOCKED))`, which is evaluated once.
+    ByIndex,
+    /// As Postgres would.
+    AsUsual,
+}
+
+/// What every session sets, beside what [`BY_INDEX`] adds. Each is a setting that any role may change for itself.
+const ALWAYS: &[(&str, &str)] = &[
+    // The default begins with a schema named like the role. A role `heddle` would find the table of migrations in
+    // another place before and after the first of them, which makes the schema `heddle`.
+    ("search_path", "public"),
+    // A statement of 0.3 ms takes a second and more if it is compiled first, and is, where `enable_seqscan = off` adds
+    // 1e10 to what a plan is believed to cost.
+    ("jit", "off"),
+    // Custom plans for batches, generic ones when they are no worse.
+    ("plan_cache_mode", "auto"),
+    // The transactions are written for it.
+    ("default_transaction_isolation", "read committed"),
+    ("default_transaction_deferrable", "off"),
+    // Bounds are set where they are known (see `database`), not for a role or a database as a whole.
+    ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
+    ("transaction_timeout", "0"),
+    // Connections of a pool are idle by nature.
+    ("idle_session_timeout", "0"),
+    // After this long without a statement an open transaction is ended by the server. Nodes keep none open that long, so
+    // it is one of a node that is frozen or cut off: what it has locked has to come free before others take its work
+    // over.
+    ("idle_in_transaction_session_timeout", "6s"),
+    // The server finds out that a node is gone within some 15 s. Without effect on unix sockets.
+    ("tcp_keepalives_idle", "5"),
+    ("tcp_keepalives_interval", "3"),
+    ("tcp_keepalives_count", "3"),
+    ("tcp_user_timeout", "10s"),
+];
+
+/// A statement whose client has closed its connection is ended at its next look (Postgres 14 and later, on Linux).
+const CLIENT_CHECK: (&str, &str) = ("client_connection_check_interval", "2s");
+
+/// What the data plane's sessions set besides.
+const BY_INDEX: &[(&str, &str)] = &[
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    // Starting workers takes longer than any of these statements.
+    ("max_parallel_workers_per_gather", "0"),
+];
+
+/// The statement that sets a session up, in one round trip: settings that this version knows, and who it is.
+fn set_up(plans: Plans) -> String {
+    let more: &[(&str, &str)] = match plans {
+        Plans::ByIndex => BY_INDEX,
+        Plans::AsUsual => &[],
+    };
+    let values: Vec<String> = ALWAYS
+        .iter()
+        .chain(more)
+        .map(|(name, value)| format!("('{name}', '{value}')"))
+        .collect();
+    let (check, every) = CLIENT_CHECK;
+    format!(
+        "SELECT pg_backend_pid() AS process,
+                (SELECT a.backend_start::text FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()) AS born,
+                current_setting('transaction_read_only') AS read_only,
+                (SELECT count(set_config(s.name, wanted.value, false))
+                   FROM pg_settings s
+                   JOIN (VALUES {}, ('{check}', CASE WHEN version() LIKE '%linux%' THEN '{every}' ELSE '0' END))
+                        AS wanted (name, value) ON wanted.name = s.name) AS settings",
+        values.join(", ")
+    )
+}
+
+/// Makes sessions.
+#[derive(Clone, Debug)]
+pub(crate) struct Connector {
+    options: Arc<PgConnectOptions>,
+    address: Arc<str>,
+    watch: Arc<Watch>,
+}
+
+impl Connector {
+    /// For a database, by its URL.
+    pub(crate) fn new(url: &str) -> Result<Self, StoreError> {
+        let options = PgConnectOptions::from_str(url)?
+            // A slow statement's whole text, such as a migration's, is nothing for an operator's log.
+            .disable_statement_logging()
+            .application_name("heddle")
+            // Numbers are sent as bytes; poolers refuse what they do not know.
+            .extra_float_digits(None)
+            .statement_cache_capacity(256);
+        let address = match options.get_socket() {
+            Some(path) => path.display().to_string(),
+            None => format!("{}:{}", options.get_host(), options.get_port()),
+        };
+        Ok(Self {
+            options: Arc::new(options),
+            address: address.into(),
+            watch: Watch::new(),
+        })
+    }
+
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
+    }
+
+    pub(crate) fn options(&self) -> PgConnectOptions {
+        (*self.options).clone()
+    }
+
+    /// A new session. A server that refuses (it is just starting, it has no connection free) is asked again until
+    /// [`CONNECT_MAX`] is over; the error then says why it refused last.
+    pub(crate) async fn connect(&self, plans: Plans) -> Result<PgSession, sqlx::Error> {
+        let until = Instant::now() + CONNECT_MAX;
+        let mut why = None;
+        loop {
+            match tokio::time::timeout_at(until, self.connect_once(plans)).await {
+                Ok(Ok(session)) => return Ok(session),
+                Ok(Err(error)) if !is_passing(&error) => return Err(error),
+                Ok(Err(error)) => why = Some(error),
+                Err(_) => {
+                    return Err(why.unwrap_or_else(|| {
+                        let seconds = CONNECT_MAX.as_secs();
+                        no_answer(format!("connecting to {} took longer than {seconds} s", self.address))
+                    }));
+                }
+            }
+            if Instant::now() + CONNECT_AGAIN_AFTER > until
+                && let Some(error) = why
+            {
+                return Err(error);
+            }
+            tokio::time::sleep(CONNECT_AGAIN_AFTER).await;
+        }
+    }
+
+    async fn connect_once(&self, plans: Plans) -> Result<PgSession, sqlx::Error> {
+        let mut raw = self.options.connect().await.map_err(|error| self.named(error))?;
+        let statement = set_up(plans);
+        let row = first_row(&mut raw, statement).await?;
+        let process: i32 = row.try_get("process")?;
+        let born: Option<String> = row.try_get("born")?;
+        let read_only: String = row.try_get("read_only")?;
+        if read_only == "on" {
+            let text = format!("the Postgres at {} takes no writes (a standby?)", self.address);
+            return Err(sqlx::Error::Io(std::io::Error::new(
+                std::io::ErrorKind::ReadOnlyFilesystem,
+                text,
+            )));
+        }
+        Ok(PgSession::new(
+            raw,
+            &self.watch,
+            process,
+            born.unwrap_or_default(),
+            plans == Plans::ByIndex,
+        ))
+    }
+
+    /// The same error, with where one wanted to go.
+    fn named(&self, error: sqlx::Error) -> sqlx::Error {
+        match error {
+            sqlx::Error::Io(error) => sqlx::Error::Io(std::io::Error::new(
+                error.kind(),
+                format!("cannot connect to {}: {error}", self.address),
+            )),
+            error => error,
+        }
+    }
+}
+
+async fn first_row(raw: &mut PgConnection, statement: String) -> Result<sqlx::postgres::PgRow, sqlx::Error> {
+    raw.fetch(sqlx::raw_sql(sqlx::AssertSqlSafe(statement)))
+        .try_next()
+        .await?
+        .ok_or(sqlx::Error::RowNotFound)
+}
+
+/// Whether the next try may find it better.
+fn is_passing(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) => true,
+        sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P03" | "53300")),
+        _ => false,
+    }
+}
+
+/// What a node's server is like.
+#[derive(Clone, Debug, Default)]
+pub struct ServerReport {
+    /// Its version, as it says.
+    pub version: String,
+    /// What hurts, in sentences.
+    pub hurts: Vec<String>,
+}
+
+/// The oldest version that Heddle is tested with, as Postgres numbers them.
+const VERSION_MIN: i32 = 140_000;
+
+impl Store {
+    /// Looks at what a session cannot set for itself and nodes suffer from.
+    pub async fn look_at_server(&self) -> Result<ServerReport, StoreError> {
+        let mut session = self.control.acquire().await?;
+        let row = sqlx::query!(
+            r#"SELECT current_setting('server_version') AS "version!",
+                      current_setting('server_version_num')::int AS "number!",
+                      current_setting('fsync') AS "fsync!",
+                      current_setting('full_page_writes') AS "full_page_writes!",
+                      current_setting('synchronous_commit') AS "synchronous_commit!",
+                      current_setting('autovacuum') AS "autovacuum!",
+                      current_setting('track_activities') AS "track_activities!",
+                      current_setting('track_counts') AS "track_counts!",
+                      current_setting('max_connections')::bigint AS "max_connections!",
+                      (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS "connections!""#
+        )
+        .fetch_one(&mut *session)
+        .await?;
+        let mut hurts = Vec::new();
+        let mut hurt = |does: bool, text: String| {
+            if does {
+                hurts.push(text);
+            }
+        };
+        let off = |value: &str| value == "off";
+        hurt(
+            row.number < VERSION_MIN,
+            format!(
+                "Postgres {} is older than 14, with which Heddle is not tested",
+                row.version
+            ),
+        );
+        hurt(
+            off(&row.fsync) || off(&row.full_page_writes),
+            "fsync or full_page_writes is off: after a power cut the database may be unreadable".into(),
+        );
+        hurt(
+            off(&row.synchronous_commit),
+            "synchronous_commit is off: runs that were accepted may be forgotten when the server crashes".into(),
+        );
+        hurt(
+            off(&row.autovacuum) || off(&row.track_counts),
+            "autovacuum (or track_counts) is off: queues grow slow with the rows that have passed through them".into(),
+        );
+        hurt(
+            off(&row.track_activities),
+            "track_activities is off: connections that are dead are found late".into(),
+        );
+        let (needed, free) = (i64::from(self.connections_max()), row.max_connections - row.connections);
+        hurt(
+            free < needed,
+            format!(
+                "max_connections is {}, and {} are in use: this node opens up to {needed}",
+                row.max_connections, row.connections
+            ),
+        );
+        let shared = self.shares_backends(&mut session).await?;
+        hurt(
+            shared,
+            "a pooler stands before Postgres that gives a connection another session after each transaction: settings and \
+             notifications get lost there; use it in session mode, or connect directly"
+                .into(),
+        );
+        Ok(ServerReport {
+            version: row.version,
+            hurts,
+        })
+    }
+
+    /// Whether two connections are one session: a pooler by transactions gives the second one the session that the first
+    /// has just used.
+    async fn shares_backends(&self, first: &mut PgSession) -> Result<bool, StoreError> {
+        let one = process_of(first).await?;
+        let mut other = self.control.begin().await?;
+        let two = process_of(&mut other).await?;
+        other.rollback().await?;
+        Ok(one == two)
+    }
+}
+
+async fn process_of(session: &mut PgSession) -> Result<i32, StoreError> {
+    Ok(sqlx::query_scalar!(r#"SELECT pg_backend_pid() AS "process!""#)
+        .fetch_one(session)
+        .await?)
+}

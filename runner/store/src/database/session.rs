@@ -1,0 +1,314 @@
+//! A session: one connection, set up, whose every wait the watch knows of.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use sqlx::postgres::{PgConnection, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
+use sqlx::{Connection, Describe, Either, Execute, Executor, Postgres, SqlStr};
+use tokio_util::sync::CancellationToken;
+
+use super::{SETTLE_MAX, STATEMENT_MAX, Watch, no_answer};
+
+/// What the watch sees of a session.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    /// The server's process, and when it began: together they name it for good.
+    pub(crate) process: i32,
+    pub(crate) born: String,
+    /// Whether it is one of the data plane's.
+    pub(crate) data: bool,
+    /// Whether what it sends is small.
+    small: AtomicBool,
+    /// Since when an answer is awaited, in the watch's milliseconds; 0: none is.
+    waiting: AtomicU64,
+    /// When an answer came last.
+    heard: AtomicU64,
+    /// The longest that one may take.
+    bound: AtomicU64,
+    /// Cancelled when the session is given up.
+    given_up: CancellationToken,
+}
+
+impl Pulse {
+    /// Since when an answer is awaited, if one is.
+    pub(crate) fn waiting_since(&self) -> Option<u64> {
+        match self.waiting.load(Ordering::Acquire) {
+            0 => None,
+            since => Some(since),
+        }
+    }
+
+    pub(crate) fn is_small(&self) -> bool {
+        self.small.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bound(&self) -> u64 {
+        self.bound.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn give_up(&self) {
+        self.given_up.cancel();
+    }
+}
+
+/// In which state a session is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    /// It can be used by the next one.
+    Clean,
+    /// A statement or a transaction was left in the middle.
+    Unsettled,
+    /// It is of no use any more.
+    Lost,
+}
+
+/// One connection to Postgres. Statements on it are bounded: see [`super`].
+pub(crate) struct PgSession {
+    raw: PgConnection,
+    pulse: Arc<Pulse>,
+    watch: Arc<Watch>,
+    /// Its bound outside of transactions that ask for more.
+    bound: Duration,
+    in_transaction: bool,
+    lost: bool,
+}
+
+impl fmt::Debug for PgSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PgSession")
+            .field("process", &self.pulse.process)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PgSession {
+    /// Takes a connection that has been set up under the watch's eyes.
+    pub(crate) fn new(raw: PgConnection, watch: &Arc<Watch>, process: i32, born: String, data: bool) -> Self {
+        let pulse = Arc::new(Pulse {
+            process,
+            born,
+            data,
+            small: AtomicBool::new(false),
+            waiting: AtomicU64::new(0),
+            heard: AtomicU64::new(watch.now()),
+            bound: AtomicU64::new(0),
+            given_up: CancellationToken::new(),
+        });
+        watch.observe(&pulse);
+        let mut session = Self {
+            raw,
+            pulse,
+            watch: watch.clone(),
+            bound: STATEMENT_MAX,
+            in_transaction: false,
+            lost: false,
+        };
+        session.bound_by(STATEMENT_MAX);
+        session
+    }
+
+    /// Sets how long its statements may take from now on.
+    pub(crate) fn bound_by(&mut self, bound: Duration) {
+        self.bound = bound;
+        self.allow(bound);
+    }
+
+    /// Says that its statements are small: one that does not arrive is suspected sooner.
+    pub(crate) fn sends_little(&mut self) {
+        self.pulse.small.store(true, Ordering::Relaxed);
+    }
+
+    /// The same as [`PgSession::bound_by`], until the transaction's end.
+    pub(crate) fn allow(&mut self, bound: Duration) {
+        self.pulse.bound.store(bound.as_millis() as u64, Ordering::Release);
+    }
+
+    pub(crate) fn pulse(&self) -> &Arc<Pulse> {
+        &self.pulse
+    }
+
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
+    }
+
+    pub(crate) fn condition(&self) -> Condition {
+        if self.lost || self.pulse.given_up.is_cancelled() {
+            Condition::Lost
+        } else if self.in_transaction || self.pulse.waiting_since().is_some() {
+            Condition::Unsettled
+        } else {
+            Condition::Clean
+        }
+    }
+
+    /// Waits for an answer as long as the watch lets it. Dropped in the middle, the session stays marked as waiting.
+    pub(crate) async fn wait_for<'s, T, F>(
+        &'s mut self,
+        ask: impl FnOnce(&'s mut PgConnection) -> F,
+    ) -> Result<T, sqlx::Error>
+    where
+        F: Future<Output = Result<T, sqlx::Error>>,
+    {
+        let Self {
+            raw,
+            pulse,
+            watch,
+            lost,
+            ..
+        } = self;
+        if *lost || pulse.given_up.is_cancelled() {
+            *lost = true;
+            return Err(no_answer("the connection to Postgres was given up".into()));
+        }
+        let began = watch.now();
+        pulse.waiting.store(began, Ordering::Release);
+        if pulse.data {
+            watch.asked(began);
+        }
+        let result = tokio::select! {
+            biased;
+            result = ask(raw) => result,
+            () = pulse.given_up.cancelled() => {
+                let waited = Duration::from_millis(watch.now().saturating_sub(began));
+                Err(no_answer(format!("Postgres gave no answer for {:.1} s; the connection is closed", waited.as_secs_f32())))
+            }
+        };
+        pulse.waiting.store(0, Ordering::Release);
+        match &result {
+            Err(error) if ends_session(error) => {
+                *lost = true;
+                // What was heard of last before this may have ended with it, and would fail the next one's statement.
+                watch.distrust(began);
+            }
+            _ => {
+                pulse.heard.store(watch.now(), Ordering::Release);
+                if pulse.data {
+                    watch.answered();
+                }
+            }
+        }
+        result
+    }
+
+    pub(crate) async fn begin(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
+        self.in_transaction = true;
+        self.say(statement).await
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        let committed = self.say("COMMIT").await;
+        if committed.is_ok() {
+            self.in_transaction = false;
+            self.allow(self.bound);
+        }
+        committed
+    }
+
+    pub(crate) async fn rollback(&mut self) -> Result<(), sqlx::Error> {
+        let ended = self.say("ROLLBACK").await;
+        if ended.is_ok() {
+            self.in_transaction = false;
+            self.allow(self.bound);
+        }
+        ended
+    }
+
+    async fn say(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
+        self.wait_for(|raw| raw.execute(sqlx::raw_sql(statement)))
+            .await
+            .map(drop)
+    }
+
+    /// Whether the server still answers.
+    pub(crate) async fn test(&mut self, limit: Duration) -> bool {
+        match tokio::time::timeout(limit, self.wait_for(|raw| raw.ping())).await {
+            Ok(tested) => tested.is_ok(),
+            Err(_) => {
+                self.lost = true;
+                false
+            }
+        }
+    }
+
+    /// Ends what was left in the middle. `false`: it cannot be ended, so the session has to be closed.
+    pub(crate) async fn settle(&mut self) -> bool {
+        let in_transaction = self.in_transaction;
+        let settled = async {
+            match in_transaction {
+                // sqlx first reads what is left of the statement before.
+                true => self.rollback().await,
+                false => self.wait_for(|raw| raw.ping()).await,
+            }
+        };
+        let settled = tokio::time::timeout(SETTLE_MAX, settled).await;
+        matches!(settled, Ok(Ok(()))) && self.condition() == Condition::Clean
+    }
+}
+
+/// Whether a session is of no use after this: the socket, the protocol, or the server ended it. So does an answer that
+/// says the server takes no writes: it is not, or no longer, the one that nodes need, and a new connection may find it.
+fn ends_session(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(error) => match error.code().as_deref() {
+            Some(code) => code.starts_with("08") || code.starts_with("57P") || matches!(code, "25006" | "25P03"),
+            None => false,
+        },
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed => true,
+        _ => false,
+    }
+}
+
+impl<'c> Executor<'c> for &'c mut PgSession {
+    type Database = Postgres;
+
+    /// What a statement gives is read to its end before the first row is passed on, so that nobody's slowness in looking
+    /// at rows counts as the server's, and so that a session is free as soon as it can be.
+    fn fetch_many<'e, 'q, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
+    where
+        'c: 'e,
+        'q: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        stream::once(async move {
+            let all: Vec<_> = self.wait_for(|raw| raw.fetch_many(query).try_collect()).await?;
+            Ok::<_, sqlx::Error>(stream::iter(all.into_iter().map(Ok)))
+        })
+        .try_flatten()
+        .boxed()
+    }
+
+    fn fetch_optional<'e, 'q, E>(self, query: E) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
+    where
+        'c: 'e,
+        'q: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        Box::pin(self.wait_for(|raw| raw.fetch_optional(query)))
+    }
+
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [PgTypeInfo],
+    ) -> BoxFuture<'e, Result<PgStatement, sqlx::Error>>
+    where
+        'c: 'e,
+    {
+        Box::pin(self.wait_for(move |raw| raw.prepare_with(sql, parameters)))
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, sqlx::Error>>
+    where
+        'c: 'e,
+    {
+        Box::pin(self.wait_for(move |raw| raw.describe(sql)))
+    }
+}

@@ -1,0 +1,246 @@
+//! The watch: finds sessions that will never answer, and says whether the data plane moves.
+//!
+//! Four times a second it looks at all sessions' waits. Of those that last suspiciously long it asks the server, in one
+//! statement on a connection of its own. [`super`] tells what follows.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::session::Pulse;
+use super::{Alone, SILENCE_MAX, SUSPICIOUS_AFTER, SUSPICIOUS_AFTER_MAX, TRUST_AFTER};
+use crate::StoreError;
+
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long asking about sessions may take, with connecting.
+const ASK_MAX: Duration = Duration::from_secs(4);
+/// Until the next question.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// How often connections that nobody uses are looked for.
+const TIDY_EVERY: Duration = Duration::from_secs(30);
+/// How many sessions wait at most to be ended at the server's end; it finds the others by itself.
+const BURIED_MAX: usize = 256;
+
+/// Throws idle sessions out of a pool: those that were heard of last at a time or before, and those that nobody needs.
+/// `false`: the pool is gone.
+type Sweep = Box<dyn Fn(Option<u64>) -> bool + Send + Sync>;
+
+pub(crate) struct Watch {
+    started: Instant,
+    pulses: Mutex<Vec<Weak<Pulse>>>,
+    pools: Mutex<Vec<Sweep>>,
+    /// Sessions that were closed at this end, to be ended at the other.
+    buried: Mutex<Vec<(i32, String)>>,
+    /// The first time that the data plane asked something since it got its last answer; 0: it has it.
+    unanswered: AtomicU64,
+    /// When sessions are suspected, in milliseconds of waiting, and when one was given up for it last.
+    suspicious: AtomicU64,
+    given_up: AtomicU64,
+}
+
+fn millis(span: Duration) -> u64 {
+    span.as_millis() as u64
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            started: Instant::now(),
+            pulses: Mutex::default(),
+            pools: Mutex::default(),
+            buried: Mutex::default(),
+            unanswered: AtomicU64::new(0),
+            suspicious: AtomicU64::new(millis(SUSPICIOUS_AFTER)),
+            given_up: AtomicU64::new(0),
+        })
+    }
+
+    /// Milliseconds since the watch began; never 0.
+    pub(crate) fn now(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64 + 1
+    }
+
+    pub(crate) fn observe(&self, pulse: &Arc<Pulse>) {
+        let mut pulses = self.pulses.lock();
+        pulses.retain(|known| known.strong_count() > 0);
+        pulses.push(Arc::downgrade(pulse));
+    }
+
+    pub(crate) fn observe_pool(&self, sweep: Sweep) {
+        self.pools.lock().push(sweep);
+    }
+
+    /// The data plane asks something.
+    pub(crate) fn asked(&self, at: u64) {
+        let _ = self
+            .unanswered
+            .compare_exchange(0, at, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The data plane has got an answer.
+    pub(crate) fn answered(&self) {
+        self.unanswered.store(0, Ordering::Relaxed);
+    }
+
+    /// For how long the data plane has asked without any answer.
+    pub(crate) fn stalled_for(&self) -> Duration {
+        match self.unanswered.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Duration::from_millis(self.now().saturating_sub(since)),
+        }
+    }
+
+    /// Has a session that is closed at this end be ended at the server's.
+    pub(crate) fn bury(&self, pulse: &Pulse) {
+        let mut buried = self.buried.lock();
+        if buried.len() < BURIED_MAX {
+            buried.push((pulse.process, pulse.born.clone()));
+        }
+    }
+
+    /// Throws out idle sessions that were heard of last at this time or before.
+    pub(crate) fn distrust(&self, heard: u64) {
+        self.sweep(Some(heard));
+    }
+
+    fn sweep(&self, distrusted: Option<u64>) {
+        // Not under the lock: a pool that throws out may be asked for a session by whoever is woken.
+        let sweeps = std::mem::take(&mut *self.pools.lock());
+        let kept: Vec<Sweep> = sweeps.into_iter().filter(|sweep| sweep(distrusted)).collect();
+        self.pools.lock().extend(kept);
+    }
+
+    /// Looks once.
+    async fn look(&self, line: &Alone) -> Duration {
+        let now = self.now();
+        if now.saturating_sub(self.given_up.load(Ordering::Relaxed)) > millis(TRUST_AFTER) {
+            self.suspicious.store(millis(SUSPICIOUS_AFTER), Ordering::Relaxed);
+        }
+        let suspicious = self.suspicious.load(Ordering::Relaxed);
+        let mut suspects: Vec<(Arc<Pulse>, u64)> = Vec::new();
+        for pulse in self.observed() {
+            let Some(since) = pulse.waiting_since() else { continue };
+            let waited = now.saturating_sub(since);
+            if waited > pulse.bound() {
+                self.give_up(&pulse, waited, "it took longer than statements may");
+            } else if waited
+                > if pulse.is_small() {
+                    millis(SUSPICIOUS_AFTER)
+                } else {
+                    suspicious
+                }
+            {
+                suspects.push((pulse, since));
+            }
+        }
+        if suspects.is_empty() && self.buried.lock().is_empty() {
+            return LOOK_EVERY;
+        }
+        let asked = tokio::time::timeout(ASK_MAX, self.ask(line, &suspects)).await;
+        let now = self.now();
+        match asked {
+            Ok(Ok(dead)) => {
+                for (pulse, since) in suspects {
+                    // Unless it has been answered meanwhile.
+                    if dead.contains(&pulse.process) && pulse.waiting_since() == Some(since) {
+                        self.give_up(&pulse, now.saturating_sub(since), "the server is not at work for it");
+                        self.given_up.store(now, Ordering::Relaxed);
+                        let later = (suspicious * 2).min(millis(SUSPICIOUS_AFTER_MAX));
+                        self.suspicious.store(later, Ordering::Relaxed);
+                    }
+                }
+                ASK_AGAIN_AFTER
+            }
+            Ok(Err(_)) | Err(_) => {
+                for (pulse, since) in suspects {
+                    let waited = now.saturating_sub(since);
+                    if waited > millis(SILENCE_MAX) && pulse.waiting_since() == Some(since) {
+                        self.give_up(&pulse, waited, "the server answers nobody");
+                    }
+                }
+                ASK_AGAIN_AFTER
+            }
+        }
+    }
+
+    fn observed(&self) -> Vec<Arc<Pulse>> {
+        self.pulses.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Asks the server about sessions, and has those ended that were closed. Answers the processes of sessions that have
+    /// nothing to do, or are not there.
+    async fn ask(&self, line: &Alone, suspects: &[(Arc<Pulse>, u64)]) -> Result<Vec<i32>, StoreError> {
+        let mut line = line.get().await?;
+        let buried = std::mem::take(&mut *self.buried.lock());
+        if !buried.is_empty() {
+            let (processes, borns): (Vec<i32>, Vec<String>) = buried.into_iter().unzip();
+            sqlx::query!(
+                r#"SELECT count(pg_terminate_backend(a.pid)) AS "ended!"
+                     FROM UNNEST($1::int[], $2::text[]) AS gone (process, born)
+                     JOIN pg_stat_activity a ON a.pid = gone.process AND a.backend_start::text = gone.born"#,
+                &processes,
+                &borns
+            )
+            .fetch_one(&mut *line)
+            .await?;
+        }
+        if suspects.is_empty() {
+            return Ok(Vec::new());
+        }
+        let processes: Vec<i32> = suspects.iter().map(|(pulse, _)| pulse.process).collect();
+        let borns: Vec<String> = suspects.iter().map(|(pulse, _)| pulse.born.clone()).collect();
+        Ok(sqlx::query_scalar!(
+            r#"SELECT asked.process AS "process!"
+                 FROM UNNEST($1::int[], $2::text[]) AS asked (process, born)
+                 LEFT JOIN pg_stat_activity a ON a.pid = asked.process AND a.backend_start::text = asked.born
+                WHERE a.pid IS NULL
+                   OR a.state LIKE 'idle%' AND a.state_change < clock_timestamp() - interval '1 second'"#,
+            &processes,
+            &borns
+        )
+        .fetch_all(&mut *line)
+        .await?)
+    }
+
+    fn give_up(&self, pulse: &Pulse, waited: u64, why: &str) {
+        tracing::warn!(
+            process = pulse.process,
+            waited_ms = waited,
+            why,
+            "Postgres does not answer on a connection: it is closed"
+        );
+        pulse.give_up();
+        // What was heard of last before this one began to wait may be as dead as it is.
+        if let Some(since) = pulse.waiting_since() {
+            self.distrust(since);
+        }
+    }
+}
+
+/// Looks until it is stopped. Asks on this connection.
+pub(crate) async fn keep_watch(watch: Arc<Watch>, line: Alone, stop: CancellationToken) {
+    let mut wait = LOOK_EVERY;
+    let mut tidied = Instant::now();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = watch.look(&line).await;
+        if tidied.elapsed() > TIDY_EVERY {
+            tidied = Instant::now();
+            watch.sweep(None);
+        }
+    }
+}
