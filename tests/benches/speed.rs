@@ -432,7 +432,7 @@ impl Bare {
         let plan = Plan::compile(spec).expect("a plan");
         let (mut state, mut progress) = (RunState::Waiting, Progress::new(&plan));
         decide(&plan, &mut state, &mut progress, &[Event::Start], wall(), &mut || 0).expect("a start");
-        let start = progress.to_bytes();
+        let start = progress.to_bytes().expect("bytes of a progress");
         let at = AttemptKey {
             key: TaskKey::whole(0),
             attempt: 1,
@@ -446,7 +446,7 @@ impl Bare {
             store,
             lease,
             node,
-            progress: (start, progress.to_bytes()),
+            progress: (start, progress.to_bytes().expect("bytes of a progress")),
         }
     }
 

@@ -28,6 +28,7 @@ mod dispatch;
 mod effects;
 mod events;
 mod executors;
+mod faults;
 mod follows;
 mod grants;
 mod groups;

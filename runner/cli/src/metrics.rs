@@ -35,6 +35,12 @@ fn run_metrics(counters: Counters) -> String {
          # HELP heddle_attempts_in_hand Attempts that this node is working on.\n\
          # TYPE heddle_attempts_in_hand gauge\n\
          heddle_attempts_in_hand {}\n\
+         # HELP heddle_runs_given_up_total Runs that failed because an outcome could not be recorded.\n\
+         # TYPE heddle_runs_given_up_total counter\n\
+         heddle_runs_given_up_total {}\n\
+         # HELP heddle_outcomes_set_aside Attempts whose outcome cannot be recorded and whose run cannot be ended.\n\
+         # TYPE heddle_outcomes_set_aside gauge\n\
+         heddle_outcomes_set_aside {}\n\
          # HELP heddle_lease_held Whether this node holds its lease (1) or has lost it and asks for a new one (0).\n\
          # TYPE heddle_lease_held gauge\n\
          heddle_lease_held {}\n\
@@ -49,6 +55,8 @@ fn run_metrics(counters: Counters) -> String {
         counters.runs_skipped[1],
         counters.attempts_ended,
         counters.in_hand,
+        counters.given_up,
+        counters.set_aside,
         u8::from(counters.lease_held),
         counters.leases_lost,
         counters.stalled_for.as_secs_f64(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use heddle_domain::Chain;
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
@@ -227,7 +228,7 @@ fn allow_open_files() {
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!(%error, "the limit on open files stays as it is");
+            tracing::warn!(error = %Chain(&error), "the limit on open files stays as it is");
         }
     }
 }
@@ -387,7 +388,7 @@ async fn connect(url: &str) -> Result<Store> {
             Ok(store) => break store,
             // It has tried for some seconds already.
             Err(heddle_store::StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
-                tracing::warn!(%error, "the database does not answer yet");
+                tracing::warn!(error = %Chain(&error), "the database does not answer yet");
             }
             Err(error) => return Err(error).context("cannot connect to the database"),
         }
@@ -398,7 +399,7 @@ async fn connect(url: &str) -> Result<Store> {
                 tracing::warn!(postgres = server.version, "{hurt}");
             }
         }
-        Err(error) => tracing::warn!(%error, "cannot look at the server's settings"),
+        Err(error) => tracing::warn!(error = %Chain(&error), "cannot look at the server's settings"),
     }
     Ok(store)
 }

@@ -4,6 +4,7 @@
 //! ([`Clock`], [`Chance`]), so that a decision can be replayed.
 
 pub mod backfill;
+pub mod chain;
 pub mod chance;
 pub mod clock;
 pub mod dispatch;
@@ -28,6 +29,7 @@ pub mod state;
 pub mod template;
 pub mod topic;
 
+pub use chain::Chain;
 pub use chance::Chance;
 pub use clock::{Clock, Time};
 pub use duration::Span;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, Event, Outcome};
+use heddle_domain::run::{AttemptKey, Event, Outcome, Progress};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, Trigger};
 use heddle_sandbox::Effect as ScriptEffect;
 use heddle_store::live::{
@@ -109,7 +109,7 @@ impl Inner {
                 events.push(event_of(outcome.ended.at, &outcome.end));
             }
             let transition = self
-                .transition(&context, standing(found)?, &events, completion, now)
+                .transition(&context, standing(run, found)?, &events, completion, now)
                 .await?;
             for (accepted, (outcome, started_at)) in transition.actions.accepted.iter().zip(outcomes) {
                 if !accepted {
@@ -130,7 +130,7 @@ impl Inner {
                 after.spans.extend(self.attempt_span(&context, &row, started_at));
                 rows.push(row);
             }
-            let write = self.write_of(&context, transition, grant, &mut after);
+            let write = self.write_of(&context, transition, grant, &mut after)?;
             writes.push(RunWrite { maps, ..write });
         }
         after.recorded = rows.len() as u64;
@@ -146,7 +146,7 @@ impl Inner {
         transition: Transition,
         grant: &mut Grant,
         after: &mut After,
-    ) -> RunWrite {
+    ) -> Result<RunWrite, EngineError> {
         let Transition {
             actions,
             state,
@@ -198,10 +198,10 @@ impl Inner {
         after
             .signals
             .add_if(finished && (gated || context.facts.has_parent), Signal::Inbox);
-        RunWrite {
+        Ok(RunWrite {
             run,
             state,
-            progress: progress.to_bytes(),
+            progress: bytes_of(run, &progress)?,
             priority: context.facts.priority,
             ready,
             queued,
@@ -214,7 +214,7 @@ impl Inner {
             gated,
             timed: context.facts.deadline_at.is_some() || plan.tasks.iter().any(|task| task.retry.is_some()),
             notices,
-        }
+        })
     }
 
     /// Writes decisions and notes what follows from it.
@@ -367,6 +367,18 @@ impl Inner {
     }
 }
 
+/// A run's progress from the database's bytes.
+pub(crate) fn progress_of(run: RunId, bytes: &[u8]) -> Result<Progress, EngineError> {
+    Progress::from_bytes(bytes).map_err(|error| EngineError::Progress { run, error })
+}
+
+/// The same as bytes for the database.
+pub(crate) fn bytes_of(run: RunId, progress: &Progress) -> Result<Vec<u8>, EngineError> {
+    progress
+        .to_bytes()
+        .map_err(|error| EngineError::Progress { run, error })
+}
+
 /// What the run's decision needs to know of an outcome.
 pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
     let outcome = match end {
@@ -378,7 +390,8 @@ pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
             },
             Ending::Skipped(_) => Outcome::Skipped,
             Ending::Lost => Outcome::Lost,
-            Ending::Released => Outcome::Released,
+            Ending::Released | Ending::Ours { counted: false, .. } => Outcome::Released,
+            Ending::Ours { counted: true, .. } => Outcome::Lost,
             Ending::Failed {
                 kind,
                 message,
@@ -415,6 +428,7 @@ pub(crate) fn attempt_row(
         Ending::Succeeded(output) => (AttemptState::Succeeded, false, Some(output), None),
         Ending::Skipped(_) => (AttemptState::Succeeded, true, None, None),
         Ending::Released => (AttemptState::Cancelled, false, None, None),
+        Ending::Ours { message, .. } => (AttemptState::Lost, false, None, Some((ErrorKind::Lost, message, None))),
         Ending::Lost => {
             let error = (ErrorKind::Lost, "its node or worker was lost".to_owned(), None);
             (AttemptState::Lost, false, None, Some(error))

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::backfill::{self, BackfillSpec, Existing, Grid, OnExisting, Order, Scripts, Verdict};
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::spec::SubmissionSpec;
@@ -137,7 +138,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             Ok(Turned::Busy) => wait = BUSY_FOR,
             Ok(Turned::Idle) => {}
             Err(error) => {
-                tracing::warn!(%error, source = ?std::error::Error::source(&error), "backfills cannot be moved on; trying again");
+                tracing::warn!(error = %Chain(&error), "backfills cannot be moved on; trying again");
             }
         }
     }
@@ -251,7 +252,6 @@ impl Engine {
         match inner.store.change_backfill(by, id, action).await? {
             BackfillChange::Missing => return Err(ControlError::NotFound("backfill")),
             BackfillChange::Refused(state) => {
-                let state = state_word(state);
                 return Err(ControlError::Refused(format!(
                     "the backfill is {state}: it cannot {}",
                     action.as_str()
@@ -265,14 +265,6 @@ impl Engine {
         inner.backfills_moved.lock().insert(id);
         inner.signals.raise(Signal::Backfills);
         Ok(())
-    }
-}
-
-/// The word of a backfill's state.
-pub fn state_word(state: i16) -> &'static str {
-    match state {
-        CANCELLING => RunState::Cancelled.as_str(),
-        state => RunState::from_number(state).unwrap_or(RunState::Failed).as_str(),
     }
 }
 
@@ -312,7 +304,7 @@ impl Inner {
                 }
                 // One that cannot go on holds no other up.
                 Err(error) => {
-                    tracing::warn!(%error, backfill = %id, source = ?std::error::Error::source(&error), "a backfill cannot be moved on");
+                    tracing::warn!(error = %Chain(&error), backfill = %id, "a backfill cannot be moved on");
                 }
             }
         }
@@ -597,7 +589,7 @@ async fn search(
     now: Time,
     moved: &mut Moved,
 ) -> Result<Found, EngineError> {
-    let on_existing = OnExisting::from_number(row.on_existing).unwrap_or_default();
+    let on_existing = row.on_existing()?;
     let mut found = Found {
         make: Vec::with_capacity(room),
         exhausted: false,

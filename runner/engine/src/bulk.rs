@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
+use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Event, Refused, TaskKey};
 use heddle_domain::state::RunState;
@@ -85,7 +86,9 @@ impl Engine {
         if action.is_batched() && runs.len() > 1 {
             match self.inner.control_together(&runs, &action, &actor).await {
                 Ok(done) => known = done,
-                Err(error) => tracing::debug!(%error, runs = runs.len(), "runs are controlled one by one"),
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), runs = runs.len(), "runs are controlled one by one")
+                }
             }
         }
         let mut done = Vec::with_capacity(runs.len());
@@ -155,7 +158,7 @@ impl Inner {
         let (mut writes, mut audits) = (Vec::with_capacity(live.len()), Vec::with_capacity(live.len()));
         for run in live {
             let context = self.known(&contexts, run).await?;
-            let stood = standing(&locked[&run])?;
+            let stood = standing(run, &locked[&run])?;
             let before = stood.0;
             let event = match action.event(before, withdrawn.remove(&run).unwrap_or_default()) {
                 Ok(event) => event,
@@ -174,7 +177,7 @@ impl Inner {
                 Err(none) => return Err(none.into()),
             };
             audits.push((run, shown(before, None), shown(transition.state, None)));
-            let write = self.write_of(&context, transition, &mut grant, &mut after);
+            let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let error = action.why().or(write.error);
             writes.push(RunWrite { error, ..write });
             done.insert(run, Ok(()));

@@ -8,12 +8,13 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use heddle_domain::Chain;
 use heddle_domain::Name;
 use heddle_domain::notify::rules::Told;
 use heddle_domain::params::Layers;
 use heddle_domain::plan::{Executor, Plan};
 use heddle_domain::pool::PoolNeed;
-use heddle_domain::run::{AttemptKey, Event, Progress, decide};
+use heddle_domain::run::{AttemptKey, Event, FormatError, Progress, decide};
 use heddle_domain::schedule::{Calendar, Schedule};
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::{GroupSpec, Overlap};
@@ -149,6 +150,8 @@ pub struct Revision {
     pub schedules: BTreeMap<String, Schedule>,
     /// Its enabled schedules as one sequence of instants.
     pub calendar: Calendar,
+    /// The progress of a run of it that has not begun, as bytes.
+    pub(crate) waiting: Vec<u8>,
     /// The state in which a run of it begins: progress and what is ready at once.
     pub(crate) start: (Vec<u8>, Progress, Vec<AttemptKey>),
     /// Per task: the slots of pools that its attempts take.
@@ -340,12 +343,14 @@ impl Catalog {
     fn keep_revision(&self, row: RevisionRow, group_name: String) -> Result<Arc<Revision>, EngineError> {
         let id = row.id;
         let schedule::Compiled { schedules, calendar } =
-            schedule::compile(&row.spec, &row.schedule_anchors, row.created_at)?;
+            schedule::compile(id, &row.spec, &row.schedule_anchors, row.created_at)?;
         let spec: GroupSpec = serde_json::from_value(row.spec)
             .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
         let plan = Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
         let mut state = RunState::Waiting;
         let mut progress = Progress::new(&plan);
+        let unwritable = |error: FormatError| EngineError::Unreadable(format!("revision {id}: {error}"));
+        let waiting = progress.to_bytes().map_err(unwritable)?;
         let epoch = heddle_domain::Time::UNIX_EPOCH;
         let actions = decide(&plan, &mut state, &mut progress, &[Event::Start], epoch, &mut || 0)
             .map_err(|refused| EngineError::Unreadable(refused.to_string()))?;
@@ -367,7 +372,8 @@ impl Catalog {
             number: row.revision,
             group_id: row.group_id,
             group_name,
-            start: (progress.to_bytes(), progress, actions.ready),
+            waiting,
+            start: (progress.to_bytes().map_err(unwritable)?, progress, actions.ready),
             pooled: pools.iter().any(Option::is_some),
             pools,
             templated,
@@ -396,7 +402,7 @@ impl Catalog {
                 let id = row.id;
                 match self.keep_revision(row, name) {
                     Ok(revision) => drop(revisions.insert(id, revision)),
-                    Err(error) => tracing::error!(%error, revision = id, "a revision cannot be read"),
+                    Err(error) => tracing::error!(error = %Chain(&error), revision = id, "a revision cannot be read"),
                 }
             }
         }

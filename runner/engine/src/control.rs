@@ -13,7 +13,7 @@ use heddle_store::live::{Audited, Completion, Grant, LiveRun, RunFacts, RunWrite
 use heddle_store::run::RunRow;
 use serde_json::{Value, json};
 
-use crate::apply::After;
+use crate::apply::{After, progress_of};
 use crate::signals::Signal;
 use crate::submit::Layout;
 use crate::transition::Transition;
@@ -347,14 +347,14 @@ impl Inner {
         let turn = in_turn.then_some(Event::TakeTurn);
         let events: Vec<Event> = turn.into_iter().chain([event]).collect();
         let transition = self
-            .transition(context, standing(live)?, &events, &mut completion, self.now())
+            .transition(context, standing(run, live)?, &events, &mut completion, self.now())
             .await?;
         let state = transition.state;
         if let Some(noted) = noted {
             noted.write(&mut completion, run, self.now(), live.state, state).await?;
         }
         let mut after = After::default();
-        let mut write = self.write_of(context, transition, &mut self.grant(), &mut after);
+        let mut write = self.write_of(context, transition, &mut self.grant(), &mut after)?;
         write.error = why.or(write.error);
         self.write(&mut completion, std::slice::from_ref(&write), &mut after)
             .await?;
@@ -398,7 +398,7 @@ impl Inner {
             .await?
             .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(run, &live).await?;
-        let progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
+        let progress = progress_of(run, &live.progress)?;
         let Some(stood) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
@@ -529,12 +529,12 @@ impl Inner {
             .collect();
         let event = Event::Cancel { withdrawn };
         let cancelled = self
-            .transition(&context, standing(live)?, &[event], &mut completion, self.now())
+            .transition(&context, standing(run, live)?, &[event], &mut completion, self.now())
             .await?;
         let mut after = After::default();
         // Whatever it had come to: it has ended, as somebody says.
         let overridden = Transition { state, ..cancelled };
-        let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after);
+        let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after)?;
         let write = RunWrite { error, ..write };
         self.write(&mut completion, &[write], &mut after).await?;
         completion.commit().await?;
@@ -544,9 +544,8 @@ impl Inner {
     }
 }
 
-fn standing(live: &LiveRun) -> Result<(RunState, Progress), EngineError> {
-    let progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
-    Ok((live.state, progress))
+fn standing(run: RunId, live: &LiveRun) -> Result<(RunState, Progress), EngineError> {
+    Ok((live.state, progress_of(run, &live.progress)?))
 }
 
 /// Why nothing of a run in this state is cleared, and what to do instead.
@@ -563,7 +562,7 @@ pub(crate) fn facts_of(row: &RunRow) -> RunFacts {
         group_id: row.group_id,
         revision_id: row.revision_id,
         resolution_id: row.resolution_id,
-        trigger: Trigger::from_number(row.trigger).unwrap_or(Trigger::Manual),
+        trigger: row.trigger,
         priority: row.priority,
         logical_time: row.logical_time,
         interval: (row.interval_start, row.interval_end),

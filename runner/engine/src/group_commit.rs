@@ -19,6 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_store::StoreError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
@@ -302,7 +303,9 @@ impl Met {
     pub(crate) fn of(error: &EngineError) -> Self {
         match error {
             EngineError::Store(StoreError::Conflict(_)) | EngineError::Contended => Self::Others,
-            EngineError::Store(StoreError::Unavailable(_)) | EngineError::Unavailable => Self::NoDatabase,
+            EngineError::Store(StoreError::Unavailable(_) | StoreError::ReadOnly(_))
+            | EngineError::Unavailable
+            | EngineError::ReadOnly => Self::NoDatabase,
             _ => Self::Itself,
         }
     }
@@ -314,11 +317,11 @@ pub(crate) fn is_passing(error: &EngineError) -> bool {
 }
 
 fn tell(what: &'static str, error: &EngineError, requests: usize) {
-    let source = std::error::Error::source(error);
+    let error_chain = Chain(error);
     match Met::of(error) {
         // What another transaction holds is nobody's fault.
-        Met::Others => tracing::debug!(%error, ?source, what, requests, "a batch is in somebody's way"),
-        _ => tracing::warn!(%error, ?source, what, requests, "a batch was not committed"),
+        Met::Others => tracing::debug!(error = %error_chain, what, requests, "a batch is in somebody's way"),
+        _ => tracing::warn!(error = %error_chain, what, requests, "a batch was not committed"),
     }
 }
 

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::redact::Redactor;
+use crate::work::Ending;
 
 /// What is wanted under way when tasks are short; FACTS of batching: some hundred rows a transaction.
 pub(crate) const SHORT_TARGET: usize = 800;
@@ -96,6 +97,8 @@ pub(crate) struct Hand {
     pub(crate) log: Arc<LogBuffer>,
     /// Stops what is not a script: an HTTP call, preparation.
     pub(crate) stop: CancellationToken,
+    /// Why it is stopped, if that is Heddle's own fault.
+    pub(crate) trouble: Arc<Mutex<Option<Ending>>>,
     /// Stops a script.
     pub(crate) handle: Arc<Mutex<Option<AttemptHandle>>>,
     /// When it was taken, by the monotonic clock.
@@ -107,6 +110,12 @@ pub(crate) struct Hand {
 }
 
 impl Hand {
+    /// Ends it by Heddle's own fault.
+    pub(crate) fn end_as(&self, ours: Ending) {
+        *self.trouble.lock() = Some(ours);
+        self.cancel();
+    }
+
     pub(crate) fn cancel(&self) {
         self.stop.cancel();
         if let Some(handle) = self.handle.lock().as_ref() {
@@ -133,6 +142,7 @@ impl Hands {
             released: false,
             log: Arc::default(),
             stop: CancellationToken::new(),
+            trouble: Arc::default(),
             handle: Arc::default(),
             since: tokio::time::Instant::now(),
             progress: Arc::default(),

@@ -3,21 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::run::AttemptKey;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
-use heddle_store::StoreError;
 use heddle_store::live::LogRow;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::hands::{Hand, LogBuffer};
+use crate::patience::until;
 use crate::redact::Redactor;
-use crate::{Inner, RunContext};
+use crate::work::Ending;
+use crate::{EngineError, Inner, RunContext};
 
 /// How long one statement on a named connection may take.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many rows one query may give.
 const ROWS_MAX: u32 = 10_000;
+
+/// What a script was granted, or why not; or what kept Heddle from finding out.
+pub(crate) type Granted<T> = Result<Result<T, String>, EngineError>;
 
 /// The services of one attempt.
 pub(crate) struct Host {
@@ -27,6 +33,9 @@ pub(crate) struct Host {
     log: Arc<LogBuffer>,
     progress: Arc<Mutex<Option<(f64, String)>>>,
     secrets: Arc<Redactor>,
+    hand: Hand,
+    /// When the attempt began.
+    began: Instant,
 }
 
 impl Host {
@@ -38,6 +47,25 @@ impl Host {
             log: hand.log.clone(),
             progress: hand.progress.clone(),
             secrets: hand.secrets.clone(),
+            hand: hand.clone(),
+            began: Instant::now(),
+        }
+    }
+
+    /// What Heddle owes the script: it is waited for. If it cannot be had, the script is not told anything: its attempt
+    /// ends, as Heddle's own fault, and with it this call.
+    async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> T
+    where
+        F: Future<Output = Result<T, EngineError>>,
+    {
+        let task = &self.context.revision.plan.tasks[self.at.key.task as usize];
+        let until = until(self.began, task.timeout);
+        match self.inner.patient(what, until, ask).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.hand.end_as(Ending::ours(what, &error));
+                std::future::pending().await
+            }
         }
     }
 
@@ -58,9 +86,9 @@ fn read_only(url: &str) -> String {
     format!("{url}{divider}options=-c%20default_transaction_read_only%3Don")
 }
 
-/// What authors are told when Heddle is at fault; the node's log has the rest.
-fn unavailable(error: &dyn std::error::Error) -> String {
-    tracing::warn!(%error, source = ?error.source(), "a host call failed");
+/// What a consumer is told when Heddle is at fault; the node's log has the rest.
+pub(crate) fn unavailable(error: &EngineError) -> String {
+    tracing::warn!(error = %Chain(error), "a host call failed");
     "Heddle could not answer; try again".to_owned()
 }
 
@@ -74,11 +102,9 @@ impl HostServices for Host {
                 .index(&task)
                 .filter(|&index| plan.is_ancestor(index, own))
                 .ok_or_else(|| format!("`{task}` is not a task that this one depends on, directly or indirectly"))?;
-            let mut outputs = self
-                .inner
-                .outputs(&self.context, &[index])
-                .await
-                .map_err(|error| unavailable(&error))?;
+            let named = [index];
+            let ask = || self.inner.outputs(&self.context, &named);
+            let mut outputs = self.owed("read an output", ask).await;
             Ok(outputs.pop().map_or_else(|| "null".into(), |output| output.1))
         })
     }
@@ -87,11 +113,8 @@ impl HostServices for Host {
         let key = key.to_owned();
         Box::pin(async move {
             let group = self.context.facts.group_id;
-            self.inner
-                .store
-                .script_state(group, &key)
-                .await
-                .map_err(|error| unavailable(&error))
+            let ask = || async { Ok(self.inner.store.script_state(group, &key).await?) };
+            Ok(self.owed("read the group's state", ask).await)
         })
     }
 
@@ -99,10 +122,8 @@ impl HostServices for Host {
         let name = name.to_owned();
         Box::pin(async move {
             let group = &self.context.revision.group_name;
-            let value = self
-                .inner
-                .granted_secret("group", group, self.category(), &name)
-                .await?;
+            let ask = || self.inner.granted_secret("group", group, self.category(), &name);
+            let value = self.owed("read a secret", ask).await?;
             self.secrets.learn(&value);
             Ok(value)
         })
@@ -112,9 +133,8 @@ impl HostServices for Host {
         let name = name.to_owned();
         Box::pin(async move {
             let group = &self.context.revision.group_name;
-            self.inner
-                .granted_connection("group", group, self.category(), &name)
-                .await
+            let ask = || self.inner.granted_connection("group", group, self.category(), &name);
+            self.owed("read a connection", ask).await
         })
     }
 
@@ -146,13 +166,12 @@ impl Inner {
         user: &str,
         category: Option<&str>,
         name: &str,
-    ) -> Result<String, String> {
-        let found = self.store.secret_value(&self.keys, name).await;
-        match found.map_err(|error| unavailable(&error))? {
+    ) -> Granted<String> {
+        Ok(match self.store.secret_value(&self.keys, name).await? {
             Some((value, grant)) if grant.allows(user, category) => Ok(value),
             Some(_) => Err(format!("this {noun} may not use secret `{name}`")),
             None => Err(format!("there is no secret `{name}`")),
-        }
+        })
     }
 
     /// A connection, if a group or topic (`noun`) of this name and category was granted it.
@@ -162,19 +181,7 @@ impl Inner {
         user: &str,
         category: Option<&str>,
         name: &str,
-    ) -> Result<ConnectionTarget, String> {
-        let found = self.look_up_connection(noun, user, category, name).await;
-        found.map_err(|error| unavailable(&error))?
-    }
-
-    /// The same; the inner error says why it is refused, the outer that Heddle could not tell.
-    pub(crate) async fn look_up_connection(
-        &self,
-        noun: &str,
-        user: &str,
-        category: Option<&str>,
-        name: &str,
-    ) -> Result<Result<ConnectionTarget, String>, StoreError> {
+    ) -> Granted<ConnectionTarget> {
         let missing = || format!("there is no connection `{name}`");
         let Some(row) = self.store.connection(name).await? else {
             return Ok(Err(missing()));

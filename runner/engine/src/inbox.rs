@@ -7,18 +7,20 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::{AttemptKey, Event, Progress};
 use heddle_domain::spec::{DeadlineAction, NotifyEvent};
 use heddle_domain::state::{ErrorKind, RunState};
-use heddle_store::live::{Due, EndedAttempt, Grant, RunWrite, Settlement, SqlStart};
+use heddle_store::live::{Due, EndedAttempt, Grant, LostAttempt, RunWrite, Settlement, SqlStart};
 use heddle_store::notice::NewNotices;
 use serde_json::json;
 
 use crate::apply::{After, Applied};
 use crate::control::BulkAction;
+use crate::group_commit::is_passing;
 use crate::notify::new_notices;
 use crate::signals::Signal;
 use crate::submit::labels_of;
@@ -60,7 +62,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             continue;
         }
         if let Err(error) = inner.look().await {
-            tracing::warn!(%error, source = ?std::error::Error::source(&error), "the inbox could not be worked off; trying again");
+            tracing::warn!(error = %Chain(&error), "the inbox could not be worked off; trying again");
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
@@ -76,11 +78,11 @@ pub(crate) async fn reap(inner: Arc<Inner>) {
             swept = tokio::time::Instant::now();
             match inner.store.wake_gates(place.unwrap_or(i64::MIN), SWEPT_GATES_MAX).await {
                 Ok(last) => place = last,
-                Err(error) => tracing::warn!(%error, "cannot look for gates that were forgotten"),
+                Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for gates that were forgotten"),
             }
         }
         if let Err(error) = inner.reap_once(&mut strangers).await {
-            tracing::warn!(%error, "cannot reap");
+            tracing::warn!(error = %Chain(&error), "cannot reap");
         }
         tokio::select! {
             () = inner.stop.cancelled() => return,
@@ -211,9 +213,9 @@ impl Inner {
                 }
             };
             let transition = self
-                .transition(&context, standing(found)?, &events, completion, now)
+                .transition(&context, standing(run, found)?, &events, completion, now)
                 .await?;
-            let mut write = self.write_of(&context, transition, grant, &mut after);
+            let mut write = self.write_of(&context, transition, grant, &mut after)?;
             write.error = why.or(write.error);
             writes.push(write);
         }
@@ -282,7 +284,7 @@ impl Inner {
             let transition = self
                 .transition(&context, fresh, &[Event::Start], &mut completion, now)
                 .await?;
-            writes.push(self.write_of(&context, transition, &mut grant, &mut after));
+            writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
         }
         for (run, group_id) in gated {
             completion.wait_for_turn(run, group_id, &json!({"turn": true})).await?;
@@ -306,7 +308,7 @@ impl Inner {
         strangers.retain(|entry, _| held.contains(entry));
         let mut adopted = Vec::new();
         for entry in held {
-            if self.hands.knows(entry.0, entry.1) {
+            if self.hands.knows(entry.0, entry.1) || self.given_up.knows(entry.0, entry.1) {
                 strangers.remove(&entry);
                 continue;
             }
@@ -325,34 +327,59 @@ impl Inner {
         }
     }
 
+    /// Ends attempts as lost; one whose end is refused keeps no other from its own.
+    async fn take_over(self: &Arc<Self>, lost: Vec<LostAttempt>) -> Result<(), EngineError> {
+        let mut batches = vec![lost];
+        while let Some(mut batch) = batches.pop() {
+            match self.end_lost(&batch).await {
+                Ok(()) => {}
+                Err(error) if is_passing(&error) => return Err(error),
+                Err(error) if batch.len() == 1 => self.give_up(batch[0].ended, &error).await,
+                Err(_) => {
+                    let second = batch.split_off(batch.len() / 2);
+                    batches.push(batch);
+                    batches.push(second);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn end_lost(self: &Arc<Self>, lost: &[LostAttempt]) -> Result<(), EngineError> {
+        let now = self.now();
+        let mut runs: Vec<RunId> = lost.iter().map(|lost| lost.ended.run).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        let contexts = self.contexts_of(&runs).await?;
+        let outcomes = lost
+            .iter()
+            .map(|lost| Applied {
+                ended: lost.ended,
+                end: End::plain(Ending::Lost),
+                finished_at: now,
+                node: lost.node,
+            })
+            .collect();
+        let mut completion = self.store.completion(self.lease(), now).await?;
+        let after = self
+            .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
+            .await?;
+        completion.commit().await?;
+        self.acted(after);
+        Ok(())
+    }
+
     /// Takes over what dead nodes held, stops what is not this node's any more, cancels sub-runs without a parent.
     pub(crate) async fn reap_once(
         self: &Arc<Self>,
         strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
     ) -> Result<(), EngineError> {
-        let lost = self.store.lost_attempts().await?;
+        self.give_up_again().await;
+        let mut lost = self.store.lost_attempts().await?;
+        lost.retain(|lost| !self.given_up.knows(lost.ended.run, lost.ended.at));
         if !lost.is_empty() {
             tracing::info!(attempts = lost.len(), "taking over what a node that is gone held");
-            let now = self.now();
-            let mut runs: Vec<RunId> = lost.iter().map(|lost| lost.ended.run).collect();
-            runs.sort_unstable();
-            runs.dedup();
-            let contexts = self.contexts_of(&runs).await?;
-            let outcomes = lost
-                .into_iter()
-                .map(|lost| Applied {
-                    ended: lost.ended,
-                    end: End::plain(Ending::Lost),
-                    finished_at: now,
-                    node: lost.node,
-                })
-                .collect();
-            let mut completion = self.store.completion(self.lease(), now).await?;
-            let after = self
-                .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
-                .await?;
-            completion.commit().await?;
-            self.acted(after);
+            self.take_over(lost).await?;
         }
         let old = self.hands.older_than(YOUNG);
         let held: HashSet<(RunId, AttemptKey)> = self.store.held(self.lease()).await?.into_iter().collect();

@@ -35,6 +35,7 @@ mod clock;
 mod control;
 mod created;
 mod dispatch;
+mod given_up;
 mod group_commit;
 mod hands;
 mod host;
@@ -45,6 +46,7 @@ mod messages;
 mod node;
 mod notify;
 mod overlap;
+mod patience;
 mod pools;
 mod prepare;
 mod pruner;
@@ -70,9 +72,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::fault::Faults;
 use heddle_domain::id::{RunId, uuid_v7};
-use heddle_domain::run::Refused;
+use heddle_domain::run::{FormatError, Refused};
 use heddle_domain::template::Templates;
 use heddle_domain::{Chance, Clock, Time};
 use heddle_sandbox::{OutboundPolicy, Sandbox};
@@ -85,7 +88,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-pub use backfill::{Started, state_word as backfill_state_word};
+pub use backfill::Started;
 pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, Clear, ControlError, not_cleared};
@@ -111,9 +114,21 @@ pub enum EngineError {
     /// What stands in the database cannot be used.
     #[error("unreadable: {0}")]
     Unreadable(String),
+    /// A run's progress is of no form that is known here.
+    #[error("the progress of run {run} cannot be read or written")]
+    Progress {
+        /// Of which run.
+        run: RunId,
+        /// Why.
+        #[source]
+        error: FormatError,
+    },
     /// The database cannot be reached.
     #[error("the database is not available")]
     Unavailable,
+    /// The database takes no writes at the moment.
+    #[error("the database is read-only")]
+    ReadOnly,
     /// The node stops.
     #[error("this node is shutting down")]
     Stopping,
@@ -131,9 +146,14 @@ impl EngineError {
         match self {
             Self::Store(StoreError::Conflict(_)) | Self::Contended => Self::Contended,
             Self::Store(StoreError::Unavailable(_)) | Self::Unavailable => Self::Unavailable,
+            Self::Store(StoreError::ReadOnly(_)) | Self::ReadOnly => Self::ReadOnly,
             Self::Stopping => Self::Stopping,
             Self::Overloaded => Self::Overloaded,
             Self::Store(_) | Self::Unreadable(_) => Self::Unreadable(self.to_string()),
+            Self::Progress { run, error } => Self::Progress {
+                run: *run,
+                error: error.clone(),
+            },
         }
     }
 }
@@ -238,6 +258,7 @@ pub(crate) struct Inner {
     pub(crate) bulk: Arc<tokio::sync::Semaphore>,
     pub(crate) stop: CancellationToken,
     pub(crate) tracker: TaskTracker,
+    pub(crate) given_up: given_up::GivenUp,
     pub(crate) runs_ended: AtomicU64,
     /// Of these, runs that were never begun, by [`Skip`] from 1.
     pub(crate) runs_skipped: [AtomicU64; 2],
@@ -272,6 +293,10 @@ pub struct Counters {
     pub attempts_ended: u64,
     /// Attempts in hand.
     pub in_hand: usize,
+    /// Runs that this node has failed because an outcome of theirs could not be recorded.
+    pub given_up: u64,
+    /// Attempts whose outcome cannot be recorded and whose run cannot be ended.
+    pub set_aside: usize,
     /// Whether the node holds its lease.
     pub lease_held: bool,
     /// How often it has lost one.
@@ -331,6 +356,7 @@ impl Engine {
             bulk: Arc::new(tokio::sync::Semaphore::new(bulk::REQUESTS_MAX)),
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
+            given_up: given_up::GivenUp::default(),
             runs_ended: AtomicU64::new(0),
             runs_skipped: Default::default(),
             attempts_ended: AtomicU64::new(0),
@@ -446,7 +472,7 @@ impl Engine {
         match self.inner.warm().await {
             Ok(0) => {}
             Ok(scripts) => tracing::info!(scripts, "scripts are loaded"),
-            Err(error) => tracing::warn!(%error, "scripts could not be loaded in advance"),
+            Err(error) => tracing::warn!(error = %Chain(&error), "scripts could not be loaded in advance"),
         }
     }
 
@@ -477,6 +503,8 @@ impl Engine {
             runs_skipped: [0, 1].map(|why: usize| self.inner.runs_skipped[why].load(Ordering::Relaxed)),
             attempts_ended: self.inner.attempts_ended.load(Ordering::Relaxed),
             in_hand: self.inner.hands.len(),
+            given_up: self.inner.given_up.runs(),
+            set_aside: self.inner.given_up.set_aside(),
             lease_held: self.is_healthy(),
             leases_lost: self.inner.fences.load(Ordering::Relaxed),
             stalled_for: self.inner.store.stalled_for(),
@@ -500,13 +528,13 @@ impl Engine {
         }
         let left = async {
             if let Err(error) = inner.hand_back().await {
-                tracing::warn!(%error, "attempts could not be given back; other nodes take them over as lost");
+                tracing::warn!(error = %Chain(&error), "attempts could not be given back; other nodes take them over as lost");
             }
             inner.store.release_node(inner.lease()).await
         };
         match tokio::time::timeout(HAND_BACK_MAX, left).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the lease could not be given back; it runs out"),
+            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "the lease could not be given back; it runs out"),
             Err(_) => tracing::warn!(
                 "the database does not answer; what is left here is taken over when the lease has run out"
             ),

@@ -18,6 +18,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_store::live::LogRow;
 use tokio::sync::mpsc;
 
@@ -128,10 +129,10 @@ async fn insert(inner: &Inner, lines: &[LogRow]) -> Duration {
         match inner.store.insert_logs(lines).await {
             Ok(()) => return began.elapsed(),
             Err(error) if attempt == TRIES_MAX || inner.stop.is_cancelled() => {
-                tracing::error!(%error, lines = lines.len(), "log lines are lost");
+                tracing::error!(error = %Chain(&error), lines = lines.len(), "log lines are lost");
             }
             Err(error) => {
-                tracing::warn!(%error, lines = lines.len(), "cannot write log lines; trying again");
+                tracing::warn!(error = %Chain(&error), lines = lines.len(), "cannot write log lines; trying again");
                 tokio::time::sleep(FLUSH_EVERY).await;
             }
         }

@@ -30,6 +30,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use heddle_domain::Chain;
 use heddle_store::StoreError;
 use heddle_store::live::{EndedAttempt, Grant};
 use tokio::time::Instant;
@@ -226,7 +227,7 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => inner.fence("it has run out, or another process has this node's identity"),
-                Err(error) => tracing::warn!(%error, source = ?std::error::Error::source(&error), "no heartbeat"),
+                Err(error) => tracing::warn!(error = %Chain(&error), "no heartbeat"),
             }
         }
         // A node that leaves needs no new one: what it had has been stopped.
@@ -244,7 +245,7 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
                     tracing::warn!("another process takes this node's leases away: is its --node-id given twice?")
                 }
                 Err(error) => {
-                    tracing::warn!(%error, source = ?std::error::Error::source(&error), "cannot take a new lease");
+                    tracing::warn!(error = %Chain(&error), "cannot take a new lease");
                 }
             }
         }

@@ -110,13 +110,11 @@ struct Applicant {
 /// Decides upon the runs that wait before one gate, in their order.
 fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admission) {
     let bounded = |trigger: Trigger| trigger != Trigger::Backfill;
-    let triggers = active
+    let mut count = active.iter().filter(|active| bounded(active.trigger)).count();
+    let mut timed: Vec<RunId> = active
         .iter()
-        .filter_map(|active| Some((active, Trigger::from_number(active.trigger)?)));
-    let mut count = triggers.clone().filter(|(_, trigger)| bounded(*trigger)).count();
-    let mut timed: Vec<RunId> = triggers
-        .filter(|(active, trigger)| is_timed(*trigger, active.sourced))
-        .map(|(active, _)| active.run)
+        .filter(|active| is_timed(active.trigger, active.sourced))
+        .map(|active| active.run)
         .collect();
     // Of several that would each cancel the one before, only the last has to begin.
     let last = applicants
@@ -272,10 +270,10 @@ impl Inner {
             };
             let context = self.known(&contexts, *run).await?;
             let transition = self
-                .transition(&context, standing(found)?, &[Event::Start], &mut completion, now)
+                .transition(&context, standing(*run, found)?, &[Event::Start], &mut completion, now)
                 .await?;
             decided.push(*run);
-            writes.push(self.write_of(&context, transition, &mut grant, &mut after));
+            writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
         }
         let mut left_out = Vec::new();
         for (run, why) in &skipped {
@@ -286,9 +284,9 @@ impl Inner {
             let context = self.known(&contexts, *run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let transition = self
-                .transition(&context, standing(found)?, &[cancel], &mut completion, now)
+                .transition(&context, standing(*run, found)?, &[cancel], &mut completion, now)
                 .await?;
-            let write = self.write_of(&context, transition, &mut grant, &mut after);
+            let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let notices = self.skip_notices(&context, write.notices);
             after.signals.add_if(notices.is_some(), Signal::Notices);
             after.skipped.push(why.reason());
@@ -336,7 +334,7 @@ mod tests {
     fn active(number: u128, trigger: Trigger) -> ActiveRun {
         ActiveRun {
             run: run(number),
-            trigger: trigger.number(),
+            trigger,
             sourced: false,
         }
     }

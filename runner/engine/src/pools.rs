@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::Inner;
 use crate::signals::Signal;
 use crate::wake::News;
+use heddle_domain::Chain;
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -30,7 +31,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 inner.wakes.tell(News::Work);
             }
             Err(error) => {
-                tracing::warn!(%error, source = ?std::error::Error::source(&error), "slots of pools cannot be given out; trying again");
+                tracing::warn!(error = %Chain(&error), "slots of pools cannot be given out; trying again");
             }
         }
     }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use heddle_domain::Faults;
 use heddle_domain::params;
 use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
-use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, Progress, TaskKey};
+use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, TaskKey};
 use heddle_domain::spec::{ForEach, Shards, SubmissionSpec};
 use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_domain::template::{Given, Scope, UpstreamNames};
-use heddle_sandbox::Script;
+use heddle_sandbox::{CompileError, LoadError, Script};
+use heddle_store::StoreError;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -454,7 +455,7 @@ impl Inner {
         }
         let progress = match tasks.iter().any(|&task| plan.tasks[task as usize].mapped) {
             true => match self.store.progress(run).await? {
-                Some(bytes) => Some(Progress::from_bytes(&bytes).map_err(EngineError::Unreadable)?),
+                Some(bytes) => Some(crate::apply::progress_of(run, &bytes)?),
                 None => None,
             },
             false => None,
@@ -494,18 +495,32 @@ impl Inner {
         let fetch = async move {
             match store.blob(&digest).await {
                 Ok(Some(bytes)) => Ok(bytes::Bytes::from(bytes)),
-                Ok(None) => Err("its bytes are gone".to_owned()),
-                Err(error) => Err(error.to_string()),
+                Ok(None) => Err(LoadTrouble::Gone),
+                Err(error) => Err(LoadTrouble::Store(error)),
             }
         };
         match self.sandbox.load(&script.code, fetch).await {
             Ok(loaded) => Ok(Ok(loaded)),
+            Err(LoadError::Fetch(LoadTrouble::Store(error))) => Err(error.into()),
+            Err(error @ LoadError::Compile(CompileError::Internal(_))) => Err(EngineError::Unreadable(format!(
+                "script {}@{} could not be loaded: {error}",
+                script.name, script.version
+            ))),
             Err(error) => Ok(Err(Ending::failed(
                 ErrorKind::Failed,
                 format!("script {}@{} could not be loaded: {error}", script.name, script.version),
             ))),
         }
     }
+}
+
+/// Why the bytes of a script cannot be had.
+#[derive(Debug, thiserror::Error)]
+enum LoadTrouble {
+    #[error("its bytes are gone")]
+    Gone,
+    #[error(transparent)]
+    Store(StoreError),
 }
 
 /// The output of a mapped task: its items' in order, `null` where one has none.

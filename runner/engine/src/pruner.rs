@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{NaiveDate, TimeDelta};
+use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::retention::Retention;
 use heddle_domain::state::RunState;
@@ -124,7 +125,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             partitions_due = tokio::time::Instant::now() + PARTITIONS_EVERY;
         }
         if let Err(error) = inner.prune_tick(inner.now()).await {
-            tracing::warn!(%error, source = ?std::error::Error::source(&error), "pruning failed; trying again");
+            tracing::warn!(error = %Chain(&error), "pruning failed; trying again");
         }
     }
 }
@@ -138,7 +139,7 @@ pub(crate) async fn make_partitions(inner: &Inner) -> bool {
             false
         }
         Err(error) => {
-            tracing::warn!(%error, source = ?std::error::Error::source(&error), "cannot make partitions");
+            tracing::warn!(error = %Chain(&error), "cannot make partitions");
             false
         }
     }

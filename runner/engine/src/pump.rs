@@ -11,13 +11,14 @@
 //! * The lines of an attempt's log are there when its outcome is. Few of them go with it; those of an attempt that
 //!   wrote many go before it, by the log writer (`logs.rs`), so that nobody else's outcome waits for them.
 //! * One poisonous outcome (which Postgres refuses) does not keep others from being recorded: batches are halved until
-//!   it stands alone, then it is recorded as a failure.
+//!   it stands alone, then it is recorded as a failure, or its run is given up (`given_up.rs`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_domain::state::ErrorKind;
 use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
@@ -109,7 +110,7 @@ async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
             inner.take(claimed.into_iter().map(|claimed| (claimed.run, claimed.at)).collect());
         }
         Err(error) => {
-            tracing::warn!(%error, "cannot claim");
+            tracing::warn!(error = %Chain(&error), "cannot claim");
             tokio::time::sleep(AGAIN_AFTER).await;
         }
     }
@@ -170,7 +171,7 @@ async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
             Err(error) => error,
         };
         if is_passing(&error) {
-            tracing::warn!(%error, outcomes = batch.len(), "cannot record outcomes; trying again");
+            tracing::warn!(error = %Chain(&error), outcomes = batch.len(), "cannot record outcomes; trying again");
             tokio::time::sleep(AGAIN_AFTER).await;
             batches.push((sole, batch));
         } else if batch.len() > 1 {
@@ -178,23 +179,34 @@ async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
             batches.push((sole, batch));
             batches.push((sole, second));
         } else if let Some(report) = batch.pop() {
-            tracing::error!(%error, source = ?std::error::Error::source(&error), run = %report.run, "an outcome cannot be recorded");
+            if is_unrecordable(&report.end) {
+                let ended = EndedAttempt {
+                    run: report.run,
+                    at: report.at,
+                    lease: inner.lease(),
+                };
+                inner.give_up(ended, &error).await;
+                continue;
+            }
+            tracing::error!(error = %Chain(&error), run = %report.run, "an outcome cannot be recorded; a failure takes its place");
             let ending = Ending::fatal(
                 ErrorKind::Invalid,
                 "the outcome could not be recorded; see the node's log",
             );
-            if !matches!(&report.end, End::Done(done) if matches!(&done.result, Ending::Failed { kind: ErrorKind::Invalid, .. }))
-            {
-                batches.push((
-                    sole,
-                    vec![Report {
-                        end: End::plain(ending),
-                        ..report
-                    }],
-                ));
-            }
+            // Its log may be what was refused.
+            let failure = Report {
+                end: End::plain(ending),
+                lines: Vec::new(),
+                ..report
+            };
+            batches.push((is_sole(inner, &failure), vec![failure]));
         }
     }
+}
+
+/// Whether it stands in the place of an outcome that was refused, or is refused as what it was.
+fn is_unrecordable(end: &End) -> bool {
+    matches!(end, End::Done(done) if matches!(&done.result, Ending::Failed { kind: ErrorKind::Invalid, .. }))
 }
 
 /// Whether a report's outcome is all that there is to know of its run.
@@ -212,14 +224,8 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
             at: report.at,
             lease,
         };
-        rows.extend(sole::row(
-            inner,
-            &report.context,
-            ended,
-            &report.end,
-            report.finished_at,
-            node,
-        ));
+        let row = sole::row(inner, &report.context, ended, &report.end, report.finished_at, node);
+        rows.extend(row.transpose()?);
     }
     let lines = lines_of(reports);
     let (owned, followed) = inner

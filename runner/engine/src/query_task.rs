@@ -14,8 +14,10 @@ use heddle_domain::state::ErrorKind;
 use heddle_domain::template::{Scope, Templates};
 use heddle_sandbox::{QueryClass, QueryRequest};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::http_task::OUTPUT_BYTES_DEFAULT;
+use crate::patience::until;
 use crate::work::Ending;
 use crate::{Inner, RunContext};
 
@@ -80,16 +82,14 @@ impl Inner {
     async fn carry_out_untimed(&self, context: &RunContext, query: Query) -> Ending {
         let revision = &context.revision;
         let category = revision.plan.spec.category.as_ref().map(|category| category.as_str());
+        let ask = || self.granted_connection("group", &revision.group_name, category, &query.connection);
         let found = self
-            .look_up_connection("group", &revision.group_name, category, &query.connection)
+            .patient("read a connection", until(Instant::now(), None), ask)
             .await;
         let target = match found {
             Ok(Ok(target)) => target,
             Ok(Err(refused)) => return Ending::fatal(ErrorKind::Fatal, refused),
-            Err(error) => {
-                tracing::warn!(%error, source = ?std::error::Error::source(&error), "a connection could not be looked up");
-                return Ending::failed(ErrorKind::Failed, "Heddle could not answer; try again");
-            }
+            Err(error) => return Ending::ours("read the connection", &error),
         };
         let request = QueryRequest {
             target,

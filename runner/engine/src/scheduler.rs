@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::schedule::{Kind, Schedule};
@@ -68,7 +69,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         wait = match inner.fire_due().await {
             Ok(wait) => wait,
             Err(error) => {
-                tracing::warn!(%error, source = ?std::error::Error::source(&error), "schedules could not be fired; trying again");
+                tracing::warn!(error = %Chain(&error), "schedules could not be fired; trying again");
                 AGAIN_AFTER
             }
         };
@@ -107,7 +108,7 @@ pub(crate) async fn look_ahead(inner: Arc<Inner>) {
         };
         match read.await {
             Ok(()) => known_until = until,
-            Err(error) => tracing::debug!(%error, "revisions of schedules were not read in advance"),
+            Err(error) => tracing::debug!(error = %Chain(&error), "revisions of schedules were not read in advance"),
         }
     }
 }

@@ -8,10 +8,10 @@ use heddle_domain::state::{RunState, Trigger};
 use heddle_store::live::{EndedAttempt, SoleRow};
 use uuid::Uuid;
 
-use crate::apply::{After, attempt_row, event_of};
+use crate::apply::{After, attempt_row, bytes_of, event_of};
 use crate::signals::Signal;
 use crate::work::End;
-use crate::{Inner, RunContext};
+use crate::{EngineError, Inner, RunContext};
 
 /// How a run ends with this outcome, if that is all that there is to know of it: it consists of one task run, of which
 /// this is the first attempt, and nobody but the caller waits for its end.
@@ -52,19 +52,23 @@ pub(crate) fn row(
     end: &End,
     finished_at: Time,
     node: Option<Uuid>,
-) -> Option<SoleRow> {
+) -> Option<Result<SoleRow, EngineError>> {
     let (state, progress) = end_of(inner, context, ended.at, end, finished_at)?;
     let End::Done(done) = end else { return None };
     let error = match state {
         RunState::Failed => progress.error().map(str::to_owned),
         _ => None,
     };
-    Some(SoleRow {
+    let progress = match bytes_of(ended.run, &progress) {
+        Ok(progress) => progress,
+        Err(error) => return Some(Err(error)),
+    };
+    Some(Ok(SoleRow {
         attempt: attempt_row(ended, done.clone(), finished_at, finished_at, node),
         state,
-        progress: progress.to_bytes(),
+        progress,
         error,
-    })
+    }))
 }
 
 /// What follows from such ends, after their commit.

@@ -113,8 +113,8 @@ fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
         revision: context.revision.number,
         revision_id: run.revision_id,
         resolution_id: run.resolution_id,
-        state: run.state.number(),
-        trigger: run.trigger.number(),
+        state: run.state,
+        trigger: run.trigger,
         priority: run.priority,
         logical_time: run.logical_time,
         interval_start: run.interval.0,
@@ -355,7 +355,7 @@ impl Inner {
             source: request.source,
             waiting_for: gated.then(|| if follows { json!([]) } else { json!({"turn": true}) }),
             progress: if gated {
-                heddle_domain::run::Progress::new(plan).to_bytes()
+                revision.waiting.clone()
             } else {
                 revision.start.0.clone()
             },

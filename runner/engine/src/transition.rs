@@ -7,11 +7,13 @@
 //! outcome, a timer, a gate, an operator.
 
 use heddle_domain::Time;
+use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, Event, Progress, Refused, decide};
 use heddle_domain::state::RunState;
 use heddle_store::StoreError;
 use heddle_store::live::{Completion, LockedRun};
 
+use crate::apply::progress_of;
 use crate::{ControlError, EngineError, Inner, RunContext};
 
 /// Where a run stands after its events, and what has to be done for it.
@@ -63,9 +65,8 @@ impl From<NoTransition> for EngineError {
 }
 
 /// Where a locked run stands.
-pub(crate) fn standing(found: &LockedRun) -> Result<(RunState, Progress), EngineError> {
-    let progress = Progress::from_bytes(&found.progress).map_err(EngineError::Unreadable)?;
-    Ok((found.state, progress))
+pub(crate) fn standing(run: RunId, found: &LockedRun) -> Result<(RunState, Progress), EngineError> {
+    Ok((found.state, progress_of(run, &found.progress)?))
 }
 
 impl Inner {

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::{RunState, Trigger};
@@ -88,7 +89,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             worked = inner.sweep_links(&mut place).await;
         }
         if let Err(error) = worked {
-            tracing::warn!(%error, source = ?std::error::Error::source(&error), "links between groups could not be worked off; trying again");
+            tracing::warn!(error = %Chain(&error), "links between groups could not be worked off; trying again");
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

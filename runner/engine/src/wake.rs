@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_store::change::CHANGES_CHANNEL;
 use parking_lot::Mutex;
@@ -286,7 +287,7 @@ pub(crate) async fn send(inner: Arc<Inner>) {
             continue;
         }
         if let Err(error) = inner.store.notify(CHANNEL, &encode(&news)).await {
-            tracing::debug!(%error, "a wake-up was not sent; polling makes up for it");
+            tracing::debug!(error = %Chain(&error), "a wake-up was not sent; polling makes up for it");
         }
     }
 }
@@ -299,13 +300,13 @@ pub(crate) async fn follow(inner: Arc<Inner>) {
             listener = match inner.store.listen(&[CHANNEL, CHANGES_CHANNEL]).await {
                 Ok(listener) => Some(listener),
                 Err(error) => {
-                    tracing::debug!(%error, "cannot listen; polling goes on");
+                    tracing::debug!(error = %Chain(&error), "cannot listen; polling goes on");
                     None
                 }
             };
         }
         if let Err(error) = inner.follow_changes().await {
-            tracing::warn!(%error, "cannot follow changes");
+            tracing::warn!(error = %Chain(&error), "cannot follow changes");
         }
         let heard = async {
             match &mut listener {
@@ -398,7 +399,7 @@ pub(crate) async fn warm(inner: Arc<Inner>) {
             () = inner.signals.raised(Signal::Scripts) => {}
         }
         if let Err(error) = inner.warm().await {
-            tracing::warn!(%error, "scripts could not be loaded in advance");
+            tracing::warn!(error = %Chain(&error), "scripts could not be loaded in advance");
         }
     }
 }

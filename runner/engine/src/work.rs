@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::Executor;
@@ -19,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::hands::Hand;
 use crate::host::Host;
+use crate::patience::until;
 use crate::prepare::Prepared;
 use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -84,6 +86,13 @@ pub(crate) enum Ending {
     Lost,
     /// Its worker gave it back.
     Released,
+    /// Heddle's own fault; see `patience.rs`.
+    Ours {
+        /// For people.
+        message: String,
+        /// Whether it counts as a loss.
+        counted: bool,
+    },
 }
 
 impl Ending {
@@ -156,7 +165,7 @@ impl Inner {
             match self.contexts_of(&runs).await {
                 Ok(contexts) => break contexts,
                 Err(error) => {
-                    tracing::warn!(%error, runs = runs.len(), "cannot read the facts of claimed runs; asking again");
+                    tracing::warn!(error = %Chain(&error), runs = runs.len(), "cannot read the facts of claimed runs; asking again");
                     tokio::select! {
                         () = tokio::time::sleep(ASK_AGAIN) => {}
                         () = self.stop.cancelled() => return,
@@ -252,23 +261,19 @@ impl Inner {
         self.tracker.spawn(async move {
             let stop = hand.stop.clone();
             let prepared = tokio::select! {
-                prepared = async {
+                prepared = inner.patient("prepare an attempt", until(hand.since, None), || async {
                     if tells_start(&context, at) && !is_queued(&context, at) {
                         inner.tell_started(&context, at).await?;
                     }
                     inner.prepare(&context, at).await
-                } => Some(prepared),
+                }) => Some(prepared),
                 () = stop.cancelled() => None,
             };
             inner.hands.unpark();
             match prepared {
                 None => inner.report(context, at, hand, End::Dropped),
                 Some(Err(error)) => {
-                    tracing::warn!(%error, run = %context.facts.id, "cannot prepare an attempt");
-                    let ending = Ending::failed(
-                        ErrorKind::Failed,
-                        "Heddle could not prepare the attempt; see the node's log",
-                    );
+                    let ending = Ending::ours("prepare the attempt", &error);
                     inner.report(context, at, hand, End::plain(ending));
                 }
                 Some(Ok(Prepared::End(end))) => inner.report(context, at, hand, end),
@@ -300,16 +305,13 @@ impl Inner {
                     inner.report(context, at, hand, end);
                 }
                 Some(Ok(Prepared::Offer(offer))) => {
-                    let end = match inner.hand_to_offer(&context, at, *offer).await {
+                    let handed = inner.patient("make an offer", until(hand.since, None), || {
+                        inner.hand_to_offer(&context, at, (*offer).clone())
+                    });
+                    let end = match handed.await {
                         // The offer holds the attempt now; its end settles it.
                         Ok(()) => End::Dropped,
-                        Err(error) => {
-                            tracing::warn!(%error, run = %context.facts.id, "an offer could not be made");
-                            End::plain(Ending::failed(
-                                ErrorKind::Failed,
-                                "the offer could not be made; see the node's log",
-                            ))
-                        }
+                        Err(error) => End::plain(Ending::ours("make the offer", &error)),
                     };
                     inner.report(context, at, hand, end);
                 }
@@ -324,14 +326,18 @@ impl Inner {
                         source: None,
                         parent: Some((context.facts.id, at, due)),
                     };
-                    let end = match inner.submit(submission).await {
+                    // One that was made although its answer was lost holds the attempt: the next is refused as fenced.
+                    let submitted = inner.patient("make a sub-run", until(hand.since, None), || async {
+                        match inner.submit(submission.clone()).await {
+                            Err(SubmitError::Engine(error)) => Err(error),
+                            decided => Ok(decided),
+                        }
+                    });
+                    let end = match submitted.await {
                         // The sub-run holds the attempt now; its end settles it.
-                        Ok(_) | Err(SubmitError::Fenced) => End::Dropped,
-                        Err(SubmitError::Engine(error)) => End::plain(Ending::failed(
-                            ErrorKind::Failed,
-                            format!("the sub-run was not made: {error}"),
-                        )),
-                        Err(error) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
+                        Ok(Ok(_) | Err(SubmitError::Fenced)) => End::Dropped,
+                        Ok(Err(error)) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
+                        Err(error) => End::plain(Ending::ours("make the sub-run", &error)),
                     };
                     inner.report(context, at, hand, end);
                 }
@@ -433,8 +439,12 @@ impl Inner {
                     }
                 }
                 Outcome::Cancelled => {
-                    inner.report(context, at, hand, End::Dropped);
-                    return;
+                    let ours = hand.trouble.lock().take();
+                    let Some(ours) = ours else {
+                        inner.report(context, at, hand, End::Dropped);
+                        return;
+                    };
+                    ours
                 }
             };
             let done = Done {

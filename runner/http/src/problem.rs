@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use heddle_domain::Chain;
 use heddle_domain::{Fault, Faults};
 use heddle_store::StoreError;
 use serde::Serialize;
@@ -164,14 +165,7 @@ impl Problem {
 
     /// 500: our fault. The cause is logged here, and not told.
     pub fn internal(cause: &(dyn std::error::Error + 'static)) -> Self {
-        let mut text = cause.to_string();
-        let mut source = cause.source();
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        tracing::error!(error = %text, "a request failed");
+        tracing::error!(error = %Chain(cause), "a request failed");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "something went wrong inside Heddle; its log says what",
@@ -229,12 +223,22 @@ impl IntoResponse for Problem {
 /// Seconds after which to try again when Postgres is away, or two transactions were in each other's way.
 const STORE_RETRY_SECONDS: u64 = 1;
 
+/// The same where the server takes no writes: until it was promoted, or somebody made room.
+const READ_ONLY_RETRY_SECONDS: u64 = 5;
+
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match &error {
-            StoreError::Unavailable(cause) => {
-                tracing::warn!(error = %cause, "the database is not available");
+            StoreError::Unavailable(_) => {
+                tracing::warn!(error = %Chain(&error), "a request met a database that is not available");
                 Self::unavailable("the database is not available; try again", STORE_RETRY_SECONDS)
+            }
+            StoreError::ReadOnly(_) => {
+                tracing::warn!(error = %Chain(&error), "a request met a database that is read-only");
+                Self::unavailable(
+                    "the database is read-only at the moment; try again",
+                    READ_ONLY_RETRY_SECONDS,
+                )
             }
             StoreError::Conflict(_) => {
                 Self::unavailable("another change was in the way; try again", STORE_RETRY_SECONDS)

@@ -615,6 +615,8 @@ fn runs(all: &mut Schemas) {
             ("kind", words(ErrorKind::ALL, ErrorKind::as_str)),
             ("message", text()),
             ("trace?", text()),
+            ("task?", name()),
+            ("item?", integer()),
         ]),
     );
     all.insert(

@@ -38,6 +38,12 @@ pub struct Failure {
     /// Where in the guest, for traps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
+    /// Of a run: which of its tasks failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// Of a run: which item of that task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
 }
 
 /// A task run of a queue, as it waits or is held.

@@ -15,6 +15,7 @@ use crate::script::{Linker, Script, World};
 use crate::source::runtime::Runtime;
 use crate::source::{SourceFault, split_key};
 use bytes::Bytes;
+use heddle_domain::Chain;
 use heddle_domain::Clock;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -383,7 +384,7 @@ impl Sandbox {
             // SAFETY: it comes straight from our compiler.
             let script = unsafe { linker.link(&digest, &artefact) }.map_err(CompileError::Rejected)?;
             if let Err(error) = cache.write(&digest, &artefact) {
-                tracing::warn!(digest, %error, "an artefact cannot be kept on disk: it is compiled again after a restart");
+                tracing::warn!(digest, error = %Chain(&error), "an artefact cannot be kept on disk: it is compiled again after a restart");
             }
             Ok(script)
         })

@@ -147,11 +147,13 @@ fn id_range(reach: Time, now: Time) -> (Uuid, Uuid) {
     (uuid_v7_floor(reach), uuid_v7_floor(now + chrono::TimeDelta::hours(1)))
 }
 
-fn unreadable(state: i16) -> StoreError {
-    StoreError::Unreadable {
-        table: "assignments",
-        detail: format!("state {state}"),
-    }
+fn state_of(assignment: Uuid, state: i16) -> Result<AssignmentState, StoreError> {
+    StoreError::known(
+        AssignmentState::from_number,
+        state,
+        ("assignments", "state"),
+        assignment,
+    )
 }
 
 impl Store {
@@ -381,7 +383,7 @@ impl Store {
                     audience: row.audience,
                     occurrence: row.occurrence,
                     params: row.params,
-                    state: AssignmentState::from_number(row.state).ok_or_else(|| unreadable(row.state))?,
+                    state: state_of(row.id, row.state)?,
                     assigned_at: row.assigned_at,
                     finished_at: row.finished_at,
                     result: row.result,
@@ -494,7 +496,7 @@ pub(crate) async fn end_in(connection: &mut PgSession, ends: &[End], now: Time) 
                     audience: row.audience,
                     occurrence: row.occurrence,
                     params: row.params,
-                    state: AssignmentState::from_number(row.state).ok_or_else(|| unreadable(row.state))?,
+                    state: state_of(row.id, row.state)?,
                     assigned_at: row.assigned_at,
                     finished_at: Some(row.finished_at),
                     result: row.result,

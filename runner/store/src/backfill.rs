@@ -22,6 +22,7 @@
 use std::collections::BTreeMap;
 
 use heddle_domain::Time;
+use heddle_domain::backfill::OnExisting;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use serde_json::Value;
@@ -60,7 +61,7 @@ pub struct BackfillRow {
     pub descending: bool,
     /// How many of its runs may be active at once.
     pub max_active: i32,
-    /// See `heddle_domain::backfill::OnExisting`.
+    /// See [`BackfillRow::on_existing`].
     pub on_existing: i16,
     /// Whether dependants follow.
     pub include_downstream: bool,
@@ -92,6 +93,27 @@ pub struct BackfillRow {
     pub created_by: String,
     /// When it ended.
     pub finished_at: Option<Time>,
+}
+
+impl BackfillRow {
+    /// What becomes of instants that have a run.
+    pub fn on_existing(&self) -> Result<OnExisting, StoreError> {
+        let place = ("backfills", "on_existing");
+        StoreError::known(OnExisting::from_number, self.on_existing, place, self.id)
+    }
+
+    /// The word of its state.
+    pub fn state_word(&self) -> Result<&'static str, StoreError> {
+        state_word(self.id, self.state)
+    }
+}
+
+fn state_word(id: Uuid, state: i16) -> Result<&'static str, StoreError> {
+    let state = match state {
+        CANCELLING => RunState::Cancelled,
+        state => StoreError::known(RunState::from_number, state, ("backfills", "state"), id)?,
+    };
+    Ok(state.as_str())
 }
 
 macro_rules! backfill_rows {
@@ -129,7 +151,7 @@ pub struct NewBackfill {
     pub descending: bool,
     /// How many of its runs may be active at once.
     pub max_active: i32,
-    /// See `heddle_domain::backfill::OnExisting`.
+    /// See [`BackfillRow::on_existing`].
     pub on_existing: i16,
     /// Whether dependants follow.
     pub include_downstream: bool,
@@ -196,7 +218,7 @@ pub enum BackfillChange {
     /// There is no such backfill.
     Missing,
     /// It does not go with the state: this one.
-    Refused(i16),
+    Refused(&'static str),
     /// Done.
     Done,
 }
@@ -252,9 +274,9 @@ async fn counted(connection: &mut PgSession, rows: Vec<BackfillRow>) -> Result<V
     .await?;
     let mut counts: BTreeMap<Uuid, BTreeMap<RunState, i64>> = BTreeMap::new();
     for row in found {
-        if let Some(state) = RunState::from_number(row.state) {
-            *counts.entry(row.source).or_default().entry(state).or_default() += row.count;
-        }
+        let of = format!("of backfill {}", row.source);
+        let state = StoreError::known(RunState::from_number, row.state, ("runs", "state"), of)?;
+        *counts.entry(row.source).or_default().entry(state).or_default() += row.count;
     }
     let of = |row: BackfillRow| {
         let counts = counts.remove(&row.id).unwrap_or_default();
@@ -358,7 +380,7 @@ impl Store {
             return Ok(BackfillChange::Missing);
         };
         let Some(next) = action.next(state) else {
-            return Ok(BackfillChange::Refused(state));
+            return Ok(BackfillChange::Refused(state_word(id, state)?));
         };
         sqlx::query!(
             "UPDATE heddle.backfills SET state = $2, note = NULL WHERE id = $1",
@@ -682,10 +704,13 @@ impl BackfillTurn {
         )
         .fetch_all(&mut *self.tx)
         .await?;
-        Ok(rows
-            .into_iter()
-            .filter_map(|row| Some((RunState::from_number(row.state)?, row.count)))
-            .collect())
+        let of = format!("of backfill {}", self.row.id);
+        rows.into_iter()
+            .map(|row| {
+                let state = StoreError::known(RunState::from_number, row.state, ("runs", "state"), &of)?;
+                Ok((state, row.count))
+            })
+            .collect()
     }
 
     /// Writes how far it has come without making runs, and ends the turn.

@@ -54,10 +54,7 @@ impl Kept {
 }
 
 fn unreadable(name: &str, error: &serde_json::Error) -> StoreError {
-    StoreError::Unreadable {
-        table: "channels",
-        detail: format!("`{name}`: {error}"),
-    }
+    StoreError::unreadable("channels", "options", name, error)
 }
 
 fn spec_of(name: &str, options: Value) -> Result<ChannelSpec, StoreError> {

@@ -1,44 +1,167 @@
 //! What can go wrong between Heddle and its database.
 
+use std::fmt;
+use std::panic::Location;
+
+use sqlx::migrate::MigrateError;
+
 /// An error of the store. Everything that a caller decides on (not found, exists already, in use) is data of the
 /// respective call, not one of these.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Postgres cannot be reached, or no connection came free in time: try again later.
+    /// Postgres cannot be reached, has no means left (disk, memory, connections), or no connection came free in time:
+    /// try again later.
     #[error("the database is not available")]
-    Unavailable(#[source] sqlx::Error),
+    Unavailable(#[source] Failed),
+    /// The server takes no writes at the moment, such as a standby that has not been promoted: try again later.
+    #[error("the database is read-only")]
+    ReadOnly(#[source] Failed),
     /// Two transactions were in each other's way (deadlock, serialisation): repeat the whole transaction.
     #[error("the transaction has to be repeated")]
-    Conflict(#[source] sqlx::Error),
+    Conflict(#[source] Failed),
     /// A statement failed: our fault.
     #[error("a statement failed")]
-    Database(#[source] sqlx::Error),
+    Database(#[source] Failed),
     /// The schema could not be brought up to date.
-    #[error("migration failed: {0}")]
-    Migration(String),
+    #[error("migration failed")]
+    Migration(#[source] Box<MigrateError>),
     /// A row holds what this version cannot read: our fault, or a newer node's.
-    #[error("unreadable row in {table}: {detail}")]
+    #[error("unreadable row {row} in {table}: {column} is {found}")]
     Unreadable {
         /// Where it stands.
         table: &'static str,
+        /// Of which column.
+        column: &'static str,
+        /// Its key.
+        row: String,
         /// What was found.
-        detail: String,
+        found: String,
     },
 }
 
+impl StoreError {
+    /// What was read or written is being changed by others faster than it can be locked.
+    #[track_caller]
+    pub(crate) fn contended() -> Self {
+        Self::Conflict(Failed::new(sqlx::Error::RowNotFound))
+    }
+
+    /// A row holds what this version cannot read.
+    pub(crate) fn unreadable(
+        table: &'static str,
+        column: &'static str,
+        row: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Self {
+        Self::Unreadable {
+            table,
+            column,
+            row: row.to_string(),
+            found: found.to_string(),
+        }
+    }
+
+    /// A number that the database kept, as what it stands for.
+    pub(crate) fn known<T>(
+        read: fn(i16) -> Option<T>,
+        number: i16,
+        (table, column): (&'static str, &'static str),
+        row: impl fmt::Display,
+    ) -> Result<T, Self> {
+        read(number).ok_or_else(|| Self::unreadable(table, column, row, number))
+    }
+
+    /// Whether the same may succeed later without anybody changing it: nobody's work is to blame.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::ReadOnly(_) | Self::Conflict(_))
+    }
+}
+
+/// A statement that failed, and where it stands.
+///
+/// It is shown as its place and the server's message with what finds the cause: SQLSTATE, constraint, table. Of the values that were
+/// given it shows nothing.
+#[derive(Debug)]
+pub struct Failed {
+    place: &'static Location<'static>,
+    error: sqlx::Error,
+}
+
+impl Failed {
+    #[track_caller]
+    fn new(error: sqlx::Error) -> Self {
+        Self {
+            place: Location::caller(),
+            error,
+        }
+    }
+
+    /// The statement's place in the source: file and line of what ran it.
+    fn place(&self) -> String {
+        let file = self.place.file();
+        let file = file.rsplit_once("store/src/").map_or(file, |(_, file)| file);
+        format!("{file}:{}", self.place.line())
+    }
+
+    /// Whether the server gave the statement up, as it took too long.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.database()
+            .is_some_and(|error| error.code().as_deref() == Some("57014"))
+    }
+
+    /// The server's own error, if it was the server that refused.
+    pub(crate) fn database(&self) -> Option<&dyn sqlx::error::DatabaseError> {
+        self.error.as_database_error()
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.place())?;
+        let Some(error) = self.database() else {
+            return write!(f, "{}", self.error);
+        };
+        if let Some(code) = error.code() {
+            write!(f, "SQLSTATE {code}")?;
+        }
+        if let Some(constraint) = error.constraint() {
+            write!(f, ", constraint {constraint}")?;
+        }
+        if let Some(table) = error.table() {
+            write!(f, ", table {table}")?;
+        }
+        write!(f, ": {}", error.message())
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        // The server's error has been told in full.
+        match self.database() {
+            Some(_) => None,
+            None => std::error::Error::source(&self.error),
+        }
+    }
+}
+
 impl From<sqlx::Error> for StoreError {
+    #[track_caller]
     fn from(error: sqlx::Error) -> Self {
-        match &error {
+        let error = Failed::new(error);
+        match &error.error {
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable(error)
             }
             sqlx::Error::Database(database) => match database.code().as_deref() {
                 // Serialisation, deadlock, lock timeout.
                 Some("40001" | "40P01" | "55P03") => Self::Conflict(error),
-                // Class 08: connection; 57P0x: shutting down, cannot connect now; 53300: too many connections; 25P03: a
-                // transaction of a node that was cut off has been ended.
+                // A standby, or a server that was made read-only.
+                Some("25006") => Self::ReadOnly(error),
+                // Class 08: connection; 53: no disk, memory or connections left; 57P0x: shutting down, cannot connect
+                // now; 58: the server's own input and output; 25P03: a transaction of a node that was cut off has been
+                // ended.
                 Some(code)
-                    if code.starts_with("08") || code.starts_with("57P0") || matches!(code, "53300" | "25P03") =>
+                    if ["08", "53", "57P0", "58"].iter().any(|class| code.starts_with(class)) || code == "25P03" =>
                 {
                     Self::Unavailable(error)
                 }

@@ -50,9 +50,9 @@ impl Store {
         kinds: Option<&[String]>,
         limit: i64,
     ) -> Result<EventPage, StoreError> {
-        let unreadable = || StoreError::Unreadable {
-            table: "events",
-            detail: "a transaction's number".into(),
+        let number = |row: i64, text: &str| {
+            text.parse()
+                .map_err(|_| StoreError::unreadable("events", "xid", row, format!("`{text}`")))
         };
         // A row of which some have been read is read again.
         let id = if after.read > 0 { after.id - 1 } else { after.id };
@@ -77,7 +77,7 @@ impl Store {
         .await?;
         let mut events = Vec::with_capacity(rows.len());
         for row in rows {
-            let xid = row.xid.parse().map_err(|_| unreadable())?;
+            let xid = number(row.id, &row.xid)?;
             events.push(EventRow {
                 xid,
                 id: row.id,
@@ -88,8 +88,8 @@ impl Store {
         }
         Ok(EventPage {
             rows: events,
-            settled: bounds.settled.parse().map_err(|_| unreadable())?,
-            next: bounds.next.parse().map_err(|_| unreadable())?,
+            settled: number(id, &bounds.settled)?,
+            next: number(id, &bounds.next)?,
         })
     }
 

@@ -49,6 +49,14 @@ pub struct Heartbeat {
 }
 
 impl Store {
+    /// Whether the server takes writes: a standby does not, nor a database that somebody made read-only.
+    pub async fn takes_writes(&self) -> Result<bool, StoreError> {
+        let read_only: String = sqlx::query_scalar("SELECT current_setting('transaction_read_only')")
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(read_only == "off")
+    }
+
     /// Connects for the lease, if it is not connected. What is counted from the time at which a statement was sent is
     /// counted from after this.
     pub async fn reach_lease(&self) -> Result<(), StoreError> {

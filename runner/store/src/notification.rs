@@ -67,7 +67,7 @@ impl TryFrom<Found> for NotificationRow {
             event: row.event,
             run: row.run,
             subject: row.subject,
-            facts: facts_of(row.facts)?,
+            facts: facts_of(row.id, row.facts)?,
             recipients: row.recipients,
             state: row.state,
             attempts: row.attempts,

@@ -704,25 +704,25 @@ impl Completion {
         )
         .fetch_all(self.connection())
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| OfferSettlement {
-                offer_id: row.offer_id,
-                ended: EndedAttempt {
-                    run: RunId(row.run),
-                    at: AttemptKey {
-                        key: TaskKey::from_numbers(row.task, row.item),
-                        attempt: row.attempt as u32,
+        rows.into_iter()
+            .map(|row| {
+                let place = ("offer_settlements", "error_kind");
+                let kind = row
+                    .error_kind
+                    .map(|kind| StoreError::known(ErrorKind::from_number, kind, place, format!("of run {}", row.run)));
+                Ok(OfferSettlement {
+                    offer_id: row.offer_id,
+                    ended: EndedAttempt {
+                        run: RunId(row.run),
+                        at: AttemptKey {
+                            key: TaskKey::from_numbers(row.task, row.item),
+                            attempt: row.attempt as u32,
+                        },
+                        lease: 0,
                     },
-                    lease: 0,
-                },
-                error: row.error_kind.map(|kind| {
-                    (
-                        ErrorKind::from_number(kind).unwrap_or(ErrorKind::Failed),
-                        row.error.unwrap_or_default(),
-                    )
-                }),
+                    error: kind.transpose()?.map(|kind| (kind, row.error.unwrap_or_default())),
+                })
             })
-            .collect())
+            .collect()
     }
 }

@@ -201,7 +201,9 @@ impl FanOut {
         )
         .fetch_all(&mut *self.tx)
         .await?;
-        rows.into_iter().map(|row| Ok((row.id, facts_of(row.facts)?))).collect()
+        rows.into_iter()
+            .map(|row| Ok((row.id, facts_of(row.id, row.facts)?)))
+            .collect()
     }
 
     /// A digest stands for more than it did.
@@ -263,11 +265,8 @@ fn to_value(facts: &Facts) -> Value {
     value
 }
 
-pub(crate) fn facts_of(value: Value) -> Result<Facts, StoreError> {
-    serde_json::from_value(value).map_err(|error| StoreError::Unreadable {
-        table: "notifications",
-        detail: error.to_string(),
-    })
+pub(crate) fn facts_of(notification: Uuid, value: Value) -> Result<Facts, StoreError> {
+    serde_json::from_value(value).map_err(|error| StoreError::unreadable("notifications", "facts", notification, error))
 }
 
 async fn insert_in(tx: &mut Transaction, rows: &[NewNotification], lease: i64) -> Result<(), StoreError> {
@@ -416,9 +415,10 @@ impl Store {
                     id: row.id,
                     channel: row.channel,
                     lane: row.lane,
-                    event: Event::from_word(&row.event).unwrap_or(Event::Script),
+                    event: Event::from_word(&row.event)
+                        .ok_or_else(|| StoreError::unreadable("notifications", "event", row.id, &row.event))?,
                     run: row.run.map(RunId),
-                    facts: facts_of(row.facts)?,
+                    facts: facts_of(row.id, row.facts)?,
                     payload: row.payload,
                     recipients: row.waiting.unwrap_or_default(),
                     attempts: row.attempts as u32,

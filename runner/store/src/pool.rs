@@ -59,7 +59,7 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?
-        .ok_or_else(|| StoreError::Conflict(sqlx::Error::RowNotFound))?;
+        .ok_or_else(StoreError::contended)?;
         if before.slots == slots {
             return Ok(Put {
                 row: before,

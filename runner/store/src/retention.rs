@@ -79,9 +79,9 @@ impl Store {
         .await?;
         let mut groups = Vec::with_capacity(rows.len());
         for row in rows {
-            let own = serde_json::from_value(row.retention).map_err(|error| StoreError::Unreadable {
-                table: "revisions",
-                detail: format!("retention of group {}: {error}", row.id),
+            let own = serde_json::from_value(row.retention).map_err(|error| {
+                let row = format!("of group {}", row.id);
+                StoreError::unreadable("revisions", "spec.retention", row, error)
             })?;
             groups.push((row.id, own));
         }

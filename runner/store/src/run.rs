@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::TaskKey;
-use heddle_domain::state::RunState;
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
 use serde_json::Value;
+use sqlx::postgres::PgRow;
 use sqlx::{Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
 use crate::{Store, StoreError};
 
 /// A run, live or ended.
-#[derive(Clone, Debug, sqlx::FromRow)]
+#[derive(Clone, Debug)]
 pub struct RunRow {
     /// Its id.
     pub id: Uuid,
@@ -27,10 +28,10 @@ pub struct RunRow {
     pub revision_id: i64,
     /// Which script versions.
     pub resolution_id: Option<i64>,
-    /// Its state's number.
-    pub state: i16,
-    /// Its trigger's number.
-    pub trigger: i16,
+    /// How it stands.
+    pub state: RunState,
+    /// Why it was made.
+    pub trigger: Trigger,
     /// Its place among others.
     pub priority: i16,
     /// What time it is about.
@@ -67,8 +68,49 @@ pub struct RunRow {
     pub finished_at: Option<Time>,
     /// What went wrong.
     pub error: Option<String>,
-    /// Why it was never begun, as a number.
-    pub skipped: Option<i16>,
+    /// Why it was never begun.
+    pub skipped: Option<Skip>,
+}
+
+impl RunRow {
+    /// Reads what [`LIVE_COLUMNS`] or [`DONE_COLUMNS`] give.
+    fn read(row: &PgRow) -> Result<Self, StoreError> {
+        let id: Uuid = row.try_get("id")?;
+        let state = row.try_get("state")?;
+        let trigger = row.try_get("trigger")?;
+        let skipped: Option<i16> = row.try_get("skipped")?;
+        let skipped =
+            skipped.map(|skipped| StoreError::known(Skip::from_number, skipped, ("runs_done", "skipped"), id));
+        Ok(Self {
+            id,
+            group_id: row.try_get("group_id")?,
+            group_name: row.try_get("group_name")?,
+            revision: row.try_get("revision")?,
+            revision_id: row.try_get("revision_id")?,
+            resolution_id: row.try_get("resolution_id")?,
+            state: StoreError::known(RunState::from_number, state, ("runs", "state"), id)?,
+            trigger: StoreError::known(Trigger::from_number, trigger, ("runs", "trigger"), id)?,
+            priority: row.try_get("priority")?,
+            logical_time: row.try_get("logical_time")?,
+            interval_start: row.try_get("interval_start")?,
+            interval_end: row.try_get("interval_end")?,
+            params: row.try_get("params")?,
+            task_params: row.try_get("task_params")?,
+            labels: row.try_get("labels")?,
+            key: row.try_get("key")?,
+            callback: row.try_get("callback")?,
+            created_at: row.try_get("created_at")?,
+            started_at: row.try_get("started_at")?,
+            deadline_at: row.try_get("deadline_at")?,
+            parent_run: row.try_get("parent_run")?,
+            source: row.try_get("source")?,
+            waiting_for: row.try_get("waiting_for")?,
+            progress: row.try_get("progress")?,
+            finished_at: row.try_get("finished_at")?,
+            error: row.try_get("error")?,
+            skipped: skipped.transpose()?,
+        })
+    }
 }
 
 /// An attempt, under way or ended.
@@ -78,8 +120,8 @@ pub struct AttemptView {
     pub key: TaskKey,
     /// From 1.
     pub attempt: u32,
-    /// Its state's number; 0 is running.
-    pub state: i16,
+    /// How it ended, if it has.
+    pub state: AttemptState,
     /// Whether it said that there was nothing to do.
     pub skipped: bool,
     /// From.
@@ -90,8 +132,8 @@ pub struct AttemptView {
     pub node: Option<Uuid>,
     /// JSON text.
     pub output: Option<String>,
-    /// What kind of failure, as a number.
-    pub error_kind: Option<i16>,
+    /// What kind of failure.
+    pub error_kind: Option<ErrorKind>,
     /// What went wrong.
     pub error_message: Option<String>,
     /// Where in the wasm.
@@ -115,8 +157,8 @@ pub struct OverrideView {
     pub key: TaskKey,
     /// When.
     pub at: Time,
-    /// To which state, as a number.
-    pub state: i16,
+    /// To which state.
+    pub state: TaskState,
     /// Why.
     pub reason: String,
     /// Who.
@@ -247,18 +289,23 @@ struct AttemptColumns(
     Option<String>,
 );
 
-impl From<AttemptColumns> for AttemptView {
-    fn from(columns: AttemptColumns) -> Self {
-        Self {
+impl AttemptColumns {
+    fn view(self, run: RunId) -> Result<AttemptView, StoreError> {
+        let columns = self;
+        let row = || format!("{run}/{}/{}/{}", columns.0, columns.1, columns.2);
+        let kind = columns
+            .9
+            .map(|kind| StoreError::known(ErrorKind::from_number, kind, ("attempts", "error_kind"), row()));
+        Ok(AttemptView {
             key: TaskKey::from_numbers(columns.0, columns.1),
             attempt: columns.2 as u32,
-            state: columns.3,
+            state: StoreError::known(AttemptState::from_number, columns.3, ("attempts", "state"), row())?,
             skipped: columns.4,
             started_at: columns.5,
             finished_at: columns.6,
             node: columns.7,
             output: columns.8,
-            error_kind: columns.9,
+            error_kind: kind.transpose()?,
             error_message: columns.10,
             error_trace: columns.11,
             memory_bytes: columns.12,
@@ -266,7 +313,7 @@ impl From<AttemptColumns> for AttemptView {
             worker: columns.14,
             progress: columns.15,
             note: columns.16,
-        }
+        })
     }
 }
 
@@ -274,16 +321,18 @@ impl From<AttemptColumns> for AttemptView {
 #[derive(serde::Deserialize)]
 struct OverrideColumns(i16, i32, Time, i16, String, String, Option<String>);
 
-impl From<OverrideColumns> for OverrideView {
-    fn from(columns: OverrideColumns) -> Self {
-        Self {
+impl OverrideColumns {
+    fn view(self, run: RunId) -> Result<OverrideView, StoreError> {
+        let columns = self;
+        let row = format!("{run}/{}/{}", columns.0, columns.1);
+        Ok(OverrideView {
             key: TaskKey::from_numbers(columns.0, columns.1),
             at: columns.2,
-            state: columns.3,
+            state: StoreError::known(TaskState::from_number, columns.3, ("overrides", "state"), row)?,
             reason: columns.4,
             actor: columns.5,
             output: columns.6,
-        }
+        })
     }
 }
 
@@ -303,7 +352,8 @@ impl Store {
                 .push("WHERE l.id = ");
             query.push_bind(id.0);
         }
-        Ok(query.build_query_as::<RunRow>().fetch_optional(&self.pool).await?)
+        let row = query.build().fetch_optional(&self.pool).await?;
+        row.as_ref().map(RunRow::read).transpose()
     }
 
     /// Whether a run has ended; `None`: there is no such run.
@@ -343,29 +393,28 @@ impl Store {
         let Some(row) = query.build().fetch_optional(&self.pool).await? else {
             return Ok(None);
         };
-        let run = <RunRow as sqlx::FromRow<sqlx::postgres::PgRow>>::from_row(&row)?;
-        let unreadable = |detail: serde_json::Error| StoreError::Unreadable {
-            table: "attempts",
-            detail: detail.to_string(),
-        };
+        let run = RunRow::read(&row)?;
+        let unreadable = |table| move |error: serde_json::Error| StoreError::unreadable(table, "of run", id, error);
         let attempts: Option<String> = row.try_get("attempts")?;
         let attempts: Vec<AttemptColumns> =
-            serde_json::from_str(attempts.as_deref().unwrap_or("[]")).map_err(unreadable)?;
+            serde_json::from_str(attempts.as_deref().unwrap_or("[]")).map_err(unreadable("attempts"))?;
         let overrides: Option<String> = row.try_get("overrides")?;
         let overrides: Vec<OverrideColumns> =
-            serde_json::from_str(overrides.as_deref().unwrap_or("[]")).map_err(unreadable)?;
+            serde_json::from_str(overrides.as_deref().unwrap_or("[]")).map_err(unreadable("overrides"))?;
         let timers: Option<String> = row.try_get("timers")?;
         let timers: Vec<(i16, i32, Time)> = match timers {
-            Some(timers) => serde_json::from_str(&timers).map_err(unreadable)?,
+            Some(timers) => serde_json::from_str(&timers).map_err(unreadable("timers"))?,
             None => Vec::new(),
         };
         let due = timers
             .into_iter()
             .map(|(task, item, at)| (TaskKey::from_numbers(task, item), at))
             .collect();
-        let mut attempts: Vec<AttemptView> = attempts.into_iter().map(AttemptView::from).collect();
+        let attempts: Result<Vec<AttemptView>, StoreError> = attempts.into_iter().map(|row| row.view(id)).collect();
+        let mut attempts = attempts?;
         attempts.sort_by_key(|attempt| (attempt.key, attempt.attempt));
-        let mut overrides: Vec<OverrideView> = overrides.into_iter().map(OverrideView::from).collect();
+        let overrides: Result<Vec<OverrideView>, StoreError> = overrides.into_iter().map(|row| row.view(id)).collect();
+        let mut overrides = overrides?;
         overrides.sort_by_key(|by_hand| by_hand.at);
         Ok(Some(RunDetail {
             run,
@@ -395,7 +444,13 @@ impl Store {
             limit,
         );
         query.push(") AS runs ORDER BY id DESC LIMIT ").push_bind(limit);
-        Ok(query.build_query_as::<RunRow>().fetch_all(&self.pool).await?)
+        query
+            .build()
+            .fetch_all(&self.pool)
+            .await?
+            .iter()
+            .map(RunRow::read)
+            .collect()
     }
 
     /// Ids, states and revisions only, newest first, up to `limit`: for bulk actions.
@@ -423,11 +478,9 @@ impl Store {
         let mut found = Vec::with_capacity(rows.len());
         for row in rows {
             let number: i16 = row.try_get(1)?;
-            let state = RunState::from_number(number).ok_or_else(|| StoreError::Unreadable {
-                table: "runs_live, runs_done",
-                detail: format!("state {number}"),
-            })?;
-            found.push((RunId(row.try_get(0)?), state, row.try_get(2)?));
+            let id = RunId(row.try_get(0)?);
+            let state = StoreError::known(RunState::from_number, number, ("runs", "state"), id)?;
+            found.push((id, state, row.try_get(2)?));
         }
         Ok(found)
     }

@@ -92,11 +92,10 @@ pub struct Compiled {
 
 /// Reads the schedules of a spec that has been accepted. `anchors` tells since when each stands as it is written,
 /// `created_at` is for those that it does not know.
-pub fn compile(spec: &Value, anchors: &Value, created_at: Time) -> Result<Compiled, StoreError> {
-    let unreadable = |detail: String| StoreError::Unreadable {
-        table: "revisions",
-        detail,
-    };
+///
+/// `revision` names the row, should it be unreadable.
+pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -> Result<Compiled, StoreError> {
+    let unreadable = |detail: String| StoreError::unreadable("revisions", "spec", revision, detail);
     let mut schedules = BTreeMap::new();
     let zone = spec.get("timezone").and_then(Value::as_str).unwrap_or("UTC");
     for (name, written) in spec.get("schedules").and_then(Value::as_object).into_iter().flatten() {
@@ -130,7 +129,12 @@ struct Known {
 /// Brings the rows of a group in step with it; `at` is the moment of the change. The last thing that a change does
 /// before it is recorded: it waits for nodes that are firing these schedules right now.
 pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time) -> Result<(), StoreError> {
-    let compiled = compile(&group.spec, &group.schedule_anchors, group.created_at)?;
+    let compiled = compile(
+        group.revision_id,
+        &group.spec,
+        &group.schedule_anchors,
+        group.created_at,
+    )?;
     let mut known: BTreeMap<String, Known> = sqlx::query!(
         r#"SELECT name, anchor, zone, live, cursor, next_fire_at, awaits, fired_at,
                   EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = s.awaits) AS "awaited_lives!"

@@ -131,10 +131,9 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        let script = lock(&mut tx, write.name).await?.ok_or_else(|| StoreError::Unreadable {
-            table: "scripts",
-            detail: format!("the row of `{}` is gone", write.name),
-        })?;
+        let script = lock(&mut tx, write.name)
+            .await?
+            .ok_or_else(|| StoreError::unreadable("scripts", "name", write.name, "gone, though it was just written"))?;
         let newest = if script.deleted || script.last_version < script.first_version {
             None
         } else {

@@ -138,10 +138,7 @@ fn unreadable(noun: Noun, name: &str, why: &str) -> StoreError {
         Noun::Channel => "channels",
         _ => "connections",
     };
-    StoreError::Unreadable {
-        table,
-        detail: format!("`{name}`: {why}"),
-    }
+    StoreError::unreadable(table, "sealed", name, why)
 }
 
 /// Who may use a secret or a connection: these groups and all groups of these categories; `*` stands for all. Nobody

@@ -27,7 +27,7 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         if in_force.is_none() {
-            return Err(StoreError::Conflict(sqlx::Error::RowNotFound));
+            return Err(StoreError::contended());
         }
         sqlx::query!(
             "DELETE FROM heddle.sessions WHERE hash IN (

@@ -48,10 +48,8 @@ impl Store {
     pub async fn retention(&self) -> Result<Retention, StoreError> {
         match self.setting(RETENTION).await? {
             None => Ok(Retention::default()),
-            Some(value) => serde_json::from_value(value).map_err(|error| StoreError::Unreadable {
-                table: "settings",
-                detail: error.to_string(),
-            }),
+            Some(value) => serde_json::from_value(value)
+                .map_err(|error| StoreError::unreadable("settings", "value", RETENTION, error)),
         }
     }
 }

@@ -46,7 +46,7 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?
-        .ok_or_else(|| StoreError::Conflict(sqlx::Error::RowNotFound))?;
+        .ok_or_else(StoreError::contended)?;
         if before.schema == *schema {
             return Ok(Put {
                 row: before,

@@ -442,7 +442,12 @@ impl Completion {
         )
         .fetch_optional(self.connection())
         .await?;
-        Ok(row.and_then(|row| Some((row.logical_time, RunState::from_number(row.state)?))))
+        row.map(|row| {
+            let of = format!("of group {group_id} at {}", row.logical_time);
+            let state = StoreError::known(RunState::from_number, row.state, ("runs", "state"), of)?;
+            Ok((row.logical_time, state))
+        })
+        .transpose()
     }
 
     /// The times in which a group was disabled that touch [from, to]; an open one has no end.

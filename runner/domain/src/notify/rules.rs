@@ -162,7 +162,10 @@ pub fn notices(plan: &Plan, told: &Told, moves: &Moves<'_>) -> Telling {
 /// chance; but where there is only one, its success and the run's are the same.
 fn is_said_by_run(plan: &Plan, told: &Told, moves: &Moves<'_>, event: NotifyEvent, task: TaskIndex) -> bool {
     let same = match event {
-        NotifyEvent::Failed => moves.finished == Some(RunState::Failed) && moves.progress.failed_of(plan) == Some(task),
+        NotifyEvent::Failed => {
+            let failure = moves.progress.failure(plan);
+            moves.finished == Some(RunState::Failed) && failure.is_some_and(|failure| failure.task == task)
+        }
         _ => moves.finished == Some(RunState::Succeeded) && plan.tasks.len() == 1,
     };
     same && told.group(event)

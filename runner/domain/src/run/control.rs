@@ -7,7 +7,7 @@ use super::machine::Machine;
 use super::{Refused, SkipCause, TaskKey};
 use crate::plan::TaskIndex;
 use crate::spec::{OnFailure, may_override_to};
-use crate::state::{RunState, TaskState};
+use crate::state::{ErrorKind, RunState, TaskState};
 
 impl Machine<'_> {
     pub(super) fn cancel(&mut self, withdrawn: &[TaskKey]) {
@@ -77,7 +77,7 @@ impl Machine<'_> {
                 self.touched.extend(&self.task(key.task).dependants);
                 self.reopen_dependants(key.task, false);
                 if state == TaskState::Failed {
-                    self.note_failure(key, "set to failed by hand");
+                    self.note_failure(key, ErrorKind::Failed, "set to failed by hand");
                 }
             }
             Some(_) => self.item_overridden(key, state, made_by_items),
@@ -87,7 +87,7 @@ impl Machine<'_> {
 
     fn item_overridden(&mut self, key: TaskKey, state: TaskState, made_by_items: bool) {
         if state == TaskState::Failed {
-            self.note_failure(key, "set to failed by hand");
+            self.note_failure(key, ErrorKind::Failed, "set to failed by hand");
         }
         let task = self.progress.task(key.task);
         // What was set by hand stands, whatever the items say.
@@ -216,7 +216,7 @@ impl Machine<'_> {
         self.require(&[RunState::Failed, RunState::Cancelled])?;
         *self.state = self.reopened();
         self.progress.stopping = false;
-        self.progress.error = None;
+        self.progress.take_back_error();
         let count = self.plan.tasks.len();
         let mut reopened = vec![false; count];
         let mut stack: Vec<TaskIndex> = (0..count as TaskIndex)
@@ -257,8 +257,12 @@ impl Machine<'_> {
         }
         self.progress.stopping = false;
         self.lift_due = true;
-        if self.progress.failed_of(self.plan) == Some(task) {
-            self.progress.error = None;
+        if self
+            .progress
+            .failure(self.plan)
+            .is_some_and(|failure| failure.task == task)
+        {
+            self.progress.take_back_error();
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{ATTEMPTS_MAX, Actions, AttemptKey, Detail, Event, Outcome, Progress, Refused, SkipCause, TaskKey};
+use super::{
+    ATTEMPTS_MAX, Actions, AttemptKey, Detail, Event, Failure, Outcome, Progress, Refused, SkipCause, TaskKey,
+};
 use crate::Time;
 use crate::plan::{Plan, PlanTask, TaskIndex};
 use crate::retry;
@@ -214,10 +216,10 @@ impl<'a> Machine<'a> {
         }
         if let Some(task) = (0..count).find(|&task| self.is_failure(task)) {
             // The failure that was told of may have been dealt with, and this one stands.
-            self.note_failure(TaskKey::whole(task), "failed");
+            self.note_failure(TaskKey::whole(task), ErrorKind::Failed, "failed");
             return RunState::Failed;
         }
-        self.progress.error = None;
+        self.progress.take_back_error();
         match (0..count).any(|task| self.progress.task(task) == TaskState::Cancelled) {
             true => RunState::Cancelled,
             false => RunState::Succeeded,
@@ -438,14 +440,14 @@ impl<'a> Machine<'a> {
         let word = kind.to_string();
         let says_kind = message.strip_prefix(&word).is_some_and(|rest| rest.starts_with(':'));
         match says_kind {
-            true => self.note_failure(key, message),
-            false => self.note_failure(key, &format!("{word}: {message}")),
+            true => self.note_failure(key, kind, message),
+            false => self.note_failure(key, kind, &format!("{word}: {message}")),
         }
         self.settle(key, TaskState::Failed);
     }
 
     /// A task run's state has become `failed`: notes it for people, and what it stops.
-    pub(super) fn note_failure(&mut self, key: TaskKey, what: &str) {
+    pub(super) fn note_failure(&mut self, key: TaskKey, kind: ErrorKind, what: &str) {
         let task = self.task(key.task);
         if key.item.is_some() && task.fail_fast {
             self.failing.insert(key.task);
@@ -457,6 +459,11 @@ impl<'a> Machine<'a> {
             let place = key.item.map(|item| format!(" item {item}")).unwrap_or_default();
             let text = format!("task {}{place}: {what}", task.name);
             self.progress.error = Some(text.chars().take(ERROR_CHARS_MAX).collect());
+            self.progress.failure = Some(Failure {
+                task: key.task,
+                item: key.item,
+                kind,
+            });
         }
         if key.item.is_none() && self.plan.on_failure == OnFailure::Stop && !self.progress.stopping {
             self.stop_due = true;

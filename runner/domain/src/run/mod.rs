@@ -20,11 +20,16 @@
 //!
 //! `docs/state-machine.md` draws the states and tells the rules.
 
+mod abandoned;
 mod control;
+mod format;
 mod machine;
 mod map;
 #[cfg(test)]
 mod tests;
+
+pub use abandoned::Past;
+pub use format::FormatError;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -74,8 +79,8 @@ pub struct AttemptKey {
     pub attempt: u32,
 }
 
-/// How far a run has come; kept with it as one value.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// How far a run has come; kept with it as one value, in the forms that [`format`] tells of.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     /// A state per task, in the plan's order.
     states: Vec<TaskStateByte>,
@@ -87,6 +92,19 @@ pub struct Progress {
     stopping: bool,
     /// The first failure, for people.
     error: Option<String>,
+    /// Which failure `error` tells of, if that is known. Not if a node of the first build wrote it.
+    failure: Option<Failure>,
+}
+
+/// The failure that a run's error tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Of which task.
+    pub task: TaskIndex,
+    /// Of which of its items.
+    pub item: Option<u32>,
+    /// What kind.
+    pub kind: ErrorKind,
 }
 
 type TaskStateByte = u8;
@@ -323,16 +341,6 @@ impl Progress {
         }
     }
 
-    /// As bytes, for the database.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).unwrap_or_default()
-    }
-
-    /// From the database's bytes.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        postcard::from_bytes(bytes).map_err(|error| error.to_string())
-    }
-
     /// A task's state. [`TaskState::Ready`] stands for running as well.
     pub fn task(&self, task: TaskIndex) -> TaskState {
         self.states
@@ -401,11 +409,18 @@ impl Progress {
         self.error.as_deref()
     }
 
-    /// The task whose failure [`Progress::error`] tells of.
-    pub fn failed_of(&self, plan: &Plan) -> Option<TaskIndex> {
-        // `task name: what`, or `task name item 3: what`; names have neither spaces nor colons.
-        let named = self.error()?.strip_prefix("task ")?;
-        plan.index(named.split([':', ' ']).next()?)
+    /// The failure that [`Progress::error`] tells of.
+    pub fn failure(&self, plan: &Plan) -> Option<Failure> {
+        self.failure.or_else(|| {
+            let (name, kind) = format::failure_in_text(self.error()?)?;
+            let task = plan.index(name)?;
+            Some(Failure { task, item: None, kind })
+        })
+    }
+
+    fn take_back_error(&mut self) {
+        self.error = None;
+        self.failure = None;
     }
 
     /// Task runs in a state, mapped tasks by their items; bounded by the sizes of plan and maps.

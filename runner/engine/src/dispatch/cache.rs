@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
+use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer, OfferKind, OfferSpec};
 use heddle_store::offer::{AudienceOffers, OfferRow};
@@ -216,7 +217,7 @@ fn candidate(row: OfferRow) -> Option<Candidate> {
     let spec: OfferSpec = match serde_json::from_value(row.spec) {
         Ok(spec) => spec,
         Err(error) => {
-            tracing::warn!(%error, offer = row.name, "an offer cannot be read; it is not given out here");
+            tracing::warn!(error = %Chain(&error), offer = row.name, "an offer cannot be read; it is not given out here");
             return None;
         }
     };

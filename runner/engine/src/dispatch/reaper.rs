@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use heddle_domain::run::Progress;
+use heddle_domain::Chain;
 use heddle_domain::state::TaskState;
 use heddle_store::assignment::BATCH_MAX;
 
+use crate::apply::progress_of;
 use crate::signals::Signal;
 use crate::{EngineError, Inner};
 
@@ -26,7 +27,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         if !inner.fenced.load(Ordering::Acquire)
             && let Err(error) = inner.reap_dispatch(tick).await
         {
-            tracing::warn!(%error, source = ?std::error::Error::source(&error), "the dispatcher's reaper failed; trying again");
+            tracing::warn!(error = %Chain(&error), "the dispatcher's reaper failed; trying again");
         }
         tokio::select! {
             () = inner.stop.cancelled() => return,
@@ -75,7 +76,14 @@ impl Inner {
     /// a next attempt they keep it.
     async fn revoke_idle(&self) -> Result<(), EngineError> {
         for held in self.store.held_without_attempt().await? {
-            let progress = Progress::from_bytes(&held.progress).map_err(EngineError::Unreadable)?;
+            let progress = match progress_of(held.run, &held.progress) {
+                Ok(progress) => progress,
+                Err(error) => {
+                    // The others of this look are not to wait for it.
+                    tracing::error!(error = %Chain(&error), offer = held.id, "a hold cannot be judged");
+                    continue;
+                }
+            };
             if progress.state(held.key).is_none_or(TaskState::is_settled) {
                 self.store.revoke_held(held.id, self.now()).await?;
             }

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
+use tokio::time::Instant;
 
 use crate::Inner;
+use crate::host::{Granted, unavailable};
+use crate::patience::until;
 
 /// The services of one batch.
 pub(super) struct ConsumerHost {
@@ -21,6 +24,18 @@ impl ConsumerHost {
 
     fn category(&self) -> Option<&str> {
         self.topic.spec.category.as_ref().map(|category| category.as_str())
+    }
+}
+
+impl ConsumerHost {
+    /// What Heddle owes the consumer: it is waited for. What cannot be had after that fails the messages of the batch,
+    /// which are tried again as their topic says.
+    async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> Result<T, String>
+    where
+        F: Future<Output = Granted<T>>,
+    {
+        let answer = self.inner.patient(what, until(Instant::now(), None), ask).await;
+        answer.unwrap_or_else(|error| Err(unavailable(&error)))
     }
 }
 
@@ -41,18 +56,19 @@ impl HostServices for ConsumerHost {
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
         let name = name.to_owned();
         Box::pin(async move {
-            self.inner
-                .granted_secret("topic", &self.name, self.category(), &name)
-                .await
+            let ask = || self.inner.granted_secret("topic", &self.name, self.category(), &name);
+            self.owed("read a secret", ask).await
         })
     }
 
     fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
         let name = name.to_owned();
         Box::pin(async move {
-            self.inner
-                .granted_connection("topic", &self.name, self.category(), &name)
-                .await
+            let ask = || {
+                self.inner
+                    .granted_connection("topic", &self.name, self.category(), &name)
+            };
+            self.owed("read a connection", ask).await
         })
     }
 

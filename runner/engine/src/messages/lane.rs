@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::id::uuid_v7;
 use heddle_domain::retry::{self, RetryState};
@@ -144,7 +145,7 @@ impl Lane {
             let consumer = match self.is_willing().await {
                 Ok(consumer) => consumer,
                 Err(error) => {
-                    tracing::warn!(%error, topic = self.row.name, "cannot send messages");
+                    tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot send messages");
                     None
                 }
             };
@@ -180,7 +181,7 @@ impl Lane {
                     claimed
                 }
                 Err(error) => {
-                    tracing::warn!(%error, topic = self.row.name, "cannot record or claim messages");
+                    tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot record or claim messages");
                     // What was sent is recorded as soon as may be; without a lease it is not ours to record.
                     if finish.is_none() || inner.fenced.load(Ordering::Acquire) {
                         return;
@@ -373,7 +374,7 @@ impl Lane {
 
     async fn give_back(&self, batch: &MessageBatch, lease: i64) {
         if let Err(error) = self.inner.store.give_batch_back(batch.id, lease).await {
-            tracing::warn!(%error, "a batch could not be given back; it is taken over when the lease ends");
+            tracing::warn!(error = %Chain(&error), "a batch could not be given back; it is taken over when the lease ends");
         }
     }
 

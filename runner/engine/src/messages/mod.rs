@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use chrono::NaiveDate;
+use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::topic::{Topic, TopicSpec};
 use heddle_sandbox::AttemptHandle;
@@ -271,7 +272,7 @@ impl Inner {
             let topic = match compile(&row) {
                 Ok(topic) => Arc::new(topic),
                 Err(error) => {
-                    tracing::error!(%error, "a topic cannot be used");
+                    tracing::error!(error = %Chain(&error), "a topic cannot be used");
                     continue;
                 }
             };
@@ -299,7 +300,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             continue;
         }
         if let Err(error) = inner.look_for_due().await {
-            tracing::warn!(%error, "cannot look for messages that are due");
+            tracing::warn!(error = %Chain(&error), "cannot look for messages that are due");
         }
         if disowned.elapsed() > DISOWN_EVERY {
             disowned = tokio::time::Instant::now();
@@ -307,7 +308,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             match inner.store.disown_batches(inner.lease(), &held).await {
                 Ok(0) => {}
                 Ok(batches) => tracing::warn!(batches, "batches whose claims went unanswered are given back"),
-                Err(error) => tracing::warn!(%error, "cannot look for batches that nobody works on"),
+                Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for batches that nobody works on"),
             }
         }
     }

@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_domain::message::{address_of, queued_bytes};
 use heddle_domain::spec::SubmissionSpec;
@@ -104,12 +105,12 @@ pub(super) async fn hand_over(
     let run = match submit(inner, row, batch).await {
         Ok(run) => run,
         Err(error) => {
-            tracing::warn!(%error, topic = row.name, "a batch cannot be handed to its queue");
+            tracing::warn!(error = %Chain(&error), topic = row.name, "a batch cannot be handed to its queue");
             if !matches!(error, SubmitError::Engine(_)) {
                 let _ = inner.store.note_problem(row.id, &error.to_string()).await;
             }
             if let Err(error) = inner.store.give_batch_back(batch.id, lease).await {
-                tracing::warn!(%error, "a batch could not be given back; it is taken over when the lease ends");
+                tracing::warn!(error = %Chain(&error), "a batch could not be given back; it is taken over when the lease ends");
             }
             tokio::time::sleep(super::LOOK_EVERY).await;
             return None;
@@ -117,7 +118,7 @@ pub(super) async fn hand_over(
     };
     // Whoever takes the batch over after a failure here finds the run by its key.
     if let Err(error) = inner.store.hand_batch_to_run(batch.id, lease, run.0).await {
-        tracing::warn!(%error, batch = %batch.id, "cannot note which run has a batch");
+        tracing::warn!(error = %Chain(&error), batch = %batch.id, "cannot note which run has a batch");
     }
     None
 }

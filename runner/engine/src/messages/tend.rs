@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{Days, NaiveDate};
+use heddle_domain::Chain;
 use heddle_domain::topic::Granularity;
 
 use super::compile;
@@ -29,7 +30,7 @@ impl Inner {
             let topic = match compile(&row) {
                 Ok(topic) => topic,
                 Err(error) => {
-                    tracing::error!(%error, "a topic cannot be used");
+                    tracing::error!(error = %Chain(&error), "a topic cannot be used");
                     continue;
                 }
             };
@@ -97,7 +98,7 @@ pub(crate) async fn tend(inner: Arc<Inner>) {
         match tended.await {
             Ok(()) if due => partitions = Some(tokio::time::Instant::now()),
             Ok(()) => {}
-            Err(error) => tracing::warn!(%error, "cannot look after days of messages"),
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look after days of messages"),
         }
         tokio::select! {
             () = inner.stop.cancelled() => return,

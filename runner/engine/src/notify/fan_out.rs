@@ -6,9 +6,9 @@
 
 use std::collections::hash_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::error::Error as _;
 use std::sync::Arc;
 
+use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::notify::channel::ChannelSpec;
@@ -20,7 +20,6 @@ use heddle_domain::notify::storm::{Pace, Verdict, Window, judge};
 use heddle_domain::notify::{Event, message};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{DeadlineAction, Misfire, NotifyEvent, OnFailure};
-use heddle_domain::state::{RunState, Trigger};
 use heddle_store::StoreError;
 use heddle_store::notice::{FailedAttempt, NoticeRow};
 use heddle_store::notification::lane_of_url;
@@ -76,7 +75,7 @@ impl Inner {
         }
         let ours = match self.fan_out_of(&notices).await {
             Err(error) if !is_passing(&error) => {
-                tracing::error!(%error, source = ?error.source(), notices = notices.len(), "not all of these can be told; one by one");
+                tracing::error!(error = %Chain(&error), notices = notices.len(), "not all of these can be told; one by one");
                 self.fan_out_singly(&notices).await?
             }
             done => done?,
@@ -91,7 +90,7 @@ impl Inner {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(error) if !is_passing(&error) => {
-                    tracing::error!(%error, source = ?error.source(), event = notice.event.as_str(), run = ?notice.run, "nobody can be told of this");
+                    tracing::error!(error = %Chain(&error), event = notice.event.as_str(), run = ?notice.run, "nobody can be told of this");
                     let Some(mut tx) = self.store.fan_out().await? else {
                         return Ok(false);
                     };
@@ -288,8 +287,8 @@ impl Inner {
             ..Facts::default()
         };
         if let Some(run) = run {
-            facts.state = RunState::from_number(run.state).map(|state| state.to_string());
-            facts.trigger = Trigger::from_number(run.trigger).map(|trigger| trigger.to_string());
+            facts.state = Some(run.state.to_string());
+            facts.trigger = Some(run.trigger.to_string());
             facts.logical_time = Some(instant(run.logical_time));
             if notice.event == Event::Callback || notice.event == Event::Rule(NotifyEvent::Failed) {
                 facts.error = run.error.as_deref().map(short);
@@ -559,7 +558,7 @@ fn next(
             format!("This run stays failed until somebody restarts or overrides it. {next_run}")
         }
         NotifyEvent::Failed => {
-            let going = run.is_some_and(|run| RunState::from_number(run.state).is_some_and(|state| !state.is_final()));
+            let going = run.is_some_and(|run| !run.state.is_final());
             match (going, plan.on_failure) {
                 (true, OnFailure::Stop) => "What has not started in this run is cancelled.".to_owned(),
                 (true, OnFailure::Continue) => "The run goes on with what does not need this task.".to_owned(),

@@ -37,6 +37,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use heddle_domain::Chain;
 use heddle_domain::clock::to_micros;
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::notify::Event;
@@ -129,7 +130,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         wait = match inner.notify_once().await {
             Ok(wait) => wait,
             Err(error) => {
-                tracing::warn!(%error, source = ?std::error::Error::source(&error), "people cannot be told; trying again");
+                tracing::warn!(error = %Chain(&error), "people cannot be told; trying again");
                 AGAIN_AFTER
             }
         };
@@ -147,7 +148,7 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
             continue;
         }
         if let Err(error) = inner.tell_stalls().await {
-            tracing::warn!(%error, "cannot look for queues that nobody claims from");
+            tracing::warn!(error = %Chain(&error), "cannot look for queues that nobody claims from");
         }
     }
 }

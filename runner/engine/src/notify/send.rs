@@ -7,6 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt;
+use heddle_domain::Chain;
 use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
 use heddle_domain::notify::message::Message;
 use heddle_domain::notify::{Event, retry_after};
@@ -165,7 +166,7 @@ impl Inner {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, attempt, notification = %outgoing.id, "what came of a message cannot be recorded");
+                    tracing::warn!(error = %Chain(&error), attempt, notification = %outgoing.id, "what came of a message cannot be recorded");
                     tokio::time::sleep(RECORD_AGAIN_AFTER).await;
                 }
             }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::plan::{Executor, PlanTask};
 use heddle_domain::run::AttemptKey;
 use heddle_store::live::{QueuePlace, QueueRow};
@@ -308,7 +309,7 @@ pub(crate) async fn look(inner: Arc<Inner>) {
         }
         match inner.store.queues_with_work(&names).await {
             Ok(names) => names.iter().for_each(|name| inner.heard_of_queue(name)),
-            Err(error) => tracing::warn!(%error, "cannot look at queues"),
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look at queues"),
         }
     }
 }

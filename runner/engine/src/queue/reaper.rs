@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
@@ -79,14 +80,14 @@ pub(crate) async fn reap(inner: Arc<Inner>) {
         let pause = match inner.reap_queues().await {
             Ok(pause) => pause,
             Err(error) => {
-                tracing::warn!(%error, "cannot take back what workers hold");
+                tracing::warn!(error = %Chain(&error), "cannot take back what workers hold");
                 REAP_EVERY
             }
         };
         if pruned.elapsed() > PRUNE_EVERY {
             pruned = Instant::now();
             if let Err(error) = inner.store.prune_workers(PRUNE_MAX).await {
-                tracing::warn!(%error, "cannot forget workers that are gone");
+                tracing::warn!(error = %Chain(&error), "cannot forget workers that are gone");
             }
         }
         tokio::select! {

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, Progress};
+use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
@@ -14,7 +15,7 @@ use heddle_store::live::{
 };
 
 use super::{ASKS_MAX, Rings};
-use crate::apply::{After, Applied};
+use crate::apply::{After, Applied, progress_of};
 use crate::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
 use crate::work::{Contexts, End, Ending};
 use crate::{Engine, EngineError, Inner, RunContext, sole};
@@ -394,7 +395,7 @@ impl Inner {
             return None;
         }
         let ended = ended(claim);
-        let row = sole::row(self, context, ended, &End::plain(ending.clone()), now, None)?;
+        let row = sole::row(self, context, ended, &End::plain(ending.clone()), now, None)?.ok()?;
         Some((row, context.clone()))
     }
 
@@ -402,7 +403,7 @@ impl Inner {
     /// seen does not count against the rate limit of its queue, `unseen`.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {
         if let Err(error) = self.settle(&claims, false, unseen).await {
-            tracing::warn!(%error, claims = claims.len(), "claims could not be given back; their leases run out");
+            tracing::warn!(error = %Chain(&error), claims = claims.len(), "claims could not be given back; their leases run out");
         }
     }
 
@@ -422,13 +423,7 @@ impl Inner {
             return End::Dropped;
         };
         match answered.await {
-            Ok(Err(error)) => {
-                tracing::warn!(%error, run = %context.facts.id, "a task run was not handed to its queue");
-                End::plain(Ending::failed(
-                    ErrorKind::Failed,
-                    "Heddle could not queue the task run; see the node's log",
-                ))
-            }
+            Ok(Err(error)) => End::plain(Ending::ours("queue the task run", &error)),
             // A worker's claim holds the attempt from now on, or somebody has taken it away.
             Ok(Ok(())) | Err(_) => End::Dropped,
         }
@@ -516,7 +511,7 @@ impl Inner {
             ) else {
                 continue;
             };
-            let progress = Progress::from_bytes(&found.progress).map_err(EngineError::Unreadable)?;
+            let progress = progress_of(entry.run, &found.progress)?;
             if found.state != RunState::Running || progress.is_stopping() {
                 back.push(applied(entry.run, entry.at, lease, &Ending::Released, now));
                 continue;

@@ -9,13 +9,12 @@
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::Progress;
 use heddle_domain::state::RunState;
 use heddle_store::live::{ClaimKey, Grant, QueueClaimed, QueueRow};
 
 use super::Rings;
 use super::settle::applied;
-use crate::apply::After;
+use crate::apply::{After, progress_of};
 use crate::work::Ending;
 use crate::{EngineError, Inner};
 
@@ -36,7 +35,7 @@ impl Inner {
                 continue;
             };
             let context = self.known(&contexts, run).await?;
-            let progress = Progress::from_bytes(&found.progress).map_err(EngineError::Unreadable)?;
+            let progress = progress_of(run, &found.progress)?;
             let task = context.revision.plan.task(at.key.task);
             let (RunState::Running, false, Some(task)) = (found.state, progress.is_stopping(), task) else {
                 back.push(applied(run, at, lease, &Ending::Released, now));

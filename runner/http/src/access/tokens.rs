@@ -15,6 +15,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::TimeDelta;
+use heddle_domain::Chain;
 use heddle_domain::{Chance, Time};
 use heddle_store::token::TokenRow;
 use parking_lot::Mutex;
@@ -312,7 +313,7 @@ impl App {
                 return;
             }
             if let Err(error) = self.store.touch_tokens(&uses).await {
-                tracing::warn!(%error, tokens = uses.len(), "the use of tokens could not be noted");
+                tracing::warn!(error = %Chain(&error), tokens = uses.len(), "the use of tokens could not be noted");
                 return;
             }
             if !full {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use heddle_domain::backfill::{self, BackfillSpec, OnExisting};
 use heddle_domain::state::RunState;
 use heddle_domain::{Name, Span};
-use heddle_engine::{ControlError, Engine, Started, backfill_state_word};
+use heddle_engine::{ControlError, Engine, Started};
 use heddle_store::backfill::{BackfillAction, BackfillRow};
 use serde_json::Value;
 use uuid::Uuid;
@@ -32,7 +32,7 @@ pub(super) async fn start(
 pub(super) async fn get(engine: &Engine, id: Uuid) -> Result<Backfill, Refusal> {
     let found = engine.store().backfill_counted(id).await?;
     let (row, counts) = found.ok_or_else(|| not_found("backfill", id))?;
-    Ok(view(row, counts))
+    view(row, counts)
 }
 
 pub(super) async fn list(
@@ -43,7 +43,11 @@ pub(super) async fn list(
 ) -> Result<List<Backfill>, Refusal> {
     let page = engine.store().backfills_counted(&groups, cursor, limit).await?;
     Ok(List {
-        items: page.items.into_iter().map(|(row, counts)| view(row, counts)).collect(),
+        items: page
+            .items
+            .into_iter()
+            .map(|(row, counts)| view(row, counts))
+            .collect::<Result<_, _>>()?,
         next_cursor: page.next,
     })
 }
@@ -64,11 +68,12 @@ pub(super) async fn change(
     get(engine, id).await
 }
 
-fn view(row: BackfillRow, counts: Counts) -> Backfill {
+fn view(row: BackfillRow, counts: Counts) -> Result<Backfill, Refusal> {
+    let on_existing = row.on_existing()?;
     // How its runs stand is looked at anew: one that failed may have been restarted since.
     let state = match RunState::from_number(row.state) {
         Some(RunState::Succeeded | RunState::Failed) => backfill::ended(&counts).as_str(),
-        _ => backfill_state_word(row.state),
+        _ => row.state_word()?,
     };
     // What was expected has come or has turned out not to be needed, unless it was given up.
     let worked_off = row.finished_at.is_some() && row.state != RunState::Cancelled.number();
@@ -84,7 +89,7 @@ fn view(row: BackfillRow, counts: Counts) -> Backfill {
     if total > row.made && matches!(state, "running" | "paused") {
         by_state.insert("pending".into(), total - row.made);
     }
-    Backfill {
+    Ok(Backfill {
         id: row.id,
         group: row.group_name,
         state: state.to_owned(),
@@ -95,7 +100,7 @@ fn view(row: BackfillRow, counts: Counts) -> Backfill {
             .map(|step| Span::from_micros(step.unsigned_abs()).to_string()),
         order: if row.descending { "desc" } else { "asc" },
         max_active: row.max_active,
-        on_existing: match OnExisting::from_number(row.on_existing).unwrap_or_default() {
+        on_existing: match on_existing {
             OnExisting::Skip => "skip",
             OnExisting::Failed => "failed",
             OnExisting::All => "all",
@@ -112,5 +117,5 @@ fn view(row: BackfillRow, counts: Counts) -> Backfill {
         created_at: row.created_at.into(),
         created_by: row.created_by,
         finished_at: row.finished_at.map(Into::into),
-    }
+    })
 }

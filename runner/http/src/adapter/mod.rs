@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use heddle_domain::Chain;
 use heddle_domain::Name;
 use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::id::RunId;
@@ -38,10 +39,14 @@ impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Store(error) => Self::Store(error),
-            EngineError::Unreadable(detail) => Self::Internal(detail.into()),
+            error @ (EngineError::Unreadable(_) | EngineError::Progress { .. }) => Self::Internal(error.into()),
             EngineError::Unavailable => Self::Unavailable {
                 detail: "the database is not available".into(),
                 retry_after_seconds: 1,
+            },
+            EngineError::ReadOnly => Self::Unavailable {
+                detail: "the database is read-only at the moment; try again".into(),
+                retry_after_seconds: 5,
             },
             EngineError::Stopping => Self::Unavailable {
                 detail: "this node is shutting down".into(),
@@ -268,7 +273,7 @@ impl EngineApi for Engine {
     fn follow(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.follow_changes().await {
-                tracing::warn!(%error, "cannot follow a change at once");
+                tracing::warn!(error = %Chain(&error), "cannot follow a change at once");
             }
         })
     }
@@ -283,7 +288,11 @@ impl EngineApi for Engine {
                 return Err("this node is still starting, or is stopping".into());
             }
             if !self.is_healthy() {
-                return Err("this node has lost its lease, and asks for a new one".into());
+                let look = tokio::time::timeout(ANSWER_MAX, self.store().takes_writes());
+                return Err(match look.await {
+                    Ok(Ok(false)) => "this node has lost its lease: the database is read-only".into(),
+                    _ => "this node has lost its lease, and asks for a new one".into(),
+                });
             }
             let stalled = self.store().stalled_for();
             if stalled > STALLED_MAX {
@@ -292,8 +301,10 @@ impl EngineApi for Engine {
                     "the database has answered none of this node's work for {seconds} s"
                 ));
             }
-            match tokio::time::timeout(ANSWER_MAX, self.store().now()).await {
-                Ok(answer) => answer.map(drop).map_err(|error| error.to_string()),
+            match tokio::time::timeout(ANSWER_MAX, self.store().takes_writes()).await {
+                Ok(Ok(true)) => Ok(()),
+                Ok(Ok(false)) => Err("the database is read-only".into()),
+                Ok(Err(error)) => Err(error.to_string()),
                 Err(_) => Err("the database does not answer".into()),
             }
         })

@@ -15,7 +15,12 @@ use crate::engine_api::{NextInstants, Refusal};
 /// Cron, every and daily can be told ahead. `after` and `once` depend on what has happened: of these there is at most
 /// one, as the scheduler has it.
 pub(super) async fn next(engine: &Engine, group: GroupRow, count: usize) -> Result<NextInstants, Refusal> {
-    let compiled = schedule::compile(&group.spec, &group.schedule_anchors, group.created_at)?;
+    let compiled = schedule::compile(
+        group.revision_id,
+        &group.spec,
+        &group.schedule_anchors,
+        group.created_at,
+    )?;
     let now = engine.clock().now();
     let eventful = compiled.schedules.values().any(|schedule| !schedule.has_grid());
     let rows: BTreeMap<String, schedule::ScheduleRow> = if eventful {

@@ -303,10 +303,8 @@ async fn forget(engine: &Engine, id: RunId, actor: &str) -> Result<(), Refusal> 
         return Ok(());
     }
     let row = engine.store().run(id).await?.ok_or_else(|| not_found("run", id))?;
-    let state = RunState::from_number(row.state)
-        .ok_or_else(|| Refusal::Internal(format!("run {id} is in state {}", row.state).into()))?;
     Err(Refusal::Conflict {
-        detail: not_deleted(state),
+        detail: not_deleted(row.state),
         existing: None,
     })
 }

@@ -228,7 +228,17 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
                 AttemptState::Failed
             };
             let trace = trace.map(|trace| facts.trace(trace));
-            (state, None, Some(Failure { kind, message, trace }))
+            (
+                state,
+                None,
+                Some(Failure {
+                    kind,
+                    message,
+                    trace,
+                    task: None,
+                    item: None,
+                }),
+            )
         }
         Outcome::Cancelled => (AttemptState::Cancelled, None, None),
     };

@@ -6,8 +6,8 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
-use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
-use heddle_engine::{Engine, Resolution, Revision, Submitted};
+use heddle_domain::state::{ErrorKind, RunState, TaskState};
+use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
 use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow};
 use serde_json::Value;
 
@@ -21,7 +21,10 @@ fn json_of(text: &str) -> Value {
 
 /// A run without its tasks.
 pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Option<&Revision>) -> Run {
-    let state = RunState::from_number(row.state).unwrap_or(RunState::Running);
+    let failure = row
+        .error
+        .as_deref()
+        .and_then(|error| failure_behind(&row, error, revision?));
     let labels = match row.labels {
         Some(Value::Object(labels)) => labels
             .into_iter()
@@ -37,6 +40,13 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
             }
         }
     }
+    let error = row.error.map(|message| Failure {
+        kind: failure.map_or(ErrorKind::Failed, |failure| failure.kind),
+        message,
+        trace: None,
+        task: failure.and_then(|failure| Some(revision?.plan.task(failure.task)?.name.to_string())),
+        item: failure.and_then(|failure| failure.item),
+    });
     Run {
         id: row.id,
         group: row.group_name,
@@ -46,8 +56,8 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
             start: row.interval_start.into(),
             end: row.interval_end.into(),
         },
-        trigger: Trigger::from_number(row.trigger).unwrap_or(Trigger::Manual),
-        state,
+        trigger: row.trigger,
+        state: row.state,
         params: json_of(&row.params),
         task_params: row
             .task_params
@@ -58,8 +68,8 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
         created_at: row.created_at.into(),
         started_at: row.started_at.map(Into::into),
         finished_at: row.finished_at.map(Into::into),
-        error: row.error.map(run_failure),
-        skipped: row.skipped.and_then(Skip::from_number),
+        error,
+        skipped: row.skipped,
         labels,
         waiting_for: match row.waiting_for {
             Some(Value::Array(items)) => items,
@@ -73,19 +83,13 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
     }
 }
 
-/// A run's error is kept as one text: `task extract: trap: …`.
-fn run_failure(text: String) -> Failure {
-    let kind = text
-        .split(": ")
-        .nth(1)
-        .and_then(|word| word.parse::<ErrorKind>().ok())
-        .filter(|_| text.starts_with("task "))
-        .unwrap_or(ErrorKind::Failed);
-    Failure {
-        kind,
-        message: text,
-        trace: None,
-    }
+/// The failure that a run's error tells of; none where the error is that of a deadline, an operator or a gate.
+fn failure_behind(row: &RunRow, error: &str, revision: &Revision) -> Option<heddle_domain::run::Failure> {
+    // What cannot be read is told where the tasks are shown, and fails nobody's list.
+    let progress = Progress::from_bytes(&row.progress).ok()?;
+    (progress.error() == Some(error))
+        .then(|| progress.failure(&revision.plan))
+        .flatten()
 }
 
 /// What the engine knows of a run's revision and scripts.
@@ -147,8 +151,10 @@ pub(crate) fn new(engine: &Engine, submitted: Submitted) -> Result<Run, Refusal>
 
 /// All task runs, in the order of the DAG; a mapped task as a whole before its items.
 fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<TaskRun>, Refusal> {
-    let progress = Progress::from_bytes(&detail.run.progress).map_err(|error| Refusal::Internal(error.into()))?;
-    let waits = RunState::from_number(detail.run.state) == Some(RunState::Waiting);
+    let run = RunId(detail.run.id);
+    let progress = Progress::from_bytes(&detail.run.progress)
+        .map_err(|error| Refusal::from(EngineError::Progress { run, error }))?;
+    let waits = detail.run.state == RunState::Waiting;
     let mut attempts: BTreeMap<TaskKey, Vec<&AttemptView>> = BTreeMap::new();
     for attempt in &detail.attempts {
         attempts.entry(attempt.key).or_default().push(attempt);
@@ -157,11 +163,10 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
     let mut cleared: BTreeMap<TaskKey, Time> = BTreeMap::new();
     for by_hand in &detail.overrides {
         overrides.insert(by_hand.key, by_hand);
-        if by_hand.state == TaskState::Pending.number() {
+        if by_hand.state == TaskState::Pending {
             cleared.insert(by_hand.key, by_hand.at);
         }
     }
-    let run = RunId(detail.run.id);
     let shown = |key: TaskKey| {
         let none = Vec::new();
         let found = Found {
@@ -266,6 +271,8 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, progress: &Progress, key: 
                     kind: ErrorKind::Failed,
                     message,
                     trace: None,
+                    task: None,
+                    item: None,
                 })
             }
             Some(_) => None,
@@ -334,6 +341,8 @@ fn mapped(
             kind,
             message,
             trace: None,
+            task: None,
+            item: None,
         });
     }
     whole.items = Some(counts);
@@ -342,9 +351,11 @@ fn mapped(
 
 fn failure_of(attempt: &AttemptView) -> Option<Failure> {
     Some(Failure {
-        kind: ErrorKind::from_number(attempt.error_kind?).unwrap_or(ErrorKind::Failed),
+        kind: attempt.error_kind?,
         message: attempt.error_message.clone().unwrap_or_default(),
         trace: attempt.error_trace.clone(),
+        task: None,
+        item: None,
     })
 }
 
@@ -367,7 +378,7 @@ pub(crate) fn task_detail(
         .filter(|attempt| attempt.key == TaskKey { task: index, item })
         .map(|attempt| Attempt {
             attempt: attempt.attempt,
-            state: AttemptState::from_number(attempt.state).unwrap_or(AttemptState::Running),
+            state: attempt.state,
             node: attempt.node.map(|node| node.to_string()),
             worker: attempt.worker.clone(),
             started_at: attempt.started_at.into(),

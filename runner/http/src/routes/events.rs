@@ -9,6 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures::stream;
+use heddle_domain::Chain;
 use heddle_domain::Fault;
 use heddle_store::Store;
 use heddle_store::event::{EventPosition, EventRow};
@@ -150,7 +151,7 @@ impl Feed {
                 Ok(page) => page,
                 Err(error) => {
                     // The reader comes back with its cursor.
-                    tracing::warn!(%error, "the feed of events breaks off");
+                    tracing::warn!(error = %Chain(&error), "the feed of events breaks off");
                     return Some((
                         Err(std::io::Error::other("the database is not available")),
                         self.ended(),

@@ -17,6 +17,7 @@ use crate::services::ConnectionTarget;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
 pub use failure::{Class, Failure};
 use futures::TryStreamExt;
+use heddle_domain::Chain;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::pin::pin;
@@ -167,7 +168,7 @@ impl Databases {
                     ),
                 },
                 None => {
-                    tracing::warn!(connection = name, %error, "cannot connect to a script's database");
+                    tracing::warn!(connection = name, error = %Chain(&error), "cannot connect to a script's database");
                     Failure::passing(format!("connection `{name}`: cannot connect to the database"))
                 }
             },

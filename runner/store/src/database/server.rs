@@ -112,8 +112,9 @@ pub(crate) struct Connector {
 impl Connector {
     /// For a database, by its URL.
     pub(crate) fn new(url: &str) -> Result<Self, StoreError> {
-        let options = PgConnectOptions::from_str(url)
-            .map_err(StoreError::from)?
+        let options = PgConnectOptions::from_str(url)?
+            // A slow statement's whole text, such as a migration's, is nothing for an operator's log.
+            .disable_statement_logging()
             .application_name("heddle")
             // Numbers are sent as bytes; poolers refuse what they do not know.
             .extra_float_digits(None)

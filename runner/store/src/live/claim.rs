@@ -97,26 +97,27 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| RunFacts {
-                id: RunId(row.id),
-                group_id: row.group_id,
-                revision_id: row.revision_id,
-                resolution_id: row.resolution_id,
-                trigger: Trigger::from_number(row.trigger).unwrap_or(Trigger::Manual),
-                priority: row.priority,
-                logical_time: row.logical_time,
-                interval: (row.interval_start, row.interval_end),
-                params: row.params,
-                task_params: row.task_params,
-                key: row.key,
-                created_at: row.created_at,
-                deadline_at: row.deadline_at,
-                has_parent: row.parent_run.is_some(),
-                source: row.source,
-                callback: row.callback,
+        rows.into_iter()
+            .map(|row| {
+                Ok(RunFacts {
+                    id: RunId(row.id),
+                    group_id: row.group_id,
+                    revision_id: row.revision_id,
+                    resolution_id: row.resolution_id,
+                    trigger: StoreError::known(Trigger::from_number, row.trigger, ("runs_live", "trigger"), row.id)?,
+                    priority: row.priority,
+                    logical_time: row.logical_time,
+                    interval: (row.interval_start, row.interval_end),
+                    params: row.params,
+                    task_params: row.task_params,
+                    key: row.key,
+                    created_at: row.created_at,
+                    deadline_at: row.deadline_at,
+                    has_parent: row.parent_run.is_some(),
+                    source: row.source,
+                    callback: row.callback,
+                })
             })
-            .collect())
+            .collect()
     }
 }

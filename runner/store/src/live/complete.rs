@@ -260,6 +260,11 @@ impl Store {
     }
 }
 
+/// The state of a run that lives.
+pub(super) fn state_of(run: RunId, state: i16) -> Result<RunState, StoreError> {
+    StoreError::known(RunState::from_number, state, ("runs_live", "state"), run)
+}
+
 impl Completion {
     /// Locks the runs of attempts that ended, and takes the attempts; see `sql/lock_ended.sql`.
     pub async fn lock(&mut self, ended: &[EndedAttempt]) -> Result<Locked, StoreError> {
@@ -276,10 +281,7 @@ impl Completion {
             let run = RunId(row.run);
             match (row.state, row.progress, row.task, row.item, row.attempt, row.started_at) {
                 (Some(state), Some(progress), ..) => {
-                    let state = RunState::from_number(state).ok_or_else(|| StoreError::Unreadable {
-                        table: "runs_live",
-                        detail: format!("state {state}"),
-                    })?;
+                    let state = state_of(run, state)?;
                     locked.runs.insert(run, LockedRun { state, progress });
                 }
                 (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
@@ -306,10 +308,7 @@ impl Completion {
         .await?;
         let mut locked = HashMap::with_capacity(rows.len());
         for row in rows {
-            let state = RunState::from_number(row.state).ok_or_else(|| StoreError::Unreadable {
-                table: "runs_live",
-                detail: format!("state {}", row.state),
-            })?;
+            let state = state_of(RunId(row.id), row.state)?;
             locked.insert(
                 RunId(row.id),
                 LockedRun {

@@ -3,7 +3,7 @@
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_domain::state::{RunState, TaskState};
+use heddle_domain::state::{RunState, TaskState, Trigger};
 use uuid::Uuid;
 
 use super::complete::Completion;
@@ -63,6 +63,7 @@ impl Completion {
             if let Some(row) = row {
                 let waits = row.waits;
                 let found = live(
+                    run,
                     row.group_id,
                     row.revision_id,
                     row.state,
@@ -84,6 +85,7 @@ impl Completion {
                     self.reopen(run).await?;
                 }
                 return Ok(Some(live(
+                    run,
                     row.group_id,
                     row.revision_id,
                     row.state,
@@ -103,7 +105,7 @@ impl Completion {
         .fetch_one(self.connection())
         .await?;
         match is_there {
-            true => Err(StoreError::Conflict(sqlx::Error::RowNotFound)),
+            true => Err(StoreError::contended()),
             false => Ok(None),
         }
     }
@@ -248,6 +250,7 @@ impl Completion {
 }
 
 fn live(
+    run: RunId,
     group_id: i64,
     revision_id: i64,
     state: i16,
@@ -255,16 +258,12 @@ fn live(
     trigger: i16,
     progress: Vec<u8>,
 ) -> Result<LiveRun, StoreError> {
-    let unreadable = |what: &str, number: i16| StoreError::Unreadable {
-        table: "runs_live",
-        detail: format!("{what} {number}"),
-    };
     Ok(LiveRun {
         group_id,
         revision_id,
-        state: RunState::from_number(state).ok_or_else(|| unreadable("state", state))?,
+        state: StoreError::known(RunState::from_number, state, ("runs_live", "state"), run)?,
         priority,
-        trigger: heddle_domain::state::Trigger::from_number(trigger).ok_or_else(|| unreadable("trigger", trigger))?,
+        trigger: StoreError::known(Trigger::from_number, trigger, ("runs_live", "trigger"), run)?,
         progress,
         waits: false,
     })
@@ -321,7 +320,8 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(gone) = gone else { return Ok(false) };
-        let before = serde_json::json!({"group": gone.group, "state": RunState::from_number(gone.state)});
+        let state = StoreError::known(RunState::from_number, gone.state, ("runs_done", "state"), run)?;
+        let before = serde_json::json!({"group": gone.group, "state": state});
         let name = run.to_string();
         crate::audit::write(&mut tx, by, "delete", Noun::Run, &name, Some(&before), None).await?;
         let id: Uuid = run.0;

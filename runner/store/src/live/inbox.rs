@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_domain::state::RunState;
+use heddle_domain::state::{RunState, Trigger};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -67,8 +67,8 @@ pub struct LostAttempt {
 pub struct ActiveRun {
     /// Which.
     pub run: RunId,
-    /// Why it was made, as a number.
-    pub trigger: i16,
+    /// Why it was made.
+    pub trigger: Trigger,
     /// Whether a backfill or a run made it.
     pub sourced: bool,
 }
@@ -140,22 +140,23 @@ impl Completion {
         )
         .fetch_all(self.connection())
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| Settlement {
-                parent: EndedAttempt {
-                    run: RunId(row.run),
-                    at: AttemptKey {
-                        key: TaskKey::from_numbers(row.task, row.item),
-                        attempt: row.attempt as u32,
+        rows.into_iter()
+            .map(|row| {
+                Ok(Settlement {
+                    parent: EndedAttempt {
+                        run: RunId(row.run),
+                        at: AttemptKey {
+                            key: TaskKey::from_numbers(row.task, row.item),
+                            attempt: row.attempt as u32,
+                        },
+                        lease: 0,
                     },
-                    lease: 0,
-                },
-                child: RunId(row.child),
-                state: RunState::from_number(row.state).unwrap_or(RunState::Failed),
-                error: row.error,
+                    child: RunId(row.child),
+                    state: StoreError::known(RunState::from_number, row.state, ("settlements", "state"), row.child)?,
+                    error: row.error,
+                })
             })
-            .collect())
+            .collect()
     }
 
     /// Takes runs that were submitted in SQL.
@@ -300,7 +301,7 @@ impl Completion {
             if let Some(gate) = gates.get_mut(&row.group_id) {
                 gate.active.push(ActiveRun {
                     run: RunId(row.id),
-                    trigger: row.trigger,
+                    trigger: StoreError::known(Trigger::from_number, row.trigger, ("runs_live", "trigger"), row.id)?,
                     sourced: row.sourced,
                 });
             }

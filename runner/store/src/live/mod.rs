@@ -34,6 +34,7 @@
 //! * Every change of a run's progress happens under its row's lock.
 //! * No transaction is open while a script runs.
 
+mod abandon;
 mod claim;
 mod complete;
 mod control;

@@ -550,10 +550,7 @@ fn note(
     let run = RunId(run);
     match (state, progress, task, item, attempt, started_at) {
         (Some(state), Some(progress), ..) => {
-            let state = RunState::from_number(state).ok_or_else(|| StoreError::Unreadable {
-                table: "runs_live",
-                detail: format!("state {state}"),
-            })?;
+            let state = super::complete::state_of(run, state)?;
             locked.runs.insert(run, LockedRun { state, progress });
         }
         (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {

@@ -258,7 +258,7 @@ async fn take_over(connection: &mut PgSession, wish: &BatchWish, lost: Uuid) -> 
         // Whoever held it has recorded it after all.
         return Ok(Claimed::Later(0));
     };
-    let mut tried: Vec<Tried> = read_tried(row.retries)?;
+    let mut tried: Vec<Tried> = read_tried(lost, row.retries)?;
     let found = by_ids(connection, wish.topic, row.day, &row.ids).await?;
     if !tried.is_empty() {
         let kept: std::collections::HashSet<Uuid> =
@@ -300,13 +300,10 @@ async fn take_over(connection: &mut PgSession, wish: &BatchWish, lost: Uuid) -> 
     }))
 }
 
-pub(super) fn read_tried(value: Option<Value>) -> Result<Vec<Tried>, StoreError> {
+pub(super) fn read_tried(batch: Uuid, value: Option<Value>) -> Result<Vec<Tried>, StoreError> {
     value
         .map_or(Ok(Vec::new()), serde_json::from_value)
-        .map_err(|error| StoreError::Unreadable {
-            table: "message_batches",
-            detail: error.to_string(),
-        })
+        .map_err(|error| StoreError::unreadable("message_batches", "tried", batch, error))
 }
 
 /// Writes the row that says that a batch is in hand.

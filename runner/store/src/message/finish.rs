@@ -187,9 +187,10 @@ pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &F
 /// What Postgres says of values that it does not take: SQLSTATE classes 22 (data exceptions), 23 (constraints) and 54
 /// (what no column or index has room for).
 fn unkeepable(error: &StoreError) -> Option<String> {
-    let StoreError::Database(sqlx::Error::Database(error)) = error else {
+    let StoreError::Database(failed) = error else {
         return None;
     };
+    let error = failed.database()?;
     let of_value = error
         .code()
         .is_some_and(|code| ["22", "23", "54"].contains(&&code[..2.min(code.len())]));

@@ -130,9 +130,7 @@ impl Store {
         limit: i64,
     ) -> Result<Option<Page<MessageRow>>, StoreError> {
         match self.look(topic, filter, after, limit).await {
-            Err(StoreError::Database(sqlx::Error::Database(error))) if error.code().as_deref() == Some("57014") => {
-                Ok(None)
-            }
+            Err(StoreError::Database(failed)) if failed.is_cancelled() => Ok(None),
             other => other.map(Some),
         }
     }

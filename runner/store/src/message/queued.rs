@@ -87,7 +87,7 @@ impl Store {
             id: batch,
             run: Uuid::nil(),
             ids: row.ids,
-            tried: read_tried(row.retries)?,
+            tried: read_tried(batch, row.retries)?,
         };
         held.lose(&mut tx, &stopped).await?;
         tx.commit().await?;
@@ -120,7 +120,7 @@ impl Store {
                 id: row.id,
                 day: row.day,
                 ids: row.ids,
-                tried: read_tried(row.retries)?,
+                tried: read_tried(row.id, row.retries)?,
                 state: row.state.unwrap_or(-1),
                 output: row.output,
                 error: row.error,
@@ -218,7 +218,7 @@ pub(super) async fn waiting_in(
                 id: row.id,
                 run: row.run,
                 ids: row.ids,
-                tried: read_tried(row.retries)?,
+                tried: read_tried(row.id, row.retries)?,
             })
         })
         .collect()

@@ -32,10 +32,12 @@ pub(super) async fn claim_retries(
         .map(|entry| entry.0)
         .collect();
     if messages.len() != ids.len() {
-        return Err(StoreError::Unreadable {
-            table: "message_retries",
-            detail: format!("{} messages of {day} are missing", ids.len() - messages.len()),
-        });
+        return Err(StoreError::unreadable(
+            "message_retries",
+            "id",
+            format!("of topic {} and {day}", wish.topic),
+            format!("that of {} messages which are missing", ids.len() - messages.len()),
+        ));
     }
     // They failed in batches that fitted, and come together here from many of them.
     let fit = fitting(&messages, wish);

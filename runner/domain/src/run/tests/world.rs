@@ -265,12 +265,7 @@ impl World {
 
     fn decide(&mut self, events: &[Event]) -> Result<(Actions, Progress), Refused> {
         let before = self.progress.clone();
-        let bytes = self.progress.to_bytes();
-        assert_eq!(
-            Progress::from_bytes(&bytes).as_ref(),
-            Ok(&self.progress),
-            "a round trip through bytes"
-        );
+        super::format::check_bytes(&self.progress);
         let mut other = (self.state, self.progress.clone());
         let mut bits = || 1u128 << 100;
         let again = decide(&self.plan, &mut other.0, &mut other.1, events, self.now, &mut bits);

@@ -1,0 +1,70 @@
+//! How errors are logged: with all that caused them, once.
+
+use std::error::Error;
+use std::fmt;
+
+/// An error and its causes as one line: `cannot claim: a statement failed: live/claim.rs:71: SQLSTATE 42P01: ...`.
+///
+/// What an error says is its own and not its cause's; some libraries repeat their cause nevertheless. A cause whose
+/// text has been said already is left out.
+///
+/// ```
+/// # use heddle_domain::Chain;
+/// # let error = std::io::Error::other("no such file");
+/// assert_eq!(Chain(&error).to_string(), "no such file");
+/// ```
+pub struct Chain<'a>(pub &'a (dyn Error + 'a));
+
+/// How many causes are told: an error that is its own cause must not fill the log.
+const CAUSES_MAX: usize = 16;
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = self.0.to_string();
+        let mut cause = self.0.source();
+        for _ in 0..CAUSES_MAX {
+            let Some(error) = cause else { break };
+            let text = error.to_string();
+            if !said.contains(&text) {
+                said.push_str(": ");
+                said.push_str(&text);
+            }
+            cause = error.source();
+        }
+        f.write_str(&said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Link {
+        text: &'static str,
+        #[source]
+        cause: Option<Box<Link>>,
+    }
+
+    fn chain(texts: &[&'static str]) -> String {
+        let mut cause = None;
+        for text in texts.iter().rev() {
+            cause = Some(Box::new(Link { text, cause }));
+        }
+        Chain(&*cause.unwrap()).to_string()
+    }
+
+    #[test]
+    fn every_cause_is_told_once() {
+        assert_eq!(
+            chain(&["cannot claim", "a statement failed", "no such table"]),
+            "cannot claim: a statement failed: no such table"
+        );
+        assert_eq!(
+            chain(&["wrapped: no such table", "no such table"]),
+            "wrapped: no such table"
+        );
+        assert_eq!(chain(&["alone"]), "alone");
+    }
+}

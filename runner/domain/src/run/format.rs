@@ -1,0 +1,141 @@
+//! How a run's progress is written as bytes, so that nodes of different builds read each other's.
+//!
+//! # The forms
+//!
+//! ```text
+//! form 1   base                          what the first build wrote: no version in front
+//! form 2   base, then sections           what is written today where there is something to add
+//! form n   0x80 0x00 n, then a body      nothing yet; refused by name
+//! ```
+//!
+//! `base` is [`Base`] in postcard, which is not self-describing: its fields are for ever what they are. What came later
+//! stands behind it in sections, each of them a tag and its bytes. A build that does not know sections stops reading
+//! where `base` ends, and one that does not know a section's tag passes over it. So nodes of yesterday and of today work
+//! on the same runs, in any order of upgrading and going back, and no row has to be rewritten. What yesterday's node
+//! writes anew comes without sections; each of them says what that means.
+//!
+//! `0x80 0x00` is zero in a longer form than postcard's encoder ever chooses, and a `base` begins with a length: no row
+//! of form 1 or 2 begins so, whatever it holds. A change that cannot be an addition takes the next number there. As
+//! with the schema, the release that first reads a form comes before the one that first writes it.
+//!
+//! `golden/` holds bytes of each form as the build wrote them that introduced it. Never change one of them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Detail, Failure, MapProgress, Progress, TaskStateByte};
+use crate::plan::TaskIndex;
+use crate::state::ErrorKind;
+
+/// What a form with a number begins with.
+const NUMBERED: [u8; 2] = [0x80, 0x00];
+
+/// The section that holds the failure of which the run's error tells. Where it is missing, the error's text has to do.
+const FAILURE: u8 = 1;
+
+/// Why bytes are no progress.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// Of a newer build.
+    #[error("a run's progress of form {0}, which this version of Heddle does not know")]
+    Unknown(u8),
+    /// Of no build.
+    #[error("bytes that are no progress of a run")]
+    Broken(#[source] postcard::Error),
+    /// A value that has no bytes.
+    #[error("a run's progress that cannot be written")]
+    Unwritable(#[source] postcard::Error),
+}
+
+/// What the first build wrote. Fields are neither added nor changed: postcard has no names and no ends of structs.
+#[derive(Serialize)]
+struct Base<'a> {
+    states: &'a [TaskStateByte],
+    details: &'a BTreeMap<TaskIndex, Detail>,
+    maps: &'a BTreeMap<TaskIndex, MapProgress>,
+    stopping: bool,
+    error: &'a Option<String>,
+}
+
+/// The same, read.
+#[derive(Deserialize)]
+struct BaseRead {
+    states: Vec<TaskStateByte>,
+    details: BTreeMap<TaskIndex, Detail>,
+    maps: BTreeMap<TaskIndex, MapProgress>,
+    stopping: bool,
+    error: Option<String>,
+}
+
+/// The section [`FAILURE`]. Like `Base`, for ever what it is; more goes into another section.
+#[derive(Serialize, Deserialize)]
+struct FailureSection {
+    task: TaskIndex,
+    item: Option<u32>,
+    kind: i16,
+}
+
+impl Progress {
+    /// As bytes, for the database.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, FormatError> {
+        let base = Base {
+            states: &self.states,
+            details: &self.details,
+            maps: &self.maps,
+            stopping: self.stopping,
+            error: &self.error,
+        };
+        let mut bytes = postcard::to_stdvec(&base).map_err(FormatError::Unwritable)?;
+        if let Some(failure) = self.failure {
+            let section = FailureSection {
+                task: failure.task,
+                item: failure.item,
+                kind: failure.kind.number(),
+            };
+            let section = postcard::to_stdvec(&section).map_err(FormatError::Unwritable)?;
+            bytes = postcard::to_extend(&(FAILURE, section), bytes).map_err(FormatError::Unwritable)?;
+        }
+        Ok(bytes)
+    }
+
+    /// From the database's bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
+        if let Some(rest) = bytes.strip_prefix(&NUMBERED) {
+            return Err(FormatError::Unknown(rest.first().copied().unwrap_or_default()));
+        }
+        let (base, mut rest) = postcard::take_from_bytes::<BaseRead>(bytes).map_err(FormatError::Broken)?;
+        let mut failure = None;
+        while !rest.is_empty() {
+            let ((tag, section), behind) =
+                postcard::take_from_bytes::<(u8, &[u8])>(rest).map_err(FormatError::Broken)?;
+            rest = behind;
+            if tag == FAILURE {
+                let section: FailureSection = postcard::from_bytes(section).map_err(FormatError::Broken)?;
+                // A kind of a newer build is a failure still.
+                failure = Some(Failure {
+                    task: section.task,
+                    item: section.item,
+                    kind: ErrorKind::from_number(section.kind).unwrap_or(ErrorKind::Failed),
+                });
+            }
+        }
+        Ok(Self {
+            states: base.states,
+            details: base.details,
+            maps: base.maps,
+            stopping: base.stopping,
+            failure: failure.filter(|_| base.error.is_some()),
+            error: base.error,
+        })
+    }
+}
+
+/// What the text of a run's error tells where nothing else is kept of its failure: the name of the task, and the word of
+/// the kind. `task extract: trap: ...`, or `task extract item 3: trap: ...`; names have neither spaces nor colons.
+pub(super) fn failure_in_text(error: &str) -> Option<(&str, ErrorKind)> {
+    let said = error.strip_prefix("task ")?;
+    let name = said.split([':', ' ']).next()?;
+    let kind = said.split(": ").nth(1).and_then(|word| word.parse().ok());
+    Some((name, kind.unwrap_or(ErrorKind::Failed)))
+}

@@ -1,0 +1,342 @@
+//! Heddle's own troubles: outcomes that cannot be recorded, a database that does not answer a script's call, a server
+//! that takes no writes. None of it is anybody's failure but Heddle's, and all of it comes to an end that people see.
+
+use std::time::Duration;
+
+use heddle_tests::{Api, World, eventually, task, within};
+use serde_json::{Value, json};
+
+use crate::{one, with};
+
+/// Refuses rows of one run in a table, until it is dropped.
+async fn poison(sql: &tokio_postgres::Client, table: &str, column: &str, event: &str, run: &str) {
+    let row = if event == "DELETE" { "OLD" } else { "NEW" };
+    sql.batch_execute(&format!(
+        "CREATE OR REPLACE FUNCTION poison_{table}() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             IF {row}.{column} = '{run}'::uuid THEN RAISE EXCEPTION 'poisonous' USING ERRCODE = 'P0099'; END IF;
+             RETURN {row};
+         END $$;
+         CREATE TRIGGER poison BEFORE {event} ON heddle.{table} FOR EACH ROW EXECUTE FUNCTION poison_{table}()"
+    ))
+    .await
+    .unwrap();
+}
+
+async fn metrics(node: &Api) -> String {
+    let reply = node.get("/metrics").await;
+    reply.body.as_str().unwrap_or_default().to_owned()
+}
+
+async fn attempts_in_log(node: &Api, run: &str, name: &str) -> usize {
+    let run = node.get(&format!("/v1/runs/{run}")).await.expect_status(200);
+    task(&run, name)["attempt"].as_u64().unwrap_or_default() as usize
+}
+
+/// A run that is under way: its tasks wait to be let go on by the database.
+async fn under_way(world: &World, node: &Api, spec: Value, name: &str) -> String {
+    node.put_group("g", spec).await;
+    let run = node.start("g", json!({})).await;
+    let sql = world.sql().await;
+    eventually("an attempt under way", async || {
+        let row = sql
+            .query_one(
+                "SELECT count(*) FROM heddle.running WHERE run = $1::text::uuid",
+                &[&run],
+            )
+            .await
+            .unwrap();
+        (row.get::<_, i64>(0) > 0).then_some(())
+    })
+    .await;
+    assert_eq!(attempts_in_log(node, &run, name).await, 1);
+    run
+}
+
+/// What must hold of a run that was given up.
+fn given_up(run: &Value) {
+    assert_eq!(run["state"], "failed", "{run:#}");
+    assert_eq!(run["error"]["kind"], "invalid", "{run:#}");
+    let message = run["error"]["message"].as_str().unwrap();
+    assert!(message.contains("could not be recorded"), "{message}");
+}
+
+/// The history refuses the attempt of a run that is all one task run.
+#[tokio::test]
+async fn a_poisonous_outcome_of_one_task() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let run = under_way(&world, &node, one(crate::sleeps(1.0)), "t").await;
+    let sql = world.sql().await;
+    poison(&sql, "attempts", "run", "INSERT", &run).await;
+    let ended = node.ended(&run).await;
+    given_up(&ended);
+    assert_eq!(ended["error"]["task"], "t");
+    assert_eq!(task(&ended, "t")["state"], "failed");
+    // Others are not held up by it, and it is not run again.
+    assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
+    assert!(node.log().contains("poisonous"), "{}", node.log());
+    assert!(node.log().contains("SQLSTATE P0099"), "{}", node.log());
+    sql.batch_execute("DROP TRIGGER poison ON heddle.attempts")
+        .await
+        .unwrap();
+    // What it has done is done again, under a number of its own.
+    node.post(&format!("/v1/runs/{run}/restart"), json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(&run).await["state"], "succeeded");
+}
+
+/// The same of a run of several tasks: what has succeeded stays, the rest is cancelled.
+#[tokio::test]
+async fn a_poisonous_outcome_among_several() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let spec = json!({"tasks": {
+        "first": {"script": "hello"},
+        "second": with(crate::sleeps(1.5), json!({"depends_on": ["first"]})),
+        "third": {"script": "hello", "depends_on": ["second"]},
+        "aside": crate::sleeps(60.0),
+    }});
+    node.put_group("g", spec).await;
+    let run = node.start("g", json!({})).await;
+    node.task_becomes(&run, "second", "running").await;
+    node.task_becomes(&run, "aside", "running").await;
+    let sql = world.sql().await;
+    poison(&sql, "attempts", "run", "INSERT", &run).await;
+    let ended = node.ended(&run).await;
+    given_up(&ended);
+    let states: Vec<&Value> = ["first", "second", "third", "aside"]
+        .iter()
+        .map(|name| &task(&ended, name)["state"])
+        .collect();
+    assert_eq!(states, ["succeeded", "failed", "cancelled", "cancelled"], "{ended:#}");
+    let metrics = metrics(&node).await;
+    assert!(metrics.contains("heddle_runs_given_up_total 1"), "{metrics}");
+    assert!(metrics.contains("heddle_outcomes_set_aside 0"), "{metrics}");
+    let left = sql
+        .query_one(
+            "SELECT count(*) FROM heddle.running WHERE run = $1::text::uuid",
+            &[&run],
+        )
+        .await
+        .unwrap();
+    assert_eq!(left.get::<_, i64>(0), 0, "the attempt that ran beside it is stopped");
+}
+
+/// Not even the run's end is taken: the attempt is set aside, not run again, and ends when the database is mended.
+#[tokio::test]
+async fn a_run_that_cannot_even_be_given_up() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let run = under_way(&world, &node, one(crate::sleeps(1.0)), "t").await;
+    let sql = world.sql().await;
+    poison(&sql, "runs_done", "id", "INSERT", &run).await;
+    within(Duration::from_secs(30), "an attempt that is set aside", async || {
+        let metrics = metrics(&node).await;
+        metrics.contains("heddle_outcomes_set_aside 1").then_some(())
+    })
+    .await;
+    // Longer than it takes to adopt an attempt that nobody knows: until then it ran every few seconds.
+    let begun = |log: String| log.matches("taking up attempts").count();
+    let before = std::time::Instant::now();
+    while before.elapsed() < Duration::from_secs(6) {
+        assert_eq!(begun(node.log()), 0, "{}", node.log());
+        node.run_now(&run).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    sql.batch_execute("DROP TRIGGER poison ON heddle.runs_done")
+        .await
+        .unwrap();
+    let ended = within(Duration::from_secs(60), "the run's end", async || {
+        let run = node.run_now(&run).await;
+        (run["state"] == "failed").then_some(run)
+    })
+    .await;
+    given_up(&ended);
+}
+
+/// A lost attempt whose end is refused keeps no other lost attempt from its own.
+#[tokio::test]
+async fn a_poisonous_loss_keeps_nobody_waiting() {
+    let world = World::new().await;
+    let mut dying = world.node().await;
+    let group = one(crate::sleeps(30.0));
+    let bad = under_way(&world, &dying, group, "t").await;
+    let good = dying.start("g", json!({})).await;
+    dying.task_becomes(&good, "t", "running").await;
+    let sql = world.sql().await;
+    poison(&sql, "attempts", "run", "INSERT", &bad).await;
+    let node = world.node().await;
+    dying.kill();
+    let ended = within(
+        Duration::from_secs(40),
+        "the end of the run that is given up",
+        async || {
+            let run = node.run_now(&bad).await;
+            (run["state"] == "failed").then_some(run)
+        },
+    )
+    .await;
+    given_up(&ended);
+    within(Duration::from_secs(40), "a second attempt of the other", async || {
+        let run = node.run_now(&good).await;
+        (task(&run, "t")["attempt"] == 2).then_some(())
+    })
+    .await;
+    assert_eq!(node.attempts(&good, "t").await[0]["state"], "lost");
+}
+
+/// Connections are cut again and again while scripts read the group's state: no attempt fails for that.
+#[tokio::test]
+async fn cuts_are_no_failures_of_scripts() {
+    let world = World::new().await;
+    let node = world.node().await;
+    // No retries: what fails once has failed.
+    let count = json!({"script": "stateful", "params": {"pause_ms": 300}});
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let mut tasks = serde_json::Map::new();
+    for (place, name) in names.iter().enumerate() {
+        let key = json!({"params": {"pause_ms": 300, "key": name}, "depends_on": &names[..place]});
+        tasks.insert((*name).into(), with(count.clone(), key));
+    }
+    node.put_group("g", json!({"tasks": tasks})).await;
+    let runs: Vec<String> = {
+        let mut runs = Vec::new();
+        for _ in 0..4 {
+            runs.push(node.start("g", json!({})).await);
+        }
+        runs
+    };
+    let owner = world.sql_as_owner().await;
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        world.database()
+    );
+    for _ in 0..25 {
+        owner.query(&cut, &[]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for run in &runs {
+        let ended = node.ended(run).await;
+        for name in names {
+            for attempt in node.attempts(run, name).await {
+                // Two runs that count at once may lose to each other, which is the script's own business.
+                let message = attempt["error"]["message"].as_str().unwrap_or_default();
+                let own = message.contains("compare-and-set");
+                let ours = attempt["state"] == "lost" && message.starts_with("Heddle could not");
+                assert!(attempt["state"] == "succeeded" || own || ours, "{attempt:#}");
+            }
+        }
+        let error = ended["error"]["message"].as_str().unwrap_or_default();
+        assert!(
+            ended["state"] == "succeeded" || error.contains("compare-and-set"),
+            "{ended:#}"
+        );
+    }
+}
+
+/// The table that a host call reads is locked for longer than the attempt would wait: the script is told nothing, the
+/// attempt is tried again, the history says whose fault it was.
+#[tokio::test]
+async fn what_the_database_does_not_answer_is_waited_for() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", one(json!({"script": "stateful", "params": {"pause_ms": 0}})))
+        .await;
+    assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
+    let sql = world.sql().await;
+    // No such table any more: what the call meets is no matter of waiting.
+    sql.batch_execute("ALTER TABLE heddle.script_state RENAME TO script_state_away")
+        .await
+        .unwrap();
+    node.put_group(
+        "g",
+        one(json!({"script": "stateful", "params": {"pause_ms": 0}, "max_lost": 1_000})),
+    )
+    .await;
+    let run = node.start("g", json!({})).await;
+    within(
+        Duration::from_secs(30),
+        "an attempt that ended by Heddle's fault",
+        async || {
+            let attempts = node.attempts(&run, "t").await;
+            (attempts.len() > 1).then_some(())
+        },
+    )
+    .await;
+    sql.batch_execute("ALTER TABLE heddle.script_state_away RENAME TO script_state")
+        .await
+        .unwrap();
+    let ended = node.ended(&run).await;
+    assert_eq!(ended["state"], "succeeded", "{ended:#}");
+    let attempts = node.attempts(&run, "t").await;
+    let (last, before) = attempts.split_last().unwrap();
+    assert_eq!(last["state"], "succeeded");
+    for attempt in before {
+        assert_eq!(attempt["state"], "lost", "{attempt:#}");
+        assert_eq!(attempt["error"]["kind"], "lost");
+        let message = attempt["error"]["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("Heddle could not read the group's state"),
+            "{message}"
+        );
+    }
+}
+
+/// A server that takes no writes: whatever writes is 503 and says why, what reads goes on, and when it takes writes
+/// again so does everything else.
+#[tokio::test]
+async fn a_read_only_server() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let owner = world.sql_as_owner().await;
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        world.database()
+    );
+    let set = async |on: &str| {
+        let alter = format!(
+            "ALTER DATABASE {} SET default_transaction_read_only = {on}",
+            world.database()
+        );
+        owner.batch_execute(&alter).await.unwrap();
+        // As a failover does.
+        owner.query(&cut, &[]).await.unwrap();
+    };
+    set("on").await;
+    within(
+        Duration::from_secs(20),
+        "a node that says why it is not ready",
+        async || {
+            let ready = node.get("/readyz").await;
+            let says = ready.body["detail"].as_str().unwrap_or_default().contains("read-only");
+            (ready.status == 503 && says).then_some(())
+        },
+    )
+    .await;
+    let writes = [
+        ("PUT", "/v1/groups/h", one(json!({"script": "hello"}))),
+        ("POST", "/v1/groups/g/runs", json!({})),
+        ("POST", "/v1/groups/g/disable", json!({})),
+        ("PUT", "/v1/pools/p", json!({"slots": 1})),
+        ("PUT", "/v1/secrets/s", json!({"value": "x"})),
+        ("PUT", "/v1/categories/c", json!({})),
+        ("PUT", "/v1/audiences/gid_team/members", json!({"members": ["u"]})),
+        ("DELETE", "/v1/groups/g", json!({})),
+    ];
+    for (method, path, body) in writes {
+        let request = node.request(method.parse().unwrap(), path).json(&body);
+        let reply = node.send(request).await;
+        assert_eq!(reply.status, 503, "{method} {path}: {:#}", reply.body);
+        assert!(reply.headers.contains_key("retry-after"), "{method} {path}");
+    }
+    node.get("/v1/groups/g").await.expect_status(200);
+    set("off").await;
+    within(Duration::from_secs(30), "a ready node", async || {
+        (node.try_get("/readyz").await?.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
+}
