@@ -332,17 +332,15 @@ async fn races() {
         );
         assert_eq!(count, 1 + done, "{statuses:?}");
         // Against a deletion one of the two is refused.
-        let (cleared, deleted) = tokio::join!(
-            nodes[0].post(&path, json!({})),
-            nodes[1].delete(&format!("/v1/runs/{run}"))
-        );
+        let own = format!("/v1/runs/{run}");
+        let (cleared, deleted) = tokio::join!(nodes[0].post(&path, json!({})), nodes[1].delete(&own));
         match (cleared.status, deleted.status) {
             (200, 409) => {
                 assert_eq!(nodes[0].ended(&run).await["state"], "succeeded");
             }
             // The second when the run had ended again.
             (404 | 200, 204) => {
-                nodes[0].get(&format!("/v1/runs/{run}")).await.expect_problem(404, &[]);
+                nodes[0].get(&own).await.expect_problem(404, &[]);
             }
             other => panic!("{other:?} {:#} {:#}", cleared.body, deleted.body),
         }

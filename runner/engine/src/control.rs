@@ -366,8 +366,8 @@ impl Inner {
         }
         if live.state == RunState::Paused && state == RunState::Waiting {
             completion.wait_again(run, live.group_id).await?;
-            after.inbox = true;
-            after.followed = true;
+            after.signals.add(Signal::Inbox);
+            after.signals.add(Signal::Links);
         }
         if live.state.is_final() {
             completion
@@ -437,7 +437,7 @@ impl Inner {
         let plan = &context.revision.plan;
         let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
         let key = TaskKey { task, item: clear.item };
-        let progress = Progress::from_bytes(&live.progress).map_err(EngineError::Unreadable)?;
+        let progress = progress_of(run, &live.progress)?;
         let Some(stood) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };

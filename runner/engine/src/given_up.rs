@@ -249,6 +249,7 @@ fn history(stopped: &[Interrupted], failed: AttemptKey) -> Vec<AttemptRow> {
                 started_at: stopped.started_at,
                 finished_at: stopped.finished_at,
                 node: stopped.node,
+                worker: None,
                 output: None,
                 error: is_failed.then(|| (ErrorKind::Invalid, WHY.to_owned(), None)),
                 memory_bytes: None,

@@ -482,14 +482,14 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
         callback: options.callback,
         force: options.force,
     };
-    let mut submission = serde_json::to_value(&submission)?;
+    let mut body = serde_json::to_value(&submission)?;
     if let Some(at) = options.logical_time {
         // What a date means is the group's timezone's to say.
-        submission["logical_time"] = json!(at);
+        body["logical_time"] = json!(at);
     }
     let path = ["v1", "groups", &options.group, "runs"];
     super::unread::warn(session, &options.group, &submission.params, &submission.task_params).await;
-    let answer: Value = session.client.post(&path).json(&submission).send().await?;
+    let answer: Value = session.client.post(&path).json(&body).send().await?;
     announce(session, &answer, "started", options.watch).await
 }
 

@@ -160,12 +160,12 @@ impl Machine<'_> {
         }
         let cleared = self.plan.cleared(key.task, downstream);
         let was_cancelled = *self.state == RunState::Cancelled;
-        let was_told = self.progress.failed_of(self.plan);
+        let was_told = self.progress.failure(self.plan);
         self.reopen_run(key.task);
         // Of a run that was cancelled as a whole only what is named goes on: all else is for `restart`.
         self.lift_due = !was_cancelled;
-        if was_told.is_some_and(|failed| cleared.contains(&failed)) {
-            self.progress.error = None;
+        if was_told.is_some_and(|failure| cleared.contains(&failure.task)) {
+            self.progress.take_back_error();
         }
         for &next in &cleared {
             match key.item {

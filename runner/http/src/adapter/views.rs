@@ -123,7 +123,7 @@ pub(crate) async fn full(engine: &Engine, detail: RunDetail) -> Result<Run, Refu
 
 fn override_of(by_hand: &OverrideView) -> Override {
     Override {
-        state: TaskState::from_number(by_hand.state).unwrap_or(TaskState::Failed),
+        state: by_hand.state,
         reason: by_hand.reason.clone(),
         actor: by_hand.actor.clone(),
         at: by_hand.at.into(),
@@ -228,7 +228,7 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, progress: &Progress, key: 
         !found.cleared.is_some_and(ended_before)
     });
     let by_hand = found.by_hand.filter(|by_hand| {
-        by_hand.state == state.number() && last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at)
+        by_hand.state == state && last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at)
     });
     let running = last.is_some_and(|attempt| attempt.finished_at.is_none());
     if state == TaskState::Ready && (running || (key.item.is_none() && progress.items(key.task).is_some())) {

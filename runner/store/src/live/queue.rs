@@ -520,7 +520,7 @@ impl Completion {
 
 /// Extends leases within a transaction; see `sql/queue_heartbeat.sql`.
 pub(super) async fn heartbeat_in(
-    connection: &mut sqlx::PgConnection,
+    connection: &mut crate::database::PgSession,
     keys: &[ClaimKey],
     lease_ms: &[Option<i64>],
 ) -> Result<Vec<(Uuid, Time)>, StoreError> {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use heddle_domain::id::RunId;
-use heddle_domain::state::{AttemptState, ErrorKind};
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
@@ -55,9 +54,9 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
 }
 
 fn row(ctx: &Ctx, run: &Run, attempt: &AttemptView, name: &str, nodes: &BTreeMap<String, String>) -> Markup {
-    let word = AttemptState::from_number(attempt.state).map_or("running", AttemptState::as_str);
+    let word = attempt.state.as_str();
     let node = attempt.node.map(|node| node.to_string());
-    let kind = attempt.error_kind.and_then(ErrorKind::from_number);
+    let kind = attempt.error_kind;
     html! {
         tr {
             td.tight { a href={ "/runs/" (run.id) "/log?task=" (segment(name)) } { bdi { (name) } @if let Some(item) = attempt.key.item { "[" (item) "]" } } }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::state::AttemptState;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
@@ -142,7 +141,7 @@ fn picture(
 }
 
 fn attempt_state(attempt: &AttemptView) -> &'static str {
-    AttemptState::from_number(attempt.state).map_or("running", AttemptState::as_str)
+    attempt.state.as_str()
 }
 
 #[allow(clippy::too_many_arguments)]
