@@ -254,9 +254,13 @@ async fn every_page_is_shown_and_nothing_in_it_is_markup() {
     let missing = visitor.get("/groups/none").await;
     assert_eq!(missing.status, 404);
     check_page("/groups/none", &missing);
-    // By key and by id.
-    assert_eq!(visitor.get("/search?q=a-key").await.status, StatusCode::OK);
-    assert_eq!(visitor.get(&format!("/search?q={run}")).await.status, StatusCode::OK);
+    // By key and by id: the only thing found is opened.
+    assert_eq!(visitor.get("/search?q=a-key").await.status, StatusCode::SEE_OTHER);
+    assert_eq!(
+        visitor.get(&format!("/search?q={run}")).await.status,
+        StatusCode::SEE_OTHER
+    );
+    assert_eq!(visitor.get("/search?q=shown").await.status, StatusCode::OK);
     // A program is told so in its own way.
     node.get("/nothing-here").await.expect_problem(404, &[]);
     node.get("/v1/nothing-here").await.expect_problem(404, &[]);

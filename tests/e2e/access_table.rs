@@ -65,6 +65,7 @@ GET    /v1/events                                     view
 GET    /v1/groups                                     view
 DELETE /v1/groups/{name}                              operate
 GET    /v1/groups/{name}                              view
+PATCH  /v1/groups/{name}                              operate
 PUT    /v1/groups/{name}                              operate
 POST   /v1/groups/{name}/backfills                    operate
 POST   /v1/groups/{name}/disable                      operate
@@ -76,6 +77,8 @@ GET    /v1/groups/{name}/revisions/{revision}         view
 POST   /v1/groups/{name}/runs                         operate
 POST   /v1/groups/{name}/runs/batch                   operate
 POST   /v1/groups/{name}/validate                     try
+POST   /v1/groups/{name}/schedules/{schedule}/disable operate
+POST   /v1/groups/{name}/schedules/{schedule}/enable  operate
 GET    /v1/nodes                                      view
 GET    /v1/notifications                              view
 GET    /v1/notifications/{id}                         view
@@ -97,11 +100,13 @@ PUT    /v1/queues/{queue}                             operate
 POST   /v1/queues/{queue}/claims                      work
 POST   /v1/queues/{queue}/pause                       operate
 POST   /v1/queues/{queue}/resume                      operate
+GET    /v1/queues/{queue}/tasks                       view
 GET    /v1/retention                                  view
 PUT    /v1/retention                                  admin
 POST   /v1/retention/prune                            admin
 GET    /v1/runs                                       view
 POST   /v1/runs/bulk                                  operate
+GET    /v1/runs/latest                                view
 DELETE /v1/runs/{id}                                  operate
 GET    /v1/runs/{id}                                  view
 POST   /v1/runs/{id}/cancel                           operate
@@ -114,6 +119,7 @@ POST   /v1/runs/{id}/resume                           operate
 PUT    /v1/runs/{id}/state                            operate
 GET    /v1/runs/{id}/tasks/{task}                     view
 GET    /v1/runs/{id}/tasks/{task}/logs                view
+POST   /v1/runs/{id}/tasks/{task}/clear               operate
 POST   /v1/runs/{id}/tasks/{task}/retry               operate
 PUT    /v1/runs/{id}/tasks/{task}/state               operate
 GET    /v1/scripts                                    view

@@ -328,14 +328,17 @@ async fn finding_groups_and_runs() {
         .expect_problem(422, &["/last_state"]);
     let runs =
         async |query: &str| -> Vec<String> { node.all(&format!("/v1/runs?{query}")).await.iter().map(id).collect() };
-    assert_eq!(runs("queue=gpu").await, [waits.clone()]);
-    assert_eq!(runs("script=hello").await, [ran.clone()]);
-    assert_eq!(runs("script=flaky@1").await, [failed.clone()]);
+    assert_eq!(runs("queue=gpu").await, std::slice::from_ref(&waits));
+    assert_eq!(runs("script=hello").await, std::slice::from_ref(&ran));
+    assert_eq!(runs("script=flaky@1").await, std::slice::from_ref(&failed));
     assert_eq!(runs("script=flaky@1,hello").await, [failed.clone(), ran.clone()]);
     assert!(runs("script=flaky@9").await.is_empty());
     assert!(runs("script=none").await.is_empty());
     assert!(runs(&format!("id={}", &failed[..8])).await.contains(&failed));
-    assert_eq!(runs(&format!("id={}", &failed[..30])).await, [failed.clone()]);
+    assert_eq!(
+        runs(&format!("id={}", &failed[..30])).await,
+        std::slice::from_ref(&failed)
+    );
     node.get("/v1/runs?id=0199f5a").await.expect_problem(422, &["/id"]);
     let latest = node.get("/v1/runs/latest?group=export").await.expect_status(200);
     assert_eq!(

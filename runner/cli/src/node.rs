@@ -390,6 +390,11 @@ async fn connect(url: &str) -> Result<Store> {
             Err(heddle_store::StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %Chain(&error), "the database does not answer yet");
             }
+            // A standby may be promoted.
+            Err(heddle_store::StoreError::ReadOnly(error)) if tokio::time::Instant::now() < until => {
+                tracing::warn!(error = %Chain(&error), "the database takes no writes yet");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
             Err(error) => return Err(error).context("cannot connect to the database"),
         }
     };

@@ -33,7 +33,7 @@ pub struct Schema(Arc<Inner>);
 enum Inner {
     Usable {
         validator: Box<jsonschema::Validator>,
-        effort: Effort,
+        effort: Box<Effort>,
     },
     /// Nothing satisfies it, for this reason.
     Unusable(String),
@@ -64,7 +64,10 @@ impl Schema {
             .build(schema)
             .map(|validator| {
                 let validator = Box::new(validator);
-                Self(Arc::new(Inner::Usable { validator, effort }))
+                Self(Arc::new(Inner::Usable {
+                    validator,
+                    effort: Box::new(effort),
+                }))
             })
             .map_err(|error| {
                 let place = error.instance_path().to_string();

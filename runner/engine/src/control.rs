@@ -433,6 +433,9 @@ impl Inner {
             .lock_one(run, true)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
+        if !live.state.is_final() {
+            return Err(ControlError::Refused(not_cleared(live.state)));
+        }
         let context = self.context_of_live(run, &live).await?;
         let plan = &context.revision.plan;
         let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
@@ -441,9 +444,6 @@ impl Inner {
         let Some(stood) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
-        if !live.state.is_final() {
-            return Err(ControlError::Refused(not_cleared(live.state)));
-        }
         let output_bytes = match (clear.item, stood) {
             (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await?,
             _ => 0,

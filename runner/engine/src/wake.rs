@@ -334,7 +334,9 @@ impl Inner {
                 News::Stopped => self.signals.raise(Signal::Orphans),
                 News::Ended(run) => self.wakes.ring(Some(run)),
                 News::ManyEnded => self.wakes.ring(None),
-                News::Reopened(run) => drop(self.contexts.remove(&run)),
+                News::Reopened(run) => {
+                    self.contexts.remove(&run);
+                }
                 News::Filled(queue) => self.heard_of_queue(&queue),
             }
         }

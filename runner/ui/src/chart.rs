@@ -41,7 +41,7 @@ pub(crate) fn hours(zone: Tz, from: Time, to: Time, each: u32) -> Vec<Time> {
         + TimeDelta::nanoseconds(i64::from(at.nanosecond()));
     let mut ticks = Vec::new();
     while at.to_utc() <= to && ticks.len() < 100 {
-        if at.to_utc() >= from && at.hour() % each == 0 {
+        if at.to_utc() >= from && at.hour().is_multiple_of(each) {
             ticks.push(at.to_utc());
         }
         at += TimeDelta::hours(1);

@@ -186,8 +186,8 @@ pub enum RunCommand {
         #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
         downstream: Option<bool>,
         /// For `state`: the state
-        #[arg(long = "to-state", value_parser = ["succeeded", "failed"])]
-        state: Option<String>,
+        #[arg(long, value_parser = ["succeeded", "failed"])]
+        to_state: Option<String>,
         /// For `state` and `clear`: why
         #[arg(long)]
         reason: Option<String>,
@@ -429,7 +429,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             task,
             item,
             downstream,
-            state,
+            to_state,
             reason,
         } => {
             let filter = RunFilter::from(filter);
@@ -442,7 +442,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             more.extend(task.map(|task| ("task".to_owned(), json!(task))));
             more.extend(item.map(|item| ("item".to_owned(), json!(item))));
             more.extend(downstream.map(|downstream| ("downstream".to_owned(), json!(downstream))));
-            more.extend(state.map(|state| ("state".to_owned(), json!(state))));
+            more.extend(to_state.map(|state| ("state".to_owned(), json!(state))));
             more.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
             let answer = session
                 .client

@@ -44,7 +44,10 @@ impl<T: DeserializeOwned> Gathered<T> {
             };
             let left = repaired.get_or_insert_with(|| value.clone());
             let taken = take_out(left, &fault);
-            gathered.faults.push(fault);
+            // What was taken out because it is wrong is not missing besides.
+            if !gathered.faults.0.iter().any(|told| told.pointer == fault.pointer) {
+                gathered.faults.push(fault);
+            }
             match taken {
                 Some(place) => gathered.damaged.push(neighbourhood(&place)),
                 None => break,
@@ -143,6 +146,7 @@ mod tests {
         found.sort_unstable();
         let expect = [
             "/depends_on/0/need",
+            "/depends_on/1",
             "/histroy",
             "/labels/a",
             "/schedules/s/cron",

@@ -290,7 +290,9 @@ impl EngineApi for Engine {
             if !self.is_healthy() {
                 let look = tokio::time::timeout(ANSWER_MAX, self.store().takes_writes());
                 return Err(match look.await {
-                    Ok(Ok(false)) => "this node has lost its lease: the database is read-only".into(),
+                    Ok(Ok(false) | Err(heddle_store::StoreError::ReadOnly(_))) => {
+                        "this node has lost its lease: the database is read-only".into()
+                    }
                     _ => "this node has lost its lease, and asks for a new one".into(),
                 });
             }

@@ -216,7 +216,6 @@ fn a_timer_whose_window_is_over_is_kept() {
         spec["schedules"],
         json!({
             "timer-1": {"cron": "12 12 12 1/2 * *", "starts_at": "2021-08-09", "ends_at": "2021-10-01", "enabled": false},
-            "timer-2": {"once": {"delay": "10000ms"}, "ends_at": "2021-10-01", "enabled": false},
             "timer-4": {"once": {"delay": "10000ms"}, "starts_at": "2027-08-09", "ends_at": "2027-10-01"},
             "timer-5": {"cron": "12 12 12 1/2 * *", "starts_at": "2026-11-20"},
         })

@@ -366,9 +366,18 @@ fn set_part(url: &mut url::Url, part: &str, value: &str) -> Option<()> {
         "host" => quirks::set_host(url, value).ok(),
         "hostname" => quirks::set_hostname(url, value).ok(),
         "port" => quirks::set_port(url, value).ok(),
-        "pathname" => Some(quirks::set_pathname(url, value)),
-        "search" => Some(quirks::set_search(url, value)),
-        "hash" => Some(quirks::set_hash(url, value)),
+        "pathname" => {
+            quirks::set_pathname(url, value);
+            Some(())
+        }
+        "search" => {
+            quirks::set_search(url, value);
+            Some(())
+        }
+        "hash" => {
+            quirks::set_hash(url, value);
+            Some(())
+        }
         _ => None,
     }
 }

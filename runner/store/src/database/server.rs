@@ -209,7 +209,8 @@ async fn first_row(raw: &mut PgConnection, statement: String) -> Result<sqlx::po
 /// Whether the next try may find it better.
 fn is_passing(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Io(_) => true,
+        // A server that takes no writes says so at once: whoever asks is to hear why.
+        sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::ReadOnlyFilesystem,
         sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P03" | "53300")),
         _ => false,
     }

@@ -151,13 +151,22 @@ fn bar(ctx: &Ctx, day: &Value) -> Markup {
     let count = |name: &str| day[name].as_i64().unwrap_or_default();
     let total = count("total").max(1) as f64;
     let mut x = 0.0;
+    let parts = [
+        ("sent", "succeeded"),
+        ("failed", "failed"),
+        ("cancelled", "cancelled"),
+        ("in_hand", "running"),
+    ]
+    .map(|(name, class)| {
+        let (from, width) = (x, count(name) as f64 / total * 400.0);
+        x += width;
+        (class, from, width)
+    });
     html! {
         svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "of", n = span::number(count("sent")), all = span::number(count("total")))) {
             rect.f-ready x="0" y="0" width="400" height="8" {}
-            @for (name, class) in [("sent", "succeeded"), ("failed", "failed"), ("cancelled", "cancelled"), ("in_hand", "running")] {
-                @let width = count(name) as f64 / total * 400.0;
-                @if width > 0.0 { rect class=(fill(class)) x=(format!("{x:.1}")) y="0" width=(format!("{width:.1}")) height="8" {} }
-                @let _ = { x += width; };
+            @for (class, from, width) in parts {
+                @if width > 0.0 { rect class=(fill(class)) x=(format!("{from:.1}")) y="0" width=(format!("{width:.1}")) height="8" {} }
             }
         }
     }
