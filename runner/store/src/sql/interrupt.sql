@@ -19,10 +19,14 @@ revoked AS (
      WHERE c.run = ANY (ARRAY[h.run]) AND c.task = h.task AND c.item = h.item
     RETURNING c.lease, c.worker
 ),
+-- One look-up for each attempt, instead of a walk through all that were revoked.
+workers AS (
+    SELECT coalesce(jsonb_object_agg(lease::text, worker), '{}') AS by_lease FROM revoked
+),
 recorded AS (
     INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, node, worker)
     SELECT s.run, s.task, s.item, s.attempt, 5, s.started_at, greatest($4, s.started_at), l.node,
-           (SELECT c.worker FROM revoked c WHERE c.lease = s.lease LIMIT 1)
+           (SELECT w.by_lease ->> s.lease::text FROM workers w)
       FROM stopped s LEFT JOIN heddle.leases l ON l.lease = s.lease
 )
 SELECT s.run, s.task, s.item, s.attempt, s.lease, s.started_at, greatest($4, s.started_at) AS "finished_at!",
