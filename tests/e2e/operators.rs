@@ -566,7 +566,7 @@ async fn events_of_assignments_carry_params() {
     let world = World::new().await;
     let node = world.node().await;
     let offer =
-        |n: i64| json!({"audience": "uid_ann", "starts_at": "2026-11-01T00:00:00Z", "every": "1m", "params": {"n": n}});
+        |n: i64| json!({"audience": "uid_ann", "anchor": "2026-11-01T00:00:00Z", "every": "1m", "params": {"n": n}});
     node.put("/v1/offers/survey", offer(1)).await.expect_status(201);
     let given = node
         .post("/v1/dispatch/ann/next", json!({"wait": "20s"}))

@@ -56,7 +56,7 @@ impl Engine {
     }
 
     /// Does work that concerns many things to its end, even if whoever asked for it goes away; only a node that stops
-    /// ends it sooner. So much work is bounded by [`REQUESTS_MAX`].
+    /// ends it sooner. So much work is bounded by `REQUESTS_MAX`.
     pub async fn to_the_end<T, F>(&self, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
