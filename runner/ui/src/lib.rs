@@ -3,14 +3,14 @@
 //! # How a page comes about
 //!
 //! [`Ui::answer`] is called for every path that is not the API's. It asks who comes in ([`Host::admit`]), makes a
-//! [`Ctx`] of the request (words, zone, query), and [`pages::page`], the one table of pages, picks the function that
+//! `Ctx` of the request (words, zone, query), and `pages::page`, the one table of pages, picks the function that
 //! reads what the page shows and writes it as HTML. Pages read through the store and through the API's own `GET`s; whatever
-//! changes something goes through the API ([`Ctx::send`]), in the same process and with the caller's own rights, so that a
+//! changes something goes through the API (`Ctx::send`), in the same process and with the caller's own rights, so that a
 //! page can do nothing that the API would refuse, and no rule stands twice.
 //!
 //! # How it stays up to date
 //!
-//! Parts of a page that may change are written by [`Ctx::live`]. A page keeps one connection open to `/live` (`live`);
+//! Parts of a page that may change are written by `Ctx::live`. A page keeps one connection open to `/live` (`live`);
 //! there its function runs again when something may have changed, at most four times a second, and only those parts are
 //! sent whose text is another than what the browser has.
 //!

@@ -14,7 +14,7 @@
 //! user timeout), and neither of those finds a proxy that accepts bytes and forwards none. So it is found from here:
 //!
 //! * Connecting, with all that belongs to it, takes at most [`CONNECT_MAX`]; a free connection is waited for as long.
-//! * Every statement is a wait that the *watch* ([`watch`]) knows of. One that lasts suspiciously long makes the watch
+//! * Every statement is a wait that the *watch* (`watch.rs`) knows of. One that lasts suspiciously long makes the watch
 //!   ask the server, on a connection of its own, what that session is doing. Is it idle there, or not there at all, then
 //!   the answer or the question was lost, and the session is given up: whoever waits gets an error at once, its socket is
 //!   closed, and the server is told to end what is left of it at its end, so that its locks come free. A statement that
