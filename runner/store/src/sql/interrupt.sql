@@ -19,8 +19,8 @@ revoked AS (
      WHERE c.run = ANY (ARRAY[h.run]) AND c.task = h.task AND c.item = h.item
     RETURNING c.lease, c.worker
 ),
--- One look-up for each attempt, instead of a walk through all that were revoked.
-workers AS (
+-- One look-up for each attempt, instead of a walk through all that were revoked; inlined it would be made for each.
+workers AS MATERIALIZED (
     SELECT coalesce(jsonb_object_agg(lease::text, worker), '{}') AS by_lease FROM revoked
 ),
 recorded AS (
