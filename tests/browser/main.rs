@@ -67,6 +67,7 @@ impl Page {
 
 impl Visitor {
     fn new(base: &str) -> Self {
+        heddle_tests::choose_cryptography();
         let client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .build()

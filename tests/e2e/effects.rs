@@ -108,7 +108,8 @@ async fn retried_attempts_have_their_effects_once() {
 async fn lost_comparisons_fail_retryably() {
     let world = World::new().await;
     let node = world.node().await;
-    let counts = json!({"script": "stateful", "params": {"pause_ms": 500}});
+    // Both begin at once; the pause is for a machine that has more to do.
+    let counts = json!({"script": "stateful", "params": {"pause_ms": 2_000}});
     node.put_group(
         "g",
         json!({"tasks": {

@@ -17,7 +17,6 @@ mod claims;
 mod clear;
 mod cli;
 mod cli_files;
-mod clocks;
 mod compatibility;
 mod control;
 mod control_races;
@@ -28,11 +27,9 @@ mod dispatch;
 mod effects;
 mod events;
 mod executors;
-mod faults;
 mod follows;
 mod grants;
 mod groups;
-mod heals;
 mod holds;
 mod input;
 mod interruptions;
@@ -69,27 +66,4 @@ mod waiting;
 mod warnings;
 mod workers;
 
-use serde_json::{Value, json};
-
-/// A group of one task.
-fn one(task: Value) -> Value {
-    json!({"tasks": {"t": task}})
-}
-
-/// A task that fails for good, at once.
-fn fails() -> Value {
-    json!({"script": "flaky", "params": {"kind": "fatal", "fail_times": 1000}})
-}
-
-/// A task that sleeps.
-fn sleeps(seconds: f64) -> Value {
-    json!({"script": "sleep", "params": {"seconds": seconds}})
-}
-
-/// A value with fields set.
-fn with(mut value: Value, fields: Value) -> Value {
-    if let (Value::Object(value), Value::Object(fields)) = (&mut value, fields) {
-        value.extend(fields);
-    }
-    value
-}
+use heddle_tests::{fails, one, sleeps, with};

@@ -577,6 +577,7 @@ async fn events_of_assignments_carry_params() {
     let done = json!({"assignment_id": given["assignment_id"], "status": "completed"});
     node.post("/v1/dispatch/ann/complete", done).await.expect_status(200);
     let told = eventually("both lines", async || {
+        heddle_tests::choose_cryptography();
         let text = reqwest::Client::new()
             .get(format!(
                 "{}/v1/events?kinds=assignment.dispatched,assignment.completed",

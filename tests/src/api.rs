@@ -84,9 +84,18 @@ pub fn path_part(name: &str) -> String {
     out
 }
 
+/// reqwest asks the process for its cryptography: rustls with ring, unless the program has chosen something else.
+pub fn choose_cryptography() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Of two threads that do this at once one is told that it is done.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
 impl Api {
     /// A client of the node at an address.
     pub fn new(base: &str, token: Option<&str>) -> Self {
+        choose_cryptography();
         let http = reqwest::Client::builder()
             .no_proxy()
             .timeout(PATIENCE)

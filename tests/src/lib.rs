@@ -18,16 +18,18 @@ mod process;
 mod receiver;
 mod sink;
 mod smtp;
+mod specs;
 mod wire;
 mod world;
 
-pub use api::{Api, Reply, Sse, path_part};
+pub use api::{Api, Reply, Sse, choose_cryptography, path_part};
 pub use dev::Dev;
 pub use node::{Node, NodeOptions, Starting};
 pub use process::{Process, allow_open_files, program, run_program};
 pub use receiver::{Answer, Receiver};
 pub use sink::{Request, Sink};
 pub use smtp::{Mail, Manners, Smtp};
+pub use specs::{fails, one, sleeps, with};
 pub use wire::Wire;
 pub use world::{TOKEN, World};
 

@@ -112,7 +112,7 @@ impl Smtp {
     pub async fn start(implicit: bool) -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).expect("a certificate");
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions of TLS")

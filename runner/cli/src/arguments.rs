@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{apply, backfill, dispatch, group, named, nodes, queue, retention, run, script, token, topic};
+use crate::commands::{
+    apply, backfill, dispatch, group, named, nodes, open, queue, retention, run, script, token, topic,
+};
 use crate::config::{NodeOptions, ServeOptions};
 use crate::session::Connection;
 
@@ -94,9 +96,11 @@ pub enum Command {
     Nodes,
     /// Who changed what
     Audit(nodes::Audit),
-    /// How long what is kept
+    /// How long runs, logs and the rest are kept
     #[command(subcommand)]
     Retention(retention::RetentionCommand),
+    /// Open the server's pages in a browser, and print the address
+    Open(open::Open),
     /// Counts over the whole cluster
     Stats,
     /// Print completions for a shell
@@ -202,6 +206,8 @@ mod tests {
             "heddle retention set -f r.yaml --dry-run",
             "heddle retention prune",
             "heddle nodes -o yaml --url http://x --token t",
+            "heddle open",
+            "heddle open run latest --print",
             "heddle completions bash",
             "heddle compile-wasm",
         ] {

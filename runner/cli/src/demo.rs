@@ -1,7 +1,11 @@
 //! The demo: Seattle's weather in a warehouse, a group that works on a month of it, and the scripts for that.
 //!
-//! What is there already is left alone, so that people may change it; only the warehouse's address is set each time,
-//! since it depends on the data directory.
+//! What is there already is left alone, so that people may change it, and what was put in once and is gone stays away, so
+//! that they may delete it: a file in the data directory names what was put in. Only the warehouse's address is set each
+//! time, since it depends on the data directory.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use heddle_client::Client;
@@ -40,50 +44,90 @@ const TOPICS: [(&str, &str); 2] = [
     ("greetings-now", include_str!("../demo/greetings-now.yaml")),
 ];
 
+/// What was put in already, by kind and name, in a file that is written anew after each thing.
+struct Known {
+    file: PathBuf,
+    things: BTreeSet<String>,
+}
+
+impl Known {
+    fn read(data_dir: &Path) -> Result<Self> {
+        let file = data_dir.join("demo.json");
+        let things = match std::fs::read(&file) {
+            // A file that a crash cut short costs no more than a demo group that comes back.
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeSet::new(),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+        };
+        Ok(Self { file, things })
+    }
+
+    /// Whether to put a thing in: it is not there, and never was.
+    fn lacks(&self, kind: &str, name: &str) -> bool {
+        !self.things.contains(&format!("{kind}/{name}"))
+    }
+
+    fn add(&mut self, kind: &str, name: &str) -> Result<()> {
+        if self.things.insert(format!("{kind}/{name}")) {
+            let bytes = serde_json::to_vec_pretty(&self.things)?;
+            std::fs::write(&self.file, bytes).with_context(|| format!("cannot write {}", self.file.display()))?;
+        }
+        Ok(())
+    }
+}
+
 /// Puts the demo in.
-pub(crate) async fn install(url: &str, database_url: &str) -> Result<()> {
+pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> Result<()> {
+    let mut known = Known::read(data_dir)?;
     let warehouse = fill_warehouse(database_url)
         .await
         .context("the warehouse cannot be filled")?;
     let client = Client::new(url, None)?;
     for (category, description) in [("demo", "What `heddle dev` brings along")] {
-        if client.get_named("categories", category).await.is_err() {
+        if known.lacks("category", category) && client.get_named("categories", category).await.is_err() {
             client
                 .put_named("categories", category, &json!({"description": description}))
                 .await?;
         }
+        known.add("category", category)?;
     }
     for name in SCRIPTS {
-        if client.script(name).await.is_err() {
+        if known.lacks("script", name) && client.script(name).await.is_err() {
             let wasm = heddle_scripts::get(name).with_context(|| format!("script {name} is not in the binary"))?;
             client
                 .put_script(name, wasm, true)
                 .await
                 .with_context(|| format!("script {name}"))?;
         }
+        known.add("script", name)?;
     }
     let connection = json!({"url": warehouse, "categories": ["demo"]});
-    client
-        .put_named("connections", WAREHOUSE, &connection)
-        .await
-        .context("connection warehouse")?;
+    if known.lacks("connection", WAREHOUSE) || client.get_named("connections", WAREHOUSE).await.is_ok() {
+        client
+            .put_named("connections", WAREHOUSE, &connection)
+            .await
+            .context("connection warehouse")?;
+    }
+    known.add("connection", WAREHOUSE)?;
     for (name, spec) in GROUPS {
-        if client.group(name).await.is_err() {
+        if known.lacks("group", name) && client.group(name).await.is_err() {
             let spec = serde_saphyr::from_str(spec).with_context(|| format!("group {name}"))?;
             client
                 .put_group(name, &spec, None)
                 .await
                 .with_context(|| format!("group {name}"))?;
         }
+        known.add("group", name)?;
     }
     for (name, spec) in TOPICS {
-        if client.topic(name).await.is_err() {
+        if known.lacks("topic", name) && client.topic(name).await.is_err() {
             let spec = serde_saphyr::from_str(spec).with_context(|| format!("topic {name}"))?;
             client
                 .put_topic(name, &spec)
                 .await
                 .with_context(|| format!("topic {name}"))?;
         }
+        known.add("topic", name)?;
     }
     Ok(())
 }

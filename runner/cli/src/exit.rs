@@ -34,6 +34,21 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// The outermost context of an error about a name that nothing has, if there is a name much like it.
+#[derive(Debug)]
+pub(crate) struct Meant {
+    /// What is named: group, ...
+    pub(crate) kind: &'static str,
+    /// The name that there is.
+    pub(crate) name: String,
+}
+
+impl std::fmt::Display for Meant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "did you mean the {} `{}`?", self.kind, self.name)
+    }
+}
+
 /// An error of usage.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Usage(message.into()).into()
@@ -45,7 +60,14 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         // `heddle ... | head` is no failure.
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error:#}");
+    let meant = error.downcast_ref::<Meant>();
+    // The name that was meant is a hint, and not part of what went wrong.
+    let causes = error.chain().skip(usize::from(meant.is_some()));
+    let said: Vec<String> = causes.map(ToString::to_string).collect();
+    eprintln!("error: {}", said.join(": "));
+    if let Some(meant) = meant {
+        eprintln!("hint: {meant}");
+    }
     if let Some(hint) = hint(error) {
         eprintln!("hint: {hint}");
     }

@@ -184,7 +184,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let fill = async {
         engine.warm().await;
         if config.demo {
-            demo::install(&format!("http://{address}"), &config.database_url)
+            demo::install(&format!("http://{address}"), &config.database_url, data_dir)
                 .await
                 .context("the demo cannot be put in")?;
         }

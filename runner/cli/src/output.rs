@@ -5,6 +5,9 @@ use std::io::Write;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
+
+use crate::terminal::{self, coloured};
 
 /// How answers are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -36,17 +39,38 @@ impl Format {
             for item in items(page) {
                 rows.add(columns.iter().map(|(_, pointer)| cell(item, pointer)));
             }
-            let mut text = rows.to_string();
-            if let Some(cursor) = page.get("next_cursor").and_then(Value::as_str) {
-                text.push_str(&format!("\n(more: --cursor {cursor})"));
-            }
-            text
-        })
+            rows.to_string()
+        })?;
+        more(self, page);
+        Ok(())
     }
 
     /// Prints one thing: as a table, one line per field.
     pub(crate) fn print_thing(self, value: &Value) -> Result<()> {
         self.print(value, fields)
+    }
+}
+
+/// Says, to whoever looks at a table, how to get the next page. Beside the table: a program that reads it wants rows.
+pub(crate) fn more(format: Format, page: &Value) {
+    if let (Format::Table, Some(cursor)) = (format, page.get("next_cursor").and_then(Value::as_str)) {
+        eprintln!("there are more: --cursor {cursor}");
+    }
+}
+
+/// What an answer tells besides, in brackets: its fields that are numbers other than 0, words and lists.
+pub(crate) fn details(answer: &Value) -> String {
+    let told: Vec<String> = answer
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(_, value)| !value.is_object() && !value.is_null() && **value != 0)
+        .map(|(name, value)| format!("{}: {}", name.replace('_', " "), plain(value)))
+        .collect();
+    if told.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", told.join(", "))
     }
 }
 
@@ -71,7 +95,7 @@ pub(crate) fn yaml(value: &Value) -> Result<String> {
     serde_saphyr::to_string(value).context("cannot write YAML")
 }
 
-/// The value at a JSON pointer as a table shows it; several pointers, divided by `|`, are tried in turn.
+/// The value at a JSON pointer as a table shows it; several pointers, separated by `|`, are tried in turn.
 pub(crate) fn cell(value: &Value, pointers: &str) -> String {
     pointers
         .split('|')
@@ -129,37 +153,100 @@ fn indent(text: &str, by: usize) -> String {
     text.lines().map(|line| format!("{}{line}\n", " ".repeat(by))).collect()
 }
 
-/// A table for people: columns, no lines between them.
+/// A table for people: columns, no lines between them. On a terminal that is too narrow the last columns are left out, so
+/// that each row stays a line; elsewhere there are all of them.
 pub(crate) struct Rows {
-    table: comfy_table::Table,
-    empty: bool,
+    titles: Vec<String>,
+    rows: Vec<Vec<String>>,
 }
 
+/// Between two columns.
+const GAP: usize = 2;
+
 impl Rows {
-    pub(crate) fn new(titles: impl IntoIterator<Item = impl Into<comfy_table::Cell>>) -> Self {
-        let mut table = comfy_table::Table::new();
-        table.load_style(comfy_table::presets::NOTHING).set_header(titles);
-        Self { table, empty: true }
+    pub(crate) fn new(titles: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            titles: titles.into_iter().map(Into::into).collect(),
+            rows: Vec::new(),
+        }
     }
 
     pub(crate) fn add(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.empty = false;
-        // A control character in a name must not reach the terminal.
-        self.table.add_row(
+        // A control character in a name must not reach the terminal, and a row is a line.
+        self.rows.push(
             cells
                 .into_iter()
-                .map(|cell| cell.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")),
+                .map(|cell| cell.replace(char::is_control, "\u{fffd}"))
+                .collect(),
         );
     }
+
+    /// The table on a terminal of so many columns (none: as wide as it is), with states in colour or not.
+    fn draw(&self, room: Option<usize>, colours: bool) -> String {
+        let widths: Vec<usize> = (0..self.titles.len())
+            .map(|column| {
+                let cells = self.rows.iter().filter_map(|row| row.get(column));
+                cells
+                    .chain([&self.titles[column]])
+                    .map(|cell| cell.width())
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        let shown = room.map_or(widths.len(), |room| {
+            let mut used = 0;
+            let fit = widths.iter().take_while(|width| {
+                used += **width + if used > 0 { GAP } else { 0 };
+                used <= room
+            });
+            fit.count().max(1)
+        });
+        let line = |cells: &[String], of: &dyn Fn(usize, &str) -> String| {
+            let mut text = String::new();
+            for (column, cell) in cells.iter().take(shown).enumerate() {
+                text.push_str(&of(column, cell));
+                if column + 1 < shown {
+                    text.push_str(&" ".repeat(widths[column] - cell.width() + GAP));
+                }
+            }
+            text.trim_end().to_owned()
+        };
+        let state = self.titles.iter().position(|title| title == "STATE");
+        let mut lines = vec![line(&self.titles, &|_, title| coloured(title, "1", colours))];
+        for row in &self.rows {
+            lines.push(line(row, &|column, cell| match state_colour(cell) {
+                Some(colour) if state == Some(column) => coloured(cell, colour, colours),
+                _ => cell.to_owned(),
+            }));
+        }
+        if shown < self.titles.len() {
+            let left_out = self.titles[shown..].join(", ");
+            lines.push(format!("(too narrow for {left_out}; -o json has all)"));
+        }
+        lines.join("\n")
+    }
+}
+
+/// The ANSI colour of a state, as the live tree has it.
+fn state_colour(state: &str) -> Option<&'static str> {
+    Some(match state {
+        "succeeded" | "active" | "sent" | "delivered" => "32",
+        "failed" | "upstream_failed" | "lost" | "fenced" => "31",
+        "running" | "draining" => "36",
+        "waiting" | "paused" | "retrying" => "33",
+        "cancelled" => "35",
+        "pending" | "ready" | "skipped" => "90",
+        _ => return None,
+    })
 }
 
 impl std::fmt::Display for Rows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.empty {
+        if self.rows.is_empty() {
             return f.write_str("(none)");
         }
-        let lines: Vec<String> = self.table.lines().map(|line| line.trim_end().to_owned()).collect();
-        f.write_str(&lines.join("\n"))
+        let room = terminal::is_interactive().then(|| terminal::size().0);
+        f.write_str(&self.draw(room, terminal::has_colours()))
     }
 }
 
@@ -183,6 +270,34 @@ mod tests {
         let mut rows = Rows::new(["NAME", "STATE"]);
         assert_eq!(rows.to_string(), "(none)");
         rows.add(["a".to_owned(), "running".to_owned()]);
-        assert_eq!(rows.to_string(), " NAME  STATE\n a     running");
+        assert_eq!(rows.draw(None, false), "NAME  STATE\na     running");
+    }
+
+    #[test]
+    fn rows_stay_lines() {
+        let mut rows = Rows::new(["NAME", "STATE", "KEY"]);
+        rows.add(["\u{5929}\u{6c14}", "failed", "a\nb"].map(str::to_owned));
+        assert_eq!(
+            rows.draw(None, false),
+            "NAME  STATE   KEY\n\u{5929}\u{6c14}  failed  a\u{fffd}b"
+        );
+        assert_eq!(
+            rows.draw(Some(14), false),
+            "NAME  STATE\n\u{5929}\u{6c14}  failed\n(too narrow for KEY; -o json has all)"
+        );
+        assert!(
+            rows.draw(Some(1), false).starts_with("NAME\n"),
+            "the first column always is there"
+        );
+        assert!(rows.draw(None, true).contains("\u{1b}[31mfailed\u{1b}[0m"));
+    }
+
+    #[test]
+    fn details_are_what_is_worth_a_word() {
+        assert_eq!(
+            details(&json!({"runs": 0, "cancelled_runs": 2, "a": null})),
+            " (cancelled runs: 2)"
+        );
+        assert_eq!(details(&json!({"runs": 0})), "");
     }
 }

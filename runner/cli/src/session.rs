@@ -5,7 +5,12 @@ use clap::Args;
 use heddle_client::Client;
 use serde_json::Value;
 
+use crate::exit::Meant;
 use crate::output::Format;
+
+/// Where the help lists the options that all commands share: apart from each command's own, and after them.
+const HEADING: &str = "Server and output";
+const ORDER: usize = 900;
 
 /// Options of every command that talks to a server.
 #[derive(Args, Clone, Debug)]
@@ -14,6 +19,8 @@ pub struct Connection {
     #[arg(
         long,
         global = true,
+        help_heading = HEADING,
+        display_order = ORDER,
         env = "HEDDLE_URL",
         default_value = "http://127.0.0.1:8080",
         value_name = "URL"
@@ -23,13 +30,24 @@ pub struct Connection {
     #[arg(
         long,
         global = true,
+        help_heading = HEADING,
+        display_order = ORDER,
         env = "HEDDLE_TOKEN",
         hide_env_values = true,
         value_name = "TOKEN"
     )]
     pub token: Option<String>,
     /// How to print.
-    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        help_heading = HEADING,
+        display_order = ORDER,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT"
+    )]
     pub output: Format,
 }
 
@@ -48,6 +66,35 @@ impl Session {
             client,
             output: connection.output,
         })
+    }
+
+    /// If the server knows no such group: the error, and the name of a group that is much like it.
+    pub(crate) async fn with_group_meant(&self, error: anyhow::Error, group: &str) -> anyhow::Error {
+        let unknown = error
+            .downcast_ref::<heddle_client::Error>()
+            .and_then(heddle_client::Error::problem)
+            .is_some_and(|problem| problem.status == 404);
+        if !unknown {
+            return error;
+        }
+        let request = self.client.get(&["v1", "groups"]);
+        let Ok(groups) = request.send_for_all::<Value>(&self.client, MAX_LISTED).await else {
+            return error;
+        };
+        let names = groups.iter().filter_map(|group| group["name"].as_str());
+        match nearest(names, group) {
+            Some(name) => error.context(Meant { kind: "group", name }),
+            None => error,
+        }
+    }
+
+    /// The address of a page that shows something.
+    pub(crate) fn page(&self, path: &[&str]) -> String {
+        let mut url = self.client.base().clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        url.into()
     }
 
     /// Gets and prints one thing.
@@ -79,13 +126,37 @@ impl Session {
             .send_for_option()
             .await
             .with_context(|| format!("{kind} {name}"))?;
+        let answer = answer.filter(|answer| !answer.is_null());
         self.output
             .print(&answer.clone().unwrap_or(Value::Null), |_| match &answer {
-                Some(answer) => format!("{kind} {name} deleted ({})", crate::output::plain(answer)),
+                Some(answer) => format!("{kind} {name} deleted{}", crate::output::details(answer)),
                 None => format!("{kind} {name} deleted"),
             })
     }
 }
 
+/// The one of these names that differs least from what was typed, if that is little: a slip in each three letters.
+fn nearest<'a>(names: impl Iterator<Item = &'a str>, typed: &str) -> Option<String> {
+    names
+        .map(|name| (strsim::damerau_levenshtein(name, typed), name))
+        .filter(|(slips, _)| *slips <= typed.chars().count().div_ceil(3))
+        .min()
+        .map(|(_, name)| name.to_owned())
+}
+
 /// How many things of a list are printed at most, unless a command has its own paging.
 pub(crate) const MAX_LISTED: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_hand_is_seen() {
+        let of = |typed| nearest(["hello", "seattle-weather", "help"].into_iter(), typed);
+        assert_eq!(of("helo").as_deref(), Some("hello"));
+        assert_eq!(of("seatle-waether").as_deref(), Some("seattle-weather"));
+        assert_eq!(of("report"), None);
+        assert_eq!(of(""), None);
+    }
+}

@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The size that is assumed where none can be found out.
 const DEFAULT_SIZE: (usize, usize) = (80, 24);
@@ -61,12 +62,31 @@ pub(crate) fn coloured(text: &str, colour: &str, on: bool) -> String {
     }
 }
 
-/// Cuts text to a number of characters.
+/// Cuts text to a number of columns; most characters of East Asia take two.
 pub(crate) fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
+    if text.width() <= width {
         return text.to_owned();
     }
-    let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
+    let mut used = 1;
+    let mut short: String = text
+        .chars()
+        .take_while(|letter| {
+            used += letter.width().unwrap_or(0);
+            used <= width
+        })
+        .collect();
     short.push('\u{2026}');
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_by_columns() {
+        assert_eq!(cut("weather", 7), "weather");
+        assert_eq!(cut("weather", 6), "weath\u{2026}");
+        assert_eq!(cut("\u{5929}\u{6c14}\u{9884}\u{62a5}", 6), "\u{5929}\u{6c14}\u{2026}");
+    }
 }

@@ -95,6 +95,7 @@ pub(crate) fn start(
     };
     let endpoint = traces_url(endpoint)?;
     let below = below(options.otlp_sample)?;
+    heddle_sandbox::outbound::choose_cryptography();
     let client = reqwest::Client::builder()
         .timeout(EXPORT_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())

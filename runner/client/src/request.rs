@@ -30,6 +30,14 @@ pub struct Client {
     token: Option<Arc<str>>,
 }
 
+/// reqwest asks the process for its cryptography: rustls with ring, unless the program has chosen something else.
+fn choose_cryptography() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Of two threads that do this at once one is told that it is done.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
@@ -49,6 +57,7 @@ impl Client {
         if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
             return Err(Error::Invalid("the token holds characters that no header can".into()));
         }
+        choose_cryptography();
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .user_agent(concat!("heddle-client/", env!("CARGO_PKG_VERSION")))

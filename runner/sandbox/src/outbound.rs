@@ -244,6 +244,7 @@ impl OutboundPolicy {
     }
 
     fn client_builder(&self) -> reqwest::ClientBuilder {
+        choose_cryptography();
         reqwest::Client::builder()
             .dns_resolver(PolicyResolver(self.clone()))
             .no_proxy()
@@ -251,6 +252,14 @@ impl OutboundPolicy {
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
             .pool_idle_timeout(IDLE_TIMEOUT)
+    }
+}
+
+/// reqwest asks the process for its cryptography: rustls with ring, unless the program has chosen something else.
+pub fn choose_cryptography() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Of two threads that do this at once one is told that it is done.
+        let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }
 

@@ -43,27 +43,32 @@ pub enum BackfillCommand {
     },
     /// Show a backfill
     Show {
-        /// Its id
+        /// Its id, as `heddle backfill list` shows it
+        #[arg(value_parser = id_of)]
         id: Uuid,
     },
     /// Follow a backfill to its end
     Watch {
-        /// Its id
+        /// Its id, as `heddle backfill list` shows it
+        #[arg(value_parser = id_of)]
         id: Uuid,
     },
     /// Start no further runs of it, cancel those under way
     Cancel {
-        /// Its id
+        /// Its id, as `heddle backfill list` shows it
+        #[arg(value_parser = id_of)]
         id: Uuid,
     },
     /// Start no further runs of it
     Pause {
-        /// Its id
+        /// Its id, as `heddle backfill list` shows it
+        #[arg(value_parser = id_of)]
         id: Uuid,
     },
     /// Go on
     Resume {
-        /// Its id
+        /// Its id, as `heddle backfill list` shows it
+        #[arg(value_parser = id_of)]
         id: Uuid,
     },
 }
@@ -113,6 +118,12 @@ pub struct Start {
     /// Follow it to its end
     #[arg(short, long)]
     pub watch: bool,
+}
+
+fn id_of(text: &str) -> Result<Uuid, String> {
+    text.parse().map_err(|_| {
+        "an id is a UUID, such as 0199f5a0-1c2d-7000-8000-00000000000a; `heddle backfill list` shows them".into()
+    })
 }
 
 pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCode> {
@@ -221,6 +232,9 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
             last = line;
         }
         if backfill.is_final() {
+            if backfill.total == 0 {
+                eprintln!("no runs were made: the range has no instant, or each has a run already (see --on-existing)");
+            }
             if session.output != Format::Table {
                 session.output.print_thing(&serde_json::to_value(&backfill)?)?;
             }

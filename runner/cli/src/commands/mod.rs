@@ -8,6 +8,7 @@ pub(crate) mod group;
 mod local;
 pub(crate) mod named;
 pub(crate) mod nodes;
+pub(crate) mod open;
 mod prune;
 pub(crate) mod queue;
 pub(crate) mod retention;
@@ -50,9 +51,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         _ => {}
     }
     let session = Session::open(&connection)?;
+    let group = group_named(&command);
     wait_for(async move {
         let session = &session;
-        match command {
+        let done = match command {
             Command::Apply(apply) => apply::apply(session, &apply).await,
             Command::Diff(diff) => apply::diff(session, &diff).await,
             Command::Export(export) => apply::export(session, &export).await,
@@ -78,14 +80,40 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             Command::Nodes => nodes::list(session).await,
             Command::Audit(wanted) => nodes::audit(session, wanted).await,
             Command::Retention(command) => retention::run(session, command).await,
+            Command::Open(page) => open::run(session, page).await,
             Command::Stats => nodes::stats(session).await,
             Command::Dev(_)
             | Command::Serve(_)
             | Command::Migrate(_)
             | Command::CompileWasm
             | Command::Completions { .. } => done(),
+        };
+        match (done, group) {
+            (Err(error), Some(group)) => Err(session.with_group_meant(error, &group).await),
+            (done, _) => done,
         }
     })
+}
+
+/// The group that a command is about.
+fn group_named(command: &Command) -> Option<String> {
+    use group::GroupCommand as Of;
+    match command {
+        Command::Run(run::RunCommand::Start(start)) => Some(start.group.clone()),
+        Command::Run(run::RunCommand::List { filter, .. }) => filter.group.clone(),
+        Command::Backfill(backfill) => backfill.start.group.clone(),
+        Command::Group(command) => match command {
+            Of::Show { name }
+            | Of::Rm { name, .. }
+            | Of::Enable { name }
+            | Of::Disable { name, .. }
+            | Of::Graph { name }
+            | Of::Revisions { name }
+            | Of::Next { name, .. } => Some(name.clone()),
+            Of::List { .. } | Of::Validate { .. } => None,
+        },
+        _ => None,
+    }
 }
 
 /// Everything went well.

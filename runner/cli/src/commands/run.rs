@@ -505,6 +505,9 @@ async fn announce(session: &Session, answer: &Value, what: &str, follow: bool) -
     session
         .output
         .print(answer, |run| format!("run {id} {what} ({})", cell(run, "/state")))?;
+    if session.output == output::Format::Table {
+        eprintln!("{}", session.page(&["runs", &id.to_string()]));
+    }
     done()
 }
 
@@ -544,26 +547,49 @@ async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> 
 async fn list(session: &Session, filter: RunFilter, limit: usize, cursor: Option<String>) -> Result<ExitCode> {
     /// The most that the server gives at once.
     const PAGE: usize = 500;
-    let columns = [
-        ("ID", "/id"),
-        ("GROUP", "/group"),
-        ("STATE", "/state"),
-        ("TRIGGER", "/trigger"),
-        ("LOGICAL TIME", "/logical_time"),
-        ("CREATED", "/created_at"),
-        ("FINISHED", "/finished_at"),
-        ("KEY", "/key"),
-    ];
+    let group = filter.group.clone();
     let request = filter
         .apply(session.client.get(&["v1", "runs"]))
         .query("limit", limit.clamp(1, PAGE));
-    if limit <= PAGE {
-        let page: Value = request.query_if("cursor", cursor).send().await?;
-        session.output.print_list(&page, &columns)?;
+    let page: Value = if limit <= PAGE {
+        request.query_if("cursor", cursor).send().await?
     } else {
         let runs: Vec<Value> = request.send_for_all(&session.client, limit.min(MAX_LISTED)).await?;
-        session.output.print_list(&json!({ "items": runs }), &columns)?;
+        json!({ "items": runs })
+    };
+    if let (Some(group), None) = (group, items(&page).next()) {
+        // A group without runs and a name that no group has are told apart; runs of a deleted group are still listed.
+        let _: Value = session.client.get(&["v1", "groups", &group]).send().await?;
     }
+    session.output.print(&page, |page| {
+        let titles = [
+            "ID",
+            "GROUP",
+            "STATE",
+            "CREATED",
+            "TOOK",
+            "TRIGGER",
+            "LOGICAL TIME",
+            "FINISHED",
+            "KEY",
+        ];
+        let mut rows = Rows::new(titles);
+        for run in items(page) {
+            rows.add([
+                cell(run, "/id"),
+                cell(run, "/group"),
+                cell(run, "/state"),
+                cell(run, "/created_at"),
+                watch::took(&run["started_at"], &run["finished_at"]),
+                cell(run, "/trigger"),
+                cell(run, "/logical_time"),
+                cell(run, "/finished_at"),
+                cell(run, "/key"),
+            ]);
+        }
+        rows.to_string()
+    })?;
+    output::more(session.output, &page);
     done()
 }
 
@@ -594,7 +620,7 @@ async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
                 text.push_str(&format!("{:<14}{value}\n", format!("{title}:")));
             }
         }
-        let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "FINISHED", "RESULT"]);
+        let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "TOOK", "RESULT"]);
         for task in items(&run["tasks"]) {
             let result = match (&task["override"], &task["next_attempt_at"]) {
                 (Value::Object(by_hand), _) => {
@@ -610,7 +636,7 @@ async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
                 cell(task, "/state"),
                 cell(task, "/attempt"),
                 cell(task, "/started_at"),
-                cell(task, "/finished_at"),
+                watch::took(&task["started_at"], &task["finished_at"]),
                 terminal::cut(result.lines().next().unwrap_or_default(), 60),
             ]);
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use heddle_client::{Run, RunState, ServerEvents, TaskRun, TaskState};
 use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
 use uuid::Uuid;
 
 use super::group::{MAX_INDENT, task_order};
@@ -136,7 +137,7 @@ fn tree(run: &Run, order: &[(String, usize)], watched_s: u64) -> Vec<String> {
         sorted.truncate(room);
         sorted.sort_by_key(|line| (depth.get(line.task).copied().unwrap_or(0), line.task));
     }
-    let mut text = vec![title(run, colours, watched_s)];
+    let mut text = vec![title(run, columns, colours, watched_s)];
     for line in sorted {
         let indent = depth.get(line.task).copied().unwrap_or(0).min(MAX_INDENT);
         text.push(draw(line, indent, columns, colours));
@@ -158,7 +159,7 @@ fn rank(state: TaskState) -> u8 {
     }
 }
 
-fn title(run: &Run, colours: bool, watched_s: u64) -> String {
+fn title(run: &Run, columns: usize, colours: bool, watched_s: u64) -> String {
     let colour = match run.state {
         RunState::Succeeded => "32",
         RunState::Failed => "31",
@@ -176,13 +177,19 @@ fn title(run: &Run, colours: bool, watched_s: u64) -> String {
         (RunState::Waiting, waits) if !waits.is_null() => format!("  for {}", output::plain(waits)),
         _ => String::new(),
     };
-    let state = coloured(run.state.as_str(), colour, colours);
-    format!(
-        "{} {}  {state}{waits}  {settled}/{}{took}",
-        run.group,
-        run.id,
-        run.tasks.len()
-    )
+    // A line that wraps would be drawn over by one line too few: what is left of it would stay above the tree.
+    let rest = format!("{waits}  {settled}/{}{took}", run.tasks.len());
+    let rest = rest.replace(char::is_control, "\u{fffd}");
+    let state = run.state.as_str();
+    let after = state.len() + 2 + rest.width().min(columns / 3);
+    let before = format!("{} {}", run.group, run.id);
+    let before = if before.width() + after < columns {
+        before
+    } else {
+        cut(run.group.as_str(), columns.saturating_sub(after + 1))
+    };
+    let room = columns.saturating_sub(before.width() + 2 + state.len() + 1);
+    format!("{before}  {}{}", coloured(state, colour, colours), cut(&rest, room))
 }
 
 fn draw(line: &Line<'_>, indent: usize, columns: usize, colours: bool) -> String {
@@ -244,6 +251,15 @@ fn progress(task: &TaskRun) -> Option<String> {
             .trim_end()
             .to_owned(),
     )
+}
+
+/// How long something took, by two instants of the API.
+pub(super) fn took(from: &Value, to: &Value) -> String {
+    let at = |value: &Value| chrono::DateTime::parse_from_rfc3339(value.as_str()?).ok();
+    match (at(from), at(to)) {
+        (Some(from), Some(to)) => span(to - from),
+        _ => "-".into(),
+    }
 }
 
 fn span(took: chrono::TimeDelta) -> String {

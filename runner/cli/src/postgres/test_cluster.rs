@@ -1,7 +1,9 @@
 //! Databases for tests: one cluster for each test process, one migrated template, a copy of it for each test.
 //!
-//! Clusters live in numbered slots below the temporary directory and are used again by later processes, so that
+//! Clusters live in numbered slots below a directory for scratch and are used again by later processes, so that
 //! neither their making nor what they leave behind adds up; a process takes the first slot that no other one holds.
+//! Scratch is in memory where there is enough of it: while a build writes gigabytes, the kernel holds up whoever else
+//! writes to the disk, for longer than a node's lease.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +16,10 @@ use super::{EmbeddedPostgres, InUse, Options, execute, quoted};
 
 /// How many test processes may run at once.
 const MAX_SLOTS: u32 = 64;
+/// What `shm_overview(7)` promises on Linux; elsewhere there is no such directory.
+const IN_MEMORY: &str = "/dev/shm";
+/// A cluster takes half a gigabyte; several test processes may have one each, and the machine needs memory besides.
+const MIN_FREE_BYTES: u64 = 4 << 30;
 /// What the names of tests' databases begin with.
 const PREFIX: &str = "test_";
 
@@ -39,7 +45,8 @@ impl TestCluster {
     async fn start_as(stock: bool) -> Result<Self> {
         let user = rustix::process::geteuid().as_raw();
         let kind = if stock { "-stock" } else { "" };
-        let base = std::env::temp_dir().join(format!("heddle-tests-{user}{kind}"));
+        let base = if stock { std::env::temp_dir() } else { scratch() };
+        let base = base.join(format!("heddle-tests-{user}{kind}"));
         for slot in 0..MAX_SLOTS {
             let data_dir = base.join(slot.to_string());
             match Self::start_in(data_dir, stock).await {
@@ -146,6 +153,16 @@ impl TestCluster {
         drop(client);
         let _ = connection.await;
         Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+}
+
+/// Linux' file system in memory, if it has room; else the temporary directory.
+fn scratch() -> PathBuf {
+    let free = rustix::fs::statvfs(IN_MEMORY).map_or(0, |facts| facts.f_bavail.saturating_mul(facts.f_frsize));
+    if free >= MIN_FREE_BYTES {
+        PathBuf::from(IN_MEMORY)
+    } else {
+        std::env::temp_dir()
     }
 }
 

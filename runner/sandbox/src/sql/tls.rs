@@ -12,7 +12,7 @@ use tokio_postgres::config::SslMode;
 pub(super) type Tls = tokio_postgres_rustls::MakeRustlsConnect;
 
 pub(super) fn connector(mode: SslMode) -> Result<Tls, String> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| format!("cannot set up TLS: {error}"))?;
