@@ -246,8 +246,8 @@ pub(crate) struct Inner {
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     /// See [`work::reports_max`].
-    pub(crate) ended: mpsc::Sender<work::Report>,
-    /// Of these, those whose log has to be written first.
+    pub(crate) outcomes: GroupCommit<pump::Outcomes>,
+    /// Attempts that have ended, but whose log has to be written before their outcome.
     pub(crate) scribe: mpsc::Sender<work::Report>,
     pub(crate) submissions: GroupCommit<submit::Submissions>,
     pub(crate) wakes: wake::Wakes,
@@ -319,7 +319,7 @@ impl Engine {
         let outbound = policy
             .redirecting_client()
             .map_err(|error| EngineError::Unreadable(error.to_string()))?;
-        let (ended, ended_receiver) = mpsc::channel(work::reports_max(config.slots));
+        let (outcomes, gathering_outcomes) = GroupCommit::sized(work::reports_max(config.slots));
         let (scribe, scribe_receiver) = mpsc::channel(work::reports_max(config.slots));
         let (submissions, gathering_submissions) = GroupCommit::new();
         let (dispatch, gathering_users) = dispatch::Dispatch::new(config.dispatch);
@@ -346,7 +346,7 @@ impl Engine {
             tracer: std::sync::OnceLock::new(),
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
-            ended,
+            outcomes,
             scribe,
             submissions,
             wakes: wake::Wakes::default(),
@@ -374,7 +374,7 @@ impl Engine {
         // Before anything is written: of a node that slept for long, no partition stands ready.
         pruner::make_partitions(&inner).await;
         let engine = Self { inner: inner.clone() };
-        inner.tracker.spawn(pump::record_loop(inner.clone(), ended_receiver));
+        gathering_outcomes.start(pump::Outcomes(inner.clone()));
         inner.tracker.spawn(pump::claim_loop(inner.clone()));
         gathering_submissions.start(submit::Submissions(inner.clone()));
         inner.tracker.spawn(inbox::run(inner.clone()));

@@ -46,7 +46,12 @@ impl Inner {
     pub(crate) fn log_first(&self, report: Report) {
         // It keeps its slot, so that what waits here is bounded, but takes no turn from others.
         self.hands.park();
-        self.pass_on(&self.scribe, report);
+        // There is a place for each attempt that the node may have in hand; should there be none, the report waits for one.
+        if let Err(mpsc::error::TrySendError::Full(report)) = self.scribe.try_send(report) {
+            tracing::warn!(run = %report.run, "more attempts with long logs have ended than the node has places for");
+            let scribe = self.scribe.clone();
+            self.tracker.spawn(async move { drop(scribe.send(report).await) });
+        }
     }
 }
 
@@ -66,7 +71,7 @@ pub(crate) async fn write(inner: Arc<Inner>, mut reports: mpsc::Receiver<Report>
             round(&inner, &ended).await;
             for report in ended.extract_if(.., |report| report.hand.log.is_written()) {
                 inner.hands.unpark();
-                let _ = inner.ended.send(report).await;
+                let _ = inner.outcomes.send_patiently(report.into()).await;
             }
             if ended.is_empty() || inner.stop.is_cancelled() {
                 break;

@@ -1,9 +1,10 @@
 //! The pump: records what has ended and claims what is next, over and over, side by side.
 //!
-//! Outcomes gather while a transaction is under way; the next one records them all. A run of one task run takes the
-//! short way (`complete_sole`, one statement), everything else the long one (lock, decide, write). What became ready is
-//! handed to this node in the same transaction where it has room; only what waits for room is claimed, by a loop of its
-//! own, so that one batch is claimed while the guests of another run and the outcomes of a third are recorded.
+//! Outcomes gather while a transaction is under way; the next one records them all (`group_commit.rs`). A run of one task
+//! run takes the short way (`complete_sole`, one statement), everything else the long one (lock, decide, write). What
+//! became ready is handed to this node in the same transaction where it has room; only what waits for room is claimed, by
+//! a loop of its own, so that one batch is claimed while the guests of another run and the outcomes of a third are
+//! recorded.
 //!
 //! # Invariants
 //!
@@ -20,25 +21,22 @@ use std::time::Duration;
 
 use heddle_domain::Chain;
 use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
 use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
-use tokio::sync::mpsc;
 
 use crate::apply::{After, Applied};
-use crate::group_commit::is_passing;
+use crate::group_commit::{Asked, Commits, Committed, Policy, chunks};
 use crate::signals::Signal;
 use crate::trace::Span;
 use crate::work::{Contexts, End, Ending, Report};
 use crate::{EngineError, Inner, sole};
 
-/// How many outcomes one transaction records.
-const BATCH_MAX: usize = 1_000;
-
 /// How many lines of its log an outcome may take along, and how many all of a transaction: others wait for them.
 const LINES_PER_OUTCOME: usize = 200;
 const LINES_PER_BATCH: usize = 4_000;
 
-/// So few lines go along whatever the others bring.
+/// An outcome takes up to this many lines along even when the others of its batch have used up theirs.
 const LINES_ALWAYS: usize = 8;
 
 /// How often a node looks for work that nobody told it of; when it has had none for a while, less often.
@@ -53,19 +51,6 @@ const ROOM_MIN: usize = crate::hands::SHORT_TARGET / 4;
 
 /// How long to wait for that much room.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
-
-/// Records what has ended.
-pub(crate) async fn record_loop(inner: Arc<Inner>, mut reports: mpsc::Receiver<Report>) {
-    let mut batch: Vec<Report> = Vec::with_capacity(BATCH_MAX);
-    loop {
-        tokio::select! {
-            biased;
-            count = reports.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
-            () = inner.stop.cancelled() => return,
-        }
-        record(&inner, std::mem::take(&mut batch)).await;
-    }
-}
 
 /// Claims what is ready, as far as there is room. A loop of its own, so that one batch is claimed while another is
 /// being recorded.
@@ -116,90 +101,163 @@ async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
     }
 }
 
-/// Records outcomes until they are recorded, or are not ours any more.
-async fn record(inner: &Arc<Inner>, reports: Vec<Report>) {
-    let mut known = Vec::with_capacity(reports.len());
-    let mut batch = Vec::with_capacity(reports.len());
-    let mut carried = 0;
-    for mut report in reports {
-        let room = match report.end {
-            // Nothing is recorded that could take lines along.
-            End::Dropped => 0,
-            _ => LINES_PER_BATCH
-                .saturating_sub(carried)
-                .clamp(LINES_ALWAYS, LINES_PER_OUTCOME),
-        };
-        let Some(lines) = report.hand.log.rest(room) else {
-            inner.log_first(report);
-            continue;
-        };
-        carried += lines.len();
-        report.lines = lines;
-        inner.hands.release(report.run, report.at);
-        known.push((report.run, report.at));
-        batch.push(report);
-    }
-    inner.signals.raise(Signal::Freed);
-    record_all(inner, batch).await;
-    for (run, at) in known {
-        inner.hands.forget(run, at);
+/// An outcome on its way into the database.
+pub(crate) struct Outcome {
+    report: Report,
+    /// It is all that there is to know of its run: the short way is enough.
+    sole: bool,
+    /// Once it is being recorded: its attempt's place among those that are in hand.
+    known: Option<Known>,
+}
+
+impl From<Report> for Outcome {
+    fn from(report: Report) -> Self {
+        Self {
+            report,
+            sole: false,
+            known: None,
+        }
     }
 }
 
-async fn record_all(inner: &Arc<Inner>, reports: Vec<Report>) {
-    let reports = reports.into_iter().filter(|report| !matches!(report.end, End::Dropped));
-    let (sole, general): (Vec<Report>, Vec<Report>) = reports.partition(|report| is_sole(inner, report));
-    let mut batches = Vec::new();
-    if !sole.is_empty() {
-        batches.push((true, sole));
+/// Keeps an attempt known to this node until its outcome is recorded, or is not its to record any more: what is dropped is
+/// forgotten.
+struct Known {
+    inner: Arc<Inner>,
+    run: RunId,
+    at: AttemptKey,
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.inner.hands.forget(self.run, self.at);
     }
-    if !general.is_empty() {
-        batches.push((false, general));
+}
+
+/// Records outcomes until they are recorded, or are not ours any more.
+pub(crate) struct Outcomes(pub(crate) Arc<Inner>);
+
+impl Commits for Outcomes {
+    type Request = Outcome;
+    type Answer = ();
+    type Then = After;
+    const POLICY: Policy = Policy {
+        what: "outcomes",
+        // A node's own is `work::reports_max`.
+        queue_max: 0,
+        batch_max: 1_000,
+        workers: 1,
+        tries_max: None,
+        again_after: AGAIN_AFTER,
+        // What has been recorded is not in *running* any more: the second time it is refused as somebody else's.
+        repeatable: true,
+    };
+
+    fn node(&self) -> &Inner {
+        &self.0
     }
-    while let Some((sole, mut batch)) = batches.pop() {
+
+    /// Those that take the short way, and the others.
+    fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
+        let inner = &self.0;
+        let (mut sole, mut general) = (Vec::new(), Vec::new());
+        let mut carried = 0;
+        for mut asked in gathered {
+            let report = &mut asked.request.report;
+            let room = match report.end {
+                // Nothing is recorded that could take lines along.
+                End::Dropped => 0,
+                _ => LINES_PER_BATCH
+                    .saturating_sub(carried)
+                    .clamp(LINES_ALWAYS, LINES_PER_OUTCOME),
+            };
+            let Some(lines) = report.hand.log.rest(room) else {
+                inner.log_first(asked.request.report);
+                continue;
+            };
+            carried += lines.len();
+            report.lines = lines;
+            let (run, at) = (report.run, report.at);
+            inner.hands.release(run, at);
+            let is_dropped = matches!(report.end, End::Dropped);
+            let is_sole = is_sole(inner, report);
+            let inner = inner.clone();
+            asked.request.known = Some(Known { inner, run, at });
+            match (is_dropped, is_sole) {
+                (true, _) => {}
+                (false, true) => {
+                    asked.request.sole = true;
+                    sole.push(asked);
+                }
+                (false, false) => general.push(asked),
+            }
+        }
+        inner.signals.raise(Signal::Freed);
+        let mut batches = chunks(general, Self::POLICY.batch_max);
+        batches.extend(chunks(sole, Self::POLICY.batch_max));
+        batches
+    }
+
+    async fn commit(&self, batch: &mut [Outcome]) -> Committed<Self> {
+        let inner = &self.0;
         if inner.fenced.load(Ordering::Acquire) {
             // Without the lease nothing can be recorded: other nodes run these again.
-            continue;
+            return Err(EngineError::Unavailable);
         }
-        let result = if sole {
-            record_sole(inner, &batch).await
-        } else {
-            record_general(inner, &batch).await
+        let sole = batch.iter().all(|outcome| outcome.sole);
+        let reports: Vec<&Report> = batch.iter().map(|outcome| &outcome.report).collect();
+        let after = match sole {
+            true => record_sole(inner, &reports).await?,
+            false => record_general(inner, &reports).await?,
         };
-        let error = match result {
-            Ok(()) => continue,
-            Err(error) => error,
-        };
-        if is_passing(&error) {
-            tracing::warn!(error = %Chain(&error), outcomes = batch.len(), "cannot record outcomes; trying again");
-            tokio::time::sleep(AGAIN_AFTER).await;
-            batches.push((sole, batch));
-        } else if batch.len() > 1 {
-            let second = batch.split_off(batch.len() / 2);
-            batches.push((sole, batch));
-            batches.push((sole, second));
-        } else if let Some(report) = batch.pop() {
-            if is_unrecordable(&report.end) {
-                let ended = EndedAttempt {
-                    run: report.run,
-                    at: report.at,
-                    lease: inner.lease(),
-                };
-                inner.give_up(ended, &error).await;
-                continue;
-            }
-            tracing::error!(error = %Chain(&error), run = %report.run, "an outcome cannot be recorded; a failure takes its place");
-            let ending = Ending::fatal(
-                ErrorKind::Invalid,
-                "the outcome could not be recorded; see the node's log",
-            );
-            // Its log may be what was refused.
-            let failure = Report {
-                end: End::plain(ending),
-                lines: Vec::new(),
-                ..report
+        Ok((vec![(); batch.len()], after))
+    }
+
+    fn follow(&self, batch: Vec<Outcome>, after: After) {
+        self.0.acted(after);
+        // Attempts are forgotten when it is known what comes after them.
+        drop(batch);
+    }
+
+    /// A failure takes its place; if that is refused too, its run is given up.
+    async fn refused(&self, outcome: Outcome, error: &EngineError) -> Option<Outcome> {
+        let inner = &self.0;
+        let Outcome { report, known, .. } = outcome;
+        if is_unrecordable(&report.end) {
+            let ended = EndedAttempt {
+                run: report.run,
+                at: report.at,
+                lease: inner.lease(),
             };
-            batches.push((is_sole(inner, &failure), vec![failure]));
+            inner.give_up(ended, error).await;
+            return None;
+        }
+        tracing::error!(error = %Chain(error), run = %report.run, "an outcome cannot be recorded; a failure takes its place");
+        let ending = Ending::fatal(
+            ErrorKind::Invalid,
+            "the outcome could not be recorded; see the node's log",
+        );
+        // Its log may be what was refused.
+        let report = Report {
+            end: End::plain(ending),
+            lines: Vec::new(),
+            ..report
+        };
+        let sole = is_sole(inner, &report);
+        Some(Outcome { report, sole, known })
+    }
+}
+
+impl Inner {
+    /// Hands an attempt's outcome to the recorder. There is a place for each attempt that the node may have in hand; should
+    /// there be none, the report waits for one: what has been done is never thrown away.
+    pub(crate) fn record(&self, report: Report) {
+        // The recorder lives as long as the node; without it the lease runs out and the attempt is run again.
+        if let Err(outcome) = self.outcomes.put(report.into()) {
+            tracing::warn!(run = %outcome.report.run, "more attempts have ended than the node has places for");
+            let outcomes = self.outcomes.clone();
+            self.tracker
+                .spawn(async move { drop(outcomes.send_patiently(outcome).await) });
         }
     }
 }
@@ -214,7 +272,7 @@ fn is_sole(inner: &Inner, report: &Report) -> bool {
     sole::end_of(inner, &report.context, report.at, &report.end, report.finished_at).is_some()
 }
 
-async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), EngineError> {
+async fn record_sole(inner: &Arc<Inner>, reports: &[&Report]) -> Result<After, EngineError> {
     let lease = inner.lease();
     let node = Some(inner.config.node);
     let mut rows = Vec::with_capacity(reports.len());
@@ -240,17 +298,16 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), Engin
     }
     let spans = spans_of(inner, reports, &rows, &owned);
     let after = sole::after(owned, followed, reports.iter().map(|report| &*report.context));
-    inner.acted(After { spans, ..after });
-    Ok(())
+    Ok(After { spans, ..after })
 }
 
 /// What a tracer hears of runs of one task that have ended.
-fn spans_of(inner: &Inner, reports: &[Report], rows: &[SoleRow], owned: &[RunId]) -> Vec<Span> {
+fn spans_of(inner: &Inner, reports: &[&Report], rows: &[SoleRow], owned: &[RunId]) -> Vec<Span> {
     if inner.tracer.get().is_none() {
         return Vec::new();
     }
     let owned: HashSet<RunId> = owned.iter().copied().collect();
-    let reports: HashMap<RunId, &Report> = reports.iter().map(|report| (report.run, report)).collect();
+    let reports: HashMap<RunId, &Report> = reports.iter().map(|&report| (report.run, report)).collect();
     let mut spans = Vec::with_capacity(rows.len() * 2);
     for row in rows.iter().filter(|row| owned.contains(&row.attempt.run)) {
         let Some(report) = reports.get(&row.attempt.run) else {
@@ -266,7 +323,7 @@ fn spans_of(inner: &Inner, reports: &[Report], rows: &[SoleRow], owned: &[RunId]
     spans
 }
 
-async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), EngineError> {
+async fn record_general(inner: &Arc<Inner>, reports: &[&Report]) -> Result<After, EngineError> {
     let now = inner.now();
     let lease = inner.lease();
     let mut contexts = Contexts::with_capacity(reports.len());
@@ -297,10 +354,9 @@ async fn record_general(inner: &Arc<Inner>, reports: &[Report]) -> Result<(), En
         .apply(&mut completion, &contexts, outcomes, &mut grant, now)
         .await?;
     completion.commit().await?;
-    inner.acted(after);
-    Ok(())
+    Ok(after)
 }
 
-fn lines_of(reports: &[Report]) -> Vec<LogRow> {
+fn lines_of(reports: &[&Report]) -> Vec<LogRow> {
     reports.iter().flat_map(|report| report.lines.iter().cloned()).collect()
 }
