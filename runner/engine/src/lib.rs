@@ -28,6 +28,7 @@
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
 
 mod apply;
+mod aside;
 mod backfill;
 mod bulk;
 mod catalog;
@@ -259,6 +260,7 @@ pub(crate) struct Inner {
     pub(crate) stop: CancellationToken,
     pub(crate) tracker: TaskTracker,
     pub(crate) given_up: given_up::GivenUp,
+    pub(crate) aside: aside::Aside,
     pub(crate) runs_ended: AtomicU64,
     /// Of these, runs that were never begun, by [`Skip`] from 1.
     pub(crate) runs_skipped: [AtomicU64; 2],
@@ -297,6 +299,8 @@ pub struct Counters {
     pub given_up: u64,
     /// Attempts whose outcome cannot be recorded and whose run cannot be ended.
     pub set_aside: usize,
+    /// Runs of which rows that the engine picks up cannot be handled, by the table that they stand in.
+    pub rows_set_aside: [(&'static str, usize); 3],
     /// Whether the node holds its lease.
     pub lease_held: bool,
     /// How often it has lost one.
@@ -357,6 +361,7 @@ impl Engine {
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
             given_up: given_up::GivenUp::default(),
+            aside: aside::Aside::default(),
             runs_ended: AtomicU64::new(0),
             runs_skipped: Default::default(),
             attempts_ended: AtomicU64::new(0),
@@ -505,6 +510,7 @@ impl Engine {
             in_hand: self.inner.hands.len(),
             given_up: self.inner.given_up.runs(),
             set_aside: self.inner.given_up.set_aside(),
+            rows_set_aside: aside::Kind::ALL.map(|kind| (kind.name(), self.inner.aside.count(kind))),
             lease_held: self.is_healthy(),
             leases_lost: self.inner.fences.load(Ordering::Relaxed),
             stalled_for: self.inner.store.stalled_for(),
