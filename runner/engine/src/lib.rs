@@ -3,8 +3,8 @@
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
 //! | submitter | `submit.rs` | a submission | creates runs, many in one transaction |
-//! | pump | `pump.rs` | an outcome | records outcomes |
-//! | claimer | `pump.rs` | work, room | claims what is ready |
+//! | recorder | `recorder.rs` | an outcome | records outcomes, many in one transaction |
+//! | claimer | `claimer.rs` | work, room | claims what is ready |
 //! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
 //! | scheduler | `scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
 //! | schedule look-ahead | `scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
@@ -32,6 +32,7 @@ mod aside;
 mod backfill;
 mod bulk;
 mod catalog;
+mod claimer;
 mod clock;
 mod control;
 mod created;
@@ -51,9 +52,9 @@ mod patience;
 mod pools;
 mod prepare;
 mod pruner;
-mod pump;
 mod query_task;
 mod queue;
+mod recorder;
 mod redact;
 mod retry_after;
 mod room;
@@ -247,9 +248,9 @@ pub(crate) struct Inner {
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     /// See [`work::reports_max`].
-    pub(crate) outcomes: GroupCommit<pump::Outcomes>,
+    pub(crate) outcomes: GroupCommit<recorder::Outcomes>,
     /// Attempts that have ended, but whose log has to be written before their outcome.
-    pub(crate) scribe: mpsc::Sender<work::Report>,
+    pub(crate) log_writer: mpsc::Sender<work::Report>,
     pub(crate) submissions: GroupCommit<submit::Submissions>,
     pub(crate) wakes: wake::Wakes,
     pub(crate) queues: queue::Queues,
@@ -324,7 +325,7 @@ impl Engine {
             .redirecting_client()
             .map_err(|error| EngineError::Unreadable(error.to_string()))?;
         let (outcomes, gathering_outcomes) = GroupCommit::sized(work::reports_max(config.slots));
-        let (scribe, scribe_receiver) = mpsc::channel(work::reports_max(config.slots));
+        let (log_writer, log_writer_receiver) = mpsc::channel(work::reports_max(config.slots));
         let (submissions, gathering_submissions) = GroupCommit::new();
         let (dispatch, gathering_users) = dispatch::Dispatch::new(config.dispatch);
         let (queues, gathering_claims) = queue::Queues::new();
@@ -351,7 +352,7 @@ impl Engine {
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
             outcomes,
-            scribe,
+            log_writer,
             submissions,
             wakes: wake::Wakes::default(),
             queues,
@@ -379,8 +380,8 @@ impl Engine {
         // Before anything is written: of a node that slept for long, no partition stands ready.
         pruner::make_partitions(&inner).await;
         let engine = Self { inner: inner.clone() };
-        gathering_outcomes.start(pump::Outcomes(inner.clone()));
-        inner.tracker.spawn(pump::claim_loop(inner.clone()));
+        gathering_outcomes.start(recorder::Outcomes(inner.clone()));
+        inner.tracker.spawn(claimer::run(inner.clone()));
         gathering_submissions.start(submit::Submissions(inner.clone()));
         inner.tracker.spawn(inbox::run(inner.clone()));
         inner.tracker.spawn(inbox::reap(inner.clone()));
@@ -397,7 +398,7 @@ impl Engine {
         gathering_claims.start(&inner);
         inner.tracker.spawn(queue::reap(inner.clone()));
         inner.tracker.spawn(queue::look(inner.clone()));
-        inner.tracker.spawn(logs::write(inner.clone(), scribe_receiver));
+        inner.tracker.spawn(logs::write(inner.clone(), log_writer_receiver));
         inner.tracker.spawn(pruner::run(inner.clone()));
         gathering_users.start(&inner);
         inner.tracker.spawn(dispatch::reap(inner.clone()));

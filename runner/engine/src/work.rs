@@ -466,7 +466,7 @@ impl Inner {
         }
     }
 
-    /// An attempt has ended: the pump records it.
+    /// An attempt has ended: the recorder is told.
     pub(crate) fn report(&self, context: Arc<RunContext>, at: AttemptKey, hand: Hand, end: End) {
         let run = context.facts.id;
         if let End::Done(Done {

@@ -1,10 +1,9 @@
-//! The pump: records what has ended and claims what is next, over and over, side by side.
+//! The recorder: what has ended is recorded, many outcomes in one transaction.
 //!
 //! Outcomes gather while a transaction is under way; the next one records them all (`group_commit.rs`). A run of one task
 //! run takes the short way (`complete_sole`, one statement), everything else the long one (lock, decide, write). What
-//! became ready is handed to this node in the same transaction where it has room; only what waits for room is claimed, by
-//! a loop of its own, so that one batch is claimed while the guests of another run and the outcomes of a third are
-//! recorded.
+//! became ready is handed to this node in the same transaction where it has room; only what waits for room is claimed
+//! (`claimer.rs`).
 //!
 //! # Invariants
 //!
@@ -39,67 +38,8 @@ const LINES_PER_BATCH: usize = 4_000;
 /// An outcome takes up to this many lines along even when the others of its batch have used up theirs.
 const LINES_ALWAYS: usize = 8;
 
-/// How often a node looks for work that nobody told it of; when it has had none for a while, less often.
-const POLL_BUSY: Duration = Duration::from_millis(100);
-const POLL_IDLE: Duration = Duration::from_millis(1_000);
-
 /// How long to wait before a transaction that failed is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
-
-/// While there is a backlog, so much room has to come free before the next claim: small claims cost as much as large.
-const ROOM_MIN: usize = crate::hands::SHORT_TARGET / 4;
-
-/// How long to wait for that much room.
-const ROOM_WAIT: Duration = Duration::from_millis(5);
-
-/// Claims what is ready, as far as there is room. A loop of its own, so that one batch is claimed while another is
-/// being recorded.
-pub(crate) async fn claim_loop(inner: Arc<Inner>) {
-    let mut idle: u32 = 0;
-    loop {
-        let backlog = inner.backlog.load(Ordering::Relaxed);
-        let poll = match (backlog, idle > 20) {
-            (true, _) => ROOM_WAIT,
-            (false, true) => POLL_IDLE,
-            (false, false) => POLL_BUSY,
-        };
-        tokio::select! {
-            () = inner.signals.raised(Signal::Work) => {}
-            () = inner.signals.raised(Signal::Freed), if backlog => if inner.room().free < ROOM_MIN { continue },
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(poll) => idle = idle.saturating_add(1),
-        }
-        claim(&inner, &mut idle).await;
-    }
-}
-
-/// Claims as much as there is room for.
-async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
-    let room = inner.room();
-    if room.claimable() == 0 {
-        // Whatever frees a slot brings the claimer around again.
-        inner.backlog.store(true, Ordering::Relaxed);
-        return;
-    }
-    match inner.store.claim(inner.lease(), room, inner.now()).await {
-        Ok(claimed) => {
-            if !claimed.is_empty() {
-                *idle = 0;
-            }
-            inner
-                .backlog
-                .store(claimed.len() >= room.claimable(), Ordering::Relaxed);
-            if let Some(last) = claimed.iter().map(|claimed| claimed.turn).max() {
-                inner.turn.fetch_max(last, Ordering::Relaxed);
-            }
-            inner.take(claimed.into_iter().map(|claimed| (claimed.run, claimed.at)).collect());
-        }
-        Err(error) => {
-            tracing::warn!(error = %Chain(&error), "cannot claim");
-            tokio::time::sleep(AGAIN_AFTER).await;
-        }
-    }
-}
 
 /// An outcome on its way into the database.
 pub(crate) struct Outcome {
