@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use crate::{one, with};
 
-/// Refuses rows of one run in a table, until it is dropped.
-async fn poison(sql: &tokio_postgres::Client, table: &str, column: &str, event: &str, run: &str) {
+/// Refuses rows in a table that have this in a column, until it is dropped.
+async fn poison(sql: &tokio_postgres::Client, table: &str, column: &str, event: &str, value: &str) {
     let row = if event == "DELETE" { "OLD" } else { "NEW" };
     sql.batch_execute(&format!(
         "CREATE OR REPLACE FUNCTION poison_{table}() RETURNS trigger LANGUAGE plpgsql AS $$
          BEGIN
-             IF {row}.{column} = '{run}'::uuid THEN RAISE EXCEPTION 'poisonous' USING ERRCODE = 'P0099'; END IF;
+             IF {row}.{column}::text = '{value}' THEN RAISE EXCEPTION 'poisonous' USING ERRCODE = 'P0099'; END IF;
              RETURN {row};
          END $$;
          CREATE TRIGGER poison BEFORE {event} ON heddle.{table} FOR EACH ROW EXECUTE FUNCTION poison_{table}()"
@@ -185,6 +185,73 @@ async fn a_poisonous_loss_keeps_nobody_waiting() {
     })
     .await;
     assert_eq!(node.attempts(&good, "t").await[0]["state"], "lost");
+}
+
+/// A timer, the end of a sub-run and a run submitted in SQL that cannot be handled: each is set aside and told of, those of
+/// others go on, and it goes on itself once the database is mended.
+#[tokio::test]
+async fn what_cannot_be_handled_holds_nobody_up() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let sql = world.sql().await;
+    let set_aside = async |table: &str, runs: usize| {
+        let says = format!("heddle_rows_set_aside{{table=\"{table}\"}} {runs}\n");
+        within(Duration::from_secs(30), &says, async || {
+            metrics(&node).await.contains(&says).then_some(())
+        })
+        .await;
+    };
+
+    // A retry that is due, of a run whose progress nobody can read.
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "4s"});
+    let flaky = json!({"script": "flaky", "params": {"fail_times": 1}, "retry": retry});
+    node.put_group("retried", one(flaky)).await;
+    let bad = node.start("retried", json!({})).await;
+    let good = node.start("retried", json!({})).await;
+    node.task_becomes(&bad, "t", "retrying").await;
+    node.task_becomes(&good, "t", "retrying").await;
+    let garble = "UPDATE heddle.runs_live SET progress = '\\xff'::bytea || progress WHERE id = $1::text::uuid";
+    assert_eq!(sql.execute(garble, &[&bad]).await.unwrap(), 1);
+    assert_eq!(node.ended(&good).await["state"], "succeeded");
+    set_aside("timers", 1).await;
+    assert!(node.log().contains(&bad), "{}", node.log());
+
+    // The end of a sub-run in a state that there is none of.
+    let child = "00000000-0000-4000-8000-000000000099";
+    sql.batch_execute(&format!(
+        "INSERT INTO heddle.settlements (run, task, item, attempt, child, state)
+         VALUES (gen_random_uuid(), 0, -1, 1, '{child}', 99)"
+    ))
+    .await
+    .unwrap();
+    set_aside("settlements", 1).await;
+    let names_it = format!("unreadable row {child} in settlements: state is 99");
+    assert!(node.log().contains(&names_it), "{}", node.log());
+    node.put_group("child", one(json!({"script": "hello"}))).await;
+    node.put_group("parent", one(json!({"group": "child"}))).await;
+    assert_eq!(node.run("parent", json!({})).await["state"], "succeeded");
+
+    // A run submitted in SQL whose row takes no change.
+    poison(&sql, "runs_live", "key", "UPDATE", "bad").await;
+    let submit = "SELECT heddle.submit('child', '{}', $1)::text";
+    let stuck: String = sql.query_one(submit, &[&"bad"]).await.unwrap().get(0);
+    let free: String = sql.query_one(submit, &[&"good"]).await.unwrap().get(0);
+    assert_eq!(node.ended(&free).await["state"], "succeeded");
+    set_aside("starts", 1).await;
+
+    let mend = "UPDATE heddle.runs_live SET progress = substr(progress, 2) WHERE id = $1::text::uuid";
+    assert_eq!(sql.execute(mend, &[&bad]).await.unwrap(), 1);
+    sql.batch_execute(
+        "DROP TRIGGER poison ON heddle.runs_live;
+         UPDATE heddle.settlements SET state = 3",
+    )
+    .await
+    .unwrap();
+    for table in ["timers", "settlements", "starts"] {
+        set_aside(table, 0).await;
+    }
+    assert_eq!(node.ended(&bad).await["state"], "succeeded");
+    assert_eq!(node.ended(&stuck).await["state"], "succeeded");
 }
 
 /// Connections are cut again and again while scripts read the group's state: no attempt fails for that.

@@ -21,6 +21,9 @@ pub(crate) fn text_of(engine: Engine, traces: Option<Arc<Traces>>) -> MetricsTex
 
 /// Prometheus text about runs.
 fn run_metrics(counters: Counters) -> String {
+    let rows_set_aside: String = (counters.rows_set_aside.iter())
+        .map(|(table, runs)| format!("heddle_rows_set_aside{{table=\"{table}\"}} {runs}\n"))
+        .collect();
     format!(
         "# HELP heddle_runs_ended_total Runs that this node has ended.\n\
          # TYPE heddle_runs_ended_total counter\n\
@@ -41,6 +44,9 @@ fn run_metrics(counters: Counters) -> String {
          # HELP heddle_outcomes_set_aside Attempts whose outcome cannot be recorded and whose run cannot be ended.\n\
          # TYPE heddle_outcomes_set_aside gauge\n\
          heddle_outcomes_set_aside {}\n\
+         # HELP heddle_rows_set_aside Runs whose timers, ends of sub-runs or start from SQL this node cannot handle, by table.\n\
+         # TYPE heddle_rows_set_aside gauge\n\
+         {rows_set_aside}\
          # HELP heddle_lease_held Whether this node holds its lease (1) or has lost it and asks for a new one (0).\n\
          # TYPE heddle_lease_held gauge\n\
          heddle_lease_held {}\n\

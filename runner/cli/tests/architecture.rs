@@ -1,5 +1,7 @@
-//! What the pages for people name has to exist: files of the code in `ARCHITECTURE.md`, pages behind links.
+//! What the pages for people name has to exist: files of the code in `ARCHITECTURE.md`, pages behind links. And what exists
+//! has to be named there.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// Where paths of the repository begin.
@@ -37,13 +39,12 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.is_empty() && !target.contains("://"))
 }
 
-#[test]
-fn everything_that_the_map_names_exists() {
+/// What ARCHITECTURE.md names: as it stands there, and where that is.
+fn named() -> Vec<(String, PathBuf)> {
     let root = root();
     let text = read(&root.join("ARCHITECTURE.md"));
     let mut section: Option<PathBuf> = None;
-    let mut missing = Vec::new();
-    let mut named = 0;
+    let mut named = Vec::new();
     let mut fenced = false;
     for line in text.lines() {
         if line.starts_with("```") {
@@ -67,20 +68,100 @@ fn everything_that_the_map_names_exists() {
             } else {
                 continue;
             };
-            named += 1;
-            if !path.exists() {
-                missing.push(name.to_owned());
-            }
+            named.push((name.to_owned(), path));
         }
     }
+    named
+}
+
+#[test]
+fn files_to_touch_exist() {
+    let root = root();
+    let text = read(&root.join("CONTRIBUTING.md"));
+    let table = text
+        .split("\n## ")
+        .find(|section| section.starts_with("Which files\n"))
+        .expect("a section `Which files`");
+    let paths: Vec<&str> = table
+        .lines()
+        .flat_map(quoted)
+        .filter(|name| ROOTS.iter().any(|prefix| name.starts_with(prefix)))
+        .collect();
+    let missing: Vec<&&str> = paths.iter().filter(|path| !root.join(path).exists()).collect();
+    assert!(
+        missing.is_empty(),
+        "CONTRIBUTING.md names what is not there: {missing:?}"
+    );
+    assert!(paths.len() > 30, "only {} paths were found", paths.len());
+}
+
+/// The modules below a directory, tests left out.
+fn modules(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).expect("a directory").flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if name != "tests" {
+                modules(&path, found);
+            }
+        } else if name.ends_with(".rs") && !["lib.rs", "main.rs", "tests.rs"].contains(&name.as_str()) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn everything_that_the_map_names_exists() {
+    let named = named();
+    let missing: Vec<&str> = (named.iter())
+        .filter(|(_, path)| !path.exists())
+        .map(|(name, _)| name.as_str())
+        .collect();
     assert!(
         missing.is_empty(),
         "ARCHITECTURE.md names what is not there: {missing:?}"
     );
     assert!(
-        named > 60,
-        "only {named} names were found: has the page another form now?"
+        named.len() > 60,
+        "only {} names were found: has the page another form now?",
+        named.len()
     );
+}
+
+#[test]
+fn every_module_is_on_the_map() {
+    let root = root();
+    let named: HashSet<PathBuf> = named()
+        .into_iter()
+        .map(|(_, path)| path.components().collect())
+        .collect();
+    let mut unnamed = Vec::new();
+    let mut looked_at = 0;
+    for layer in std::fs::read_dir(root.join("runner"))
+        .expect("runner/ is there")
+        .flatten()
+    {
+        // The interpreters for scripts are data to us.
+        let source = layer.path().join("src");
+        if !source.is_dir() || layer.file_name() == "runtimes" {
+            continue;
+        }
+        let mut found = Vec::new();
+        modules(&source, &mut found);
+        looked_at += found.len();
+        let is_named = |path: &Path| {
+            let above = path.ancestors().take_while(|above| *above != source);
+            above.into_iter().any(|above| named.contains(above))
+        };
+        let missing = found.iter().filter(|path| !is_named(path));
+        unnamed.extend(missing.map(|path| path.strip_prefix(&root).unwrap_or(path).display().to_string()));
+    }
+    unnamed.sort();
+    assert!(
+        unnamed.is_empty(),
+        "no row of ARCHITECTURE.md names these modules, or the folders they are in: {unnamed:#?}"
+    );
+    assert!(looked_at > 300, "only {looked_at} modules were found");
 }
 
 #[test]

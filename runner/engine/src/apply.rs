@@ -1,4 +1,4 @@
-//! One batch of what has happened, applied to its runs within one transaction. Used by the pump (own outcomes), the
+//! One batch of what has happened, applied to its runs within one transaction. Used by the recorder (own outcomes), the
 //! inbox (timers, sub-runs, starts), the reaper (lost attempts) and controls alike.
 
 use std::collections::BTreeMap;

@@ -1,14 +1,15 @@
 //! Group commit: what gathers while one transaction is under way goes into the next one, together.
 //!
 //! No timer: under little load each request goes alone and at once, under much load up to [`Policy::batch_max`] share a
-//! commit. Every queue of that kind is one of these (submissions, ends of claims, task runs on their way to workers, the
-//! dispatcher's looks, takes and ends), and what happens to a batch that cannot be committed is the same for all:
+//! commit. Every queue of that kind is one of these (submissions, outcomes of attempts, ends of claims, task runs on their
+//! way to workers, the dispatcher's looks, takes and ends), and what happens to a batch that cannot be committed is the
+//! same for all:
 //!
 //! | what it met | what becomes of the batch |
 //! |---|---|
 //! | what passes (another transaction, no database) | tried again as it is, after a pause, up to [`Policy::tries_max`] |
 //! | another transaction, again and again | those that may wait for others ([`Commits::may_wait`]) are tried alone, behind the others, and few of them; then all hear of it |
-//! | what does not pass (a value that Postgres refuses) | halved, until what is refused stands alone; only that hears of it |
+//! | what does not pass (a value that Postgres refuses) | halved, until what is refused stands alone; only that hears of it, unless something else takes its place ([`Commits::refused`]) |
 //!
 //! # Invariants
 //!
@@ -77,6 +78,15 @@ pub(crate) trait Commits: Send + Sync + 'static {
     fn may_wait(_request: &Self::Request) -> bool {
         false
     }
+
+    /// What takes the place of a request that was refused as it stood alone; `None`: its answer is the error.
+    fn refused(
+        &self,
+        _request: Self::Request,
+        _error: &EngineError,
+    ) -> impl Future<Output = Option<Self::Request>> + Send {
+        std::future::ready(None)
+    }
 }
 
 /// What came of a transaction.
@@ -105,6 +115,12 @@ enum Message<C: Commits> {
 /// Where requests wait.
 pub(crate) struct GroupCommit<C: Commits>(mpsc::Sender<Message<C>>);
 
+impl<C: Commits> Clone for GroupCommit<C> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
 /// Its other end.
 pub(crate) struct Gathering<C: Commits>(mpsc::Receiver<Message<C>>);
 
@@ -122,7 +138,12 @@ fn asked<C: Commits>(request: C::Request) -> (Asked<C>, Answered<C::Answer>) {
 
 impl<C: Commits> GroupCommit<C> {
     pub(crate) fn new() -> (Self, Gathering<C>) {
-        let (sender, receiver) = mpsc::channel(C::POLICY.queue_max);
+        Self::sized(C::POLICY.queue_max)
+    }
+
+    /// The same with a queue whose bound is known when the node starts.
+    pub(crate) fn sized(queue_max: usize) -> (Self, Gathering<C>) {
+        let (sender, receiver) = mpsc::channel(queue_max);
         (Self(sender), Gathering(receiver))
     }
 
@@ -151,6 +172,15 @@ impl<C: Commits> GroupCommit<C> {
         let sent = self.0.send(Message::One(asked)).await;
         sent.map_err(|_| EngineError::Stopping)?;
         Ok(answered)
+    }
+
+    /// Puts a request into the next batch whose answer nobody waits for; gives it back if too many wait. A node that stops
+    /// takes none.
+    pub(crate) fn put(&self, request: C::Request) -> Result<(), C::Request> {
+        match self.0.try_send(Message::One(asked(request).0)) {
+            Err(mpsc::error::TrySendError::Full(Message::One(asked))) => Err(asked.request),
+            _ => Ok(()),
+        }
     }
 
     /// Asks, and waits for the answer.
@@ -278,8 +308,13 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
             }
             tokio::time::sleep(policy.again_after).await;
             batches.push(Tried { times, batch });
-        } else if alone {
-            refuse(batch, error);
+        } else if let (true, Some(Asked { request, answer })) = (alone, batch.pop()) {
+            match commits.refused(request, &error).await {
+                Some(request) => batches.push(fresh(vec![Asked { request, answer }])),
+                None => {
+                    let _ = answer.send(Err(error));
+                }
+            }
         } else {
             let second = batch.split_off(batch.len() / 2);
             batches.push(fresh(second));
@@ -417,6 +452,61 @@ mod tests {
         async fn commit(&self, batch: &mut [u32]) -> Committed<Self> {
             self.0.commit(batch).await
         }
+    }
+
+    /// The same, but what is refused is written as [`IN_ITS_PLACE`], unless that is what is refused.
+    #[derive(Default)]
+    struct Replacing {
+        numbers: Numbers,
+        refuses_all: bool,
+        given_up: AtomicUsize,
+    }
+
+    const IN_ITS_PLACE: u32 = 999;
+
+    impl Commits for Replacing {
+        type Request = u32;
+        type Answer = u32;
+        type Then = ();
+        const POLICY: Policy = Numbers::POLICY;
+
+        fn node(&self) -> &Inner {
+            self.numbers.node()
+        }
+
+        async fn commit(&self, batch: &mut [u32]) -> Committed<Self> {
+            match self.refuses_all {
+                true => Err(EngineError::Unreadable("poison".into())),
+                false => self.numbers.commit(batch).await,
+            }
+        }
+
+        async fn refused(&self, number: u32, _: &EngineError) -> Option<u32> {
+            let again = number == IN_ITS_PLACE;
+            self.given_up.fetch_add(usize::from(again), Ordering::Relaxed);
+            (!again).then_some(IN_ITS_PLACE)
+        }
+    }
+
+    #[tokio::test]
+    async fn something_else_may_take_the_place_of_what_is_refused() {
+        let replacing = Replacing::default();
+        let (gathered, answers): (Vec<_>, Vec<_>) = (12..15).map(asked::<Replacing>).unzip();
+        settle(&replacing, gathered, || false).await;
+        let answers: Vec<_> = answers.into_iter().map(|mut answer| answer.try_recv().ok()).collect();
+        // 13 is poison.
+        assert!(
+            matches!(answers[..], [Some(Ok(24)), Some(Ok(1_998)), Some(Ok(28))]),
+            "{answers:?}"
+        );
+        let replacing = Replacing {
+            refuses_all: true,
+            ..Replacing::default()
+        };
+        let (asked, mut answer) = asked::<Replacing>(1);
+        settle(&replacing, vec![asked], || false).await;
+        assert!(matches!(answer.try_recv(), Ok(Err(EngineError::Unreadable(_)))));
+        assert_eq!(replacing.given_up.load(Ordering::Relaxed), 1);
     }
 
     async fn commit(numbers: &Numbers, given: impl IntoIterator<Item = u32>) -> Vec<Option<Result<u32, EngineError>>> {

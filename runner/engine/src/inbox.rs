@@ -1,9 +1,10 @@
 //! What other transactions left to be picked up, and what dead nodes left behind.
 //!
 //! One cheap look (`Store::inbox`) tells whether there is anything; each kind is then taken with SKIP LOCKED in a
-//! transaction of its own, so that nodes share the work and a crash gives it back.
+//! transaction of its own, so that nodes share the work and a crash gives it back. What of it cannot be handled is set
+//! aside (`aside.rs`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +15,12 @@ use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::{AttemptKey, Event, Progress};
 use heddle_domain::spec::{DeadlineAction, NotifyEvent};
 use heddle_domain::state::{ErrorKind, RunState};
-use heddle_store::live::{Due, EndedAttempt, Grant, LostAttempt, RunWrite, Settlement, SqlStart};
+use heddle_store::live::{Due, EndedAttempt, Grant, LostAttempt, RunWrite, Settlement, SqlStart, Take};
 use heddle_store::notice::NewNotices;
 use serde_json::json;
 
 use crate::apply::{After, Applied};
+use crate::aside::Kind;
 use crate::control::BulkAction;
 use crate::group_commit::is_passing;
 use crate::notify::new_notices;
@@ -103,19 +105,20 @@ impl Inner {
 
     /// Looks, and works off what there is.
     async fn look(self: &Arc<Self>) -> Result<(), EngineError> {
-        let inbox = self.store.inbox().await?;
+        let inbox = self.store.inbox(&self.aside.passed_over()).await?;
         *self.next_due.lock() = inbox.next_due;
         if inbox.ready {
             self.signals.raise(Signal::Work);
         }
-        if inbox.next_due.is_some_and(|due| due <= self.now()) {
-            self.timers().await?;
-        }
-        if inbox.settlements {
-            self.settlements().await?;
-        }
-        if inbox.starts {
-            self.starts().await?;
+        for kind in Kind::ALL {
+            let found = match kind {
+                Kind::Timers => inbox.next_due.is_some_and(|due| due <= self.now()),
+                Kind::Settlements => inbox.settlements,
+                Kind::Starts => inbox.starts,
+            };
+            if found || self.aside.is_due(kind) {
+                self.work_off(kind).await?;
+            }
         }
         if inbox.turnstiles {
             self.turnstiles().await?;
@@ -124,15 +127,23 @@ impl Inner {
     }
 
     /// Retries and deadlines.
-    async fn timers(self: &Arc<Self>) -> Result<(), EngineError> {
+    pub(crate) async fn timers(
+        self: &Arc<Self>,
+        take: Take<'_>,
+        taken: &mut BTreeSet<RunId>,
+    ) -> Result<(), EngineError> {
         let now = self.now();
         let mut completion = self.store.completion(self.lease(), now).await?;
-        let due = completion.take_due().await?;
+        let due = completion.take_due(take).await?;
+        if due.is_empty() {
+            return Ok(());
+        }
+        taken.extend(due.iter().map(|(run, _)| *run));
         let mut events: HashMap<RunId, Cause> = HashMap::new();
         let mut deadlines = Vec::new();
         let mut timeouts = Vec::new();
-        for due in due {
-            match due {
+        for (_, due) in due {
+            match due? {
                 Due::Retry(run, at) => {
                     if let Cause::Due(retries) = events.entry(run).or_insert_with(|| Cause::Due(Vec::new())) {
                         retries.push(at);
@@ -224,23 +235,30 @@ impl Inner {
     }
 
     /// Sub-runs that have ended settle their parents' tasks.
-    async fn settlements(self: &Arc<Self>) -> Result<(), EngineError> {
+    pub(crate) async fn settlements(
+        self: &Arc<Self>,
+        take: Take<'_>,
+        taken: &mut BTreeSet<RunId>,
+    ) -> Result<(), EngineError> {
         let now = self.now();
         let mut completion = self.store.completion(self.lease(), now).await?;
-        let settlements = completion.take_settlements().await?;
-        let mut parents: Vec<RunId> = settlements.iter().map(|settlement| settlement.parent.run).collect();
-        parents.sort_unstable();
-        parents.dedup();
+        let settlements = completion.take_settlements(take).await?;
+        if settlements.is_empty() {
+            return Ok(());
+        }
+        taken.extend(settlements.iter().map(|(parent, _)| *parent));
+        let parents: Vec<RunId> = taken.iter().copied().collect();
         let contexts = self.contexts_of(&parents).await?;
-        let outcomes = settlements
-            .into_iter()
-            .map(|settlement| Applied {
+        let mut outcomes = Vec::with_capacity(settlements.len());
+        for (_, settlement) in settlements {
+            let settlement = settlement?;
+            outcomes.push(Applied {
                 ended: settlement.parent,
                 end: end_of(settlement),
                 finished_at: now,
                 node: None,
-            })
-            .collect();
+            });
+        }
         let after = self
             .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
             .await?;
@@ -251,10 +269,18 @@ impl Inner {
     }
 
     /// Runs submitted in SQL: their scripts are resolved, they begin.
-    async fn starts(self: &Arc<Self>) -> Result<(), EngineError> {
+    pub(crate) async fn starts(
+        self: &Arc<Self>,
+        take: Take<'_>,
+        taken: &mut BTreeSet<RunId>,
+    ) -> Result<(), EngineError> {
         let now = self.now();
         let mut completion = self.store.completion(self.lease(), now).await?;
-        let runs = completion.take_starts().await?;
+        let runs = completion.take_starts(take).await?;
+        if runs.is_empty() {
+            return Ok(());
+        }
+        taken.extend(&runs);
         let contexts = self.contexts_of(&runs).await?;
         let locked = completion.lock_runs(&runs).await?;
         let mut after = After::default();

@@ -3,8 +3,8 @@
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
 //! | submitter | `submit.rs` | a submission | creates runs, many in one transaction |
-//! | pump | `pump.rs` | an outcome | records outcomes |
-//! | claimer | `pump.rs` | work, room | claims what is ready |
+//! | recorder | `recorder.rs` | an outcome | records outcomes, many in one transaction |
+//! | claimer | `claimer.rs` | work, room | claims what is ready |
 //! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
 //! | scheduler | `scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
 //! | schedule look-ahead | `scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
@@ -28,9 +28,11 @@
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
 
 mod apply;
+mod aside;
 mod backfill;
 mod bulk;
 mod catalog;
+mod claimer;
 mod clock;
 mod control;
 mod created;
@@ -50,9 +52,9 @@ mod patience;
 mod pools;
 mod prepare;
 mod pruner;
-mod pump;
 mod query_task;
 mod queue;
+mod recorder;
 mod redact;
 mod retry_after;
 mod room;
@@ -246,9 +248,9 @@ pub(crate) struct Inner {
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     /// See [`work::reports_max`].
-    pub(crate) ended: mpsc::Sender<work::Report>,
-    /// Of these, those whose log has to be written first.
-    pub(crate) scribe: mpsc::Sender<work::Report>,
+    pub(crate) outcomes: GroupCommit<recorder::Outcomes>,
+    /// Attempts that have ended, but whose log has to be written before their outcome.
+    pub(crate) log_writer: mpsc::Sender<work::Report>,
     pub(crate) submissions: GroupCommit<submit::Submissions>,
     pub(crate) wakes: wake::Wakes,
     pub(crate) queues: queue::Queues,
@@ -259,6 +261,7 @@ pub(crate) struct Inner {
     pub(crate) stop: CancellationToken,
     pub(crate) tracker: TaskTracker,
     pub(crate) given_up: given_up::GivenUp,
+    pub(crate) aside: aside::Aside,
     pub(crate) runs_ended: AtomicU64,
     /// Of these, runs that were never begun, by [`Skip`] from 1.
     pub(crate) runs_skipped: [AtomicU64; 2],
@@ -297,6 +300,8 @@ pub struct Counters {
     pub given_up: u64,
     /// Attempts whose outcome cannot be recorded and whose run cannot be ended.
     pub set_aside: usize,
+    /// Runs of which rows that the engine picks up cannot be handled, by the table that they stand in.
+    pub rows_set_aside: [(&'static str, usize); 3],
     /// Whether the node holds its lease.
     pub lease_held: bool,
     /// How often it has lost one.
@@ -319,8 +324,8 @@ impl Engine {
         let outbound = policy
             .redirecting_client()
             .map_err(|error| EngineError::Unreadable(error.to_string()))?;
-        let (ended, ended_receiver) = mpsc::channel(work::reports_max(config.slots));
-        let (scribe, scribe_receiver) = mpsc::channel(work::reports_max(config.slots));
+        let (outcomes, gathering_outcomes) = GroupCommit::sized(work::reports_max(config.slots));
+        let (log_writer, log_writer_receiver) = mpsc::channel(work::reports_max(config.slots));
         let (submissions, gathering_submissions) = GroupCommit::new();
         let (dispatch, gathering_users) = dispatch::Dispatch::new(config.dispatch);
         let (queues, gathering_claims) = queue::Queues::new();
@@ -346,8 +351,8 @@ impl Engine {
             tracer: std::sync::OnceLock::new(),
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
-            ended,
-            scribe,
+            outcomes,
+            log_writer,
             submissions,
             wakes: wake::Wakes::default(),
             queues,
@@ -357,6 +362,7 @@ impl Engine {
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
             given_up: given_up::GivenUp::default(),
+            aside: aside::Aside::default(),
             runs_ended: AtomicU64::new(0),
             runs_skipped: Default::default(),
             attempts_ended: AtomicU64::new(0),
@@ -374,8 +380,8 @@ impl Engine {
         // Before anything is written: of a node that slept for long, no partition stands ready.
         pruner::make_partitions(&inner).await;
         let engine = Self { inner: inner.clone() };
-        inner.tracker.spawn(pump::record_loop(inner.clone(), ended_receiver));
-        inner.tracker.spawn(pump::claim_loop(inner.clone()));
+        gathering_outcomes.start(recorder::Outcomes(inner.clone()));
+        inner.tracker.spawn(claimer::run(inner.clone()));
         gathering_submissions.start(submit::Submissions(inner.clone()));
         inner.tracker.spawn(inbox::run(inner.clone()));
         inner.tracker.spawn(inbox::reap(inner.clone()));
@@ -392,7 +398,7 @@ impl Engine {
         gathering_claims.start(&inner);
         inner.tracker.spawn(queue::reap(inner.clone()));
         inner.tracker.spawn(queue::look(inner.clone()));
-        inner.tracker.spawn(logs::write(inner.clone(), scribe_receiver));
+        inner.tracker.spawn(logs::write(inner.clone(), log_writer_receiver));
         inner.tracker.spawn(pruner::run(inner.clone()));
         gathering_users.start(&inner);
         inner.tracker.spawn(dispatch::reap(inner.clone()));
@@ -505,6 +511,7 @@ impl Engine {
             in_hand: self.inner.hands.len(),
             given_up: self.inner.given_up.runs(),
             set_aside: self.inner.given_up.set_aside(),
+            rows_set_aside: aside::Kind::ALL.map(|kind| (kind.name(), self.inner.aside.count(kind))),
             lease_held: self.is_healthy(),
             leases_lost: self.inner.fences.load(Ordering::Relaxed),
             stalled_for: self.inner.store.stalled_for(),

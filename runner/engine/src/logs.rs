@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! guest --> LogBuffer --take--> a round: all who have lines, the modest first --> INSERT, 1,000 lines each, rests
-//! pump: ended, many lines left --> waits here, keeps its slot --all written--> back to the pump, outcome recorded
+//! ended, many lines left --> waits here, keeps its slot --all written--> to the recorder, outcome recorded
 //! ```
 //!
 //! # Invariants
 //!
 //! * An outcome is recorded when all lines before it are committed: [`LogBuffer::rest`] gives nothing while lines are
-//!   under way, and the pump then hands the report to this loop.
+//!   under way, and the recorder then hands the report to this loop.
 //! * The lines of one attempt are written in their order.
 //! * A script that floods its log slows nobody: it takes [`SHARE`] lines of a round, its outcome waits alone, and the
 //!   writer rests for as long as Postgres worked for it, so that half of a core at most goes into lines.
@@ -46,7 +46,12 @@ impl Inner {
     pub(crate) fn log_first(&self, report: Report) {
         // It keeps its slot, so that what waits here is bounded, but takes no turn from others.
         self.hands.park();
-        self.pass_on(&self.scribe, report);
+        // There is a place for each attempt that the node may have in hand; should there be none, the report waits for one.
+        if let Err(mpsc::error::TrySendError::Full(report)) = self.log_writer.try_send(report) {
+            tracing::warn!(run = %report.run, "more attempts with long logs have ended than the node has places for");
+            let log_writer = self.log_writer.clone();
+            self.tracker.spawn(async move { drop(log_writer.send(report).await) });
+        }
     }
 }
 
@@ -66,7 +71,7 @@ pub(crate) async fn write(inner: Arc<Inner>, mut reports: mpsc::Receiver<Report>
             round(&inner, &ended).await;
             for report in ended.extract_if(.., |report| report.hand.log.is_written()) {
                 inner.hands.unpark();
-                let _ = inner.ended.send(report).await;
+                let _ = inner.outcomes.send_patiently(report.into()).await;
             }
             if ended.is_empty() || inner.stop.is_cancelled() {
                 break;

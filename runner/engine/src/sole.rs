@@ -1,5 +1,5 @@
 //! Runs of one task run whose outcome is theirs: most runs of most groups. Their end is written by one statement, which
-//! reads no progress; used by the pump for own attempts, by the settler for those of workers.
+//! reads no progress; used by the recorder for own attempts, by the settler for those of workers.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;

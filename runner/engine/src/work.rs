@@ -16,7 +16,6 @@ use heddle_sandbox::{
 };
 use heddle_store::live::LogRow;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
 
 use crate::hands::Hand;
 use crate::host::Host;
@@ -467,7 +466,7 @@ impl Inner {
         }
     }
 
-    /// An attempt has ended: the pump records it.
+    /// An attempt has ended: the recorder is told.
     pub(crate) fn report(&self, context: Arc<RunContext>, at: AttemptKey, hand: Hand, end: End) {
         let run = context.facts.id;
         if let End::Done(Done {
@@ -486,17 +485,6 @@ impl Inner {
             finished_at: self.now(),
             lines: Vec::new(),
         };
-        self.pass_on(&self.ended, report);
-    }
-
-    /// Hands a report to the loop that comes next for it. There is a place for each attempt that the node may have in
-    /// hand; should there be none, the report waits for one: what has been done is never thrown away.
-    pub(crate) fn pass_on(&self, next: &mpsc::Sender<Report>, report: Report) {
-        // The receiver lives as long as the node; without it the lease runs out and the attempt is run again.
-        if let Err(mpsc::error::TrySendError::Full(report)) = next.try_send(report) {
-            tracing::warn!(run = %report.run, "more attempts have ended than the node has places for");
-            let next = next.clone();
-            self.tracker.spawn(async move { drop(next.send(report).await) });
-        }
+        self.record(report);
     }
 }

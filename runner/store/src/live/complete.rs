@@ -783,3 +783,48 @@ pub(crate) async fn insert_logs_in(
     .await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    //! A run ends by three statements: one for runs in general, two for those of one task run. What an end means is the same
+    //! in all of them, and has to stay so: a column or an effect that only two of them know is a bug of every third run.
+
+    const GENERAL: &str = include_str!("../sql/finish_runs.sql");
+    const SOLE: &str = include_str!("../sql/complete_sole.sql");
+    const QUEUED: &str = include_str!("../sql/queue_complete_sole.sql");
+
+    /// What stands from here on.
+    fn from<'s>(statement: &'s str, mark: &str) -> &'s str {
+        &statement[statement.find(mark).expect("a part of this name")..]
+    }
+
+    /// What stands between these two.
+    fn between<'s>(statement: &'s str, begin: &str, end: &str) -> Vec<&'s str> {
+        let part = from(statement, begin);
+        let part = &part[..part.find(end).expect("an end of the part")];
+        part.split_whitespace().collect()
+    }
+
+    #[test]
+    fn runs_of_one_task_end_alike() {
+        assert_eq!(from(SOLE, "gone AS ("), from(QUEUED, "gone AS ("));
+    }
+
+    #[test]
+    fn runs_in_general_end_as_those_of_one_task() {
+        // Every column of a run's row goes into history; `skipped` are runs that were never begun.
+        let columns = |statement| between(statement, "INSERT INTO heddle.runs_done", "\n    SELECT").join(" ");
+        assert_eq!(columns(GENERAL).replace(", skipped)", ")"), columns(SOLE));
+        let values = |statement| between(statement, "    SELECT id, group_id", "greatest(").join(" ");
+        assert_eq!(values(GENERAL), values(SOLE));
+        // Those who follow are told, and a delay that counts from the end is due: at the same instant, which the one has as a
+        // parameter and the others in the row.
+        let followed = |statement| between(statement, "followed AS (", "\n)");
+        assert_eq!(followed(GENERAL), followed(SOLE));
+        let counted = |statement: &str| {
+            let part = between(statement, "counted AS (", "\n)").join(" ");
+            part.replace("$5::timestamptz", "g.finished_at")
+        };
+        assert_eq!(counted(GENERAL), counted(SOLE));
+    }
+}

@@ -14,6 +14,29 @@ use super::complete::Completion;
 use super::{BATCH_MAX, EndedAttempt};
 use crate::{Store, StoreError};
 
+/// Which rows of the inbox to take.
+#[derive(Clone, Copy, Debug)]
+pub enum Take<'a> {
+    /// All, but those of these runs.
+    AllBut(&'a [RunId]),
+    /// Those of these runs.
+    Only(&'a [RunId]),
+}
+
+impl Take<'_> {
+    /// The runs, and whether a row has to be of one of them.
+    fn parameters(self) -> (Vec<Uuid>, bool) {
+        let (runs, among) = match self {
+            Self::AllBut(runs) => (runs, false),
+            Self::Only(runs) => (runs, true),
+        };
+        (runs.iter().map(|run| run.0).collect(), among)
+    }
+}
+
+/// A row that was taken: the run that it is of, and what it says, if that can be read.
+pub type Taken<T> = (RunId, Result<T, StoreError>);
+
 /// A timer that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
@@ -102,14 +125,18 @@ const GATES_MAX: i64 = 1_000;
 
 impl Completion {
     /// Takes timers that are due, by the database's clock.
-    pub async fn take_due(&mut self) -> Result<Vec<Due>, StoreError> {
+    pub async fn take_due(&mut self, take: Take<'_>) -> Result<Vec<Taken<Due>>, StoreError> {
+        let (runs, among) = take.parameters();
         let rows = sqlx::query!(
             "DELETE FROM heddle.timers t
               WHERE t.ctid = ANY (ARRAY(
                     SELECT ctid FROM heddle.timers
-                     WHERE due_at <= (SELECT clock_timestamp()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+                     WHERE due_at <= (SELECT clock_timestamp()) AND (run = ANY ($2)) = $3
+                     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
              RETURNING t.run, t.task, t.item, t.kind, t.attempt",
-            BATCH_MAX as i64
+            BATCH_MAX as i64,
+            &runs,
+            among
         )
         .fetch_all(self.connection())
         .await?;
@@ -120,29 +147,38 @@ impl Completion {
                     key: TaskKey::from_numbers(row.task, row.item),
                     attempt: row.attempt as u32,
                 };
-                match row.kind {
-                    1 => Due::Deadline(RunId(row.run)),
-                    2 => Due::Timeout(RunId(row.run), at),
-                    _ => Due::Retry(RunId(row.run), at),
-                }
+                let run = RunId(row.run);
+                let due = match row.kind {
+                    0 => Ok(Due::Retry(run, at)),
+                    1 => Ok(Due::Deadline(run)),
+                    2 => Ok(Due::Timeout(run, at)),
+                    kind => Err(StoreError::unreadable("timers", "kind", run, kind)),
+                };
+                (run, due)
             })
             .collect())
     }
 
     /// Takes the ends of sub-runs.
-    pub async fn take_settlements(&mut self) -> Result<Vec<Settlement>, StoreError> {
+    pub async fn take_settlements(&mut self, take: Take<'_>) -> Result<Vec<Taken<Settlement>>, StoreError> {
+        let (runs, among) = take.parameters();
         let rows = sqlx::query!(
             "DELETE FROM heddle.settlements s
               WHERE s.ctid = ANY (ARRAY(
-                    SELECT ctid FROM heddle.settlements ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+                    SELECT ctid FROM heddle.settlements
+                     WHERE (run = ANY ($2)) = $3 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
              RETURNING s.run, s.task, s.item, s.attempt, s.child, s.state, s.error",
-            BATCH_MAX as i64
+            BATCH_MAX as i64,
+            &runs,
+            among
         )
         .fetch_all(self.connection())
         .await?;
-        rows.into_iter()
+        Ok(rows
+            .into_iter()
             .map(|row| {
-                Ok(Settlement {
+                let state = StoreError::known(RunState::from_number, row.state, ("settlements", "state"), row.child);
+                let settlement = state.map(|state| Settlement {
                     parent: EndedAttempt {
                         run: RunId(row.run),
                         at: AttemptKey {
@@ -152,21 +188,26 @@ impl Completion {
                         lease: 0,
                     },
                     child: RunId(row.child),
-                    state: StoreError::known(RunState::from_number, row.state, ("settlements", "state"), row.child)?,
+                    state,
                     error: row.error,
-                })
+                });
+                (RunId(row.run), settlement)
             })
-            .collect()
+            .collect())
     }
 
     /// Takes runs that were submitted in SQL.
-    pub async fn take_starts(&mut self) -> Result<Vec<RunId>, StoreError> {
+    pub async fn take_starts(&mut self, take: Take<'_>) -> Result<Vec<RunId>, StoreError> {
+        let (runs, among) = take.parameters();
         let rows = sqlx::query_scalar!(
             "DELETE FROM heddle.starts s
               WHERE s.ctid = ANY (ARRAY(
-                    SELECT ctid FROM heddle.starts ORDER BY run LIMIT $1 FOR UPDATE SKIP LOCKED))
+                    SELECT ctid FROM heddle.starts
+                     WHERE (run = ANY ($2)) = $3 ORDER BY run LIMIT $1 FOR UPDATE SKIP LOCKED))
              RETURNING s.run",
-            BATCH_MAX as i64
+            BATCH_MAX as i64,
+            &runs,
+            among
         )
         .fetch_all(self.connection())
         .await?;
@@ -358,6 +399,17 @@ impl Completion {
     }
 }
 
+/// Rows that a look passes over: those of these runs.
+#[derive(Clone, Debug, Default)]
+pub struct PassedOver {
+    /// Timers.
+    pub timers: Vec<RunId>,
+    /// Ends of sub-runs; by their parents.
+    pub settlements: Vec<RunId>,
+    /// Runs that were submitted in SQL.
+    pub starts: Vec<RunId>,
+}
+
 /// What there is to be picked up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inbox {
@@ -375,13 +427,17 @@ pub struct Inbox {
 
 impl Store {
     /// One cheap look at everything that may be waiting to be picked up.
-    pub async fn inbox(&self) -> Result<Inbox, StoreError> {
+    pub async fn inbox(&self, passed_over: &PassedOver) -> Result<Inbox, StoreError> {
+        let ids = |runs: &[RunId]| -> Vec<Uuid> { runs.iter().map(|run| run.0).collect() };
         let row = sqlx::query!(
             r#"SELECT EXISTS (SELECT FROM heddle.ready) AS "ready!",
-                      (SELECT min(due_at) FROM heddle.timers) AS next_due,
-                      EXISTS (SELECT FROM heddle.settlements) AS "settlements!",
-                      EXISTS (SELECT FROM heddle.starts) AS "starts!",
-                      EXISTS (SELECT FROM heddle.turnstiles) AS "turnstiles!""#
+                      (SELECT min(due_at) FROM heddle.timers WHERE run <> ALL ($1)) AS next_due,
+                      EXISTS (SELECT FROM heddle.settlements WHERE run <> ALL ($2)) AS "settlements!",
+                      EXISTS (SELECT FROM heddle.starts WHERE run <> ALL ($3)) AS "starts!",
+                      EXISTS (SELECT FROM heddle.turnstiles) AS "turnstiles!""#,
+            &ids(&passed_over.timers),
+            &ids(&passed_over.settlements),
+            &ids(&passed_over.starts)
         )
         .fetch_one(&self.pool)
         .await?;

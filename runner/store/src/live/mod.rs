@@ -54,7 +54,7 @@ pub use control::{Interrupted, LiveRun};
 pub(crate) use create::create_in;
 pub use create::{Audited, Created, NewRun, ReadyRow};
 pub use grant::{Grant, Room};
-pub use inbox::{ActiveRun, AtGate, Due, Gate, Inbox, LostAttempt, Settlement, SqlStart};
+pub use inbox::{ActiveRun, AtGate, Due, Gate, Inbox, LostAttempt, PassedOver, Settlement, SqlStart, Take, Taken};
 pub use queue::{
     ClaimFate, ClaimKey, ClaimWish, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,
 };
