@@ -81,6 +81,7 @@ pub fn openapi() -> serde_json::Value {
 async fn guard<F>(
     app: &App,
     request: axum::extract::Request,
+    tell: table::Tell,
     next: impl FnOnce(axum::extract::Request) -> F,
 ) -> Response
 where
@@ -90,7 +91,7 @@ where
     if app.config.dev {
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
         if let Err(problem) = access::check_local(request.headers(), authority.as_deref(), &app.config.dev_hosts) {
-            return problem.into_response();
+            return tell(problem);
         }
     }
     let is_change = is_change(&request);

@@ -74,6 +74,9 @@ pub enum Pace {
     Free,
 }
 
+/// How a problem is told.
+pub(crate) type Tell = fn(Problem) -> Response;
+
 type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
 /// A body that goes in or comes out.
@@ -121,6 +124,8 @@ pub struct Route {
     pub pace: Pace,
     /// It changes things: all but GET, and a GET that says so. What a cookie vouches for is looked at more closely then.
     pub acts: bool,
+    /// How problems are told that arise before the handler, such as a missing token.
+    tell: Tell,
     handler: Handler,
 }
 
@@ -144,6 +149,7 @@ impl Route {
             problems: Vec::new(),
             pace: Pace::Quick,
             acts: method != Method::Get,
+            tell: Problem::into_response,
             handler: Arc::new(move |request| Box::pin(handler(request))),
         }
     }
@@ -217,6 +223,12 @@ impl Route {
         self
     }
 
+    /// It tells problems in a way of its own, whatever they are.
+    pub(crate) fn tells(mut self, tell: Tell) -> Self {
+        self.tell = tell;
+        self
+    }
+
     /// How long it may take.
     pub fn pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
@@ -263,6 +275,9 @@ impl Table {
             }
             allowed.sort_unstable();
             let allowed = allowed.join(", ");
+            let tell = routes
+                .first()
+                .map_or(Problem::into_response as Tell, |route| route.tell);
             for route in routes {
                 // Shared, not copied for each request.
                 let route = Arc::new(route.clone());
@@ -272,7 +287,10 @@ impl Table {
                           path: Result<RawPathParams, RawPathParamsRejection>,
                           request: axum::extract::Request| {
                         let (route, asked) = (route.clone(), app.clone());
-                        async move { guard(&asked, request, |request| serve(app, route, path.ok(), request)).await }
+                        async move {
+                            let tell = route.tell;
+                            guard(&asked, request, tell, |request| serve(app, route, path.ok(), request)).await
+                        }
                     },
                 );
             }
@@ -286,14 +304,14 @@ impl Table {
                     if let Ok(value) = HeaderValue::from_str(&allowed) {
                         problem.header = Some(Box::new((header::ALLOW, value)));
                     }
-                    problem.into_response()
+                    tell(problem)
                 };
-                async move { guard(&app, request, refuse).await }
+                async move { guard(&app, request, tell, refuse).await }
             });
             router = router.route(path, methods);
         }
         let anywhere = move |State(app): State<App>, request: axum::extract::Request| async move {
-            guard(&app, request, elsewhere).await
+            guard(&app, request, Problem::into_response, elsewhere).await
         };
         router.fallback(anywhere).with_state(app)
     }
@@ -303,6 +321,7 @@ impl Table {
 const SHED_RETRY_SECONDS: u64 = 1;
 
 async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request: axum::extract::Request) -> Response {
+    let tell = route.tell;
     let answered = if route.pace == Pace::Waits {
         handle(app, route, path, request).await
     } else {
@@ -320,7 +339,7 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
     };
     match answered {
         Ok(response) => response,
-        Err(problem) => problem.into_response(),
+        Err(problem) => tell(problem),
     }
 }
 
