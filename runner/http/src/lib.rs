@@ -10,9 +10,10 @@
 pub mod access;
 mod adapter;
 pub mod app;
+mod body;
+mod connection;
 mod docs;
 pub mod engine_api;
-mod idle;
 mod json;
 pub mod moment;
 mod openapi;
@@ -69,6 +70,22 @@ fn nothing_at(path: &str) -> Response {
 pub async fn admit(app: &App, parts: &axum::http::request::Parts) -> Result<access::Vouched, Problem> {
     let admitted = access::authenticate(app, parts, !parts.method.is_safe(), app.clock.now()).await?;
     Ok(access::Vouched::new(admitted))
+}
+
+/// The body that a form brings, for pages, within the bounds that hold for whoever is `known`, or is not.
+pub async fn read_form(
+    app: &App,
+    parts: &axum::http::request::Parts,
+    known: bool,
+    body: axum::body::Body,
+    bytes_max: usize,
+) -> Result<bytes::Bytes, Problem> {
+    if !known {
+        return body::read_unknown(app, access::Peer::of(parts), &parts.headers, body).await;
+    }
+    body::check_head(&parts.headers, bytes_max)?;
+    let config = &app.config;
+    body::read(body, bytes_max, config.body_idle_timeout, config.body_timeout).await
 }
 
 /// The OpenAPI 3.1 description of the API.

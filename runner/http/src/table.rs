@@ -15,6 +15,7 @@ use axum::routing::{MethodFilter, MethodRouter};
 use futures::future::BoxFuture;
 use heddle_domain::Faults;
 use heddle_domain::fault::pointer_token;
+use heddle_engine::heddle_sandbox::Turn;
 use parking_lot::Mutex;
 
 use crate::access::{Access, Standing, authenticate, refused};
@@ -343,14 +344,13 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
     }
 }
 
-/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload.
+/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload. One caller's
+/// wait for one another, not in the way of others.
 pub(crate) const UPLOADS_WAITING_MAX: usize = 64;
+const UPLOADS_OF_ONE_MAX: usize = UPLOADS_WAITING_MAX / 2;
 const UPLOAD_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 
-async fn upload_slot(
-    app: &App,
-    bound: &std::sync::Arc<tokio::sync::Semaphore>,
-) -> Result<tokio::sync::OwnedSemaphorePermit, Problem> {
+async fn upload_turn(app: &App, actor: &str) -> Result<Turn, Problem> {
     let overloaded = || {
         Problem::overloaded(
             "this node has as many uploads under way as it takes",
@@ -362,34 +362,41 @@ async fn upload_slot(
         .clone()
         .try_acquire_owned()
         .map_err(|_| overloaded())?;
-    match tokio::time::timeout(UPLOAD_WAIT, bound.clone().acquire_owned()).await {
-        Ok(Ok(permit)) => Ok(permit),
-        Ok(Err(_)) | Err(_) => Err(overloaded()),
+    match tokio::time::timeout(UPLOAD_WAIT, app.uploads.take(actor, UPLOADS_OF_ONE_MAX)).await {
+        Ok(Some(turn)) => Ok(turn),
+        Ok(None) | Err(_) => Err(overloaded()),
     }
 }
 
+/// A turn at what a route's pace counts against. Whose request it is has to be known first: nobody takes all.
+async fn turn(app: &App, pace: Pace, actor: &str) -> Result<Option<Turn>, Problem> {
+    let turns = match pace {
+        Pace::Quick => &app.requests,
+        Pace::Waits => &app.waits,
+        Pace::Uploads => return upload_turn(app, actor).await.map(Some),
+        Pace::Free => return Ok(None),
+    };
+    turns.try_take(actor).map(Some).ok_or_else(|| {
+        Problem::overloaded(
+            "this node has as many requests under way as it takes, or as it takes of one caller",
+            SHED_RETRY_SECONDS,
+        )
+    })
+}
+
 async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, request: axum::extract::Request) -> Outcome {
-    let bound = match route.pace {
-        Pace::Quick => Some(&app.requests),
-        Pace::Waits => Some(&app.waits),
-        Pace::Uploads => Some(&app.uploads),
-        Pace::Free => None,
-    };
-    let permit = match bound {
-        Some(bound) if route.pace == Pace::Uploads => Some(upload_slot(&app, bound).await?),
-        Some(bound) => Some(bound.clone().try_acquire_owned().map_err(|_| {
-            Problem::overloaded(
-                "this node has as many requests under way as it takes",
-                SHED_RETRY_SECONDS,
-            )
-        })?),
-        None => None,
-    };
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let now = app.clock.now();
     let peer = crate::access::Peer::of(&parts);
     let (caller, standing) = match route.access {
-        Access::Open => (Arc::new(crate::access::Caller::anyone()), None),
+        Access::Open => {
+            if route.pace != Pace::Free {
+                body = crate::body::read_unknown(&app, peer, &parts.headers, body)
+                    .await?
+                    .into();
+            }
+            (Arc::new(crate::access::Caller::anyone()), None)
+        }
         access => {
             let age = app.tokens.age();
             let admitted = authenticate(&app, &parts, route.acts, now).await?;
@@ -405,6 +412,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
             (admitted.caller, standing)
         }
     };
+    let turn = turn(&app, route.pace, &caller.actor).await?;
     // Without params there is nothing to extract; with params, none means that they are not UTF-8.
     if path.is_none() && route.path.contains('{') {
         return Err(Problem::malformed("the path is not UTF-8"));
@@ -435,8 +443,8 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         },
     };
     // A stream counts for as long as it is read.
-    Ok(match permit {
-        Some(permit) if route.pace == Pace::Waits => hold(response, permit, lasting.map(|standing| (standing, shared))),
+    Ok(match turn {
+        Some(turn) if route.pace == Pace::Waits => hold(response, turn, lasting.map(|standing| (standing, shared))),
         _ => response,
     })
 }
@@ -471,8 +479,8 @@ fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem>
     faults.or(()).map_err(Problem::invalid)
 }
 
-/// Keeps a permit until the body has been sent; a body that is in the making ends with what its caller has shown.
-fn hold(response: Response, permit: tokio::sync::OwnedSemaphorePermit, standing: Option<(Standing, App)>) -> Response {
+/// Keeps a turn until the body has been sent; a body that is in the making ends with what its caller has shown.
+fn hold(response: Response, turn: Turn, standing: Option<(Standing, App)>) -> Response {
     use futures::StreamExt;
     if http_body::Body::size_hint(response.body()).exact().is_some() {
         return response;
@@ -486,7 +494,7 @@ fn hold(response: Response, permit: tokio::sync::OwnedSemaphorePermit, standing:
     response.map(|body| {
         let pieces = body.into_data_stream().take_until(end);
         axum::body::Body::from_stream(pieces.map(move |piece| {
-            let _held = &permit;
+            let _held = &turn;
             piece
         }))
     })
