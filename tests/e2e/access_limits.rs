@@ -3,6 +3,8 @@
 use futures::StreamExt;
 use heddle_tests::{TOKEN, World, eventually, run_program};
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 const DEVICE_KEY: &str = "the device key of the end-to-end tests";
@@ -49,6 +51,59 @@ async fn wrong_tokens_by_the_thousand() {
         !log.contains("hdl_wrong") && !log.contains(TOKEN),
         "tokens are not logged"
     );
+}
+
+/// More connections than a node handles requests, each with the body of a sign-in that comes byte by byte: whoever is
+/// known goes on, signs in, and looks after the node's health; the slow ones are told so within seconds.
+#[tokio::test]
+async fn slow_bodies_of_nobody() {
+    const SLOW: usize = 1_100;
+    let world = World::new().await;
+    let node = world.node().await;
+    let head = format!(
+        "POST /v1/session HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{",
+        node.authority()
+    );
+    let mut slow = Vec::new();
+    for _ in 0..SLOW {
+        let mut stream = TcpStream::connect(node.authority()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    node.get("/v1/groups").await.expect_status(200);
+    let anybody = node.with_token(None);
+    anybody.get("/healthz").await.expect_status(200);
+    anybody.get("/readyz").await.expect_status(200);
+    anybody
+        .post("/v1/session", json!({"token": TOKEN}))
+        .await
+        .expect_status(201);
+    node.put("/v1/pools/p", json!({"slots": 1})).await.expect_status(201);
+    let mut told = std::collections::BTreeMap::<String, usize>::new();
+    for stream in slow {
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).await.unwrap();
+        let status = line.split_whitespace().nth(1).unwrap_or("none");
+        *told.entry(status.to_owned()).or_default() += 1;
+    }
+    assert_eq!(told.values().sum::<usize>(), SLOW);
+    assert!(told.keys().all(|status| status == "408" || status == "429"), "{told:?}");
+    assert!(told["408"] >= 1 && told["429"] >= SLOW / 2, "{told:?}");
+    // The same at the door of the pages.
+    let form = head
+        .replace("/v1/session", "/sign-in")
+        .replace("application/json", "application/x-www-form-urlencoded");
+    let mut stream = TcpStream::connect(node.authority()).await.unwrap();
+    stream
+        .write_all(
+            form.replace("\r\nContent-Type", "\r\nAccept: text/html\r\nContent-Type")
+                .as_bytes(),
+        )
+        .await
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).await.unwrap();
+    assert!(line.contains(" 408 "), "{line}");
 }
 
 /// How often one token may ask can be bounded.

@@ -180,7 +180,8 @@ const SUBMITTED: &str = r#"{"taskInfoConf": {"status": 1, "taskName": "bill", "t
  "taskScheduleConf": {"timerList": [{"timerType": 1, "cron": "12 12 12 0/2 * *", "startDateTime": "2021-08-09", "endDateTime": "2021-10-01"},
    {"timerType": 1, "cron": "12 12 12 0/2 * *", "startDateTime": "2090-08-09", "endDateTime": "2090-10-01"},
    {"timerType": 4, "delay": 10000000, "startDateTime": "2021-08-09", "endDateTime": "2090-10-01"},
-   {"timerType": 2, "initDelay": 3600000, "period": 5000}, {"timerType": 3, "initDelay": 3600000, "delay": 300}]}}"#;
+   {"timerType": 2, "initDelay": 3600000, "period": 5000}, {"timerType": 3, "initDelay": 3600000, "delay": 300},
+   {"timerType": 4, "delay": 10000, "startDateTime": "2021-08-09", "endDateTime": "2021-10-01"}]}}"#;
 
 #[tokio::test]
 async fn the_request_of_the_contract() {
@@ -204,6 +205,11 @@ async fn the_request_of_the_contract() {
         (&schedules["timer-1"]["enabled"], &schedules["timer-1"]["next"]),
         (&json!(false), &Value::Null),
         "a window that is over"
+    );
+    assert_eq!(
+        (&schedules["timer-6"]["enabled"], &schedules["timer-6"]["ends_at"]),
+        (&json!(false), &json!("2021-10-01")),
+        "kept as it was sent, and never fires"
     );
     // From the 1st of the month every other day: the 9th is one of them. In Shanghai it is 12:12:12.
     assert_eq!(schedules["timer-2"]["next"], "2090-08-09T04:12:12.000000Z");
@@ -250,6 +256,63 @@ async fn the_request_of_the_contract() {
     let refused = send(SUBMITTED.replacen("subTaskList", "taskList", 1)).await;
     assert_eq!((&refused["code"], &refused["data"]), (&json!(422), &Value::Null));
     assert!(refused["msg"].as_str().unwrap().contains("taskList"), "{refused:#}");
+}
+
+/// What is wrong before a call is looked at is told like what is wrong with it.
+#[tokio::test]
+async fn the_status_is_200_always() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_RATE_LIMIT", "1").start().await;
+    let viewer = world
+        .node()
+        .await
+        .post("/v1/tokens", json!({"name": "v", "role": "viewer"}))
+        .await;
+    let viewer = node.with_token(viewer.expect_status(201)["token"].as_str());
+    let told = async |api: &Api, method: reqwest::Method, name: &str| {
+        let reply = api
+            .send(api.request(method, &format!("/task-scheduler/task/{name}")))
+            .await;
+        assert_eq!(reply.status, 200, "{name}");
+        assert_eq!(
+            (&reply.body["data"], reply.headers["content-type"].as_bytes()),
+            (&Value::Null, &b"application/json"[..])
+        );
+        assert!(
+            reply.body["msg"].as_str().is_some_and(|said| !said.is_empty()),
+            "{:#}",
+            reply.body
+        );
+        (reply.body["code"].as_u64().unwrap(), reply.headers)
+    };
+    for name in [
+        "submitTimerTask",
+        "timerTaskDel",
+        "disableTask",
+        "enableTask",
+        "execTaskImmediately",
+    ] {
+        let (code, headers) = told(&node.with_token(None), reqwest::Method::POST, name).await;
+        assert_eq!((code, headers.contains_key("www-authenticate")), (401, true), "{name}");
+        assert_eq!(
+            told(&node.with_token(Some("hdl_x")), reqwest::Method::POST, name)
+                .await
+                .0,
+            401,
+            "{name}"
+        );
+        let (code, headers) = told(&node, reqwest::Method::DELETE, name).await;
+        assert_eq!((code, headers.contains_key("allow")), (405, true), "{name}");
+    }
+    // The first is let in, as far as its role goes; more in that second are not.
+    let mut codes = Vec::new();
+    while codes.len() < 500 && !(codes.contains(&403) && codes.contains(&429)) {
+        let (code, headers) = told(&viewer, reqwest::Method::POST, "disableTask").await;
+        assert_eq!(headers.contains_key("retry-after"), code == 429);
+        codes.push(code);
+    }
+    assert!(codes.iter().all(|code| matches!(code, 403 | 429)), "{codes:?}");
+    assert!(codes.contains(&403) && codes.contains(&429), "{codes:?}");
 }
 
 /// `taskId` in each way that clients send it.

@@ -175,10 +175,11 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     } else {
         pages::router(app, engine.clone(), clock, config.dev)
     };
+    let limits = serve_limits();
     let server = tokio::spawn(heddle_http::serve(
         config.listener,
         router,
-        ServeLimits::default(),
+        limits,
         closing.clone().cancelled_owned(),
     ));
     let fill = async {
@@ -231,6 +232,14 @@ fn allow_open_files() {
             tracing::warn!(error = %Chain(&error), "the limit on open files stays as it is");
         }
     }
+}
+
+/// How many connections there may be, by how many files this process may have open.
+fn serve_limits() -> ServeLimits {
+    use rustix::process::{Resource, getrlimit};
+    getrlimit(Resource::Nofile)
+        .current
+        .map_or_else(ServeLimits::default, ServeLimits::of_files)
 }
 
 /// Notes which tokens are used, many in one statement.

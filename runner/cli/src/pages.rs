@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::response::Response;
@@ -11,6 +12,7 @@ use heddle_domain::Clock;
 use heddle_engine::Engine;
 use heddle_http::App;
 use heddle_http::access::Role;
+use heddle_http::problem::Problem;
 use heddle_ui::{Host, Turned, Ui, Viewer};
 use tower::ServiceExt;
 
@@ -21,13 +23,17 @@ struct Beside {
     dev: bool,
 }
 
+fn turned(problem: Problem) -> Turned {
+    Turned {
+        status: problem.status.as_u16(),
+        detail: problem.detail,
+    }
+}
+
 impl Host for Beside {
     fn admit<'a>(&'a self, parts: &'a mut Parts) -> BoxFuture<'a, Result<Viewer, Turned>> {
         Box::pin(async move {
-            let vouched = heddle_http::admit(&self.app, parts).await.map_err(|problem| Turned {
-                status: problem.status.as_u16(),
-                detail: problem.detail,
-            })?;
+            let vouched = heddle_http::admit(&self.app, parts).await.map_err(turned)?;
             let caller = vouched.caller();
             let viewer = Viewer {
                 actor: caller.actor.clone(),
@@ -42,6 +48,19 @@ impl Host for Beside {
             };
             parts.extensions.insert(vouched);
             Ok(viewer)
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        parts: &'a Parts,
+        known: bool,
+        body: Body,
+        bytes_max: usize,
+    ) -> BoxFuture<'a, Result<Bytes, Turned>> {
+        Box::pin(async move {
+            let read = heddle_http::read_form(&self.app, parts, known, body, bytes_max);
+            read.await.map_err(turned)
         })
     }
 

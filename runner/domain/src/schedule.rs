@@ -250,8 +250,11 @@ impl Schedule {
         };
         let starts = moment("starts_at", &spec.starts_at)?;
         let ends = moment("ends_at", &spec.ends_at)?;
+        // A window that is over may be kept with a schedule that is switched off: it does not fire, whatever it says.
+        let is_kept = !spec.enabled.0 && ends.is_some_and(|ends| ends <= created_at);
         if let (Some(starts), Some(ends)) = (starts, ends)
             && ends <= starts
+            && !is_kept
         {
             return Err(Fault::at(
                 "/ends_at",
@@ -291,7 +294,8 @@ impl Schedule {
         let from = schedule
             .starts
             .unwrap_or_else(|| "1900-01-01T00:00:00Z".parse().unwrap_or(created_at));
-        if bounded && schedule.kind() != Kind::After && schedule.within(from, None).is_none() {
+        let may_fire = !bounded || schedule.kind() == Kind::After || schedule.within(from, None).is_some();
+        if !may_fire && !is_kept {
             return Err(Fault::at(
                 "",
                 "the schedule never fires between `starts_at` and `ends_at`",

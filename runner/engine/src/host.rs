@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use heddle_domain::Chain;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::state::NOT_GRANTED;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::hands::{Hand, LogBuffer};
+use crate::hands::Hand;
+use crate::log_buffer::LogBuffer;
 use crate::patience::until;
 use crate::redact::Redactor;
 use crate::work::Ending;
@@ -139,10 +141,10 @@ impl HostServices for Host {
     }
 
     fn log(&self, line: LogLine) {
-        self.log.push(|number| LogRow {
+        self.log.push(LogRow {
             run: self.context.facts.id,
             at: self.at,
-            line: number,
+            line: 0,
             time: line.at,
             level: line.level as i16,
             // Postgres keeps no zero bytes in text.
@@ -169,8 +171,8 @@ impl Inner {
     ) -> Granted<String> {
         Ok(match self.store.secret_value(&self.keys, name).await? {
             Some((value, grant)) if grant.allows(user, category) => Ok(value),
-            Some(_) => Err(format!("this {noun} may not use secret `{name}`")),
-            None => Err(format!("there is no secret `{name}`")),
+            Some(_) => Err(format!("{NOT_GRANTED}secret `{name}`: this {noun} may not use it")),
+            None => Err(format!("{NOT_GRANTED}secret `{name}`: there is none")),
         })
     }
 
@@ -182,12 +184,14 @@ impl Inner {
         category: Option<&str>,
         name: &str,
     ) -> Granted<ConnectionTarget> {
-        let missing = || format!("there is no connection `{name}`");
+        let missing = || format!("{NOT_GRANTED}connection `{name}`: there is none");
         let Some(row) = self.store.connection(name).await? else {
             return Ok(Err(missing()));
         };
         if !row.options.grant.allows(user, category) {
-            return Ok(Err(format!("this {noun} may not use connection `{name}`")));
+            return Ok(Err(format!(
+                "{NOT_GRANTED}connection `{name}`: this {noun} may not use it"
+            )));
         }
         let Some((url, _)) = self.store.connection_url(&self.keys, name).await? else {
             return Ok(Err(missing()));

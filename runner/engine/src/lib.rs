@@ -43,6 +43,7 @@ mod hands;
 mod host;
 mod http_task;
 mod inbox;
+mod log_buffer;
 mod logs;
 mod messages;
 mod node;

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::{Chance, Clock};
+use heddle_engine::heddle_sandbox::Turns;
 use heddle_store::Store;
 use heddle_store::secret::SecretKeys;
 use tokio::sync::Semaphore;
 
 use crate::access::{Rates, Signer, TokenCache};
+use crate::body;
 use crate::engine_api::EngineApi;
 
 /// Where the clients of the compatibility calls tell the time, unless it is configured.
@@ -32,11 +34,11 @@ pub struct HttpConfig {
     pub body_idle_timeout: Duration,
     /// How long a body may take altogether.
     pub body_timeout: Duration,
-    /// Requests under way at once; more get 429.
+    /// Requests under way at once; more get 429. One caller gets three quarters of them.
     pub requests_max: usize,
-    /// Requests that wait (`?wait=`) or follow (SSE) at once; more get 429.
+    /// Requests that wait (`?wait=`) or follow (SSE) at once; more get 429. One caller gets three quarters of them.
     pub waits_max: usize,
-    /// Uploads at once; more get 429.
+    /// Uploads at once; some more wait, the rest gets 429. One caller gets half of them.
     pub uploads_max: usize,
     /// The longest `?wait=`.
     pub wait_max: Duration,
@@ -183,13 +185,24 @@ pub struct Shared {
     pub(crate) tokens: TokenCache,
     pub(crate) rates: Rates,
     pub(crate) signer: Option<Signer>,
-    pub(crate) requests: Arc<Semaphore>,
-    pub(crate) waits: Arc<Semaphore>,
-    pub(crate) uploads: Arc<Semaphore>,
+    /// Requests under way: the owners are callers.
+    pub(crate) requests: Arc<Turns>,
+    /// The same of those that wait or follow.
+    pub(crate) waits: Arc<Turns>,
+    /// Uploads, likewise.
+    pub(crate) uploads: Arc<Turns>,
+    /// How many uploads wait for their turn.
     pub(crate) uploads_waiting: Arc<Semaphore>,
+    /// Slow bodies of senders that are not known: the owners are addresses.
+    pub(crate) unknown_bodies: Arc<Turns>,
     pub(crate) counts: Counts,
     pub(crate) openapi: std::sync::OnceLock<bytes::Bytes>,
     pub(crate) docs: std::sync::OnceLock<bytes::Bytes>,
+}
+
+/// What one caller may have of the requests that a node handles at once: all but a quarter, which is left to others.
+fn most_of(all: usize) -> usize {
+    all - all / 4
 }
 
 impl App {
@@ -208,9 +221,10 @@ impl App {
             tokens: TokenCache::default(),
             rates: Rates::new(config.rate_max),
             signer: Signer::new(&config.device_keys),
-            requests: Arc::new(Semaphore::new(config.requests_max)),
-            waits: Arc::new(Semaphore::new(config.waits_max)),
-            uploads: Arc::new(Semaphore::new(config.uploads_max)),
+            requests: Turns::new(config.requests_max, most_of(config.requests_max)),
+            waits: Turns::new(config.waits_max, most_of(config.waits_max)),
+            uploads: Turns::new(config.uploads_max, config.uploads_max / 2),
+            unknown_bodies: Turns::new(body::UNKNOWN_SLOW_MAX, body::UNKNOWN_SLOW_OF_ONE_MAX),
             uploads_waiting: Arc::new(Semaphore::new(crate::table::UPLOADS_WAITING_MAX)),
             counts: Counts::default(),
             openapi: std::sync::OnceLock::new(),

@@ -294,8 +294,8 @@ pub struct ClaimWord {
 
 /// The engine, as the routes see it. `actor` is who asks, for the audit.
 pub trait EngineApi: Send + Sync + 'static {
-    /// Compiles uploaded bytes within bounds of size, time and memory; what is no script is [`Refusal::Invalid`].
-    fn compile_script(&self, bytes: Bytes, language: Option<Language>) -> Answer<'_, CompiledScript>;
+    /// Compiles what `actor` uploads within bounds of size, time and memory; what is no script is [`Refusal::Invalid`].
+    fn compile_script(&self, bytes: Bytes, language: Option<Language>, actor: String) -> Answer<'_, CompiledScript>;
     /// Gets a script from an address, through the outbound policy; another digest is [`Refusal::Invalid`].
     fn fetch_script(&self, url: String, sha256: String) -> Answer<'_, Bytes>;
     /// Runs a script once, without a run.

@@ -10,9 +10,10 @@
 pub mod access;
 mod adapter;
 pub mod app;
+mod body;
+mod connection;
 mod docs;
 pub mod engine_api;
-mod idle;
 mod json;
 pub mod moment;
 mod openapi;
@@ -71,6 +72,22 @@ pub async fn admit(app: &App, parts: &axum::http::request::Parts) -> Result<acce
     Ok(access::Vouched::new(admitted))
 }
 
+/// The body that a form brings, for pages, within the bounds that hold for whoever is `known`, or is not.
+pub async fn read_form(
+    app: &App,
+    parts: &axum::http::request::Parts,
+    known: bool,
+    body: axum::body::Body,
+    bytes_max: usize,
+) -> Result<bytes::Bytes, Problem> {
+    if !known {
+        return body::read_unknown(app, access::Peer::of(parts), &parts.headers, body).await;
+    }
+    body::check_head(&parts.headers, bytes_max)?;
+    let config = &app.config;
+    body::read(body, bytes_max, config.body_idle_timeout, config.body_timeout).await
+}
+
 /// The OpenAPI 3.1 description of the API.
 pub fn openapi() -> serde_json::Value {
     openapi::document(&routes::table())
@@ -81,6 +98,7 @@ pub fn openapi() -> serde_json::Value {
 async fn guard<F>(
     app: &App,
     request: axum::extract::Request,
+    tell: table::Tell,
     next: impl FnOnce(axum::extract::Request) -> F,
 ) -> Response
 where
@@ -90,7 +108,7 @@ where
     if app.config.dev {
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
         if let Err(problem) = access::check_local(request.headers(), authority.as_deref(), &app.config.dev_hosts) {
-            return problem.into_response();
+            return tell(problem);
         }
     }
     let is_change = is_change(&request);

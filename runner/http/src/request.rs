@@ -8,8 +8,7 @@ use axum::body::Body;
 use axum::extract::RawPathParams;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
+use bytes::Bytes;
 use heddle_domain::{Fault, Faults, Name, Span, Time};
 use heddle_store::change::By;
 use heddle_store::group::IfMatch;
@@ -20,6 +19,7 @@ use serde_json::Value;
 
 use crate::access::{Caller, Peer, Standing, refused};
 use crate::app::App;
+use crate::body;
 use crate::json;
 use crate::moment::parse_moment;
 use crate::problem::Problem;
@@ -215,50 +215,20 @@ impl Request {
         Ok(accepts || self.flag("follow", false)?)
     }
 
-    /// Refuses a body that is compressed: to read it as it is would only say that it is no UTF-8.
+    /// Refuses a body that is compressed.
     pub fn is_plain(&self) -> Result<(), Problem> {
-        let codings = self.headers.get_all(header::CONTENT_ENCODING).iter();
-        let mut codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(','));
-        match codings.find(|coding| !matches!(coding.trim(), "" | "identity")) {
-            None => Ok(()),
-            Some(coding) => Err(Problem::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                format!("the body is encoded as `{}`; send it as it is", coding.trim()),
-            )),
-        }
+        body::check_head(&self.headers, usize::MAX)
     }
 
     /// The body, at most `bytes_max` of it, in bounded time.
     pub async fn bytes(&mut self, bytes_max: usize) -> Result<Bytes, Problem> {
-        self.is_plain()?;
-        let announced = self
-            .headers
-            .get(header::CONTENT_LENGTH)
-            .and_then(|length| length.to_str().ok())
-            .and_then(|length| length.parse::<u64>().ok());
-        if announced.is_some_and(|length| length > bytes_max as u64) {
-            return Err(Problem::too_large(bytes_max));
-        }
-        let idle = self.app.config.body_idle_timeout;
+        body::check_head(&self.headers, bytes_max)?;
+        let config = &self.app.config;
+        let (idle, whole) = (config.body_idle_timeout, config.body_timeout);
         let body = std::mem::replace(self.body.get_mut(), Body::empty());
-        let read = async {
-            let mut stream = body.into_data_stream();
-            let mut whole = BytesMut::new();
-            loop {
-                match tokio::time::timeout(idle, stream.next()).await {
-                    Err(_) => return Err(late()),
-                    Ok(None) => return Ok(whole.freeze()),
-                    Ok(Some(Err(_))) => return Err(Problem::malformed("the body broke off")),
-                    Ok(Some(Ok(piece))) if whole.len() + piece.len() > bytes_max => {
-                        return Err(Problem::too_large(bytes_max));
-                    }
-                    Ok(Some(Ok(piece))) => whole.extend_from_slice(&piece),
-                }
-            }
-        };
         tokio::select! {
             biased;
-            read = tokio::time::timeout(self.app.config.body_timeout, read) => read.unwrap_or_else(|_| Err(late())),
+            read = body::read(body, bytes_max, idle, whole) => read,
             () = self.fallen() => Err(refused()),
         }
     }
@@ -361,10 +331,6 @@ struct Nothing {}
 enum MediaType {
     Json,
     Yaml,
-}
-
-fn late() -> Problem {
-    Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
 }
 
 /// Reads a value as something typed: 422 with the place where it is not.

@@ -1,6 +1,7 @@
 //! Serving connections: what hyper is told so that slow or half-open ones cannot pile up. HTTP/1.1 only: whoever wants
 //! HTTP/2 or TLS puts a proxy in front, which speaks HTTP/1.1 to its backends anyway.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -9,19 +10,29 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::access::Peer;
-use crate::idle::Idle;
+use crate::connection::Crowd;
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
-    /// Connections open at once; further ones wait in the kernel's queue.
+    /// Connections open at once; beyond them the longest silent ones are closed, and further ones wait in the kernel's
+    /// queue while none is silent.
     pub connections_max: usize,
+    /// Of these, such as have not shown yet that somebody known is at the other end; beyond them the longest silent ones
+    /// of these are closed.
+    pub strangers_max: usize,
+    /// The same of one address.
+    pub strangers_of_one_max: usize,
     /// How long the head of a request may take (an idle connection, too, is closed after it).
     pub header_timeout: Duration,
+    /// The same for those that nobody knows yet.
+    pub stranger_head_timeout: Duration,
+    /// How long a request of theirs may take, from its head to the end of its answer.
+    pub stranger_request_timeout: Duration,
     /// Bytes of a request's head.
     pub header_bytes_max: usize,
     /// How long requests under way may go on once the node shuts down.
@@ -32,15 +43,50 @@ impl Default for ServeLimits {
     fn default() -> Self {
         Self {
             connections_max: 16_384,
+            strangers_max: 8_192,
+            strangers_of_one_max: 4_096,
             header_timeout: Duration::from_secs(30),
+            stranger_head_timeout: Duration::from_secs(10),
+            stranger_request_timeout: Duration::from_secs(60),
             header_bytes_max: 64 * 1024,
             drain_timeout: Duration::from_secs(25),
         }
     }
 }
 
+impl ServeLimits {
+    /// For a process that may have so many files open, of which connections take up to three quarters.
+    pub fn of_files(files: u64) -> Self {
+        let limits = Self::default();
+        let connections_max = usize::try_from(files / 4 * 3).unwrap_or(usize::MAX);
+        let connections_max = limits.connections_max.min(connections_max.max(16));
+        Self {
+            connections_max,
+            strangers_max: limits.strangers_max.min(connections_max / 2),
+            strangers_of_one_max: limits.strangers_of_one_max.min(connections_max / 4),
+            ..limits
+        }
+    }
+}
+
 /// How long to wait when the kernel has no file descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often somebody is looked for who makes room, while there is none.
+const ROOM_LOOKED_FOR_EVERY: Duration = Duration::from_millis(200);
+
+/// Room for another connection.
+async fn slot(slots: &Arc<Semaphore>, crowd: &Crowd) -> OwnedSemaphorePermit {
+    loop {
+        if slots.available_permits() == 0 {
+            crowd.make_room();
+        }
+        let slot = tokio::time::timeout(ROOM_LOOKED_FOR_EVERY, Arc::clone(slots).acquire_owned());
+        if let Ok(Ok(slot)) = slot.await {
+            return slot;
+        }
+    }
+}
 
 /// Serves until `shutdown`; then takes no more connections and lets requests under way end.
 pub async fn serve(
@@ -49,41 +95,43 @@ pub async fn serve(
     limits: ServeLimits,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
-    let slots = std::sync::Arc::new(Semaphore::new(limits.connections_max));
+    let slots = Arc::new(Semaphore::new(limits.connections_max));
+    let crowd = Arc::new(Crowd::default());
     let (closing, closed) = tokio::sync::watch::channel(false);
     let mut connections = JoinSet::new();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         // Finished connections are reaped as they end, so that the set holds no more than there are slots.
         while connections.try_join_next().is_some() {}
-        let Ok(slot) = (tokio::select! {
-            slot = slots.clone().acquire_owned() => slot,
+        let slot = tokio::select! {
+            slot = slot(&slots, &crowd) => slot,
             () = &mut shutdown => break,
-        }) else {
-            break;
         };
         let (stream, peer) = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => (stream, Peer::new(address.ip())),
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
+                    crowd.make_room();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             },
             () = &mut shutdown => break,
         };
+        let Some(member) = crowd.enter(peer, &limits) else {
+            continue;
+        };
         // Answers are written whole; waiting to fill packets only delays them.
         let _ = stream.set_nodelay(true);
         let routes = TowerToHyperService::new(router.clone());
-        let idle = Idle::new();
-        let noted = idle.clone();
+        let noted = Arc::clone(&member.0);
         let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(peer);
-            noted.ends();
-            let idle = noted.clone();
+            let connection = Arc::clone(&noted);
+            connection.begins();
+            request.extensions_mut().insert(Arc::clone(&connection));
             let answer = hyper::service::Service::call(&routes, request);
-            async move { answer.await.map(|answer| idle.after(answer)) }
+            async move { answer.await.map(|answer| connection.after(answer)) }
         });
         let mut closed = closed.clone();
         connections.spawn(async move {
@@ -92,7 +140,7 @@ pub async fn serve(
             builder.max_buf_size(limits.header_bytes_max);
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
-            let mut over = std::pin::pin!(idle.is_over(limits.header_timeout));
+            let mut over = std::pin::pin!(member.0.is_over(&limits));
             // What goes wrong on a connection is its client's business: nothing to log.
             tokio::select! {
                 biased;

@@ -15,6 +15,7 @@ use axum::routing::{MethodFilter, MethodRouter};
 use futures::future::BoxFuture;
 use heddle_domain::Faults;
 use heddle_domain::fault::pointer_token;
+use heddle_engine::heddle_sandbox::Turn;
 use parking_lot::Mutex;
 
 use crate::access::{Access, Standing, authenticate, refused};
@@ -74,6 +75,9 @@ pub enum Pace {
     Free,
 }
 
+/// How a problem is told.
+pub(crate) type Tell = fn(Problem) -> Response;
+
 type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
 /// A body that goes in or comes out.
@@ -121,6 +125,8 @@ pub struct Route {
     pub pace: Pace,
     /// It changes things: all but GET, and a GET that says so. What a cookie vouches for is looked at more closely then.
     pub acts: bool,
+    /// How problems are told that arise before the handler, such as a missing token.
+    tell: Tell,
     handler: Handler,
 }
 
@@ -144,6 +150,7 @@ impl Route {
             problems: Vec::new(),
             pace: Pace::Quick,
             acts: method != Method::Get,
+            tell: Problem::into_response,
             handler: Arc::new(move |request| Box::pin(handler(request))),
         }
     }
@@ -217,6 +224,12 @@ impl Route {
         self
     }
 
+    /// It tells problems in a way of its own, whatever they are.
+    pub(crate) fn tells(mut self, tell: Tell) -> Self {
+        self.tell = tell;
+        self
+    }
+
     /// How long it may take.
     pub fn pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
@@ -263,6 +276,9 @@ impl Table {
             }
             allowed.sort_unstable();
             let allowed = allowed.join(", ");
+            let tell = routes
+                .first()
+                .map_or(Problem::into_response as Tell, |route| route.tell);
             for route in routes {
                 // Shared, not copied for each request.
                 let route = Arc::new(route.clone());
@@ -272,7 +288,10 @@ impl Table {
                           path: Result<RawPathParams, RawPathParamsRejection>,
                           request: axum::extract::Request| {
                         let (route, asked) = (route.clone(), app.clone());
-                        async move { guard(&asked, request, |request| serve(app, route, path.ok(), request)).await }
+                        async move {
+                            let tell = route.tell;
+                            guard(&asked, request, tell, |request| serve(app, route, path.ok(), request)).await
+                        }
                     },
                 );
             }
@@ -286,14 +305,14 @@ impl Table {
                     if let Ok(value) = HeaderValue::from_str(&allowed) {
                         problem.header = Some(Box::new((header::ALLOW, value)));
                     }
-                    problem.into_response()
+                    tell(problem)
                 };
-                async move { guard(&app, request, refuse).await }
+                async move { guard(&app, request, tell, refuse).await }
             });
             router = router.route(path, methods);
         }
         let anywhere = move |State(app): State<App>, request: axum::extract::Request| async move {
-            guard(&app, request, elsewhere).await
+            guard(&app, request, Problem::into_response, elsewhere).await
         };
         router.fallback(anywhere).with_state(app)
     }
@@ -303,6 +322,7 @@ impl Table {
 const SHED_RETRY_SECONDS: u64 = 1;
 
 async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request: axum::extract::Request) -> Response {
+    let tell = route.tell;
     let answered = if route.pace == Pace::Waits {
         handle(app, route, path, request).await
     } else {
@@ -320,18 +340,17 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
     };
     match answered {
         Ok(response) => response,
-        Err(problem) => problem.into_response(),
+        Err(problem) => tell(problem),
     }
 }
 
-/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload.
+/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload. One caller's
+/// wait for one another, not in the way of others.
 pub(crate) const UPLOADS_WAITING_MAX: usize = 64;
+const UPLOADS_OF_ONE_MAX: usize = UPLOADS_WAITING_MAX / 2;
 const UPLOAD_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 
-async fn upload_slot(
-    app: &App,
-    bound: &std::sync::Arc<tokio::sync::Semaphore>,
-) -> Result<tokio::sync::OwnedSemaphorePermit, Problem> {
+async fn upload_turn(app: &App, actor: &str) -> Result<Turn, Problem> {
     let overloaded = || {
         Problem::overloaded(
             "this node has as many uploads under way as it takes",
@@ -343,34 +362,41 @@ async fn upload_slot(
         .clone()
         .try_acquire_owned()
         .map_err(|_| overloaded())?;
-    match tokio::time::timeout(UPLOAD_WAIT, bound.clone().acquire_owned()).await {
-        Ok(Ok(permit)) => Ok(permit),
-        Ok(Err(_)) | Err(_) => Err(overloaded()),
+    match tokio::time::timeout(UPLOAD_WAIT, app.uploads.take(actor, UPLOADS_OF_ONE_MAX)).await {
+        Ok(Some(turn)) => Ok(turn),
+        Ok(None) | Err(_) => Err(overloaded()),
     }
 }
 
+/// A turn at what a route's pace counts against. Whose request it is has to be known first: nobody takes all.
+async fn turn(app: &App, pace: Pace, actor: &str) -> Result<Option<Turn>, Problem> {
+    let turns = match pace {
+        Pace::Quick => &app.requests,
+        Pace::Waits => &app.waits,
+        Pace::Uploads => return upload_turn(app, actor).await.map(Some),
+        Pace::Free => return Ok(None),
+    };
+    turns.try_take(actor).map(Some).ok_or_else(|| {
+        Problem::overloaded(
+            "this node has as many requests under way as it takes, or as it takes of one caller",
+            SHED_RETRY_SECONDS,
+        )
+    })
+}
+
 async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, request: axum::extract::Request) -> Outcome {
-    let bound = match route.pace {
-        Pace::Quick => Some(&app.requests),
-        Pace::Waits => Some(&app.waits),
-        Pace::Uploads => Some(&app.uploads),
-        Pace::Free => None,
-    };
-    let permit = match bound {
-        Some(bound) if route.pace == Pace::Uploads => Some(upload_slot(&app, bound).await?),
-        Some(bound) => Some(bound.clone().try_acquire_owned().map_err(|_| {
-            Problem::overloaded(
-                "this node has as many requests under way as it takes",
-                SHED_RETRY_SECONDS,
-            )
-        })?),
-        None => None,
-    };
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let now = app.clock.now();
     let peer = crate::access::Peer::of(&parts);
     let (caller, standing) = match route.access {
-        Access::Open => (Arc::new(crate::access::Caller::anyone()), None),
+        Access::Open => {
+            if route.pace != Pace::Free {
+                body = crate::body::read_unknown(&app, peer, &parts.headers, body)
+                    .await?
+                    .into();
+            }
+            (Arc::new(crate::access::Caller::anyone()), None)
+        }
         access => {
             let age = app.tokens.age();
             let admitted = authenticate(&app, &parts, route.acts, now).await?;
@@ -386,6 +412,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
             (admitted.caller, standing)
         }
     };
+    let turn = turn(&app, route.pace, &caller.actor).await?;
     // Without params there is nothing to extract; with params, none means that they are not UTF-8.
     if path.is_none() && route.path.contains('{') {
         return Err(Problem::malformed("the path is not UTF-8"));
@@ -416,8 +443,8 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         },
     };
     // A stream counts for as long as it is read.
-    Ok(match permit {
-        Some(permit) if route.pace == Pace::Waits => hold(response, permit, lasting.map(|standing| (standing, shared))),
+    Ok(match turn {
+        Some(turn) if route.pace == Pace::Waits => hold(response, turn, lasting.map(|standing| (standing, shared))),
         _ => response,
     })
 }
@@ -452,8 +479,8 @@ fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem>
     faults.or(()).map_err(Problem::invalid)
 }
 
-/// Keeps a permit until the body has been sent; a body that is in the making ends with what its caller has shown.
-fn hold(response: Response, permit: tokio::sync::OwnedSemaphorePermit, standing: Option<(Standing, App)>) -> Response {
+/// Keeps a turn until the body has been sent; a body that is in the making ends with what its caller has shown.
+fn hold(response: Response, turn: Turn, standing: Option<(Standing, App)>) -> Response {
     use futures::StreamExt;
     if http_body::Body::size_hint(response.body()).exact().is_some() {
         return response;
@@ -467,7 +494,7 @@ fn hold(response: Response, permit: tokio::sync::OwnedSemaphorePermit, standing:
     response.map(|body| {
         let pieces = body.into_data_stream().take_until(end);
         axum::body::Body::from_stream(pieces.map(move |piece| {
-            let _held = &permit;
+            let _held = &turn;
             piece
         }))
     })

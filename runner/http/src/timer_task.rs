@@ -285,7 +285,7 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
                     let place = index + 1;
                     let timers::Read { schedule, is_over } = timers::schedule(timer, zone, now)
                         .map_err(|problem| problem.below(&format!("/taskScheduleConf/timerList/{index}")))?;
-                    schedules.extend(schedule.map(|schedule| (format!("timer-{place}"), schedule)));
+                    schedules.insert(format!("timer-{place}"), schedule);
                     if is_over {
                         notes.push(format!("timer {place} is kept and never fires: its window is over"));
                     }

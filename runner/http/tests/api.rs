@@ -62,7 +62,7 @@ fn gone<T: Send + 'static>(what: &'static str) -> Answer<'static, T> {
 }
 
 impl EngineApi for Small {
-    fn compile_script(&self, bytes: Bytes, _language: Option<Language>) -> Answer<'_, CompiledScript> {
+    fn compile_script(&self, bytes: Bytes, _language: Option<Language>, _: String) -> Answer<'_, CompiledScript> {
         if !bytes.starts_with(b"\0asm") {
             let fault = heddle_domain::Fault::at("", "this is text; wasm was expected");
             return later(Err(Refusal::Invalid(fault.into())));

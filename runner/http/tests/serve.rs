@@ -34,7 +34,7 @@ async fn a_head_that_never_ends_is_cut_off_and_shutdown_lets_requests_end() {
         .route("/", get(|| async { "hello" }))
         .route("/slow", get(slow));
     let limits = ServeLimits {
-        header_timeout: Duration::from_millis(100),
+        stranger_head_timeout: Duration::from_millis(100),
         ..ServeLimits::default()
     };
     let (stop, stopped) = oneshot::channel::<()>();
@@ -67,4 +67,44 @@ async fn a_head_that_never_ends_is_cut_off_and_shutdown_lets_requests_end() {
     assert!(read_all(&mut busy).await.ends_with("late"));
     server.await.unwrap();
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+/// Far more connections than there is room for, which say nothing or half a head: whoever asks is answered, and the
+/// longest silent ones are closed for it.
+#[tokio::test]
+async fn a_crowd_that_says_nothing_keeps_nobody_out() {
+    const STRANGERS_MAX: usize = 32;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new().route("/", get(|| async { "hello" }));
+    let limits = ServeLimits {
+        connections_max: 2 * STRANGERS_MAX,
+        strangers_max: STRANGERS_MAX,
+        strangers_of_one_max: STRANGERS_MAX,
+        // Nobody is closed for being late.
+        stranger_head_timeout: Duration::from_secs(600),
+        ..ServeLimits::default()
+    };
+    let server = tokio::spawn(serve(listener, router, limits, std::future::pending()));
+    let mut crowd = Vec::new();
+    for number in 0..10 * STRANGERS_MAX {
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        if number % 2 == 0 {
+            // It may have been closed at once.
+            let _ = silent.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ").await;
+        }
+        crowd.push(silent);
+        if number % STRANGERS_MAX == 0 {
+            let mut asks = TcpStream::connect(address).await.unwrap();
+            let head = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            asks.write_all(head).await.unwrap();
+            assert!(read_all(&mut asks).await.ends_with("hello"));
+        }
+    }
+    // The first of them are closed.
+    let mut byte = [0];
+    for silent in crowd.iter_mut().take(8 * STRANGERS_MAX) {
+        assert!(!matches!(silent.read(&mut byte).await, Ok(1..)));
+    }
+    server.abort();
 }

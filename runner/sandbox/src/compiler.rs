@@ -9,13 +9,14 @@
 use crate::bounds::{self, Kind};
 use crate::config::{CompilerCommand, SandboxConfig};
 use crate::engine::code_config;
+use crate::turns::Turns;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Semaphore;
 use wasmtime::Engine;
 
 /// The largest artefact.
@@ -68,7 +69,7 @@ pub(crate) struct Compiler {
     command: CompilerCommand,
     order: Order,
     timeout: Duration,
-    turns: Semaphore,
+    turns: Arc<Turns>,
 }
 
 impl Compiler {
@@ -84,13 +85,20 @@ impl Compiler {
                 max_memory_bytes: config.max_memory_bytes,
             },
             timeout: config.compile_timeout,
-            turns: Semaphore::new(cores.div_ceil(2)),
+            // One uploader gets half of them, or the one that there is every other time.
+            turns: Turns::new(cores.div_ceil(2), cores.div_ceil(2) / 2),
         }
     }
 
-    pub async fn compile(&self, wasm: Bytes) -> Result<Artefact, NotCompiled> {
+    /// Compiles for somebody who uploads, or (`None`) for runs that wait.
+    pub async fn compile(&self, wasm: Bytes, uploader: Option<&str>) -> Result<Artefact, NotCompiled> {
         let internal = |error: &dyn std::fmt::Display| NotCompiled::Internal(format!("the compiler: {error}"));
-        let _turn = self.turns.acquire().await.map_err(|error| internal(&error))?;
+        let turn = match uploader {
+            // How many of them wait is bounded where uploads come in.
+            Some(uploader) => self.turns.take(uploader, usize::MAX).await,
+            None => self.turns.take_for_all().await,
+        };
+        let _turn = turn.ok_or_else(|| internal(&"there are no turns"))?;
         let mut child = tokio::process::Command::new(&self.command.program)
             .args(&self.command.args)
             .env_clear()

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `bounds` | what is refused before it is compiled |
 //! | `compiler`, `artefact` | the compiling child process; the disk cache |
+//! | `turns` | turns at what there is little of, such as compiling |
 //! | `engine` | wasmtime's configuration, and the ticker that makes guests yield |
 //! | `lanes` | the threads that guests run on |
 //! | `script` | a linked script, and which world it is for |
@@ -45,6 +46,7 @@ mod script;
 mod services;
 mod source;
 mod sql;
+mod turns;
 mod web;
 
 pub use artefact::digest_of;
@@ -60,6 +62,7 @@ pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError
 pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
 pub use source::{Language, MAX_SOURCE_BYTES, SourceFault, code_key, runtime_id, split_key};
+pub use turns::{Turn, Turns};
 
 /// The engine's configuration alone, for measuring it (`examples/bare_loop.rs`).
 #[doc(hidden)]

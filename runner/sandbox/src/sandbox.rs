@@ -50,13 +50,16 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Compiles wasm in a child process.
-    pub async fn compile(&self, wasm: Bytes) -> Result<Artefact, CompileError> {
-        self.compiler.compile(wasm).await.map_err(|error| match error {
-            NotCompiled::Refused(why) => CompileError::Rejected(why),
-            NotCompiled::Timeout(after) => CompileError::Timeout(after),
-            NotCompiled::Internal(error) => CompileError::Internal(error),
-        })
+    /// Compiles wasm in a child process, for somebody who uploads or for what everybody needs.
+    pub async fn compile(&self, wasm: Bytes, uploader: Option<&str>) -> Result<Artefact, CompileError> {
+        self.compiler
+            .compile(wasm, uploader)
+            .await
+            .map_err(|error| match error {
+                NotCompiled::Refused(why) => CompileError::Rejected(why),
+                NotCompiled::Timeout(after) => CompileError::Timeout(after),
+                NotCompiled::Internal(error) => CompileError::Internal(error),
+            })
     }
 }
 
@@ -211,8 +214,13 @@ impl Sandbox {
         &self.inner.runner.policy
     }
 
-    /// Checks, compiles, links and describes an uploaded script, and keeps its artefact.
+    /// Checks, compiles, links and describes a script, and keeps its artefact.
     pub async fn compile(&self, wasm: Bytes) -> Result<Compiled, CompileError> {
+        self.compile_for(None, wasm).await
+    }
+
+    /// The same of one that somebody uploads: nobody who does so gets more than half of what compiles.
+    pub async fn compile_for(&self, uploader: Option<&str>, wasm: Bytes) -> Result<Compiled, CompileError> {
         let size = wasm.len();
         if size > self.inner.config.max_wasm_bytes {
             return Err(CompileError::TooLarge(self.inner.config.max_wasm_bytes));
@@ -221,7 +229,7 @@ impl Sandbox {
         let _alone = self.alone(&digest).await;
         let script = match self.ready(&digest).await {
             Some(script) => script,
-            None => self.build(&digest, wasm).await?,
+            None => self.build(&digest, wasm, uploader).await?,
         };
         let description = match script.world() {
             World::Task | World::Consumer => self.describe(&script).await?,
@@ -246,7 +254,7 @@ impl Sandbox {
         let _alone = self.alone(digest).await;
         let script = match self.ready(digest).await {
             Some(script) => script,
-            None => self.build(digest, wasm).await?,
+            None => self.build(digest, wasm, None).await?,
         };
         self.keep(&script);
         Ok(script)
@@ -289,7 +297,7 @@ impl Sandbox {
         }
         let script = match language {
             Some(language) => self.build_source(digest, language, bytes).await?,
-            None => self.build(digest, bytes).await?,
+            None => self.build(digest, bytes, None).await?,
         };
         self.keep(&script);
         Ok(script)
@@ -372,8 +380,8 @@ impl Sandbox {
         Some(script)
     }
 
-    async fn build(&self, digest: &str, wasm: Bytes) -> Result<Script, CompileError> {
-        let artefact = self.inner.compile(wasm).await?;
+    async fn build(&self, digest: &str, wasm: Bytes, uploader: Option<&str>) -> Result<Script, CompileError> {
+        let artefact = self.inner.compile(wasm, uploader).await?;
         let (cache, linker, digest) = (
             Arc::clone(&self.inner.cache),
             Arc::clone(&self.inner.linker),

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::ctx::Ctx;
 use crate::frame::{self, Page};
 use crate::pages::{self, Answer};
-use crate::{Role, Trouble, Ui, Viewer, assets, live};
+use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live};
 
 /// The most that a form may bring; uploads of scripts have the API's own bound.
 const FORM_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -59,9 +59,12 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     };
     let upload = path == "/scripts/upload";
     let limit = if upload { UPLOAD_BYTES_MAX } else { FORM_BYTES_MAX };
-    let body = match axum::body::to_bytes(body, limit).await {
+    let body = match ui.host.read(&head, viewer.is_some(), body, limit).await {
         Ok(body) => body,
-        Err(_) => return plain(StatusCode::PAYLOAD_TOO_LARGE, "this form is too large"),
+        Err(Turned { status, detail }) => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+            return plain(status, detail);
+        }
     };
     let known = viewer.filter(|viewer| viewer.role != Role::Worker);
     let Some(viewer) = known else {
@@ -202,8 +205,8 @@ fn text_html(status: StatusCode, text: Bytes, headers: &axum::http::HeaderMap) -
     response
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Response {
-    let mut response = Response::new(Body::from(text));
+fn plain(status: StatusCode, text: impl Into<Body>) -> Response {
+    let mut response = Response::new(text.into());
     *response.status_mut() = status;
     response
 }

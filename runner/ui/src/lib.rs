@@ -36,9 +36,11 @@ mod yaml;
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::response::Response;
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use heddle_domain::Clock;
 use heddle_engine::Engine;
@@ -93,7 +95,7 @@ impl Viewer {
 /// Why somebody does not come in.
 #[derive(Clone, Debug)]
 pub struct Turned {
-    /// 401: sign in; 403: not from there; 429 and 503: later.
+    /// 401: sign in; 403: not from there; 408 and 413: too slow, too large; 429 and 503: later.
     pub status: u16,
     /// In a sentence.
     pub detail: String,
@@ -103,6 +105,14 @@ pub struct Turned {
 pub trait Host: Send + Sync + 'static {
     /// Who asks. What it finds out it may leave among the request's extensions for [`Host::call`].
     fn admit<'a>(&'a self, parts: &'a mut Parts) -> BoxFuture<'a, Result<Viewer, Turned>>;
+    /// The body of a request, in bounded time: little of both for somebody who is not `known`.
+    fn read<'a>(
+        &'a self,
+        parts: &'a Parts,
+        known: bool,
+        body: Body,
+        bytes_max: usize,
+    ) -> BoxFuture<'a, Result<Bytes, Turned>>;
     /// The API: as if the request had come over the wire.
     fn call(&self, request: Request) -> BoxFuture<'static, Response>;
 }

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::read::read_once;
+use super::unread::could_mean;
 use crate::fault::pointer_token;
 use crate::{Fault, Faults};
 
@@ -44,9 +45,9 @@ impl<T: DeserializeOwned> Gathered<T> {
             };
             let left = repaired.get_or_insert_with(|| value.clone());
             let taken = take_out(left, &fault);
-            // What was taken out because it is wrong is not missing besides.
-            if !gathered.faults.0.iter().any(|told| told.pointer == fault.pointer) {
-                gathered.faults.push(fault);
+            match gathered.told(&fault) {
+                Some(told) => add_what_is_meant(told, &fault),
+                None => gathered.faults.push(fault),
             }
             match taken {
                 Some(place) => gathered.damaged.push(neighbourhood(&place)),
@@ -55,6 +56,35 @@ impl<T: DeserializeOwned> Gathered<T> {
         }
         gathered
     }
+
+    /// The fault that one is a consequence of: what was taken out because it is wrong is missing besides, and so is what
+    /// was misspelt.
+    fn told(&mut self, fault: &Fault) -> Option<&mut Fault> {
+        self.faults
+            .0
+            .iter_mut()
+            .find(|told| told.pointer == fault.pointer || is_misspelt(told, fault))
+    }
+}
+
+/// Says of a field that there is not what is meant by it, where that is known by now.
+fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
+    if told.pointer != missing.pointer
+        && let Some((_, meant)) = missing.pointer.rsplit_once('/')
+    {
+        told.detail.push_str(&format!("; is `{meant}` meant?"));
+    }
+}
+
+/// Whether a field that there is not was written for one that is missing beside it.
+fn is_misspelt(unknown: &Fault, missing: &Fault) -> bool {
+    let is = |fault: &Fault, what: &str| fault.detail.starts_with(what);
+    let (Some((above, written)), Some((beside, meant))) =
+        (unknown.pointer.rsplit_once('/'), missing.pointer.rsplit_once('/'))
+    else {
+        return false;
+    };
+    is(unknown, "unknown field") && is(missing, "missing field") && above == beside && could_mean(written, meant)
 }
 
 impl<T> Gathered<T> {
@@ -182,6 +212,29 @@ mod tests {
             gathered.add(more);
             assert_eq!(gathered.faults.0.len(), 2);
         }
+    }
+
+    #[test]
+    fn what_is_misspelt_is_not_missing_besides() {
+        let http = |http: Value| {
+            let spec = json!({"tasks": {"t": {"http": http}}});
+            let faults = Gathered::<GroupSpec>::read(&spec).faults.0;
+            faults
+                .into_iter()
+                .map(|fault| (fault.pointer, fault.detail))
+                .collect::<Vec<_>>()
+        };
+        let told = http(json!({"ulr": "https://example.com"}));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].0, "/tasks/t/http/ulr");
+        assert!(told[0].1.ends_with("is `url` meant?"), "{told:?}");
+        // What is like nothing that is missing is a fault of its own.
+        let told = http(json!({"addresses": []}));
+        assert_eq!(told.len(), 2, "{told:?}");
+        // And so is what is missing elsewhere.
+        let told = http(json!({"url": "https://example.com", "ulr": 1}));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(!told[0].1.contains("meant"), "{told:?}");
     }
 
     #[test]

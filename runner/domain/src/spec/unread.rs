@@ -43,6 +43,12 @@ fn named(script: &ScriptParams) -> Option<BTreeSet<String>> {
     Some(properties.keys().chain(script.defaults.keys()).cloned().collect())
 }
 
+/// Whether somebody who wrote one name may have meant another.
+pub(super) fn could_mean(written: &str, name: &str) -> bool {
+    let mistakes = strsim::damerau_levenshtein(name, written);
+    mistakes <= MISTAKES_MAX && mistakes < name.chars().count()
+}
+
 /// The params of a spec, or of a submission to it, that no task reads by its schema and no template mentions.
 /// `script` tells what is known of a script, by the name or `name@version` of a task.
 pub fn unread(
@@ -65,10 +71,9 @@ pub fn unread(
         for key in keys.keys().filter(|key| !known.contains(*key) && !mentioned(key)) {
             let meant = known
                 .iter()
-                .map(|name| (strsim::damerau_levenshtein(name, key), name))
-                .filter(|(mistakes, name)| *mistakes <= MISTAKES_MAX && *mistakes < name.chars().count())
-                .min();
-            let meant = meant.map_or(String::new(), |(_, name)| format!("; is `{name}` meant?"));
+                .filter(|name| could_mean(key, name))
+                .min_by_key(|name| strsim::damerau_levenshtein(name, key));
+            let meant = meant.map_or(String::new(), |name| format!("; is `{name}` meant?"));
             let shown: String = key.chars().take(60).collect();
             found.add(
                 format!("{place}/{}", pointer_token(key)),

@@ -32,6 +32,7 @@ use heddle_store::token::TokenRow;
 use serde::{Deserialize, Serialize};
 
 use crate::app::App;
+use crate::connection::Connection;
 use crate::problem::Problem;
 
 pub use device::{DEVICE_KEY_BYTES_MIN, DEVICE_TOKEN_MAX, Signer};
@@ -240,8 +241,17 @@ impl Vouched {
     }
 }
 
-/// Who asks, by the headers of a request; `acts`: of one that changes things.
+/// Who asks, by the headers of a request; `acts`: of one that changes things. Its connection is no stranger's from then
+/// on.
 pub(crate) async fn authenticate(app: &App, request: &Parts, acts: bool, now: Time) -> Result<Admitted, Problem> {
+    let admitted = admitted(app, request, acts, now).await?;
+    if let Some(connection) = request.extensions.get::<Arc<Connection>>() {
+        connection.mark_known();
+    }
+    Ok(admitted)
+}
+
+async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<Admitted, Problem> {
     if let Some(Vouched(admitted)) = request.extensions.get() {
         let (caller, key) = (admitted.caller.clone(), admitted.key);
         return Ok(Admitted { caller, key });

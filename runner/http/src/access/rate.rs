@@ -6,12 +6,14 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::request::Parts;
 use heddle_domain::Time;
 use parking_lot::Mutex;
 
+use crate::connection::Connection;
 use crate::problem::Problem;
 
 /// How many unknown tokens of one address are looked up at once, and then per second.
@@ -31,6 +33,11 @@ const KEYS_MAX: usize = 50_000;
 pub struct Peer(IpAddr);
 
 impl Peer {
+    /// By which it stands among others.
+    pub(crate) fn address(self) -> IpAddr {
+        self.0
+    }
+
     /// Of an address; one IPv6 network of 64 bits, which is what one customer has, counts as one.
     pub fn new(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
@@ -46,9 +53,8 @@ impl Peer {
     pub(crate) fn of(request: &Parts) -> Self {
         request
             .extensions
-            .get::<Self>()
-            .copied()
-            .unwrap_or(Self(IpAddr::V6(Ipv6Addr::UNSPECIFIED)))
+            .get::<Arc<Connection>>()
+            .map_or(Self(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), |connection| connection.peer)
     }
 }
 

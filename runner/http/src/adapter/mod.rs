@@ -117,8 +117,8 @@ pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
 }
 
 impl EngineApi for Engine {
-    fn compile_script(&self, bytes: Bytes, language: Option<Language>) -> Answer<'_, CompiledScript> {
-        Box::pin(scripts::compile(self, bytes, language))
+    fn compile_script(&self, bytes: Bytes, language: Option<Language>, actor: String) -> Answer<'_, CompiledScript> {
+        Box::pin(scripts::compile(self, bytes, language, actor))
     }
 
     fn fetch_script(&self, url: String, sha256: String) -> Answer<'_, Bytes> {

@@ -30,10 +30,11 @@ pub(super) async fn compile(
     engine: &Engine,
     bytes: Bytes,
     language: Option<Language>,
+    actor: String,
 ) -> Result<CompiledScript, Refusal> {
     let compiled = match language {
         Some(language) => engine.sandbox().compile_source(language, bytes).await,
-        None => engine.sandbox().compile(bytes).await,
+        None => engine.sandbox().compile_for(Some(&actor), bytes).await,
     };
     match compiled {
         Ok(compiled) => Ok(CompiledScript {

@@ -101,7 +101,7 @@ async fn stats(request: Request) -> Outcome {
     let mut stats = request.app.engine.stats().await?;
     let config = &request.app.config;
     // This very request neither waits nor follows.
-    stats["node"]["waiting"] = json!(config.waits_max - request.app.waits.available_permits());
+    stats["node"]["waiting"] = json!(config.waits_max - request.app.waits.free());
     ok(&stats)
 }
 

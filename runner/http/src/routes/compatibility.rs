@@ -1,11 +1,11 @@
 //! The calls of an older task scheduler, so that its clients need not change; `docs/compatibility.md` tells what each
 //! field becomes. Answers are always 200 with `{code, msg, data}`: `code` is 200, or the status that the same problem
-//! has elsewhere in this API.
+//! has elsewhere in this API, whether a handler or what comes before it says so.
 
 use std::collections::HashSet;
 
-use axum::http::header;
-use axum::response::IntoResponse;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use heddle_domain::spec::{SubmissionSpec, parse_group};
 use heddle_domain::state::Trigger;
 use heddle_store::group::{GroupDelete, GroupPut, GroupWrite};
@@ -49,6 +49,7 @@ pub(crate) fn routes() -> Vec<Route> {
             let handler = handler.clone();
             async move { wrapped(handler(request).await) }
         })
+        .tells(told)
         .answers(200, "CompatibilityAnswer")
     }
     /// A call about one task, which some clients send by GET.
@@ -118,8 +119,20 @@ async fn check_status(_request: Request) -> Outcome {
 fn wrapped(result: Result<Well, Problem>) -> Outcome {
     match result {
         Ok(Well { data, notes }) => ok(&json!({"code": CODE_OK, "msg": notes.join("; "), "data": data})),
-        Err(problem) => ok(&json!({"code": problem.status.as_u16(), "msg": problem.detail, "data": null})),
+        Err(problem) => Ok(told(problem)),
     }
+}
+
+/// A problem as these clients know them, also of what comes before a handler: no token, a wrong method, too many at once.
+/// What a proxy may act upon stays in the headers.
+fn told(problem: Problem) -> Response {
+    let answer = json!({"code": problem.status.as_u16(), "msg": problem.detail, "data": null});
+    let mut response = problem.into_response();
+    *response.status_mut() = StatusCode::OK;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.map(|_| answer.to_string().into())
 }
 
 fn no_task(id: i64) -> Problem {

@@ -177,7 +177,12 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<La
     if bytes.is_empty() {
         return Err(Problem::invalid_at("", "the body is empty; a script was expected"));
     }
-    let compiled = request.app.engine.compile_script(bytes.clone(), language).await?;
+    let actor = request.caller.actor.clone();
+    let compiled = request
+        .app
+        .engine
+        .compile_script(bytes.clone(), language, actor)
+        .await?;
     let put = request
         .app
         .store

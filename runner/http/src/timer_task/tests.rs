@@ -216,10 +216,17 @@ fn a_timer_whose_window_is_over_is_kept() {
         spec["schedules"],
         json!({
             "timer-1": {"cron": "12 12 12 1/2 * *", "starts_at": "2021-08-09", "ends_at": "2021-10-01", "enabled": false},
+            "timer-2": {"once": {"delay": "10000ms"}, "ends_at": "2021-10-01", "enabled": false},
+            "timer-3": {"cron": "0 0 0 1 1 ?", "starts_at": "2021-08-09", "ends_at": "2021-10-01", "enabled": false},
             "timer-4": {"once": {"delay": "10000ms"}, "starts_at": "2027-08-09", "ends_at": "2027-10-01"},
             "timer-5": {"cron": "12 12 12 1/2 * *", "starts_at": "2026-11-20"},
         })
     );
+    for kept in ["timer-1", "timer-2", "timer-3"] {
+        let written = serde_json::from_value(spec["schedules"][kept].clone()).unwrap();
+        let schedule = heddle_domain::schedule::Schedule::compile(&written, Tz::Asia__Shanghai, now()).unwrap();
+        assert!(!schedule.enabled() && !schedule.fires(), "{kept}");
+    }
     assert_eq!(notes.len(), 3);
     assert!(
         notes[0].contains("timer 1") && notes[0].contains("window is over"),

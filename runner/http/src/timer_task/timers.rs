@@ -39,45 +39,32 @@ pub(super) fn list(fields: &Map<String, Value>) -> Result<Vec<&Map<String, Value
 
 /// A timer as it is understood.
 pub(super) struct Read {
-    /// The schedule that it means; none if there is none that would ever have fired.
-    pub(super) schedule: Option<Value>,
+    /// The schedule that it means.
+    pub(super) schedule: Value,
     /// It never fires any more.
     pub(super) is_over: bool,
 }
 
 /// The schedule that a timer means. Its spans are milliseconds; its times are those of `zone` unless they say otherwise.
-/// A timer that has had its last instant is kept, switched off.
+/// A timer whose window is over, or that has had its last instant, is kept, switched off.
 pub(super) fn schedule(timer: &Map<String, Value>, zone: Tz, now: Time) -> Result<Read, Problem> {
     let mut schedule = written(timer)?;
-    let as_written = |schedule| {
-        Ok(Read {
-            schedule: Some(Value::Object(schedule)),
-            is_over: false,
-        })
-    };
     // What cannot be read here is refused, with its place, where the group's spec is.
-    let Ok(spec) = serde_json::from_value::<ScheduleSpec>(Value::Object(schedule.clone())) else {
-        return as_written(schedule);
-    };
+    let is_over = serde_json::from_value::<ScheduleSpec>(Value::Object(schedule.clone()))
+        .is_ok_and(|spec| is_over(&spec, zone, now));
+    if is_over {
+        schedule.insert("enabled".into(), json!(false));
+    }
+    Ok(Read {
+        schedule: Value::Object(schedule),
+        is_over,
+    })
+}
+
+fn is_over(spec: &ScheduleSpec, zone: Tz, now: Time) -> bool {
     let zone = spec.timezone.as_deref().map_or(Ok(zone), parse_zone).unwrap_or(zone);
     let ends = spec.ends_at.as_deref().and_then(|text| parse_moment(text, zone).ok());
-    match Schedule::compile(&spec, zone, now) {
-        Ok(compiled) if !compiled.fires() => {
-            schedule.insert("enabled".into(), json!(false));
-            Ok(Read {
-                schedule: Some(Value::Object(schedule)),
-                is_over: true,
-            })
-        }
-        // Of a window in which it would never have fired, or that is none.
-        Err(fault) if ends.is_some_and(|ends| ends <= now) && matches!(fault.pointer.as_str(), "" | "/ends_at") => {
-            Ok(Read {
-                schedule: None,
-                is_over: true,
-            })
-        }
-        _ => as_written(schedule),
-    }
+    ends.is_some_and(|ends| ends <= now) || Schedule::compile(spec, zone, now).is_ok_and(|compiled| !compiled.fires())
 }
 
 fn written(timer: &Map<String, Value>) -> Result<Map<String, Value>, Problem> {

@@ -140,7 +140,7 @@ impl Sandbox {
         let artefact = match blocking(move || cache.read(&read)).await? {
             Some(artefact) => artefact,
             None => {
-                let artefact = self.inner.compile(Bytes::from(library.code.clone())).await?;
+                let artefact = self.inner.compile(Bytes::from(library.code.clone()), None).await?;
                 let cache = Arc::clone(&self.inner.cache);
                 blocking(move || {
                     if let Err(error) = cache.write(&digest, &artefact) {

@@ -1,0 +1,94 @@
+//! Bodies of requests: how many bytes they may have, and how long they may take.
+//!
+//! Whoever is known gets the time that a slow line needs. A body whose sender nobody knows is read before anything else
+//! is done with its request, so that it holds up nothing: it is small, it comes at once, or it takes one of a few places,
+//! of which each address gets some, for a few seconds.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+
+use crate::access::Peer;
+use crate::app::App;
+use crate::problem::Problem;
+
+/// Bytes of a body whose sender is not known: signing in brings a token.
+const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
+
+/// How long such a body may take before it counts as slow.
+const UNKNOWN_AT_ONCE: Duration = Duration::from_millis(200);
+
+/// How long it may take altogether.
+const UNKNOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many slow ones a node reads at once, and of one address.
+pub(crate) const UNKNOWN_SLOW_MAX: usize = 256;
+pub(crate) const UNKNOWN_SLOW_OF_ONE_MAX: usize = 64;
+
+/// Refuses a body that is compressed (to read it as it is would only say that it is no UTF-8), and one that says itself
+/// that it has too many bytes.
+pub(crate) fn check_head(headers: &HeaderMap, bytes_max: usize) -> Result<(), Problem> {
+    let codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let mut codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(','));
+    if let Some(coding) = codings.find(|coding| !matches!(coding.trim(), "" | "identity")) {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            format!("the body is encoded as `{}`; send it as it is", coding.trim()),
+        ));
+    }
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok())
+        .and_then(|length| length.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > bytes_max as u64) {
+        return Err(Problem::too_large(bytes_max));
+    }
+    Ok(())
+}
+
+/// Reads a body to its end; it may pause for `idle`, and take `whole`.
+pub(crate) async fn read(body: Body, bytes_max: usize, idle: Duration, whole: Duration) -> Result<Bytes, Problem> {
+    let read = async {
+        let mut stream = body.into_data_stream();
+        let mut read = BytesMut::new();
+        loop {
+            match tokio::time::timeout(idle, stream.next()).await {
+                Err(_) => return Err(late()),
+                Ok(None) => return Ok(read.freeze()),
+                Ok(Some(Err(_))) => return Err(Problem::malformed("the body broke off")),
+                Ok(Some(Ok(piece))) if read.len() + piece.len() > bytes_max => {
+                    return Err(Problem::too_large(bytes_max));
+                }
+                Ok(Some(Ok(piece))) => read.extend_from_slice(&piece),
+            }
+        }
+    };
+    tokio::time::timeout(whole, read).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Reads the body of a request whose sender is not known.
+pub(crate) async fn read_unknown(app: &App, peer: Peer, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+    if http_body::Body::is_end_stream(&body) {
+        return Ok(Bytes::new());
+    }
+    check_head(headers, UNKNOWN_BYTES_MAX)?;
+    let mut reading = std::pin::pin!(read(body, UNKNOWN_BYTES_MAX, UNKNOWN_TIMEOUT, UNKNOWN_TIMEOUT));
+    if let Ok(read) = tokio::time::timeout(UNKNOWN_AT_ONCE, reading.as_mut()).await {
+        return read;
+    }
+    let owner = peer.address().to_string();
+    let _turn = app.unknown_bodies.try_take(&owner).ok_or_else(|| {
+        Problem::overloaded(
+            "this node reads as many slow bodies as it takes of callers that it does not know",
+            UNKNOWN_TIMEOUT.as_secs(),
+        )
+    })?;
+    reading.await
+}
+
+fn late() -> Problem {
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
+}
