@@ -62,6 +62,40 @@ pub struct GroupsAsked {
     pub after: Option<String>,
 }
 
+/// What a script has kept for its group.
+#[derive(Clone, Debug)]
+pub struct StateLine {
+    /// Its key.
+    pub key: String,
+    /// The value as JSON, cut where it is long.
+    pub value: String,
+    /// How many bytes the whole value has.
+    pub bytes: i32,
+    /// How often it has been written.
+    pub version: i64,
+    /// When it was written last.
+    pub updated_at: Time,
+}
+
+/// A group that follows another, or starts runs of it.
+#[derive(Clone, Debug)]
+pub struct LinkLine {
+    /// What is followed, or what is started.
+    pub upstream: String,
+    /// Whether that one is enabled.
+    pub upstream_enabled: bool,
+    /// Its id.
+    pub upstream_id: i64,
+    /// The group that follows, or starts.
+    pub group: String,
+    /// Whether it is enabled.
+    pub enabled: bool,
+    /// Its id.
+    pub group_id: i64,
+    /// `depends_on` or `sub_run`.
+    pub kind: String,
+}
+
 impl Store {
     /// Groups by name.
     pub async fn page_groups(&self, asked: &GroupsAsked, limit: i64) -> Result<Vec<GroupLine>, StoreError> {
@@ -169,6 +203,85 @@ impl Store {
                JOIN heddle.groups g ON g.id = u.group_id AND g.deleted_at IS NULL
               WHERE s.name = $1 ORDER BY g.name LIMIT $2",
             script,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// What times a group's runs between two instants are about, and how they went: the newest `limit` of each kind. The
+    /// kinds are runs of an instant, found by their logical time, and runs of the moment in which they were made.
+    pub async fn page_group_ends(
+        &self,
+        group_id: i64,
+        from: Time,
+        to: Time,
+        limit: i64,
+    ) -> Result<Vec<(Time, i16)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT logical_time AS "logical_time!", state AS "state!"
+                 FROM ((SELECT d.logical_time, d.state FROM heddle.runs_done d
+                         WHERE d.group_id = $1 AND d.logical_time >= $2 AND d.logical_time < $3
+                           AND d.logical_time <> d.created_at AND d.trigger <> 4
+                         ORDER BY d.logical_time DESC LIMIT $4)
+                       UNION ALL
+                       (SELECT v.logical_time, v.state FROM heddle.runs_live v
+                         WHERE v.group_id = $1 AND v.logical_time >= $2 AND v.logical_time < $3
+                           AND v.logical_time <> v.created_at AND v.trigger <> 4
+                         ORDER BY v.logical_time DESC LIMIT $4)
+                       UNION ALL
+                       (SELECT m.logical_time, m.state
+                          FROM (SELECT d.logical_time, d.state, d.created_at, d.trigger FROM heddle.runs_done d
+                                 WHERE d.group_id = $1 AND d.id >= heddle.uuid_floor($2) AND d.id < heddle.uuid_floor($3)
+                                 ORDER BY d.id DESC LIMIT $4) AS m
+                         WHERE m.logical_time = m.created_at OR m.trigger = 4)
+                       UNION ALL
+                       (SELECT m.logical_time, m.state
+                          FROM (SELECT v.logical_time, v.state, v.created_at, v.trigger FROM heddle.runs_live v
+                                 WHERE v.group_id = $1 AND v.id >= heddle.uuid_floor($2) AND v.id < heddle.uuid_floor($3)
+                                 ORDER BY v.id DESC LIMIT $4) AS m
+                         WHERE m.logical_time = m.created_at OR m.trigger = 4)) AS l"#,
+            group_id,
+            from,
+            to,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.logical_time, row.state)).collect())
+    }
+
+    /// What scripts have kept for a group, by key, behind a key; of each value the first `chars` characters.
+    pub async fn page_state(
+        &self,
+        group_id: i64,
+        after: &str,
+        chars: i32,
+        limit: i64,
+    ) -> Result<Vec<StateLine>, StoreError> {
+        Ok(sqlx::query_as!(
+            StateLine,
+            r#"SELECT key, left(value, $3) AS "value!", octet_length(value) AS "bytes!", version, updated_at
+                 FROM heddle.script_state WHERE group_id = $1 AND key > $2 ORDER BY key LIMIT $4"#,
+            group_id,
+            after,
+            chars,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Which group follows which, or starts runs of which.
+    pub async fn page_links(&self, limit: i64) -> Result<Vec<LinkLine>, StoreError> {
+        Ok(sqlx::query_as!(
+            LinkLine,
+            r#"SELECT u.name AS upstream, u.enabled AS upstream_enabled, u.id AS upstream_id,
+                      g.name AS "group", g.enabled, g.id AS group_id, k.kind
+                 FROM heddle.group_links k
+                 JOIN heddle.groups g ON g.id = k.group_id AND g.deleted_at IS NULL
+                 JOIN heddle.groups u ON u.id = k.upstream_id AND u.deleted_at IS NULL
+                ORDER BY k.group_id, k.upstream_id, k.kind LIMIT $1"#,
             limit
         )
         .fetch_all(&self.pool)

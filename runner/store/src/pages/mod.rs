@@ -5,6 +5,7 @@
 
 pub mod group;
 pub mod overview;
+pub mod pool;
 
 use crate::{Store, StoreError};
 

@@ -1,0 +1,69 @@
+//! Pools: who holds slots, who waits for them.
+
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+/// A task run that holds slots of a pool, or waits for some.
+#[derive(Clone, Debug)]
+pub struct PoolLine {
+    /// The pool.
+    pub pool: String,
+    /// How many slots.
+    pub slots: i64,
+    /// Its run.
+    pub run: Uuid,
+    /// The task's number in the run's revision.
+    pub task: i16,
+    /// Which item of a mapped task; below zero: none.
+    pub item: i32,
+    /// The group's name.
+    pub group_name: String,
+    /// Which revision of it.
+    pub revision_id: i64,
+}
+
+impl Store {
+    /// Who holds slots: attempts that are ready, claimed by a worker or under way. The others' holds are forgotten by the
+    /// next admission.
+    pub async fn page_pool_holds(&self, limit: i64) -> Result<Vec<PoolLine>, StoreError> {
+        Ok(sqlx::query_as!(
+            PoolLine,
+            r#"SELECT h.pool, h.slots::bigint AS "slots!", h.run, h.task, h.item, g.name AS group_name, v.revision_id
+                 FROM heddle.pool_holds h
+                 JOIN heddle.runs_live v ON v.id = h.run
+                 JOIN heddle.groups g ON g.id = v.group_id
+                WHERE EXISTS (SELECT FROM heddle.ready r
+                               WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.attempt = h.attempt)
+                   OR EXISTS (SELECT FROM heddle.queue_ready r
+                               WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.attempt = h.attempt)
+                   OR EXISTS (SELECT FROM heddle.running r
+                               WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.attempt = h.attempt)
+                ORDER BY h.pool, h.run, h.task, h.item LIMIT $1"#,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Who waits for slots of these pools, in the order in which they get them: the first `each` of every pool.
+    pub async fn page_pool_waits(&self, pools: &[String], each: i64) -> Result<Vec<PoolLine>, StoreError> {
+        Ok(sqlx::query_as!(
+            PoolLine,
+            r#"SELECT w.pool AS "pool!", w.slots AS "slots!", w.run AS "run!", w.task AS "task!", w.item AS "item!",
+                      g.name AS "group_name!", v.revision_id AS "revision_id!"
+                 FROM UNNEST($1::text[]) AS n (pool)
+                CROSS JOIN LATERAL (
+                    SELECT r.pool, r.slots[1]::bigint AS slots, r.run, r.task, r.item, r.priority, r.turn
+                      FROM heddle.ready_pooled r WHERE r.pool = n.pool
+                     ORDER BY r.priority DESC, r.turn, r.run LIMIT $2) AS w
+                 JOIN heddle.runs_live v ON v.id = w.run
+                 JOIN heddle.groups g ON g.id = v.group_id
+                ORDER BY w.pool, w.priority DESC, w.turn, w.run"#,
+            pools,
+            each
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}
