@@ -277,3 +277,35 @@ async fn by_the_command_line() {
         assert!(!output.status.success() && said.contains("line 1, column 22"), "{said}");
     }
 }
+
+/// A text that exports `handle` consumes a topic's messages, with an outcome for each.
+#[tokio::test]
+async fn a_text_consumes_messages() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let source = "export function handle(batch, ctx) {
+        return batch.messages.map((m) => (m.payload.bad ? new Fatal(`no ${m.id} of ${batch.topic}`) : undefined));
+    }";
+    let put = node.put_bytes("/v1/scripts/post", JS, source).await;
+    assert_eq!(put.expect_status(201)["world"], "source/javascript");
+    // One that does not is refused where it is named.
+    let plain = "export default () => 1";
+    node.put_bytes("/v1/scripts/plain", JS, plain).await.expect_status(201);
+    let wrong = json!({"script": "plain", "granularity": "instant"});
+    let refused = node.put("/v1/topics/letters", wrong).await.expect_status(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/script", "{refused:#}");
+    let said = refused["errors"][0]["detail"].as_str().unwrap();
+    assert!(said.contains("`plain@1` exports no `handle`"), "{said}");
+    let spec = json!({"script": "post", "granularity": "instant", "batch": 10});
+    node.put("/v1/topics/letters", spec).await.expect_status(201);
+    let message = |receiver: u64, bad: bool| json!({"sender": 1, "receiver": receiver, "due": "2020-01-01T00:00:00Z", "payload": {"bad": bad}});
+    let sent = json!([message(1, false), message(u64::MAX / 2, true), message(3, false)]);
+    let reply = node.post("/v1/topics/letters/messages", sent).await.expect_status(200);
+    assert_eq!(reply["accepted"], 3, "{reply:#}");
+    eventually("all three have an outcome", async || {
+        let all = node.all("/v1/topics/letters/messages?limit=10").await;
+        let count = |state: &str| all.iter().filter(|message| message["state"] == state).count();
+        (count("sent") == 2 && count("failed") == 1).then_some(())
+    })
+    .await;
+}

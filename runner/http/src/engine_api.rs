@@ -296,6 +296,8 @@ pub struct ClaimWord {
 pub trait EngineApi: Send + Sync + 'static {
     /// Compiles what `actor` uploads within bounds of size, time and memory; what is no script is [`Refusal::Invalid`].
     fn compile_script(&self, bytes: Bytes, language: Option<Language>, actor: String) -> Answer<'_, CompiledScript>;
+    /// Whether a script takes batches of messages, which a text does that exports `handle`.
+    fn consumes(&self, script: String, version: i32) -> Answer<'_, bool>;
     /// Gets a script from an address, through the outbound policy; another digest is [`Refusal::Invalid`].
     fn fetch_script(&self, url: String, sha256: String) -> Answer<'_, Bytes>;
     /// Runs a script once, without a run.

@@ -83,6 +83,10 @@ impl EngineApi for Small {
             description: "small".into(),
         }))
     }
+    fn consumes(&self, _script: String, _version: i32) -> Answer<'_, bool> {
+        later(Ok(false))
+    }
+
     fn fetch_script(&self, _url: String, _sha256: String) -> Answer<'_, Bytes> {
         later(Ok(Bytes::from_static(b"\0asmfetched")))
     }

@@ -79,6 +79,15 @@ impl Script {
     pub fn world(&self) -> World {
         self.inner.world()
     }
+
+    /// Whether it takes batches of messages.
+    pub fn consumes(&self) -> bool {
+        match &self.inner.entry {
+            Entry::Consumer(_) => true,
+            Entry::Source(script) => script.handles,
+            Entry::Task(_) | Entry::CommandP1(_) | Entry::CommandP2(_) => false,
+        }
+    }
 }
 
 impl std::fmt::Debug for Script {

@@ -307,8 +307,11 @@ impl Lane {
         let problem = match inner.catalog.script(name.as_str(), version).await? {
             None => format!("there is no script `{shown}`"),
             Some(facts) => match inner.load_script(&facts).await? {
-                Ok(script) if script.world() == World::Consumer => return Ok(Some(Consumer::Script(script))),
-                Ok(script) => format!("the script `{shown}` is made for {}", script.world().as_str()),
+                Ok(script) if script.consumes() => return Ok(Some(Consumer::Script(script))),
+                Ok(script) => match script.world() {
+                    World::Source(_) => format!("the script `{shown}` exports no `handle`"),
+                    world => format!("the script `{shown}` is made for {world}"),
+                },
                 Err(Ending::Failed { message, .. }) => message,
                 Err(_) => format!("the script `{shown}` cannot be loaded"),
             },

@@ -121,6 +121,10 @@ impl EngineApi for Engine {
         Box::pin(scripts::compile(self, bytes, language, actor))
     }
 
+    fn consumes(&self, script: String, version: i32) -> Answer<'_, bool> {
+        Box::pin(async move { scripts::consumes(self, &script, version).await })
+    }
+
     fn fetch_script(&self, url: String, sha256: String) -> Answer<'_, Bytes> {
         Box::pin(scripts::fetch(self, url, sha256))
     }

@@ -55,6 +55,16 @@ pub(super) async fn compile(
     }
 }
 
+pub(super) async fn consumes(engine: &Engine, script: &str, version: i32) -> Result<bool, Refusal> {
+    let facts = engine
+        .catalog()
+        .script(script, Some(version))
+        .await?
+        .ok_or_else(|| not_found("script", script))?;
+    let loaded = engine.load_script(&facts).await?;
+    Ok(loaded.map_err(|why| invalid("/script", why))?.consumes())
+}
+
 pub(super) async fn fetch(engine: &Engine, url: String, sha256: String) -> Result<Bytes, Refusal> {
     let parsed = url
         .parse()

@@ -198,8 +198,17 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
                     "/script",
                     format!("unknown script: there is no version `{script}@{version}`"),
                 ),
-                // Of a text only its interpreter knows whether it exports `handle`; one that does not fails its batches.
-                Some(row) if Language::of_world(&row.world).is_some() => {}
+                Some(row) if Language::of_world(&row.world).is_some() => {
+                    if !request.app.engine.consumes(row.name, row.version).await? {
+                        faults.add(
+                            "/script",
+                            format!(
+                                "`{script}@{version}` exports no `handle`, and messages need \
+                                 `export function handle(batch, ctx)`"
+                            ),
+                        );
+                    }
+                }
                 Some(row) if row.world != CONSUMER_WORLD => faults.add(
                     "/script",
                     format!(

@@ -75,7 +75,8 @@ pub(crate) async fn run(
             "the script exports no `run`, only `handle`, which is for a topic's messages",
         ));
     }
-    let params: &RawValue = serde_json::from_str(params)?;
+    // A topic's batch comes without params.
+    let params: &RawValue = serde_json::from_str(if batch.is_some() { "null" } else { params })?;
     let begin = begin(context, params, batch)?;
     let running = script.runtime.instantiate(store, &script.image).await?;
     running.send(store, Exported::Begin, &begin).await?;
