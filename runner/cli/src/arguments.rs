@@ -111,6 +111,9 @@ pub enum Command {
     /// Compile wasm read from stdin, in a process that can be killed
     #[command(hide = true, name = "compile-wasm")]
     CompileWasm,
+    /// Compute what is read from stdin, in a process that can be killed
+    #[command(hide = true, name = "bounded-work")]
+    BoundedWork,
 }
 
 /// `heddle dev`

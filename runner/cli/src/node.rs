@@ -103,6 +103,11 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         args: vec!["compile-wasm".into()],
         env: Vec::new(),
     };
+    let bounded = CompilerCommand {
+        args: vec!["bounded-work".into()],
+        ..compiler.clone()
+    };
+    heddle_engine::heddle_sandbox::bound_by_children(bounded).context("no threads for bounded work")?;
     let slots = config.options.slots.unwrap_or(DEFAULT_SLOTS);
     if slots == 0 {
         bail!(usage("--slots is one at least: a node without slots runs no script"));

@@ -4,6 +4,7 @@
 //! ([`Clock`], [`Chance`]), so that a decision can be replayed.
 
 pub mod backfill;
+pub mod bounded;
 pub mod chain;
 pub mod chance;
 pub mod clock;

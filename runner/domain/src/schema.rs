@@ -1,23 +1,27 @@
 //! JSON Schema: params against what a script or a template says of them.
 //!
 //! Wraps the `jsonschema` crate. Nothing outside a schema is ever fetched: a `$ref` that leads out of it is an error.
-//! Patterns run with a bound on backtracking, since both they and what they are matched with come from strangers; and
-//! what a check comes to is reckoned before it is done (`effort`).
+//! Patterns run with a bound on backtracking. A schema is a program that strangers write, so only those of a few harmless
+//! keywords (`light`) are compiled and checked in place; all others go where time and memory are bounded from outside
+//! ([`crate::bounded`]), each time that they are looked at.
 
-mod effort;
+mod light;
 mod references;
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use jsonschema::JsonType;
 use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::{JsonType, Validator};
 use serde_json::{Number, Value};
 
+use crate::bounded::{Answer, Plain, Stopped, Work, key_of, perform};
 use crate::fault::pointer_token;
 use crate::{Fault, Faults};
-use effort::Effort;
+use references::References;
 
 /// How many steps back one match of a pattern may take.
 const BACKTRACK_MAX: usize = 10_000;
@@ -25,16 +29,26 @@ const BACKTRACK_MAX: usize = 10_000;
 const PATTERN_MAX_BYTES: usize = 1 << 20;
 /// The longest detail of a fault.
 const DETAIL_MAX_CHARS: usize = 300;
+/// How many compiled schemas are kept by who does bounded work.
+const KEPT_MAX: usize = 8;
 
-/// A compiled schema; cheap to clone.
+/// A schema that values are checked with; cheap to clone.
 #[derive(Clone)]
 pub struct Schema(Arc<Inner>);
 
-enum Inner {
-    Usable {
-        validator: Box<jsonschema::Validator>,
-        effort: Box<Effort>,
-    },
+struct Inner {
+    /// As it was written.
+    source: Value,
+    /// What stands for it among others.
+    key: u64,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Checked in place, if the value is not too large.
+    Light { validator: Box<Validator>, weight: u64 },
+    /// Checked where that is bounded, and said to be this one's if it turns out that it cannot be used.
+    Heavy { whose: String },
     /// Nothing satisfies it, for this reason.
     Unusable(String),
 }
@@ -45,47 +59,191 @@ impl fmt::Debug for Schema {
     }
 }
 
+/// Compiles in place.
+fn validator(schema: &Value) -> Result<Validator, String> {
+    jsonschema::options()
+        .offline()
+        .should_validate_formats(true)
+        .with_pattern_options(
+            jsonschema::PatternOptions::fancy_regex()
+                .backtrack_limit(BACKTRACK_MAX)
+                .size_limit(PATTERN_MAX_BYTES)
+                .dfa_size_limit(PATTERN_MAX_BYTES),
+        )
+        .build(schema)
+        .map_err(|error| {
+            let place = error.instance_path().to_string();
+            bounded(&if place.is_empty() {
+                error.to_string()
+            } else {
+                format!("{place}: {error}")
+            })
+        })
+}
+
+/// Everything that is wrong with a value, but for what unknown parts could still mend.
+fn faults_of(validator: &Validator, value: &Value, unknown: &[String]) -> Faults {
+    let mut faults = Faults::default();
+    for error in validator.iter_errors(value) {
+        let pointer = error.instance_path().to_string();
+        if !is_certain(&error, &pointer, unknown) {
+            continue;
+        }
+        let mut detail = error.to_string();
+        if detail.chars().nth(DETAIL_MAX_CHARS).is_some() {
+            // It repeats the value that is wrong, which is better left out if it is so long.
+            detail = error.masked().to_string();
+        }
+        faults.push(Fault::at(pointer, bounded(&detail)));
+        if faults.0.len() >= Faults::MAX {
+            break;
+        }
+    }
+    faults
+}
+
+/// The places of a value at which an integer is asked for and something else stands.
+fn asked_of(validator: &Validator, probe: &Value) -> BTreeSet<String> {
+    let mut asked = BTreeSet::new();
+    for error in validator.iter_errors(probe) {
+        integers_asked(&error, &mut asked);
+    }
+    asked
+}
+
+thread_local! {
+    /// Runs of one group come with the same schema: the latest is last.
+    static KEPT: RefCell<VecDeque<(Plain, Rc<Validator>)>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// Compiles for bounded work, and keeps what it has compiled.
+fn kept(schema: Plain) -> Result<Rc<Validator>, String> {
+    let known = KEPT.with_borrow(|kept| kept.iter().find(|one| one.0 == schema).map(|one| one.1.clone()));
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let source = Value::from(schema.clone());
+    References::check(&source)?;
+    let validator = Rc::new(validator(&source)?);
+    KEPT.with_borrow_mut(|kept| {
+        if kept.len() >= KEPT_MAX {
+            kept.pop_front();
+        }
+        kept.push_back((schema, validator.clone()));
+    });
+    Ok(validator)
+}
+
+/// Bounded work: whether a schema can be used.
+pub(crate) fn compiled(schema: Plain) -> Result<(), String> {
+    kept(schema).map(drop)
+}
+
+/// Bounded work: what is wrong with a value. `begun` is called between compiling and checking.
+pub(crate) fn checked(
+    schema: Plain,
+    value: Plain,
+    unknown: &[String],
+    begun: &mut dyn FnMut(),
+) -> Result<Faults, String> {
+    let validator = kept(schema)?;
+    begun();
+    Ok(faults_of(&validator, &value.into(), unknown))
+}
+
+/// Bounded work: where a value misses integers.
+pub(crate) fn asked(schema: Plain, probe: Plain, begun: &mut dyn FnMut()) -> Vec<String> {
+    let validator = kept(schema);
+    begun();
+    match validator {
+        Ok(validator) => asked_of(&validator, &probe.into()).into_iter().collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+impl Inner {
+    fn new(schema: &Value, kind: Kind) -> Self {
+        Self {
+            source: schema.clone(),
+            key: key_of(schema.to_string().as_bytes()),
+            kind,
+        }
+    }
+
+    fn whose(&self) -> &str {
+        match &self.kind {
+            Kind::Heavy { whose } => whose,
+            _ => "it",
+        }
+    }
+
+    /// Whether this value can be checked in place.
+    fn in_place(&self, value: &Value, unknown: usize) -> Option<&Validator> {
+        match &self.kind {
+            // Each error is compared with each unknown part.
+            Kind::Light { validator, weight } => {
+                light::is_small(value, weight.saturating_mul(unknown.max(1) as u64)).then_some(validator)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn cannot_be_used(whose: &str, why: &str) -> String {
+    format!("the schema of {whose} cannot be used: {why}")
+}
+
+/// What is said of a schema, or of a value, that took too much.
+fn too_much(what: &str, stopped: &Stopped) -> String {
+    format!("{what} was given up; {stopped}")
+}
+
 impl Schema {
     /// Compiles a schema (draft 2020-12 unless its `$schema` says otherwise); an error says what is wrong with it.
     pub fn compile(schema: &Value) -> Result<Self, String> {
         if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
             return Err("a JSON Schema is an object".into());
         }
-        let effort = Effort::of(schema)?;
-        jsonschema::options()
-            .offline()
-            .should_validate_formats(true)
-            .with_pattern_options(
-                jsonschema::PatternOptions::fancy_regex()
-                    .backtrack_limit(BACKTRACK_MAX)
-                    .size_limit(PATTERN_MAX_BYTES)
-                    .dfa_size_limit(PATTERN_MAX_BYTES),
-            )
-            .build(schema)
-            .map(|validator| {
-                let validator = Box::new(validator);
-                Self(Arc::new(Inner::Usable {
-                    validator,
-                    effort: Box::new(effort),
-                }))
-            })
-            .map_err(|error| {
-                let place = error.instance_path().to_string();
-                bounded(&if place.is_empty() {
-                    error.to_string()
-                } else {
-                    format!("{place}: {error}")
-                })
-            })
+        if let Some(light) = Self::light(schema) {
+            return light;
+        }
+        let inner = Inner::new(schema, Kind::Heavy { whose: "it".into() });
+        let work = Work::CompileSchema { schema: schema.into() };
+        match perform(work, inner.key, inner.key) {
+            Ok(Answer::Compiled(compiled)) => compiled.map(|()| Self(Arc::new(inner))),
+            Ok(_) => Err("the schema was not compiled".into()),
+            Err(stopped) => Err(too_much("compiling the schema", &stopped)),
+        }
+    }
+
+    fn light(schema: &Value) -> Option<Result<Self, String>> {
+        let weight = light::weight(schema)?;
+        Some(validator(schema).map(|validator| {
+            let validator = Box::new(validator);
+            Self(Arc::new(Inner::new(schema, Kind::Light { validator, weight })))
+        }))
     }
 
     /// The same of a schema that was let in: if it cannot be used all the same, it is one that nothing satisfies and that
-    /// says why. `whose` says whose it is.
+    /// says why. `whose` says whose it is. Nothing is computed of one that may take long before a value is checked.
     pub fn of_kept(schema: &Value, whose: &str) -> Self {
-        Self::compile(schema).unwrap_or_else(|why| {
-            let why = format!("the schema of {whose} cannot be used: {why}");
-            Self(Arc::new(Inner::Unusable(why)))
-        })
+        if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
+            let why = cannot_be_used(whose, "a JSON Schema is an object");
+            return Self(Arc::new(Inner::new(schema, Kind::Unusable(why))));
+        }
+        match Self::light(schema) {
+            Some(Ok(light)) => light,
+            Some(Err(why)) => {
+                let why = cannot_be_used(whose, &why);
+                Self(Arc::new(Inner::new(schema, Kind::Unusable(why))))
+            }
+            None => Self(Arc::new(Inner::new(schema, Kind::Heavy { whose: whose.into() }))),
+        }
+    }
+
+    /// Whether values are checked where that is bounded, however small they are.
+    pub fn is_heavy(&self) -> bool {
+        matches!(self.0.kind, Kind::Heavy { .. })
     }
 
     /// Everything that is wrong with a value, at most [`Faults::MAX`] things, each with the pointer of the value that
@@ -97,30 +255,23 @@ impl Schema {
     /// The same, for a value of which some parts are not known yet: `unknown` are the pointers of those parts. What
     /// they could still mend is not a fault.
     pub fn check_except(&self, value: &Value, unknown: &[String]) -> Faults {
-        let (validator, effort) = match &*self.0 {
-            Inner::Usable { validator, effort } => (validator, effort),
-            Inner::Unusable(why) => return Fault::at("", why.clone()).into(),
+        if let Kind::Unusable(why) = &self.0.kind {
+            return Fault::at("", why.clone()).into();
+        }
+        if let Some(validator) = self.0.in_place(value, unknown.len()) {
+            return faults_of(validator, value, unknown);
+        }
+        let work = Work::CheckSchema {
+            schema: (&self.0.source).into(),
+            value: value.into(),
+            unknown: unknown.to_vec(),
         };
-        if !effort.is_bearable(value) {
-            return Fault::at("", TOO_MUCH).into();
+        match perform(work, self.0.key, self.0.key) {
+            Ok(Answer::Checked(Ok(faults))) => faults,
+            Ok(Answer::Checked(Err(why))) => Fault::at("", cannot_be_used(self.0.whose(), &why)).into(),
+            Ok(_) => Fault::at("", "it was not checked").into(),
+            Err(stopped) => Fault::at("", too_much("checking it against its schema", &stopped)).into(),
         }
-        let mut faults = Faults::default();
-        for error in validator.iter_errors(value) {
-            let pointer = error.instance_path().to_string();
-            if !is_certain(&error, &pointer, unknown) {
-                continue;
-            }
-            let mut detail = error.to_string();
-            if detail.chars().nth(DETAIL_MAX_CHARS).is_some() {
-                // It repeats the value that is wrong, which is better left out if it is so long.
-                detail = error.masked().to_string();
-            }
-            faults.push(Fault::at(pointer, bounded(&detail)));
-            if faults.0.len() >= Faults::MAX {
-                break;
-            }
-        }
-        faults
     }
 
     /// Writes whole numbers as integers wherever the schema asks for one.
@@ -130,13 +281,7 @@ impl Schema {
     /// and so does what has no place in 64 bits.
     pub fn write_integers(&self, value: &mut Value) {
         // Most params have none of them, and every attempt comes through here.
-        if !has_whole_number(value) {
-            return;
-        }
-        let Inner::Usable { validator, effort } = &*self.0 else {
-            return;
-        };
-        if !effort.is_bearable(value) {
+        if !has_whole_number(value) || matches!(self.0.kind, Kind::Unusable(_)) {
             return;
         }
         let mut whole = Vec::new();
@@ -149,10 +294,19 @@ impl Schema {
                 *place = Value::from(0.5);
             }
         }
-        let mut asked = BTreeSet::new();
-        for error in validator.iter_errors(&probe) {
-            integers_asked(&error, &mut asked);
-        }
+        let asked = match self.0.in_place(&probe, 0) {
+            Some(validator) => asked_of(validator, &probe),
+            None => {
+                let work = Work::IntegersAsked {
+                    schema: (&self.0.source).into(),
+                    probe: (&probe).into(),
+                };
+                match perform(work, self.0.key, self.0.key) {
+                    Ok(Answer::Asked(asked)) => asked.into_iter().collect(),
+                    _ => return,
+                }
+            }
+        };
         for (pointer, integer) in whole {
             if asked.contains(&pointer)
                 && let Some(place) = value.pointer_mut(&pointer)
@@ -162,10 +316,6 @@ impl Schema {
         }
     }
 }
-
-/// Why a value is not checked.
-const TOO_MUCH: &str = "to check it against its schema takes more steps than are allowed: what the schema has \
-                        alternatives of (anyOf, oneOf, allOf, $ref) multiplies";
 
 fn has_whole_number(value: &Value) -> bool {
     match value {

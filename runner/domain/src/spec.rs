@@ -6,6 +6,7 @@ mod read;
 mod strict;
 pub mod unread;
 pub mod validate;
+pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,8 @@ use crate::{Name, Span, Time};
 pub use gather::Gathered;
 pub(crate) use read::script;
 pub use read::{gather_group, parse_group, parse_submission, read};
-pub use strict::{NESTING_MAX, StrictError, parse_json_strict, read_strict};
+pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
+pub use yaml::{YamlError, parse_yaml_strict};
 
 /// A group: a DAG of tasks, with schedules and links to other groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

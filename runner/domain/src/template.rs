@@ -4,13 +4,18 @@
 //! bound on its length and on what it gives, and a `budget` for what it makes and looks at on the way, which
 //! `rewrite` writes into its source where minijinja offers no other place. There are expressions, `if`, `for` and
 //! plain `set`; no macros, includes or blocks. A name that is not defined is an error that says so.
+//!
+//! Only short templates of a few harmless words (`light`) are rendered in place; all others go where time and memory are
+//! bounded from outside ([`crate::bounded`]).
 
+pub(crate) mod apart;
 mod budget;
 mod charged;
 mod check;
 mod compare;
 mod filters;
 mod guard;
+mod light;
 mod operators;
 mod rewrite;
 mod scan;
@@ -20,6 +25,7 @@ mod value;
 pub use budget::{LOOKS_MAX, MADE_MAX_BYTES};
 pub use check::{Tasks, any_task};
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -46,8 +52,17 @@ pub struct TemplateError(pub String);
 /// What the names in a template stand for.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    fixed: Arc<BTreeMap<&'static str, minijinja::Value>>,
+    fixed: Arc<BTreeMap<Cow<'static, str>, minijinja::Value>>,
     params: minijinja::Value,
+    /// The same as they were given, for who renders elsewhere.
+    source: Arc<Source>,
+    own: Arc<Map<String, Value>>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Task(Given),
+    Names(BTreeMap<Cow<'static, str>, Value>),
 }
 
 /// What a [`Scope`] is made of.
@@ -75,48 +90,65 @@ impl Scope {
         let instant = |at| In::from_object(value::Instant { at, zone });
         let (start, end) = given.data_interval;
         let mut fixed = BTreeMap::from([
-            ("logical_time", instant(given.logical_time)),
+            (Cow::Borrowed("logical_time"), instant(given.logical_time)),
             (
-                "data_interval",
+                "data_interval".into(),
                 In::from_pairs([("start", instant(start)), ("end", instant(end))]),
             ),
-            ("run", value::from_json(&given.run)),
-            ("upstream", In::from_object(value::Upstream::new(given.upstream))),
+            ("run".into(), value::from_json(&given.run)),
+            (
+                "upstream".into(),
+                In::from_object(value::Upstream::new(given.upstream.clone())),
+            ),
         ]);
-        if let Some((item, index, count)) = given.item {
-            fixed.insert("item", value::from_json(&item));
-            fixed.insert("index", In::from(index));
-            fixed.insert("count", In::from(count));
+        if let Some((item, index, count)) = &given.item {
+            fixed.insert("item".into(), value::from_json(item));
+            fixed.insert("index".into(), In::from(*index));
+            fixed.insert("count".into(), In::from(*count));
         }
+        Self::of(fixed, Source::Task(given))
+    }
+
+    fn of(fixed: BTreeMap<Cow<'static, str>, minijinja::Value>, source: Source) -> Self {
         Self {
             fixed: Arc::new(fixed),
             params: value::from_json(&Value::Object(Map::new())),
+            source: Arc::new(source),
+            own: Arc::default(),
         }
     }
 
     /// A scope of other names altogether, for templates that are no task's.
     pub fn of_names(names: BTreeMap<&'static str, Value>) -> Self {
-        Self {
-            fixed: Arc::new(names.iter().map(|(name, one)| (*name, value::from_json(one))).collect()),
-            params: value::from_json(&Value::Object(Map::new())),
-        }
+        Self::named(names.into_iter().map(|(name, one)| (name.into(), one)).collect())
+    }
+
+    fn named(names: BTreeMap<Cow<'static, str>, Value>) -> Self {
+        let fixed = names
+            .iter()
+            .map(|(name, one)| (name.clone(), value::from_json(one)))
+            .collect();
+        Self::of(fixed, Source::Names(names))
     }
 
     /// The same scope with these as `params`.
     pub fn with_params(&self, params: &Map<String, Value>) -> Self {
+        let own = Arc::new(params.clone());
         let params =
             minijinja::Value::from_pairs(params.iter().map(|(key, one)| (key.as_str(), value::from_json(one))));
         Self {
             fixed: self.fixed.clone(),
             params,
+            source: self.source.clone(),
+            own,
         }
     }
 
-    fn context(&self) -> minijinja::Value {
+    fn context(&self, budget: Arc<budget::Budget>) -> minijinja::Value {
         minijinja::Value::from_object(value::Context {
             fixed: self.fixed.clone(),
             params: self.params.clone(),
-            budget: minijinja::Value::from_object(budget::Budget::default()),
+            budget: minijinja::Value::from_dyn_object(budget),
         })
     }
 }
@@ -158,21 +190,44 @@ impl Templates {
             return Ok(Value::String(template.to_owned()));
         }
         let codes = guard::check(template).map_err(TemplateError)?;
-        if let Some(expression) = single_expression(template, &codes) {
-            let result = self.evaluate(expression, scope)?;
+        if light::is_light(template, &codes) {
+            let budget = Arc::new(budget::Budget::light());
+            let rendered = self.render_codes(template, &codes, scope, budget.clone());
+            if rendered.is_ok() || !budget.is_exceeded() {
+                return rendered;
+            }
+        }
+        apart::render(template, false, scope)
+    }
+
+    /// Renders a template in place.
+    fn render_here(&self, template: &str, scope: &Scope, budget: Arc<budget::Budget>) -> Result<Value, TemplateError> {
+        let codes = guard::check(template).map_err(TemplateError)?;
+        self.render_codes(template, &codes, scope, budget)
+    }
+
+    fn render_codes(
+        &self,
+        template: &str,
+        codes: &[scan::Code<'_>],
+        scope: &Scope,
+        budget: Arc<budget::Budget>,
+    ) -> Result<Value, TemplateError> {
+        if let Some(expression) = single_expression(template, codes) {
+            let result = self.evaluate(expression, scope, budget)?;
             return value::to_json(&result, &mut { OUTPUT_MAX_BYTES }, DEPTH_MAX)
                 .map_err(|error| explain(&error, expression, None));
         }
         // What has no sense is told of the source as it stands; then it is written anew.
         self.env
-            .template_from_str(&rewrite::defused(template, &codes))
+            .template_from_str(&rewrite::defused(template, codes))
             .map_err(|error| explain(&error, template, None))?;
-        let rewritten = rewrite::rewrite(template, &codes);
+        let rewritten = rewrite::rewrite(template, codes);
         let explain = |error: Error| explain(&error, template, rewritten.as_ref());
         let text = rewritten.as_ref().map_or(template, |rewritten| &rewritten.text);
         let compiled = self.env.template_from_str(text).map_err(explain)?;
         let mut out = Bounded::default();
-        match compiled.render_captured_to(scope.context(), &mut out) {
+        match compiled.render_captured_to(scope.context(budget), &mut out) {
             Ok(_) => String::from_utf8(out.text)
                 .map(Value::String)
                 .map_err(|error| TemplateError(error.to_string())),
@@ -181,7 +236,12 @@ impl Templates {
         }
     }
 
-    fn evaluate(&self, expression: &str, scope: &Scope) -> Result<minijinja::Value, TemplateError> {
+    fn evaluate(
+        &self,
+        expression: &str,
+        scope: &Scope,
+        budget: Arc<budget::Budget>,
+    ) -> Result<minijinja::Value, TemplateError> {
         let code = guard::check_expression(expression).map_err(TemplateError)?;
         let codes = std::slice::from_ref(&code);
         self.env
@@ -191,7 +251,7 @@ impl Templates {
         let explain = |error: Error| explain(&error, expression, rewritten.as_ref());
         let text = rewritten.as_ref().map_or(expression, |rewritten| &rewritten.text);
         let compiled = self.env.compile_expression(text).map_err(explain)?;
-        let result = compiled.eval(scope.context()).map_err(explain)?;
+        let result = compiled.eval(scope.context(budget)).map_err(explain)?;
         if result.is_undefined() {
             return Err(TemplateError(format!("`{}` is not defined", shown(expression))));
         }
@@ -223,7 +283,26 @@ impl Templates {
     /// The truth of a `when`: an expression, with or without `{{ }}` around it. False, null, zero and what is empty
     /// are false.
     pub fn eval_condition(&self, condition: &str, scope: &Scope) -> Result<bool, TemplateError> {
-        Ok(self.evaluate(condition_expression(condition), scope)?.is_true())
+        let expression = condition_expression(condition);
+        let code = guard::check_expression(expression).map_err(TemplateError)?;
+        if light::is_light(expression, std::slice::from_ref(&code)) {
+            let budget = Arc::new(budget::Budget::light());
+            let met = self.condition_here(expression, scope, budget.clone());
+            if met.is_ok() || !budget.is_exceeded() {
+                return met;
+            }
+        }
+        Ok(apart::render(expression, true, scope)? == Value::Bool(true))
+    }
+
+    /// Evaluates a condition in place.
+    fn condition_here(
+        &self,
+        expression: &str,
+        scope: &Scope,
+        budget: Arc<budget::Budget>,
+    ) -> Result<bool, TemplateError> {
+        Ok(self.evaluate(expression, scope, budget)?.is_true())
     }
 }
 
@@ -238,6 +317,29 @@ pub fn contains_template(value: &Value) -> bool {
         Value::String(text) => is_template(text),
         Value::Array(items) => items.iter().any(contains_template),
         Value::Object(fields) => fields.values().any(contains_template),
+        _ => false,
+    }
+}
+
+/// Whether a template, or a `when`, may have to be rendered where that is bounded: it is not light, or may have much
+/// to look at.
+pub fn may_be_heavy(template: &str) -> bool {
+    let heavy = |text: &str, codes: &[scan::Code<'_>]| {
+        !light::is_light(text, codes) || (text.contains("upstream") && !light::is_path(codes))
+    };
+    let expression = condition_expression(template);
+    match is_template(template) {
+        true => scan::template(template).map_or(true, |codes| heavy(template, &codes)),
+        false => scan::expression(expression).map_or(true, |code| heavy(expression, std::slice::from_ref(&code))),
+    }
+}
+
+/// Whether any template in a value may have to be.
+pub fn holds_heavy(value: &Value) -> bool {
+    match value {
+        Value::String(text) => is_template(text) && may_be_heavy(text),
+        Value::Array(items) => items.iter().any(holds_heavy),
+        Value::Object(fields) => fields.values().any(holds_heavy),
         _ => false,
     }
 }

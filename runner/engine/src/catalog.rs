@@ -160,6 +160,10 @@ pub struct Revision {
     pub(crate) pooled: bool,
     /// Per task: whether its params hold templates.
     pub(crate) templated: Vec<bool>,
+    /// Per task: whether its templates may have to be rendered where that is bounded.
+    pub(crate) heavy: Vec<bool>,
+    /// Who prepares such attempts of it at the same time: they hold what they render until it is their turn.
+    pub(crate) turns: tokio::sync::Semaphore,
     /// What anybody is told of its runs.
     pub(crate) told: Told,
 }
@@ -377,6 +381,12 @@ impl Catalog {
             pooled: pools.iter().any(Option::is_some),
             pools,
             templated,
+            heavy: plan
+                .tasks
+                .iter()
+                .map(|task| crate::prepare::is_heavy(&plan, task))
+                .collect(),
+            turns: tokio::sync::Semaphore::new(crate::prepare::TURNS_OF_REVISION_MAX),
             told: Told::of(&plan),
             plan,
             schedules,

@@ -221,6 +221,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) chance: Arc<dyn Chance>,
     pub(crate) templates: Templates,
+    /// Who prepares attempts that may take long to prepare.
+    pub(crate) turns: tokio::sync::Semaphore,
     pub(crate) catalog: Catalog,
     pub(crate) hands: Hands,
     pub(crate) dispatch: dispatch::Dispatch,
@@ -333,6 +335,7 @@ impl Engine {
         let inner = Arc::new(Inner {
             catalog: Catalog::new(store.clone()),
             templates: Templates::new(),
+            turns: tokio::sync::Semaphore::new(prepare::TURNS_MAX),
             hands: Hands::default(),
             dispatch,
             messages: messages::Messages::default(),

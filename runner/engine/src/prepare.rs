@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use heddle_domain::Faults;
 use heddle_domain::params;
-use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
+use heddle_domain::plan::{Executor, ITEMS_MAX, Plan, PlanTask, TaskIndex};
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, TaskKey};
+use heddle_domain::schema::Schema;
 use heddle_domain::spec::{ForEach, Shards, SubmissionSpec};
 use heddle_domain::state::{ErrorKind, TaskState};
-use heddle_domain::template::{Given, Scope, UpstreamNames};
+use heddle_domain::template::{self, Given, Scope, UpstreamNames};
 use heddle_sandbox::{CompileError, LoadError, Script};
 use heddle_store::StoreError;
 use serde_json::value::RawValue;
@@ -44,6 +45,54 @@ pub(crate) enum Prepared {
         group: String,
         spec: SubmissionSpec,
     },
+}
+
+/// How many attempts that may take long to prepare are prepared at once, and how many of one revision: each holds a thread
+/// and what its templates see.
+pub(crate) const TURNS_MAX: usize = 64;
+pub(crate) const TURNS_OF_REVISION_MAX: usize = 4;
+
+/// Calls `seen` with each string of a task that is a template, and with each value that may hold some.
+fn templates_of<'p>(
+    plan: &'p Plan,
+    task: &'p PlanTask,
+    text: &mut dyn FnMut(&'p str),
+    value: &mut dyn FnMut(&'p Value),
+) {
+    plan.spec
+        .params
+        .values()
+        .chain(task.spec.params.values())
+        .for_each(&mut *value);
+    task.spec.when.iter().for_each(|when| text(when));
+    match &task.spec.for_each {
+        Some(ForEach::Template(template)) => text(template),
+        Some(ForEach::Items(items)) => items.iter().for_each(&mut *value),
+        None => {}
+    }
+    if let Some(audience) = &task.spec.audience {
+        text(&audience.audience);
+    }
+    if let Some(http) = &task.spec.http {
+        text(&http.url);
+        http.headers.values().for_each(|header| text(header));
+        http.body.iter().for_each(&mut *value);
+    }
+    if let Some(query) = &task.spec.query {
+        query.params.iter().for_each(&mut *value);
+    }
+}
+
+/// Whether a task's templates may have to be rendered where that is bounded.
+pub(crate) fn is_heavy(plan: &Plan, task: &PlanTask) -> bool {
+    let heavy = std::cell::Cell::new(task.spec.when.as_deref().is_some_and(template::may_be_heavy));
+    templates_of(
+        plan,
+        task,
+        &mut |text| heavy.set(heavy.get() || (template::is_template(text) && template::may_be_heavy(text))),
+        &mut |value| heavy.set(heavy.get() || template::holds_heavy(value)),
+    );
+    heavy.get()
 }
 
 /// An early end, or a value.
@@ -127,6 +176,19 @@ impl Inner {
     async fn prepare_steps(&self, context: &RunContext, at: AttemptKey) -> Step<Prepared> {
         let index = at.key.task;
         let task = &context.revision.plan.tasks[index as usize];
+        let schema = context.resolution.scripts[index as usize].as_ref();
+        let heavy = context.revision.heavy[index as usize]
+            || schema
+                .and_then(|script| script.schema.as_ref())
+                .is_some_and(Schema::is_heavy);
+        // A revision with a thousand such items holds up its own, and not those of others.
+        let turns = match heavy {
+            true => (
+                context.revision.turns.acquire().await.ok(),
+                self.turns.acquire().await.ok(),
+            ),
+            false => (None, None),
+        };
         let item = match at.key.item {
             Some(item) => match self.item(context, at, item).await? {
                 Ok(found) => Some(found),
@@ -195,6 +257,7 @@ impl Inner {
                     }
                     schema.write_integers(&mut effective);
                 }
+                drop(turns);
                 let script = match self.load_script(&script).await? {
                     Ok(script) => script,
                     Err(ending) => return Ok(Err(ending)),
@@ -358,29 +421,11 @@ impl Inner {
     ) -> Step<Scope> {
         let plan = &context.revision.plan;
         let mut wanted = UpstreamNames::default();
-        for (_, value) in plan.spec.params.iter().chain(&task.spec.params) {
-            wanted.add_value(value);
-        }
-        if let Some(when) = &task.spec.when {
-            wanted.add(when);
-        }
-        match &task.spec.for_each {
-            Some(ForEach::Template(template)) => wanted.add(template),
-            Some(ForEach::Items(items)) => items.iter().for_each(|item| wanted.add_value(item)),
-            None => {}
-        }
-        if let Some(audience) = &task.spec.audience {
-            wanted.add(&audience.audience);
-        }
-        if let Some(http) = &task.spec.http {
-            wanted.add(&http.url);
-            http.headers.values().for_each(|value| wanted.add(value));
-            if let Some(body) = &http.body {
-                wanted.add_value(body);
-            }
-        }
-        if let Some(query) = &task.spec.query {
-            query.params.iter().for_each(|value| wanted.add_value(value));
+        {
+            let wanted = std::cell::RefCell::new(&mut wanted);
+            templates_of(plan, task, &mut |text| wanted.borrow_mut().add(text), &mut |value| {
+                wanted.borrow_mut().add_value(value)
+            });
         }
         let named: Vec<TaskIndex> = if wanted.all {
             (0..plan.tasks.len() as TaskIndex)

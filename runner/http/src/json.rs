@@ -2,10 +2,10 @@
 //! the character U+0000, which Postgres cannot keep.
 
 use heddle_domain::Fault;
+use heddle_domain::bounded::Stopped;
 use heddle_domain::fault::pointer_token;
-use heddle_domain::spec::{StrictError, parse_json_strict, read_strict};
+use heddle_domain::spec::{StrictError, YamlError, parse_json_strict, parse_yaml_strict};
 use serde_json::Value;
-use serde_saphyr::DuplicateKeyPolicy;
 
 use crate::problem::Problem;
 
@@ -22,20 +22,16 @@ pub fn parse(bytes: &[u8]) -> Result<Value, Problem> {
     Ok(value)
 }
 
-/// Reads one YAML document. Not YAML: 400 with line and column. A key twice, U+0000: 422 with a pointer.
+/// Reads one YAML document. Not YAML: 400 with line and column. A key twice, U+0000: 422 with a pointer. One that takes
+/// too much to be read: 422; when it is our own trouble, 503.
 pub fn parse_yaml(text: &str) -> Result<Value, Problem> {
-    let value = serde_saphyr::from_str(text).map_err(|error| {
-        // The parser's own word on a key that stands twice does not say in which object: once more, for the place.
-        let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
-        let mut found = None;
-        let _ = serde_saphyr::with_deserializer_from_str_with_options(text, lenient, |deserializer| {
-            found = read_strict(deserializer).err();
-            Ok(())
-        });
-        match found {
-            Some(StrictError::Duplicate(fault)) => Problem::invalid(fault),
-            _ => Problem::malformed(format!("the body is not YAML: {error}")),
+    let value = parse_yaml_strict(text).map_err(|error| match error {
+        YamlError::Refused(StrictError::Malformed(detail)) => {
+            Problem::malformed(format!("the body is not YAML: {detail}"))
         }
+        YamlError::Refused(StrictError::Duplicate(fault)) => Problem::invalid(fault),
+        YamlError::Stopped(Stopped::Trouble(_)) => Problem::unavailable(error.to_string(), 1),
+        YamlError::Stopped(_) => Problem::invalid_at("", error.to_string()),
     })?;
     check(&value)?;
     Ok(value)

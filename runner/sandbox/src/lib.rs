@@ -13,6 +13,7 @@
 //! | `bounds` | what is refused before it is compiled |
 //! | `compiler`, `artefact` | the compiling child process; the disk cache |
 //! | `turns` | turns at what there is little of, such as compiling |
+//! | `bounded` | child processes that compute what strangers wrote |
 //! | `engine` | wasmtime's configuration, and the ticker that makes guests yield |
 //! | `lanes` | the threads that guests run on |
 //! | `script` | a linked script, and which world it is for |
@@ -25,6 +26,7 @@
 mod artefact;
 mod attempt;
 mod batch;
+mod bounded;
 mod bounds;
 mod command;
 mod compiler;
@@ -52,6 +54,7 @@ mod web;
 pub use artefact::digest_of;
 pub use attempt::{AttemptHandle, AttemptRequest, AttemptResult, Grants, Limits, Outcome};
 pub use batch::{Batch, Message, MessageOutcome};
+pub use bounded::{BLOCKED_THREADS_MAX, bound_by_children, bounded_child_main};
 pub use compiler::compile_child_main;
 pub use config::{CompilerCommand, SandboxConfig};
 pub use context::{Context, Interval, MapItem};

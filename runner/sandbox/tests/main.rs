@@ -4,6 +4,7 @@
 //! `cargo test -p heddle-sandbox --test sandbox -- <part of a name>`.
 
 mod accept;
+mod bounded;
 mod guests;
 mod hostile;
 mod outcomes;
@@ -58,6 +59,11 @@ const TESTS: &[Test] = tests![
     queries::typed_rows,
     queries::bounds_and_errors,
     queries::a_timeout_cancels_the_statement,
+    bounded::schemas_that_multiply_end,
+    bounded::others_go_on_beside_an_attack,
+    bounded::schemas_of_people_work_in_the_child,
+    bounded::yaml_bombs_end,
+    bounded::templates_that_take_long_end,
     requests::policy,
     requests::built_guests,
     sources::a_module_runs,
@@ -75,6 +81,15 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("compile-wasm") {
         return heddle_sandbox::compile_child_main();
     }
+    if std::env::args().nth(1).as_deref() == Some("bounded-work") {
+        return heddle_sandbox::bounded_child_main();
+    }
+    let bounded = heddle_sandbox::CompilerCommand {
+        program: std::env::current_exe().expect("the program's own path"),
+        args: vec!["bounded-work".into()],
+        env: Vec::new(),
+    };
+    heddle_sandbox::bound_by_children(bounded).expect("threads");
     let filter: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let mut failed = 0;

@@ -87,6 +87,11 @@ pub(crate) async fn test(
         args: vec!["compile-wasm".into()],
         env: Vec::new(),
     };
+    let bounded = CompilerCommand {
+        args: vec!["bounded-work".into()],
+        ..compiler.clone()
+    };
+    heddle_sandbox::bound_by_children(bounded)?;
     let clock = Arc::new(NodeClock::default());
     let sandbox = Sandbox::new(SandboxConfig::new(cache.path().to_owned(), compiler), clock.clone())?;
     let compiled = match Language::of_file(file) {

@@ -38,6 +38,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Serve(options) => return serve::serve(options),
         Command::Migrate(migrate) => return serve::migrate(migrate, connection.output),
         Command::CompileWasm => return Ok(heddle_sandbox::compile_child_main()),
+        Command::BoundedWork => return Ok(heddle_sandbox::bounded_child_main()),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut std::io::stdout());
             return Ok(ExitCode::SUCCESS);
@@ -86,6 +87,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             | Command::Serve(_)
             | Command::Migrate(_)
             | Command::CompileWasm
+            | Command::BoundedWork
             | Command::Completions { .. } => done(),
         };
         match (done, group) {

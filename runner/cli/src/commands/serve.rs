@@ -159,6 +159,7 @@ fn on_all_threads(node: impl Future<Output = Result<ExitCode>>) -> Result<ExitCo
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("heddle")
+        .max_blocking_threads(heddle_sandbox::BLOCKED_THREADS_MAX)
         .build()
         .context("cannot start the runtime")?
         .block_on(node)

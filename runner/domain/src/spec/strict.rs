@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
 
 use crate::Fault;
@@ -13,7 +13,7 @@ use crate::fault::pointer_token;
 pub const NESTING_MAX: usize = 128;
 
 /// Why a document was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum StrictError {
     /// It is no JSON (or whatever it was read as), or nested too deeply.
     #[error("{0}")]

@@ -14,7 +14,7 @@
 //! | what is printed | the bound on what a template gives |
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use minijinja::value::{Object, ObjectRepr, ValueKind};
 use minijinja::{Error, State, Value};
@@ -26,6 +26,9 @@ pub const MADE_MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Values that one rendering may look at as parts of others, as in a comparison: some tenths of a second's work. A list or
 /// a map counts as several, and so much of a string as one.
 pub const LOOKS_MAX: usize = 20_000_000;
+/// The same of a rendering in place: a fraction of a millisecond's work.
+const LIGHT_MADE_MAX_BYTES: usize = 64 * 1024;
+const LIGHT_LOOKS_MAX: usize = 20_000;
 const LOOKS_OF_LIST: usize = 8;
 const LOOK_BYTES: usize = 256;
 /// What an entry of a list takes.
@@ -38,6 +41,7 @@ pub(super) const NAME: &str = " budget";
 pub(super) struct Budget {
     made: AtomicUsize,
     looks: AtomicUsize,
+    exceeded: AtomicBool,
 }
 
 impl Default for Budget {
@@ -45,6 +49,7 @@ impl Default for Budget {
         Self {
             made: AtomicUsize::new(MADE_MAX_BYTES),
             looks: AtomicUsize::new(LOOKS_MAX),
+            exceeded: AtomicBool::new(false),
         }
     }
 }
@@ -65,28 +70,47 @@ fn too_many() -> Error {
     invalid(format!("the template looks at more than {LOOKS_MAX} values"))
 }
 
-fn take(left: &AtomicUsize, amount: usize, error: fn() -> Error) -> Result<(), Error> {
+fn take(left: &AtomicUsize, amount: usize) -> Option<()> {
     // A rendering has one thread.
-    let rest = left.load(Ordering::Relaxed).checked_sub(amount).ok_or_else(error)?;
+    let rest = left.load(Ordering::Relaxed).checked_sub(amount)?;
     left.store(rest, Ordering::Relaxed);
-    Ok(())
+    Some(())
 }
 
 impl Budget {
+    /// What a rendering in place may take.
+    pub(super) fn light() -> Self {
+        Self {
+            made: AtomicUsize::new(LIGHT_MADE_MAX_BYTES),
+            looks: AtomicUsize::new(LIGHT_LOOKS_MAX),
+            exceeded: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether more was asked for than there was.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.exceeded.load(Ordering::Relaxed)
+    }
+
     /// The rendering's; a state that is none's has one of its own.
     pub(super) fn of(state: &State<'_, '_>) -> Arc<Self> {
         let found = state.lookup(NAME).and_then(|value| value.downcast_object::<Self>());
         found.unwrap_or_default()
     }
 
+    fn exceed(&self, error: fn() -> Error) -> Error {
+        self.exceeded.store(true, Ordering::Relaxed);
+        error()
+    }
+
     /// Before so many bytes are made.
     pub(super) fn make(&self, bytes: usize) -> Result<(), Error> {
-        take(&self.made, bytes, too_much)
+        take(&self.made, bytes).ok_or_else(|| self.exceed(too_much))
     }
 
     /// Before so many values are looked at.
     pub(super) fn look(&self, values: usize) -> Result<(), Error> {
-        take(&self.looks, values, too_many)
+        take(&self.looks, values).ok_or_else(|| self.exceed(too_many))
     }
 
     /// Before a text is read from its beginning to its end.
@@ -115,7 +139,7 @@ impl Budget {
             }
         }
         if *bytes > max {
-            return Err(too_much());
+            return Err(self.exceed(too_much));
         }
         match value.kind() {
             ValueKind::Seq | ValueKind::Iterable => {

@@ -114,8 +114,8 @@ fn operators_stay() {
     ] {
         let plain = plain_env
             .compile_expression(expression)
-            .and_then(|plain| plain.eval(scope().context()));
-        let ours = templates.evaluate(expression, &scope());
+            .and_then(|plain| plain.eval(scope().context(Arc::default())));
+        let ours = templates.evaluate(expression, &scope(), Arc::default());
         match (plain, ours) {
             (Ok(plain), Ok(ours)) => {
                 assert_eq!(

@@ -345,8 +345,8 @@ fn other_comparisons_stay() {
             .env
             .compile_expression(expression)
             .unwrap()
-            .eval(scope().context());
-        match (plain, templates.evaluate(expression, &scope())) {
+            .eval(scope().context(Arc::default()));
+        match (plain, templates.evaluate(expression, &scope(), Arc::default())) {
             (Ok(plain), Ok(ours)) => assert_eq!(plain, ours, "{expression}"),
             (Err(_), Err(_)) => {}
             (plain, ours) => panic!("{expression}: {ours:?}, not {plain:?}"),
@@ -371,7 +371,7 @@ proptest::proptest! {
             && let Some(rewritten) = rewrite::rewrite(&expression, std::slice::from_ref(&code))
         {
             let ours = templates.env.compile_expression(&rewritten.text).expect(&expression);
-            match (plain.eval(scope().context()), ours.eval(scope().context())) {
+            match (plain.eval(scope().context(Arc::default())), ours.eval(scope().context(Arc::default()))) {
                 (Ok(plain), Ok(ours)) => assert_eq!(plain, ours, "{expression}: {}", rewritten.text),
                 // All parts of a chain are looked up.
                 (Ok(_), Err(_)) if rewritten.text.contains(",'") => {}

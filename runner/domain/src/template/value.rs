@@ -1,5 +1,6 @@
 //! JSON into template values and back, and the values that only templates have: instants and upstream outputs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -221,7 +222,7 @@ impl Object for Upstream {
 /// What a template can name.
 #[derive(Debug)]
 pub(super) struct Context {
-    pub(super) fixed: Arc<BTreeMap<&'static str, Value>>,
+    pub(super) fixed: Arc<BTreeMap<Cow<'static, str>, Value>>,
     pub(super) params: Value,
     /// What this rendering may use up.
     pub(super) budget: Value,

@@ -1,0 +1,215 @@
+//! What strangers write is computed where its time and its memory are bounded from outside.
+//!
+//! A JSON Schema is a program: a few lines of it can take gigabytes, and the library that runs it can be neither
+//! interrupted nor charged. What such a program will cost was once reckoned beforehand, and the reckoning was outwitted
+//! each time somebody tried in earnest. So the domain does not reckon: it says *what* is to be computed (as
+//! bytes), and a [`Bounds`] that the program installs computes it where it can be ended: in a node that is a child
+//! process whose memory the kernel limits and whose processor time its parent watches (`heddle-sandbox`, `bounded`).
+//! The child is the same program and calls [`answer`], so that what it says is what would have been said here.
+//!
+//! Where nothing was installed (tests of this crate, small tools), the work is done in place.
+//!
+//! Why no WebAssembly module in the sandbox: it would be a second build of the validator and of whatever else is to run
+//! there, minutes of each clean build, and code that is compiled twice with different features; the child needs nothing
+//! that is not there, runs at native speed, and its bounds are the kernel's.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Number, Value};
+
+use crate::Faults;
+use crate::schema;
+use crate::spec::{StrictError, yaml};
+use crate::template::apart::{self, Seen};
+
+/// A JSON value in a form that postcard can write: it says itself what it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Plain {
+    Null,
+    Bool(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Plain>),
+    Map(Vec<(String, Plain)>),
+}
+
+impl From<&Value> for Plain {
+    fn from(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Bool(bool) => Self::Bool(*bool),
+            Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+                (Some(number), _) => Self::Unsigned(number),
+                (None, Some(number)) => Self::Signed(number),
+                (None, None) => Self::Float(number.as_f64().unwrap_or_default()),
+            },
+            Value::String(text) => Self::Text(text.clone()),
+            Value::Array(items) => Self::List(items.iter().map(Self::from).collect()),
+            Value::Object(fields) => Self::Map(
+                fields
+                    .iter()
+                    .map(|(key, value)| (key.clone(), Self::from(value)))
+                    .collect(),
+            ),
+        }
+    }
+}
+
+impl From<Plain> for Value {
+    fn from(plain: Plain) -> Self {
+        match plain {
+            Plain::Null => Self::Null,
+            Plain::Bool(bool) => Self::Bool(bool),
+            Plain::Unsigned(number) => Self::from(number),
+            Plain::Signed(number) => Self::from(number),
+            Plain::Float(number) => Number::from_f64(number).map_or(Self::Null, Self::Number),
+            Plain::Text(text) => Self::String(text),
+            Plain::List(items) => Self::Array(items.into_iter().map(Self::from).collect()),
+            Plain::Map(fields) => Self::Object(
+                fields
+                    .into_iter()
+                    .map(|(key, value)| (key, Self::from(value)))
+                    .collect::<Map<_, _>>(),
+            ),
+        }
+    }
+}
+
+/// What is to be computed.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Work {
+    /// Whether a schema can be used.
+    CompileSchema { schema: Plain },
+    /// What is wrong with a value.
+    CheckSchema {
+        schema: Plain,
+        value: Plain,
+        unknown: Vec<String>,
+    },
+    /// Where a value with fractions in these places misses integers.
+    IntegersAsked { schema: Plain, probe: Plain },
+    /// What a YAML document says.
+    ReadYaml { text: String },
+    /// What a template gives, or whether a condition is met.
+    Render {
+        template: String,
+        condition: bool,
+        seen: Box<Seen>,
+    },
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Compiled(Result<(), String>),
+    Checked(Result<Faults, String>),
+    Asked(Vec<String>),
+    Read(Result<Plain, StrictError>),
+    Rendered(Result<Plain, String>),
+    /// The work was not understood: another build's.
+    Unread(String),
+}
+
+/// Why nothing came of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stopped {
+    /// It used up its processor time.
+    #[error("it takes more than {0} ms of processor time, which is what anybody's may take")]
+    Time(u64),
+    /// It used up its memory, or the stack.
+    #[error("it takes more than {0} MiB of memory, or nests too deep")]
+    Memory(u64),
+    /// Our own trouble.
+    #[error("it cannot be computed at the moment ({0}); try again")]
+    Trouble(String),
+}
+
+/// Where work is done that may have to be ended.
+pub trait Bounds: Send + Sync {
+    /// Has [`answer`] called with `work`, and ends it when it takes too much. `key` is the same for works that
+    /// presumably end the same way: what was ended several times need not be begun again. `owner` is the same for works
+    /// that have to wait for one another, lest who has many make others wait.
+    fn compute(&self, work: Vec<u8>, key: u64, owner: u64) -> Result<Vec<u8>, Stopped>;
+}
+
+static BOUNDS: OnceLock<Box<dyn Bounds>> = OnceLock::new();
+
+/// Says where such work is done from now on, in this process. The first who says so is heeded.
+pub fn install(bounds: Box<dyn Bounds>) {
+    let _ = BOUNDS.set(bounds);
+}
+
+/// Computes what [`Bounds::compute`] was given. `begun` is called once when what the key stands for is behind it.
+pub fn answer(work: &[u8], begun: &mut dyn FnMut()) -> Vec<u8> {
+    let answer = match postcard::from_bytes(work) {
+        Ok(work) => done(work, begun),
+        Err(error) => Answer::Unread(error.to_string()),
+    };
+    // An answer is made of texts and lists: it can be written.
+    postcard::to_stdvec(&answer).unwrap_or_default()
+}
+
+/// Does work, here and now.
+fn done(work: Work, begun: &mut dyn FnMut()) -> Answer {
+    match work {
+        Work::CompileSchema { schema } => Answer::Compiled(schema::compiled(schema)),
+        Work::CheckSchema { schema, value, unknown } => {
+            Answer::Checked(schema::checked(schema, value, &unknown, begun))
+        }
+        Work::IntegersAsked { schema, probe } => Answer::Asked(schema::asked(schema, probe, begun)),
+        Work::Render {
+            template,
+            condition,
+            seen,
+        } => Answer::Rendered(apart::rendered(&template, condition, *seen)),
+        Work::ReadYaml { text } => Answer::Read(yaml::read(&text).map(|value| Plain::from(&value))),
+    }
+}
+
+/// What stands for a text among others.
+pub(crate) fn key_of(text: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Has work done, where that is bounded if the process has such a place.
+pub(crate) fn perform(work: Work, key: u64, owner: u64) -> Result<Answer, Stopped> {
+    let trouble = |error: postcard::Error| Stopped::Trouble(error.to_string());
+    let Some(bounds) = BOUNDS.get() else {
+        return Ok(done(work, &mut || {}));
+    };
+    let bytes = postcard::to_stdvec(&work).map_err(trouble)?;
+    let answer = bounds.compute(bytes, key, owner)?;
+    match postcard::from_bytes(&answer).map_err(trouble)? {
+        Answer::Unread(why) => Err(Stopped::Trouble(why)),
+        answer => Ok(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_go_there_and_back() {
+        let value = json!({"a": [1, -1, 0.1, 1e300, u64::MAX, i64::MIN, 5.0, "x", null, true, {}], "": {"b": []}});
+        let bytes = postcard::to_stdvec(&Plain::from(&value)).unwrap();
+        let back: Plain = postcard::from_bytes(&bytes).unwrap();
+        let back = Value::from(back);
+        assert_eq!(back, value);
+        assert_eq!(back.to_string(), value.to_string());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_said() {
+        let said: Answer = postcard::from_bytes(&answer(&[250, 1, 2], &mut || {})).unwrap();
+        assert!(matches!(said, Answer::Unread(_)), "{said:?}");
+    }
+}

@@ -1,0 +1,146 @@
+//! What a template is rendered with, as it is handed to who does bounded work.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use chrono_tz::Tz;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Given, Scope, Source, TemplateError, Templates, UpstreamNames};
+use crate::bounded::{Answer, Plain, Stopped, Work, key_of, perform};
+use crate::{Name, Time};
+
+/// What the names in a template stand for.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Seen {
+    Task {
+        logical_time: Time,
+        data_interval: (Time, Time),
+        zone: Option<Tz>,
+        run: Plain,
+        upstream: Vec<(Name, Plain)>,
+        item: Option<(Plain, u32, u32)>,
+        params: Plain,
+    },
+    Names {
+        names: Vec<(String, Plain)>,
+        params: Plain,
+    },
+}
+
+fn fields(plain: Plain) -> serde_json::Map<String, Value> {
+    match Value::from(plain) {
+        Value::Object(fields) => fields,
+        _ => serde_json::Map::new(),
+    }
+}
+
+impl Seen {
+    /// What a template sees of a scope: of other tasks' outputs only those that it names.
+    fn of(scope: &Scope, template: &str) -> Self {
+        let params = Plain::Map(
+            scope
+                .own
+                .iter()
+                .map(|(key, value)| (key.clone(), value.into()))
+                .collect(),
+        );
+        match &*scope.source {
+            Source::Task(given) => {
+                let mut wanted = UpstreamNames::default();
+                wanted.add(template);
+                let upstream = given.upstream.iter();
+                Self::Task {
+                    logical_time: given.logical_time,
+                    data_interval: given.data_interval,
+                    zone: given.zone,
+                    run: (&given.run).into(),
+                    upstream: upstream
+                        .filter(|(name, _)| wanted.all || wanted.names.contains(*name))
+                        .map(|(name, output)| (name.clone(), (&**output).into()))
+                        .collect(),
+                    item: given
+                        .item
+                        .as_ref()
+                        .map(|(item, index, count)| (item.into(), *index, *count)),
+                    params,
+                }
+            }
+            Source::Names(names) => Self::Names {
+                names: names
+                    .iter()
+                    .map(|(name, value)| (name.to_string(), value.into()))
+                    .collect(),
+                params,
+            },
+        }
+    }
+
+    fn scope(self) -> Scope {
+        match self {
+            Self::Task {
+                logical_time,
+                data_interval,
+                zone,
+                run,
+                upstream,
+                item,
+                params,
+            } => Scope::new(Given {
+                logical_time,
+                data_interval,
+                zone,
+                run: run.into(),
+                upstream: upstream
+                    .into_iter()
+                    .map(|(name, output)| (name, Arc::new(Value::from(output))))
+                    .collect(),
+                item: item.map(|(item, index, count)| (item.into(), index, count)),
+            })
+            .with_params(&fields(params)),
+            Self::Names { names, params } => {
+                let names: BTreeMap<_, _> = names
+                    .into_iter()
+                    .map(|(name, value)| (name.into(), Value::from(value)))
+                    .collect();
+                Scope::named(names).with_params(&fields(params))
+            }
+        }
+    }
+}
+
+/// Has a template, or a condition, rendered where that is bounded.
+pub(super) fn render(template: &str, condition: bool, scope: &Scope) -> Result<Value, TemplateError> {
+    let run = match &*scope.source {
+        Source::Task(given) => given.run["id"].to_string(),
+        Source::Names(_) => String::new(),
+    };
+    let key = key_of(format!("{run} {template}").as_bytes());
+    let work = Work::Render {
+        template: template.to_owned(),
+        condition,
+        seen: Box::new(Seen::of(scope, template)),
+    };
+    let owner = key_of(run.as_bytes());
+    match perform(work, key, owner) {
+        Ok(Answer::Rendered(rendered)) => rendered.map(Value::from).map_err(TemplateError),
+        Ok(_) => Err(given_up(&Stopped::Trouble("it was not rendered".into()))),
+        Err(stopped) => Err(given_up(&stopped)),
+    }
+}
+
+fn given_up(stopped: &Stopped) -> TemplateError {
+    TemplateError(format!("rendering the template was given up; {stopped}"))
+}
+
+/// Bounded work: renders, whatever it takes.
+pub(crate) fn rendered(template: &str, condition: bool, seen: Seen) -> Result<Plain, String> {
+    let (templates, scope) = (Templates::new(), seen.scope());
+    let budget = Arc::default();
+    let rendered = match condition {
+        true => templates.condition_here(template, &scope, budget).map(Value::Bool),
+        false => templates.render_here(template, &scope, budget),
+    };
+    rendered.map(|value| Plain::from(&value)).map_err(|error| error.0)
+}

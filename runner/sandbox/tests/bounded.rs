@@ -1,0 +1,210 @@
+//! What strangers write is computed where it is bounded: attacks end, and what people write goes on to work.
+
+use crate::guests::Bench;
+use heddle_domain::schema::Schema;
+use heddle_domain::spec::parse_yaml_strict;
+use heddle_domain::template::{Given, Scope, Templates};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// So many levels, each of which names the next one twice: 1.4 KB for twenty.
+fn doubled(levels: usize, keyword: &str) -> Value {
+    let mut all = Map::new();
+    for level in 0..levels {
+        let next = json!({"$ref": format!("#/$defs/d{}", level + 1)});
+        all.insert(format!("d{level}"), json!({"allOf": [next, next]}));
+    }
+    all.insert(format!("d{levels}"), json!({"type": "object"}));
+    json!({"$ref": "#/$defs/d0", keyword: false, "$defs": all})
+}
+
+/// Alternatives within alternatives, which double when a value is checked.
+fn alternatives(levels: usize) -> Value {
+    let mut all = Map::new();
+    for level in 0..levels {
+        let next = json!({"$ref": format!("#/$defs/d{}", level + 1)});
+        let one = |key: &str| json!({"allOf": [next, {"required": [key]}]});
+        all.insert(format!("d{level}"), json!({"anyOf": [one("q"), one("r")]}));
+    }
+    all.insert(format!("d{levels}"), json!({"type": "object"}));
+    json!({"$ref": "#/$defs/d0", "$defs": all})
+}
+
+fn is_given_up(said: &str) -> bool {
+    said.contains("was given up; it takes more than") && (said.contains("processor time") || said.contains("memory"))
+}
+
+/// Whether a schema is refused, or its check of a value; whichever it is, it ended.
+fn ends(schema: &Value, value: &Value) {
+    let said = match Schema::compile(schema) {
+        Ok(compiled) => compiled.check(value).to_string(),
+        Err(said) => said,
+    };
+    assert!(is_given_up(&said), "{said}");
+    // Let in by an earlier build: it is not compiled until a value comes, and that ends as well.
+    let kept = Schema::of_kept(schema, "script `s@1`").check(value);
+    assert!(is_given_up(&kept.to_string()), "{kept}");
+}
+
+pub async fn schemas_that_multiply_end(_: Bench) {
+    let value = json!({"a": 1});
+    for keyword in ["unevaluatedProperties", "unevaluatedItems"] {
+        let list = json!([1]);
+        let value = if keyword.ends_with("Items") { &list } else { &value };
+        ends(&doubled(40, keyword), value);
+    }
+    // Whether twenty are too many hangs on the machine; what counts is that they end, and that the node is as before.
+    let small = doubled(20, "unevaluatedProperties");
+    assert!(small.to_string().len() < 1_500, "{}", small.to_string().len());
+    let _ = Schema::compile(&small).map(|schema| schema.check(&value));
+    ends(&alternatives(60), &value);
+    // What goes around: whatever the validator makes of it, it ends.
+    let around =
+        json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"not": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"});
+    for schema in [json!({"$ref": "#"}), around] {
+        let _ = Schema::compile(&schema).map(|schema| schema.check(&value));
+    }
+    // What goes back and forth within its patterns, 20,000 times.
+    let back = json!({"items": {"pattern": "^(a+)+\\1$"}});
+    let texts = json!(vec!["a".repeat(40); 20_000]);
+    let said = Schema::compile(&back).unwrap().check(&texts);
+    assert!(!said.is_empty());
+}
+
+/// What was stopped a few times is not begun again; what is another's goes on.
+pub async fn others_go_on_beside_an_attack(_: Bench) {
+    let over = Arc::new(AtomicBool::new(false));
+    let rounds = Arc::new(AtomicU32::new(0));
+    let beside = tokio::spawn({
+        let (over, rounds) = (over.clone(), rounds.clone());
+        async move {
+            let light = Schema::compile(&json!({"properties": {"n": {"type": "integer"}}})).unwrap();
+            while !over.load(Ordering::SeqCst) {
+                assert!(light.check(&json!({"n": 1})).is_empty());
+                rounds.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    // More than the runtime has threads, none of them of one key.
+    let attacks: Vec<_> = (0..10)
+        .map(|number| tokio::spawn(async move { ends(&doubled(40 + number, "unevaluatedProperties"), &json!({})) }))
+        .collect();
+    for attack in attacks {
+        attack.await.unwrap();
+    }
+    over.store(true, Ordering::SeqCst);
+    beside.await.unwrap();
+    let rounds = rounds.load(Ordering::SeqCst);
+    assert!(rounds > 50, "only {rounds} rounds beside the attack");
+}
+
+pub async fn schemas_of_people_work_in_the_child(_: Bench) {
+    let tree = json!({
+        "$id": "https://example.com/tree", "$dynamicAnchor": "node", "type": "object",
+        "properties": {"data": true, "children": {"type": "array", "items": {"$dynamicRef": "#node"}}},
+    });
+    let strict = json!({
+        "$id": "https://example.com/strict-tree", "$dynamicAnchor": "node",
+        "$ref": "tree", "unevaluatedProperties": false, "$defs": {"tree": tree},
+    });
+    let strict = Schema::compile(&strict).unwrap();
+    assert!(strict.check(&json!({"children": [{"data": 1}]})).is_empty());
+    let said = strict.check(&json!({"children": [{"data": 1}, {"daat": 2}]}));
+    assert_eq!(said.0.len(), 1, "{said}");
+    assert!(
+        said.0[0].pointer.starts_with("/children/1") || said.0[0].pointer.is_empty(),
+        "{said}"
+    );
+    // A wide one, of which many lines are wrong: as many are told as ever.
+    let rows = Schema::compile(&json!({"uniqueItems": true, "items": {"type": "integer", "minimum": 3}})).unwrap();
+    let said = rows.check(&json!((0..20_000).collect::<Vec<_>>()));
+    assert_eq!(said.0.len(), 3, "{said}");
+    assert_eq!(said.0[1].pointer, "/1");
+    let mut whole = json!([7.0, 8.5]);
+    rows.write_integers(&mut whole);
+    assert_eq!(whole.to_string(), "[7,8.5]");
+    for (schema, expect) in [
+        (json!({"$ref": "#/nowhere"}), "leads to nothing"),
+        (json!({"type": "nope"}), "/type: "),
+        (json!({"properties": {"a": {"pattern": "("}}}), "pattern"),
+    ] {
+        let said = Schema::compile(&schema).unwrap_err();
+        assert!(said.contains(expect), "{said}");
+    }
+}
+
+/// YAML that stands for more than it says, by each of the ways that it has.
+pub async fn yaml_bombs_end(_: Bench) {
+    let nine = |n: usize| format!("[{}]", vec![format!("*a{n}"); 9].join(", "));
+    let laughs = (0..30).fold("a0: &a0 [x]\n".to_owned(), |yaml, n| {
+        format!("{yaml}a{}: &a{} {}\n", n + 1, n + 1, nine(n))
+    });
+    let wide = format!(
+        "a: &a [{}]\nb: [{}]\n",
+        vec!["x"; 10_000].join(","),
+        vec!["*a"; 40_000].join(",")
+    );
+    let text = format!(
+        "a: &a \"{}\"\nb: [{}]\n",
+        "x".repeat(100_000),
+        vec!["*a"; 40_000].join(",")
+    );
+    let merged = (0..30).fold("a0: &a0 {x: 1}\n".to_owned(), |yaml, n| {
+        format!("{yaml}a{}: &a{} {{<<: {}, y{n}: {}}}\n", n + 1, n + 1, nine(n), nine(n))
+    });
+    for bomb in [laughs, wide, text, merged, "[".repeat(100_000), "a: ".repeat(100_000)] {
+        let shown: String = bomb.chars().take(40).collect();
+        assert!(parse_yaml_strict(&bomb).is_err(), "{shown}");
+    }
+    let fine = "base: &base {x: 1}\nother: {<<: *base, y: [1.5, ~, true]}\n";
+    let expect = json!({"base": {"x": 1}, "other": {"x": 1, "y": [1.5, null, true]}});
+    assert_eq!(parse_yaml_strict(fine).unwrap(), expect);
+    let rows: String = (0..2_000).map(|n| format!("- {{id: {n}}}\n")).collect();
+    assert_eq!(parse_yaml_strict(&rows).unwrap().as_array().unwrap().len(), 2_000);
+}
+
+/// Sixty items of a map whose template is impossible: the first end the rest, and others' templates go on.
+pub async fn templates_that_take_long_end(_: Bench) {
+    let run = |id: &str, item: u32| {
+        let rows: Vec<Value> = (0..3_000)
+            .map(|n| json!({"id": n, "name": format!("row {n}")}))
+            .collect();
+        Scope::new(Given {
+            run: json!({"id": id}),
+            upstream: BTreeMap::from([("extract".parse().unwrap(), Arc::new(json!({"rows": rows})))]),
+            item: Some((json!(item), item, 60)),
+            ..Given::default()
+        })
+    };
+    let templates = Templates::new();
+    let expensive = format!(
+        "{{{{ [{}] | length }}}}",
+        vec!["(upstream.extract.rows | groupby('name') | sort | unique | length)"; 100].join(", ")
+    );
+    for item in 0..60 {
+        let said = templates.render(&expensive, &run("one", item)).unwrap_err().0;
+        assert!(
+            said.contains("given up") || said.contains("looks at more than"),
+            "{said}"
+        );
+    }
+    let beside = "{% for row in upstream.extract.rows if row.id < 2 %}{{ row.name }},{% endfor %}{{ item }}";
+    for id in ["one", "two"] {
+        let given = templates.render(beside, &run(id, 7));
+        assert_eq!(given.unwrap(), json!("row 0,row 1,7"));
+    }
+    let scope = run("two", 7);
+    assert!(
+        templates
+            .eval_condition("upstream.extract.rows | map(attribute='id') | max > index", &scope)
+            .unwrap()
+    );
+    let said = templates
+        .render("{{ range(3) | list | length + upstream.load.x }}", &scope)
+        .unwrap_err();
+    assert!(said.0.contains("is not defined"), "{said}");
+}
