@@ -220,6 +220,49 @@ async fn floods() {
     assert!(numbers.iter().copied().eq(0..LINES as i64));
 }
 
+/// A script that writes without end: what is kept is bounded, what is not is told, its end is not held up, and neither is
+/// anybody else's log.
+#[tokio::test]
+async fn a_flood_without_end() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let text = chatty(u32::MAX, std::time::Duration::ZERO);
+    node.put_bytes("/v1/scripts/flood", "application/wasm", text)
+        .await
+        .expect_status(201);
+    let flood = json!({"script": "flood", "max_log": "64MiB", "timeout": "2s"});
+    node.put_group("flood", one(flood)).await;
+    node.put_group("light", one(json!({"script": "hello"}))).await;
+    let run = node.start("flood", json!({})).await;
+    node.task_becomes(&run, "t", "running").await;
+    let light = id(&node.run("light", json!({})).await);
+    assert_eq!(node.log_lines(&light, "t").await.len(), 1);
+    let ended = node.ended(&run).await;
+    assert_eq!(ended["tasks"][0]["error"]["kind"], "timeout", "{ended:#}");
+    let rows = world
+        .sql()
+        .await
+        .query(
+            "SELECT line, level, message FROM heddle.logs WHERE run = $1::text::uuid ORDER BY line",
+            &[&run],
+        )
+        .await
+        .expect("the lines");
+    // A burst of 20,000, and 2,000 a second; a machine under load gives it more seconds than it asked for.
+    assert!((1_000..60_000).contains(&rows.len()), "{}", rows.len());
+    let numbers = rows.iter().map(|row| row.get::<_, i32>(0));
+    assert!(numbers.eq(0..rows.len() as i32), "no gaps");
+    let told: Vec<String> = rows
+        .iter()
+        .filter(|row| row.get::<_, i16>(1) == 3)
+        .map(|row| row.get(2))
+        .collect();
+    assert!(
+        told.iter().any(|message| message.contains("are left out here")),
+        "{told:?}"
+    );
+}
+
 /// What happens to a run, as server-sent events.
 #[tokio::test]
 async fn events() {

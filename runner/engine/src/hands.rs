@@ -1,18 +1,17 @@
 //! What this node has in hand: attempts that it claimed or was handed and has not reported.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_sandbox::AttemptHandle;
-use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::log_buffer::{Backlog, LogBuffer};
 use crate::redact::Redactor;
 use crate::work::Ending;
 
@@ -21,72 +20,6 @@ pub(crate) const SHORT_TARGET: usize = 800;
 
 /// How much processor time a node takes in advance.
 const AHEAD: Duration = Duration::from_millis(50);
-
-/// Lines of one attempt's log that have not been written.
-#[derive(Debug, Default)]
-pub(crate) struct LogBuffer {
-    lines: Mutex<Lines>,
-}
-
-#[derive(Debug, Default)]
-struct Lines {
-    unwritten: VecDeque<LogRow>,
-    next: i32,
-    /// Some were taken by the log writer and are not committed yet.
-    under_way: bool,
-}
-
-impl LogBuffer {
-    /// Adds the line that `row` makes of its number.
-    pub(crate) fn push(&self, row: impl FnOnce(i32) -> LogRow) {
-        let mut lines = self.lines.lock();
-        let number = lines.next;
-        lines.next += 1;
-        lines.unwritten.push_back(row(number));
-    }
-
-    /// Adds a line of Heddle's own.
-    pub(crate) fn say(&self, run: RunId, at: AttemptKey, time: Time, message: String) {
-        self.push(|line| LogRow {
-            run,
-            at,
-            line,
-            time,
-            // Info.
-            level: 2,
-            // Postgres keeps no zero bytes in text.
-            message: message.replace('\0', "\u{fffd}"),
-            fields: None,
-        });
-    }
-
-    /// What is left to be written with the attempt's outcome; `None` when that is more than `max`, or lines before it
-    /// are not committed: the log writer has to come first.
-    pub(crate) fn rest(&self, max: usize) -> Option<Vec<LogRow>> {
-        let mut lines = self.lines.lock();
-        if lines.under_way || lines.unwritten.len() > max {
-            return None;
-        }
-        Some(std::mem::take(&mut lines.unwritten).into())
-    }
-
-    /// Takes up to `max` lines to write them; [`LogBuffer::written`] says that they are.
-    pub(crate) fn take(&self, max: usize) -> Vec<LogRow> {
-        let mut lines = self.lines.lock();
-        let count = lines.unwritten.len().min(max);
-        lines.under_way = count > 0;
-        lines.unwritten.drain(..count).collect()
-    }
-
-    pub(crate) fn written(&self) {
-        self.lines.lock().under_way = false;
-    }
-
-    pub(crate) fn is_written(&self) -> bool {
-        let lines = self.lines.lock();
-        lines.unwritten.is_empty() && !lines.under_way
-    }
-}
 
 /// One attempt in hand.
 #[derive(Clone)]
@@ -131,6 +64,8 @@ pub(crate) struct Hands {
     count: AtomicUsize,
     /// Of these, waiting for something outside: HTTP calls, preparation. Scripts that are parked the sandbox counts.
     parked: AtomicUsize,
+    /// How many lines of their logs wait.
+    logs_waiting: Arc<Backlog>,
     /// Moving average of an attempt's processor time, microseconds.
     cpu_micros: AtomicU64,
 }
@@ -140,7 +75,7 @@ impl Hands {
         let hand = Hand {
             attempt: at.attempt,
             released: false,
-            log: Arc::default(),
+            log: Arc::new(LogBuffer::new(Arc::clone(&self.logs_waiting))),
             stop: CancellationToken::new(),
             trouble: Arc::default(),
             handle: Arc::default(),
@@ -253,54 +188,5 @@ impl Hands {
         let target = (ahead as usize).clamp(threads * 2, SHORT_TARGET);
         let busy = held.saturating_sub(aside + self.parked.load(Ordering::Relaxed));
         slots.saturating_sub(held).min(target.saturating_sub(busy))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use heddle_domain::Time;
-
-    use super::*;
-
-    fn log_of(lines: usize) -> LogBuffer {
-        let log = LogBuffer::default();
-        let at = AttemptKey {
-            key: TaskKey::from_numbers(0, -1),
-            attempt: 1,
-        };
-        for number in 0..lines {
-            log.say(RunId(uuid::Uuid::nil()), at, Time::default(), number.to_string());
-        }
-        log
-    }
-
-    #[test]
-    fn few_lines_go_with_the_outcome() {
-        let log = log_of(3);
-        let numbers: Vec<i32> = log.rest(3).into_iter().flatten().map(|row| row.line).collect();
-        assert_eq!(numbers, [0, 1, 2]);
-        assert!(log.is_written());
-        assert_eq!(log.rest(0).map(|rest| rest.len()), Some(0));
-    }
-
-    #[test]
-    fn many_lines_are_written_first() {
-        let log = log_of(5);
-        assert!(log.rest(4).is_none());
-        assert_eq!(log.take(3).len(), 3);
-        // What is left would fit, but it must not overtake.
-        assert!(log.rest(4).is_none());
-        assert!(!log.is_written());
-        log.written();
-        let numbers: Vec<i32> = log.rest(4).into_iter().flatten().map(|row| row.line).collect();
-        assert_eq!(numbers, [3, 4]);
-    }
-
-    #[test]
-    fn nothing_to_take_holds_nothing_up() {
-        let log = log_of(0);
-        assert!(log.take(3).is_empty());
-        assert!(log.is_written());
-        assert!(log.rest(0).is_some());
     }
 }

@@ -10,7 +10,8 @@ use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::hands::{Hand, LogBuffer};
+use crate::hands::Hand;
+use crate::log_buffer::LogBuffer;
 use crate::patience::until;
 use crate::redact::Redactor;
 use crate::work::Ending;
@@ -139,10 +140,10 @@ impl HostServices for Host {
     }
 
     fn log(&self, line: LogLine) {
-        self.log.push(|number| LogRow {
+        self.log.push(LogRow {
             run: self.context.facts.id,
             at: self.at,
-            line: number,
+            line: 0,
             time: line.at,
             level: line.level as i16,
             // Postgres keeps no zero bytes in text.

@@ -41,6 +41,7 @@ mod hands;
 mod host;
 mod http_task;
 mod inbox;
+mod log_buffer;
 mod logs;
 mod messages;
 mod node;

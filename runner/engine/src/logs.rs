@@ -13,7 +13,9 @@
 //! * The lines of one attempt are written in their order.
 //! * A script that floods its log slows nobody: it takes [`SHARE`] lines of a round, its outcome waits alone, and the
 //!   writer rests for as long as Postgres worked for it, so that half of a core at most goes into lines.
-//! * What waits is bounded: an attempt's log by its limit, attempts by the node's slots, which they keep meanwhile.
+//! * What waits is bounded: lines by [`LogBuffer`], attempts by the node's slots, which they keep meanwhile.
+//! * No outcome waits for its lines for longer than [`LAG_MAX`] of writing: what is not written by then is left out, with
+//!   a line that says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +25,7 @@ use heddle_store::live::LogRow;
 use tokio::sync::mpsc;
 
 use crate::Inner;
-use crate::hands::LogBuffer;
+use crate::log_buffer::LogBuffer;
 use crate::work::Report;
 
 /// How long a line may wait before others can see it, unless somebody floods.
@@ -35,8 +37,14 @@ const LINES_MAX: usize = 1_000;
 /// How many bytes of text one statement writes, near enough: a line has 64 KiB at most.
 const BYTES_MAX: usize = 1 << 20;
 
-/// How many lines of one attempt a round takes.
+/// How many lines of one attempt a round takes; fewer while many have some, so that a round takes some ten thousand and
+/// what comes meanwhile waits for no longer.
 const SHARE: usize = 500;
+const SHARE_MIN: usize = 20;
+const ROUND_MAX: usize = 10_000;
+
+/// For how long of writing (not of waiting for a database that does not answer) an outcome waits for its lines.
+const LAG_MAX: Duration = Duration::from_secs(5);
 
 /// How often a statement is tried before its lines are given up: logs must not hold up outcomes for ever.
 const TRIES_MAX: u32 = 20;
@@ -50,21 +58,43 @@ impl Inner {
     }
 }
 
+/// An attempt that has ended, and for how long lines have been written since.
+struct Ended {
+    report: Report,
+    lag: Duration,
+}
+
+impl From<Report> for Ended {
+    fn from(report: Report) -> Self {
+        Self {
+            report,
+            lag: Duration::ZERO,
+        }
+    }
+}
+
 pub(crate) async fn write(inner: Arc<Inner>, mut reports: mpsc::Receiver<Report>) {
-    let mut ended: Vec<Report> = Vec::new();
+    let mut ended: Vec<Ended> = Vec::new();
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
             // What has ended goes first: somebody waits for its outcome.
-            Some(report) = reports.recv() => ended.push(report),
+            Some(report) = reports.recv() => ended.push(report.into()),
             () = tokio::time::sleep(FLUSH_EVERY), if ended.is_empty() => {}
         }
         loop {
             while let Ok(report) = reports.try_recv() {
-                ended.push(report);
+                ended.push(report.into());
             }
-            round(&inner, &ended).await;
-            for report in ended.extract_if(.., |report| report.hand.log.is_written()) {
+            let took = round(&inner, &ended).await;
+            let is_done = |ended: &mut Ended| {
+                ended.lag += took;
+                if ended.lag >= LAG_MAX {
+                    ended.report.hand.log.cut();
+                }
+                ended.lag >= LAG_MAX || ended.report.hand.log.is_written()
+            };
+            for Ended { report, .. } in ended.extract_if(.., is_done) {
                 inner.hands.unpark();
                 let _ = inner.ended.send(report).await;
             }
@@ -75,34 +105,35 @@ pub(crate) async fn write(inner: Arc<Inner>, mut reports: mpsc::Receiver<Report>
     }
 }
 
-/// Writes a share of everybody's lines.
-async fn round(inner: &Inner, ended: &[Report]) {
-    let mut shares: Vec<(Arc<LogBuffer>, Vec<LogRow>)> = Vec::new();
-    let logs = ended.iter().map(|report| report.hand.log.clone());
-    for log in logs.chain(inner.hands.logs()) {
-        // Those that have ended are in hand too.
-        if shares.iter().any(|(taken, _)| Arc::ptr_eq(taken, &log)) {
-            continue;
-        }
-        let lines = log.take(SHARE);
-        if !lines.is_empty() {
-            shares.push((log, lines));
-        }
+/// Writes a share of everybody's lines; answers for how long, with the rests.
+async fn round(inner: &Inner, ended: &[Ended]) -> Duration {
+    // Those that have ended are in hand too, as a rule.
+    let mut logs = inner.hands.logs();
+    logs.extend(ended.iter().map(|ended| ended.report.hand.log.clone()));
+    logs.retain(|log| !log.is_written());
+    logs.sort_by_key(Arc::as_ptr);
+    logs.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    let share = (ROUND_MAX / logs.len().max(1)).clamp(SHARE_MIN, SHARE);
+    let mut shares: Vec<(Arc<LogBuffer>, Vec<LogRow>)> = Vec::with_capacity(logs.len());
+    for log in logs {
+        let lines = log.take(share);
+        shares.push((log, lines));
     }
     shares.sort_by_key(|(_, lines)| lines.len());
     let mut chunk = Vec::new();
     let mut bytes = 0;
     let mut whose = Vec::new();
+    let mut took = Duration::ZERO;
     for (log, lines) in shares {
         bytes += lines.iter().map(bytes_of).sum::<usize>();
         chunk.extend(lines);
         whose.push(log);
         if chunk.len() >= LINES_MAX || bytes >= BYTES_MAX {
-            flush(inner, &mut chunk, &mut whose).await;
+            took += flush(inner, &mut chunk, &mut whose).await;
             bytes = 0;
         }
     }
-    flush(inner, &mut chunk, &mut whose).await;
+    took + flush(inner, &mut chunk, &mut whose).await
 }
 
 fn bytes_of(row: &LogRow) -> usize {
@@ -110,9 +141,9 @@ fn bytes_of(row: &LogRow) -> usize {
 }
 
 /// Writes these lines, says so to those whose lines they are, and rests.
-async fn flush(inner: &Inner, lines: &mut Vec<LogRow>, whose: &mut Vec<Arc<LogBuffer>>) {
+async fn flush(inner: &Inner, lines: &mut Vec<LogRow>, whose: &mut Vec<Arc<LogBuffer>>) -> Duration {
     if lines.is_empty() {
-        return;
+        return Duration::ZERO;
     }
     let took = insert(inner, lines).await;
     lines.clear();
@@ -120,6 +151,7 @@ async fn flush(inner: &Inner, lines: &mut Vec<LogRow>, whose: &mut Vec<Arc<LogBu
         log.written();
     }
     tokio::time::sleep(took).await;
+    2 * took
 }
 
 /// For how long the last try took.
