@@ -12,6 +12,66 @@ async fn set_run(node: &Node, run: &str, state: &str) -> Value {
         .expect_status(200)
 }
 
+/// What a ready task run waits for, and until when, where that is known.
+#[tokio::test]
+async fn ready_tasks_say_what_they_wait_for() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put("/v1/pools/db", json!({"slots": 1})).await.expect_status(201);
+    let holds = json!({"queue": "elsewhere", "pools": {"db": 1}});
+    node.put_group(
+        "g",
+        json!({"tasks": {"holds": holds, "also": holds, "works": {"queue": "q"}}}),
+    )
+    .await;
+    let run = node.start("g", json!({})).await;
+    let waits = async |expect: Value| {
+        let reason = expect["reason"].clone();
+        eventually(&format!("{expect}"), async || {
+            let run = node.run_now(&run).await;
+            let tasks = run["tasks"].as_array().unwrap().iter();
+            let waiting: Vec<&Value> = tasks.filter(|task| task["waiting_for"]["reason"] == reason).collect();
+            assert!(waiting.iter().all(|task| task["state"] == "ready"), "{run:#}");
+            waiting
+                .iter()
+                .any(|task| task["waiting_for"] == expect)
+                .then_some(waiting.len())
+        })
+        .await
+    };
+    waits(json!({"reason": "pool", "pools": ["db"], "until": null})).await;
+    waits(json!({"reason": "worker", "queue": "q", "until": null})).await;
+    waits(json!({"reason": "worker", "queue": "elsewhere", "until": null})).await;
+    node.post("/v1/queues/q/pause", json!({})).await.expect_status(200);
+    let paused = waits(json!({"reason": "queue_paused", "queue": "q", "until": null})).await;
+    assert_eq!(paused, 1, "another queue is none that is paused");
+    node.post("/v1/queues/q/resume", json!({})).await.expect_status(200);
+    // One claim an hour: the first is given, the task comes back, and waits for the next.
+    node.put("/v1/queues/q", json!({"rate": {"count": 1, "per": "1h"}}))
+        .await
+        .expect_status(200);
+    let claims = json!({"worker": "w", "max": 1, "wait": "10s"});
+    let claimed = node.post("/v1/queues/q/claims", claims).await.expect_status(200);
+    let claim = &claimed["items"][0];
+    let running = node.run_now(&run).await;
+    assert_eq!(task(&running, "works")["waiting_for"], Value::Null, "{running:#}");
+    let path = format!("/v1/claims/{}/fail", claim["id"].as_str().unwrap());
+    node.post(&path, json!({"token": claim["token"], "error": "x", "fatal": true}))
+        .await
+        .expect_status(200);
+    let other = node.start("g", json!({})).await;
+    let limited = eventually("the rate limit", async || {
+        let run = node.run_now(&other).await;
+        let waits = task(&run, "works")["waiting_for"].clone();
+        (waits["reason"] == "rate_limit").then_some(waits)
+    })
+    .await;
+    assert_eq!(limited["queue"], "q");
+    time(&limited["until"]);
+    let shown = task(&node.run_now(&other).await, "works")["waiting_for"].clone();
+    assert_eq!(shown["reason"], "rate_limit", "{shown:#}");
+}
+
 /// A retrying task run says until when.
 #[tokio::test]
 async fn when_it_is_tried_again() {

@@ -41,7 +41,7 @@ pub use messages::{Accepted, Rejected};
 pub use notifications::{Channel, Notification, NotificationFilter};
 pub use queues::{Claim, ClaimAnswer, ClaimRequest, Claims, Queue, Report, ReportLine};
 pub use request::{Client, Request};
-pub use runs::{Attempt, BatchItem, DataInterval, Failure, Override, Run, RunFilter, Submission, TaskRun};
+pub use runs::{Attempt, BatchItem, DataInterval, Failure, Override, Run, RunFilter, Submission, TaskRun, TaskWait};
 pub use scripts::{Invocation, InvocationResult, Script, ScriptVersion};
 pub use stream::{Lines, ServerEvent, ServerEvents};
 pub use worker::{Outcome, Worker, WorkerReport};

@@ -146,6 +146,9 @@ pub struct TaskRun {
     /// When a `retrying` one is tried again.
     #[serde(default)]
     pub next_attempt_at: Option<Time>,
+    /// What a `ready` one waits for.
+    #[serde(default)]
+    pub waiting_for: Option<TaskWait>,
     /// When the last attempt began.
     #[serde(default)]
     pub started_at: Option<Time>,
@@ -170,6 +173,22 @@ pub struct TaskRun {
     /// Fields that this version does not know: progress, counts of items.
     #[serde(flatten)]
     pub more: More,
+}
+
+/// What a task run waits for that is ready.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskWait {
+    /// `pool`, `rate_limit`, `queue_paused` or `worker`.
+    pub reason: String,
+    /// The pools whose slots it needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pools: Option<Vec<String>>,
+    /// The queue whose worker it needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// Not before then, where that is known.
+    #[serde(default)]
+    pub until: Option<Time>,
 }
 
 /// Why an attempt failed.

@@ -628,12 +628,22 @@ fn runs(all: &mut Schemas) {
             ("at", time()),
         ]),
     );
+    all.insert(
+        "TaskWait",
+        object(&[
+            ("reason", one_of(&["pool", "rate_limit", "queue_paused", "worker"])),
+            ("pools?", array(name())),
+            ("queue?", name()),
+            ("until", nullable(time())),
+        ]),
+    );
     let task_run = [
         ("task", name()),
         ("item", nullable(integer())),
         ("state", task_state),
         ("attempt", integer()),
         ("next_attempt_at", nullable(time())),
+        ("waiting_for", nullable(to("TaskWait"))),
         ("started_at", nullable(time())),
         ("finished_at", nullable(time())),
         ("output", any()),

@@ -179,6 +179,8 @@ pub struct TaskRun {
     pub attempt: u32,
     /// While it is `retrying`: when it is tried again.
     pub next_attempt_at: Option<Moment>,
+    /// While it is `ready`: what it waits for, if that is neither a node nor a moment.
+    pub waiting_for: Option<TaskWait>,
     /// When its first attempt began.
     pub started_at: Option<Moment>,
     /// When it was settled.
@@ -204,6 +206,35 @@ pub struct TaskRun {
     /// For a mapped task as a whole: items by state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<BTreeMap<String, u64>>,
+}
+
+/// What a ready task run waits for.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskWait {
+    /// Which kind of thing.
+    pub reason: TaskWaitReason,
+    /// The pools whose slots it needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pools: Option<Vec<String>>,
+    /// The queue whose worker it needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// Not before then, where that is known: others may come first.
+    pub until: Option<Moment>,
+}
+
+/// The kinds of things that ready task runs wait for.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskWaitReason {
+    /// Free slots of its pools.
+    Pool,
+    /// The next claim that its queue's rate limit allows.
+    RateLimit,
+    /// The end of its queue's pause.
+    QueuePaused,
+    /// A worker that claims it.
+    Worker,
 }
 
 /// One try.

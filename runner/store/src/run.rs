@@ -179,6 +179,24 @@ pub struct RunDetail {
     pub overrides: Vec<OverrideView>,
     /// When task runs are tried again.
     pub due: BTreeMap<TaskKey, Time>,
+    /// What task runs wait for that are ready.
+    pub waits: BTreeMap<TaskKey, WaitView>,
+}
+
+/// What a task run waits for that is ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitView {
+    /// Slots of these pools.
+    Pools(Vec<String>),
+    /// A worker of a queue.
+    Queue {
+        /// Which.
+        queue: String,
+        /// Nothing is claimed from it at present.
+        paused: bool,
+        /// Its rate limit gives the next claim then.
+        limited_until: Option<Time>,
+    },
 }
 
 impl OverrideView {
@@ -263,6 +281,40 @@ const ATTEMPTS_OF_RUN: &str = "(SELECT json_agg(a.columns)::text FROM (
 /// When retries of run `$1` are due, as a JSON array of arrays; an ended run has none, and is not looked for.
 const TIMERS_OF_RUN: &str = "(SELECT json_agg(json_build_array(t.task, t.item, t.due_at))::text
       FROM heddle.timers t WHERE runs.finished_at IS NULL AND t.run = $1 AND t.kind = 0)";
+
+/// What the ready task runs of run `$1` wait for, as a JSON array of arrays; likewise.
+const WAITS_OF_RUN: &str = "(SELECT json_agg(json_build_array(w.task, w.item, w.pools, w.queue, w.paused, w.until))::text
+      FROM (SELECT p.task, p.item, p.pools, NULL::text AS queue, false AS paused, NULL::timestamptz AS until
+              FROM heddle.ready_pooled p WHERE p.run = $1
+            UNION ALL
+            SELECT r.task, r.item, NULL, r.queue, coalesce(q.paused, false), clock_timestamp() + b.missing_ms * interval '1 ms'
+              FROM heddle.queue_ready r
+              LEFT JOIN heddle.queues q ON q.name = r.queue
+              LEFT JOIN LATERAL (
+                   SELECT (1 - q.allowance) * q.rate_per_ms / q.rate_count
+                          - extract(epoch FROM clock_timestamp() - q.allowed_at)::double precision * 1000 AS missing_ms
+              ) b ON b.missing_ms > 0
+             WHERE r.run = $1) AS w
+     WHERE runs.finished_at IS NULL)";
+
+/// What [`WAITS_OF_RUN`] gives, in its order.
+#[derive(serde::Deserialize)]
+struct WaitColumns(i16, i32, Option<Vec<String>>, Option<String>, bool, Option<Time>);
+
+impl WaitColumns {
+    fn view(self) -> (TaskKey, WaitView) {
+        let Self(task, item, pools, queue, paused, limited_until) = self;
+        let waits = match queue {
+            Some(queue) => WaitView::Queue {
+                queue,
+                paused,
+                limited_until,
+            },
+            None => WaitView::Pools(pools.unwrap_or_default()),
+        };
+        (TaskKey::from_numbers(task, item), waits)
+    }
+}
 
 const OVERRIDES_OF_RUN: &str = "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, output))::text
       FROM heddle.overrides WHERE run = $1)";
@@ -377,7 +429,9 @@ impl Store {
             .push(OVERRIDES_OF_RUN)
             .push(" AS overrides, ")
             .push(TIMERS_OF_RUN)
-            .push(" AS timers FROM (SELECT ");
+            .push(" AS timers, ")
+            .push(WAITS_OF_RUN)
+            .push(" AS waits FROM (SELECT ");
         query
             .push(LIVE_COLUMNS)
             .push(" FROM heddle.runs_live l")
@@ -410,6 +464,12 @@ impl Store {
             .into_iter()
             .map(|(task, item, at)| (TaskKey::from_numbers(task, item), at))
             .collect();
+        let waits: Option<String> = row.try_get("waits")?;
+        let waits: Vec<WaitColumns> = match waits {
+            Some(waits) => serde_json::from_str(&waits).map_err(unreadable("queue_ready"))?,
+            None => Vec::new(),
+        };
+        let waits = waits.into_iter().map(WaitColumns::view).collect();
         let attempts: Result<Vec<AttemptView>, StoreError> = attempts.into_iter().map(|row| row.view(id)).collect();
         let mut attempts = attempts?;
         attempts.sort_by_key(|attempt| (attempt.key, attempt.attempt));
@@ -421,6 +481,7 @@ impl Store {
             attempts,
             overrides,
             due,
+            waits,
         }))
     }
 

@@ -602,6 +602,7 @@ async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
                     format!("set by {}: {}", of("actor"), of("reason"))
                 }
                 (_, Value::String(at)) => format!("again at {at}: {}", cell(task, "/error/message")),
+                _ if task["waiting_for"].is_object() => waits(&task["waiting_for"]),
                 _ => cell(task, "/error/message|/output"),
             };
             rows.add([
@@ -617,6 +618,20 @@ async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
         format!("{text}\n{rows}")
     })?;
     done()
+}
+
+/// What a ready task run waits for, in words.
+fn waits(wait: &Value) -> String {
+    let queue = cell(wait, "/queue");
+    match wait["reason"].as_str() {
+        Some("pool") => {
+            let pools: Vec<&str> = items(&wait["pools"]).filter_map(Value::as_str).collect();
+            format!("waits for slots of {}", pools.join(", "))
+        }
+        Some("rate_limit") => format!("waits for the rate limit of {queue}, until {}", cell(wait, "/until")),
+        Some("queue_paused") => format!("waits: {queue} is paused"),
+        _ => format!("waits for a worker of {queue}"),
+    }
 }
 
 async fn logs(session: &Session, id: Uuid, task: Option<String>, item: Option<i64>, follow: bool) -> Result<ExitCode> {

@@ -8,11 +8,11 @@ use heddle_domain::plan::{Plan, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
 use heddle_domain::state::{ErrorKind, RunState, TaskState};
 use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
-use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow};
+use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView};
 use serde_json::Value;
 
 use crate::engine_api::Refusal;
-use crate::shapes::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun};
+use crate::shapes::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 
 /// JSON text that Heddle itself wrote; what cannot be read shows as text.
 fn json_of(text: &str) -> Value {
@@ -142,6 +142,7 @@ pub(crate) fn new(engine: &Engine, submitted: Submitted) -> Result<Run, Refusal>
         attempts: Vec::new(),
         overrides: Vec::new(),
         due: BTreeMap::new(),
+        waits: BTreeMap::new(),
     };
     let tasks = task_runs(engine, &revision.plan, &detail)?;
     let mut run = run_of(detail.run, Some(&resolution), Some(&revision));
@@ -177,6 +178,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
                 .filter_map(|key| cleared.get(key).copied())
                 .max(),
             due: detail.due.get(&key).copied(),
+            waits: detail.waits.get(&key),
         };
         task_run(engine, plan, run, &progress, key, &found)
     };
@@ -218,6 +220,36 @@ struct Found<'a> {
     /// When it was cleared last: what had ended by then tells nothing of how it stands.
     cleared: Option<Time>,
     due: Option<Time>,
+    waits: Option<&'a WaitView>,
+}
+
+fn wait_of(waits: &WaitView) -> TaskWait {
+    match waits {
+        WaitView::Pools(pools) => TaskWait {
+            reason: TaskWaitReason::Pool,
+            pools: Some(pools.clone()),
+            queue: None,
+            until: None,
+        },
+        WaitView::Queue {
+            queue,
+            paused,
+            limited_until,
+        } => {
+            let (reason, until) = match (paused, limited_until) {
+                // When that ends nobody knows.
+                (true, _) => (TaskWaitReason::QueuePaused, None),
+                (false, Some(until)) => (TaskWaitReason::RateLimit, Some((*until).into())),
+                (false, None) => (TaskWaitReason::Worker, None),
+            };
+            TaskWait {
+                reason,
+                pools: None,
+                queue: Some(queue.clone()),
+                until,
+            }
+        }
+    }
 }
 
 fn task_run(engine: &Engine, plan: &Plan, run: RunId, progress: &Progress, key: TaskKey, found: &Found<'_>) -> TaskRun {
@@ -261,6 +293,7 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, progress: &Progress, key: 
         state,
         attempt: newest.map_or(0, |attempt| attempt.attempt),
         next_attempt_at: found.due.filter(|_| state == TaskState::Retrying).map(Into::into),
+        waiting_for: found.waits.filter(|_| state == TaskState::Ready).map(wait_of),
         started_at: found.attempts.first().map(|attempt| attempt.started_at.into()),
         finished_at: finished.map(Into::into),
         output: output_of(state, last, by_hand).map(json_of),

@@ -245,6 +245,7 @@ fn task_row(ctx: &Ctx, run: &Run, task: &Task, dependencies: &BTreeMap<String, V
             td.wide {
                 @if let Some((kind, message)) = &task.error { span.error { (kind) ": " (line(message)) } }
                 @if task.state == "retrying" { @if let Some(at) = task.next_attempt_at { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
+                @if let Some(waits) = &task.waits { span.why { (t!(ctx, waits.key)) " " bdi { (waits.of) } @if let Some(at) = waits.until { " · " (elements::time(ctx, at)) } } }
                 @if let Some(part) = task.progress.filter(|_| task.state == "running") { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.name)) {} " " }
                 @if let Some(note) = &task.note { span.muted { (line(note)) } }
                 @if !task.items.is_empty() { span.row { @for (name, count) in &task.items { span.row { (state(ctx, name)) (crate::span::number(*count)) } } } }

@@ -30,6 +30,7 @@ pub(super) struct Task {
     pub(super) started_at: Option<Time>,
     pub(super) finished_at: Option<Time>,
     pub(super) next_attempt_at: Option<Time>,
+    pub(super) waits: Option<Waits>,
     pub(super) error: Option<(String, String)>,
     /// Of a mapped task as a whole: how many items there are in each state.
     pub(super) items: Vec<(String, i64)>,
@@ -83,6 +84,7 @@ impl Task {
             started_at: at(&value["started_at"]),
             finished_at: at(&value["finished_at"]),
             next_attempt_at: at(&value["next_attempt_at"]),
+            waits: Waits::of(&value["waiting_for"]),
             error: failure["message"]
                 .as_str()
                 .map(|message| (text(&failure["kind"]), message.to_owned())),
@@ -93,5 +95,37 @@ impl Task {
             note: value["note"].as_str().map(str::to_owned),
             node: value["node"].as_str().map(str::to_owned),
         }
+    }
+}
+
+/// What a ready task waits for.
+#[derive(Clone, Debug)]
+pub(super) struct Waits {
+    /// The key of the words for it.
+    pub(super) key: &'static str,
+    /// The pools or the queue.
+    pub(super) of: String,
+    pub(super) until: Option<Time>,
+}
+
+impl Waits {
+    fn of(value: &Value) -> Option<Self> {
+        let key = match value["reason"].as_str()? {
+            "pool" => "waits-pool",
+            "rate_limit" => "waits-rate-limit",
+            "queue_paused" => "waits-queue-paused",
+            _ => "waits-worker",
+        };
+        let pools: Vec<&str> = value["pools"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        Some(Self {
+            key,
+            of: value["queue"].as_str().map_or_else(|| pools.join(", "), str::to_owned),
+            until: at(&value["until"]),
+        })
     }
 }
