@@ -37,7 +37,7 @@ impl Error {
             .and_then(|(_, rest)| rest.split_once(')'))
             .map(|(code, _)| code);
         let code = code.filter(|code| is_sqlstate(code)).map(str::to_owned);
-        let is_final = code.as_deref().is_some_and(is_final_sqlstate);
+        let is_final = code.as_deref().is_some_and(is_final_sqlstate) || message.starts_with("not granted: ");
         Self {
             call: "sql",
             message,

@@ -74,6 +74,77 @@ async fn sql() {
     );
 }
 
+/// Whatever was not granted, by the task or to its group, ends an attempt in one way, and is not tried again.
+#[tokio::test]
+async fn what_is_not_granted_is_one_kind() {
+    const SCRIPT: &str = r#"export default async function run({ what }, ctx) {
+        if (what === "host") await fetch("https://example.com/");
+        if (what === "secret") await ctx.secret("key");
+        if (what === "sql") await ctx.sql("shop").query("select 1");
+        return what;
+    }"#;
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_bytes("/v1/scripts/reaches", "text/javascript", SCRIPT)
+        .await
+        .expect_status(201);
+    let grant = async |groups: Value| {
+        for (path, mut body) in [
+            ("/v1/connections/shop", json!({"url": world.url()})),
+            ("/v1/secrets/key", json!({"value": "s3cret"})),
+        ] {
+            body["groups"] = groups.clone();
+            let status = node.put(path, body).await.status;
+            assert!([200, 201].contains(&status), "{status}");
+        }
+    };
+    grant(json!(["g"])).await;
+    let retry = json!({"strategy": "fixed", "retries": 3, "interval": "1ms"});
+    let reaches = |what: &str, more: Value| {
+        let task = json!({"script": "reaches", "params": {"what": what}, "retry": retry});
+        with(task, more)
+    };
+    let query = json!({"query": {"connection": "shop", "sql": "select 1 as one"}, "retry": retry});
+    let spec = json!({"tasks": {
+        "host": reaches("host", json!({"allow_hosts": ["api.example.com"]})),
+        // By the interfaces of wasm components.
+        "rust_host": {"script": "fetch", "params": {"url": "https://example.com/"}, "retry": retry},
+        "rust_sql": {"script": "query", "params": {"connection": "shop", "statement": "select 1"}, "retry": retry},
+        "secret": reaches("secret", json!({})),
+        "sql": reaches("sql", json!({})),
+        "group_secret": reaches("secret", json!({"secrets": ["key"]})),
+        "group_sql": reaches("sql", json!({"sql": ["shop"]})),
+        "group_query": query,
+    }});
+    node.put_group("g", spec).await;
+    let check = |run: &Value, name: &str, what: &str| {
+        let task = task(run, name);
+        let error = &task["error"];
+        assert_eq!(
+            (&task["state"], &task["attempt"], &error["kind"]),
+            (&json!("failed"), &json!(1), &json!("fatal")),
+            "{name}: {task:#}"
+        );
+        let said = format!("not granted: {what}");
+        assert!(error["message"].as_str().unwrap().contains(&said), "{name}: {error:#}");
+    };
+    let run = node.run("g", json!({})).await;
+    check(&run, "host", "host example.com:443");
+    check(&run, "secret", "secret `key`");
+    check(&run, "sql", "connection `shop`");
+    check(&run, "rust_host", "");
+    check(&run, "rust_sql", "connection `shop`");
+    for name in ["group_secret", "group_sql", "group_query"] {
+        assert_eq!(task(&run, name)["state"], "succeeded", "{run:#}");
+    }
+    // Grants that are taken back.
+    grant(json!(["others"])).await;
+    let run = node.run("g", json!({})).await;
+    check(&run, "group_secret", "secret `key`");
+    check(&run, "group_sql", "connection `shop`");
+    check(&run, "group_query", "connection `shop`");
+}
+
 /// A connection or a secret that a group was not granted is refused at PUT, naming it.
 #[tokio::test]
 async fn grants_are_checked_at_put() {

@@ -148,7 +148,9 @@ fn read_body(response: &IncomingResponse, max_bytes: usize) -> Result<Vec<u8>, E
 /// Names the reason, and whether it will stay: a refusal by policy and a malformed request will.
 fn refused(code: ErrorCode) -> Error {
     match code {
-        ErrorCode::HttpRequestDenied => Error::fatal("http", "the host is not among the task's allow_hosts"),
+        ErrorCode::HttpRequestDenied => {
+            Error::fatal("http", "not granted: the host is not among the task's `allow_hosts`")
+        }
         ErrorCode::DestinationIpProhibited => Error::fatal("http", "the address is private and not permitted"),
         ErrorCode::HttpRequestLengthRequired
         | ErrorCode::HttpRequestBodySize(_)

@@ -132,7 +132,7 @@ pub(crate) fn secret(name: &str) -> Result<String, String> {
         .secrets
         .get(name)
         .cloned()
-        .ok_or_else(|| format!("the task was not granted the secret `{name}`"))
+        .ok_or_else(|| format!("not granted: secret `{name}`: it is not among the task's `secrets`"))
 }
 
 pub(crate) fn sql_query(connection: &str, text: &str, params: &str) -> Result<String, String> {
@@ -174,7 +174,7 @@ fn statement(connection: &str, text: &str, params: &str) -> Result<Statement, St
 pub(crate) fn http(request: &Request) -> Result<Response, Error> {
     target(&request.url)?;
     current().borrow_mut().requests.push(request.clone());
-    let denied = || Error::fatal("http", "the host is not among the task's allow_hosts");
+    let denied = || Error::fatal("http", "not granted: the host is not among the task's `allow_hosts`");
     let mut answer = current().borrow_mut().http.take().ok_or_else(denied)?;
     let response = answer(request);
     current().borrow_mut().http = Some(answer);

@@ -178,3 +178,42 @@ states! {
         Invalid = 8 "invalid",
     }
 }
+
+/// What begins every word of something that is there, or may be, and was not granted: a host, a secret, a connection. Such
+/// a failure is [`ErrorKind::Fatal`] whatever a script makes of it: until somebody grants it, to try again gives nothing.
+pub const NOT_GRANTED: &str = "not granted: ";
+
+/// Whether a script passes on that something was not granted. (What it says in words of its own, of a lock that it was not
+/// granted, is none of that.)
+pub fn tells_of_no_grant(message: &str) -> bool {
+    let of_ours = ["host ", "secret `", "connection `"];
+    message.match_indices(NOT_GRANTED).any(|(place, _)| {
+        of_ours
+            .iter()
+            .any(|what| message[place + NOT_GRANTED.len()..].starts_with(what))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_that_is_missing_is_told_from_other_words() {
+        for (message, expect) in [
+            (
+                "secret: not granted: secret `key`: it is not among the task's `secrets`",
+                true,
+            ),
+            ("TypeError: not granted: host example.com:443: it is not among", true),
+            (
+                "the lock is not granted: not granted: connection `shop`: there is none",
+                true,
+            ),
+            ("the lock was not granted: somebody has it", false),
+            ("granted", false),
+        ] {
+            assert_eq!(tells_of_no_grant(message), expect, "{message}");
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use heddle_domain::Chain;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::state::NOT_GRANTED;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use heddle_store::live::LogRow;
 use parking_lot::Mutex;
@@ -170,8 +171,8 @@ impl Inner {
     ) -> Granted<String> {
         Ok(match self.store.secret_value(&self.keys, name).await? {
             Some((value, grant)) if grant.allows(user, category) => Ok(value),
-            Some(_) => Err(format!("this {noun} may not use secret `{name}`")),
-            None => Err(format!("there is no secret `{name}`")),
+            Some(_) => Err(format!("{NOT_GRANTED}secret `{name}`: this {noun} may not use it")),
+            None => Err(format!("{NOT_GRANTED}secret `{name}`: there is none")),
         })
     }
 
@@ -183,12 +184,14 @@ impl Inner {
         category: Option<&str>,
         name: &str,
     ) -> Granted<ConnectionTarget> {
-        let missing = || format!("there is no connection `{name}`");
+        let missing = || format!("{NOT_GRANTED}connection `{name}`: there is none");
         let Some(row) = self.store.connection(name).await? else {
             return Ok(Err(missing()));
         };
         if !row.options.grant.allows(user, category) {
-            return Ok(Err(format!("this {noun} may not use connection `{name}`")));
+            return Ok(Err(format!(
+                "{NOT_GRANTED}connection `{name}`: this {noun} may not use it"
+            )));
         }
         let Some((url, _)) = self.store.connection_url(&self.keys, name).await? else {
             return Ok(Err(missing()));

@@ -6,6 +6,7 @@
 
 use crate::imports::consumer;
 use crate::imports::task::heddle::task::types::Failure;
+use heddle_domain::state::tells_of_no_grant;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::time::Duration;
@@ -55,10 +56,14 @@ pub enum MessageOutcome {
 impl MessageOutcome {
     /// What the guest said; `text` shortens what it says in words.
     pub(crate) fn of(said: Result<(), Failure>, text: impl Fn(&str) -> String) -> Self {
-        let failed = |fatal, said: &str, retry_after| Self::Failed {
-            fatal,
-            message: text(said),
-            retry_after,
+        let failed = |fatal, said: &str, retry_after: Option<Duration>| {
+            // As with an attempt: until somebody grants it, to try again gives nothing.
+            let fatal = fatal || tells_of_no_grant(said);
+            Self::Failed {
+                fatal,
+                message: text(said),
+                retry_after: retry_after.filter(|_| !fatal),
+            }
         };
         match said {
             Ok(()) => Self::Handled,

@@ -5,6 +5,7 @@ use crate::effects::{Entry, check_key, is_json_object};
 use crate::guest::{Guest, HasHostSide, HostSide};
 use crate::journal::cut;
 use crate::services::{BoxFuture, HostServices, LogLevel};
+use heddle_domain::state::NOT_GRANTED;
 use std::sync::Arc;
 use wasmtime::component::Linker;
 
@@ -221,7 +222,7 @@ impl HostSide {
             return Ok(());
         }
         Err(format!(
-            "this task was not granted secret `{name}`: name it in the task's `secrets`"
+            "{NOT_GRANTED}secret `{name}`: it is not among the task's `secrets`"
         ))
     }
 
@@ -231,7 +232,7 @@ impl HostSide {
             return Ok(());
         }
         Err(format!(
-            "this task was not granted connection `{name}`: name it in the task's `sql`"
+            "{NOT_GRANTED}connection `{name}`: it is not among the task's `sql`"
         ))
     }
 

@@ -7,6 +7,7 @@
 //! Proxies of the environment are not used: behind one, the policy would see nothing.
 
 use bytes::Bytes;
+use heddle_domain::state::NOT_GRANTED;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub enum Refused {
         host: String,
     },
     /// The task may not go there.
-    #[error("{host} is not among the task's `allow_hosts`")]
+    #[error("{}host {host}: it is not among the task's `allow_hosts`", NOT_GRANTED)]
     NotGranted {
         /// As it was asked for, with the port.
         host: String,

@@ -14,7 +14,7 @@ use crate::script::{Entry, Script};
 use crate::source;
 use crate::sql::Databases;
 use crate::web::WebHooks;
-use heddle_domain::state::ErrorKind;
+use heddle_domain::state::{ErrorKind, tells_of_no_grant};
 use heddle_domain::{Clock, Time};
 use std::pin::pin;
 use std::sync::Arc;
@@ -352,7 +352,25 @@ fn outcome(
         Err(error) if too_much_to_carry(&error) => too_much_output(limits),
         Err(error) => broken(&error),
     };
-    (outcome, Vec::new(), Vec::new())
+    (final_if_not_granted(outcome), Vec::new(), Vec::new())
+}
+
+/// What fails since something was not granted fails for good, whatever the script makes of the refusal.
+fn final_if_not_granted(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Failed {
+            kind: ErrorKind::Failed,
+            message,
+            trace,
+            ..
+        } if tells_of_no_grant(&message) => Outcome::Failed {
+            kind: ErrorKind::Fatal,
+            message,
+            trace,
+            retry_after: None,
+        },
+        other => other,
+    }
 }
 
 /// Whether an export's result had more bytes than one call may carry out of the guest. (In a host call it is a trap,

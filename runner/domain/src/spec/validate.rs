@@ -12,6 +12,7 @@ use crate::fault::pointer_token;
 use crate::plan::TASKS_MAX;
 use crate::schedule::Schedule;
 use crate::schedule::local::parse_zone;
+use crate::state::NOT_GRANTED;
 use crate::template::Templates;
 use crate::{Faults, Name, Time};
 
@@ -120,7 +121,10 @@ impl Grant {
     fn check(self, what: &str, name: &Name, pointer: String, faults: &mut Faults) {
         match self {
             Self::Unknown => faults.add(pointer, format!("there is no {what} `{name}`")),
-            Self::Refused => faults.add(pointer, format!("this group may not use the {what} `{name}`")),
+            Self::Refused => faults.add(
+                pointer,
+                format!("{NOT_GRANTED}{what} `{name}`: this group may not use it"),
+            ),
             Self::Granted => {}
         }
     }

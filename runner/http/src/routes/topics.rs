@@ -3,6 +3,7 @@
 use chrono::NaiveDate;
 use heddle_domain::message::BUCKETS;
 use heddle_domain::spec::validate::task::script_reference;
+use heddle_domain::state::NOT_GRANTED;
 use heddle_domain::topic::{Topic, TopicSpec, parse_day};
 use heddle_domain::{Fault, Faults, Name};
 use heddle_engine::Engine;
@@ -218,7 +219,7 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
             ),
             Some(row) if !row.options.grant.allows(name, category) => faults.add(
                 format!("/sql/{place}"),
-                format!("this topic may not use connection `{connection}`: grant it to `{name}`, or to its category"),
+                format!("{NOT_GRANTED}connection `{connection}`: this topic may not use it; grant it to `{name}`, or to its category"),
             ),
             Some(_) => {}
         }
@@ -228,7 +229,7 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
             None => faults.add(format!("/secrets/{place}"), format!("there is no secret `{secret}`")),
             Some(row) if !row.grant.allows(name, category) => faults.add(
                 format!("/secrets/{place}"),
-                format!("this topic may not use secret `{secret}`: grant it to `{name}`, or to its category"),
+                format!("{NOT_GRANTED}secret `{secret}`: this topic may not use it; grant it to `{name}`, or to its category"),
             ),
             Some(_) => {}
         }
