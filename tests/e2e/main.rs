@@ -35,6 +35,7 @@ mod groups;
 mod heals;
 mod holds;
 mod input;
+mod interleaved;
 mod interruptions;
 mod kills;
 mod logs;
