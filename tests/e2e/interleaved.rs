@@ -8,6 +8,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
+use heddle_store::change::By;
 use heddle_store::live::{AttemptRow, Completion, EndedAttempt, Room, SoleRow};
 use heddle_tests::{World, within};
 use tokio_postgres::Client;
@@ -340,4 +341,31 @@ async fn gates() {
     // Nobody waits there any more.
     assert_eq!(second.await.unwrap(), (vec![group], 0));
     assert_eq!(third.gates(&[other], 10).await.unwrap()[0].waiting.len(), 1);
+}
+
+/// What people change is tried again when it met another transaction, and how long each try took is counted.
+#[tokio::test]
+async fn repeated() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    // The first try is told that it has to be repeated, as the victim of a deadlock is.
+    sql.batch_execute(
+        "CREATE SEQUENCE public.tries;
+         CREATE FUNCTION public.meets_another() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             IF nextval('public.tries') = 1 THEN RAISE EXCEPTION 'in the way' USING ERRCODE = '40P01'; END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER meets BEFORE INSERT ON heddle.categories FOR EACH ROW EXECUTE FUNCTION public.meets_another()",
+    )
+    .await
+    .unwrap();
+    let at = store.now().await.unwrap();
+    let by = By { actor: "test", at };
+    let put = store.put_category(by, "c", "").await.expect("the second try");
+    assert!(put.created);
+    let all = store.transactions();
+    let (_, durations) = (all.iter().find(|(name, _)| *name == "put_category")).expect("it is counted");
+    assert_eq!((durations.count, durations.repeated), (2, 1));
 }
