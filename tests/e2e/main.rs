@@ -32,6 +32,7 @@ mod grants;
 mod groups;
 mod holds;
 mod input;
+mod interleaved;
 mod interruptions;
 mod kills;
 mod logs;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use heddle_engine::{Counters, Engine, MessageCounters, NotificationCount};
 use heddle_http::app::MetricsText;
+use heddle_store::transaction::{BUCKETS, Durations};
 
 use crate::traces::Traces;
 
@@ -11,6 +12,7 @@ use crate::traces::Traces;
 pub(crate) fn text_of(engine: Engine, traces: Option<Arc<Traces>>) -> MetricsText {
     Arc::new(move || {
         let mut text = run_metrics(engine.counters());
+        text.push_str(&transaction_metrics(&engine.store().transactions()));
         text.push_str(&script_metrics(engine.sandbox().in_memory()));
         text.push_str(&message_metrics(engine.message_counters()));
         text.push_str(&notification_metrics(&engine.notification_counts()));
@@ -67,6 +69,41 @@ fn run_metrics(counters: Counters) -> String {
         counters.leases_lost,
         counters.stalled_for.as_secs_f64(),
     )
+}
+
+/// Prometheus text about transactions by which people change things.
+fn transaction_metrics(all: &[(&'static str, Durations)]) -> String {
+    let mut text = String::from(
+        "# HELP heddle_transaction_seconds How long transactions took by which people change things, each try by itself.\n\
+         # TYPE heddle_transaction_seconds histogram\n",
+    );
+    for (name, durations) in all {
+        let buckets = BUCKETS.iter().zip(durations.buckets);
+        for (bound, count) in buckets
+            .map(|(bound, count)| (bound.to_string(), count))
+            .chain([("+Inf".into(), durations.count)])
+        {
+            text.push_str(&format!(
+                "heddle_transaction_seconds_bucket{{transaction=\"{name}\",le=\"{bound}\"}} {count}\n"
+            ));
+        }
+        text.push_str(&format!(
+            "heddle_transaction_seconds_sum{{transaction=\"{name}\"}} {:.6}\n\
+             heddle_transaction_seconds_count{{transaction=\"{name}\"}} {}\n",
+            durations.seconds, durations.count
+        ));
+    }
+    text.push_str(
+        "# HELP heddle_transactions_repeated_total Of these, those that met another transaction and were tried again.\n\
+         # TYPE heddle_transactions_repeated_total counter\n",
+    );
+    for (name, durations) in all {
+        text.push_str(&format!(
+            "heddle_transactions_repeated_total{{transaction=\"{name}\"}} {}\n",
+            durations.repeated
+        ));
+    }
+    text
 }
 
 /// Prometheus text about compiled scripts.

@@ -308,7 +308,7 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
             }
             tokio::time::sleep(policy.again_after).await;
             batches.push(Tried { times, batch });
-        } else if let (true, Some(Asked { request, answer })) = (alone, batch.pop()) {
+        } else if alone && let Some(Asked { request, answer }) = batch.pop() {
             match commits.refused(request, &error).await {
                 Some(request) => batches.push(fresh(vec![Asked { request, answer }])),
                 None => {

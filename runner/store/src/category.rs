@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use serde_json::json;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// A category.
@@ -35,65 +36,66 @@ impl Store {
         name: &str,
         description: &str,
     ) -> Result<Put<CategoryRow>, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let added = sqlx::query_as!(
-            CategoryRow,
-            "INSERT INTO heddle.categories (name, description, created_at, updated_at) VALUES ($1, $2, $3, $3)
+        transaction!(self, control, "put_category", |tx| {
+            let added = sqlx::query_as!(
+                CategoryRow,
+                "INSERT INTO heddle.categories (name, description, created_at, updated_at) VALUES ($1, $2, $3, $3)
              ON CONFLICT (name) DO NOTHING RETURNING name, description, created_at, updated_at",
-            name,
-            description,
-            by.at,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        if let Some(row) = added {
-            let after = json!({"description": description});
-            change::record(&mut tx, by, "create", Noun::Category, name, None, Some(&after)).await?;
+                name,
+                description,
+                by.at,
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if let Some(row) = added {
+                let after = json!({"description": description});
+                change::record(&mut tx, by, "create", Noun::Category, name, None, Some(&after)).await?;
+                tx.commit().await?;
+                return Ok(Put {
+                    row,
+                    created: true,
+                    changed: true,
+                });
+            }
+            let before = sqlx::query_as!(
+                CategoryRow,
+                "SELECT name, description, created_at, updated_at FROM heddle.categories WHERE name = $1 FOR UPDATE",
+                name,
+            )
+            .fetch_optional(&mut *tx)
+            .await?
+            .ok_or_else(StoreError::contended)?;
+            if before.description == description {
+                return Ok(Put {
+                    row: before,
+                    created: false,
+                    changed: false,
+                });
+            }
+            sqlx::query!(
+                "UPDATE heddle.categories SET description = $2, updated_at = $3 WHERE name = $1",
+                name,
+                description,
+                by.at,
+            )
+            .execute(&mut *tx)
+            .await?;
+            let (was, is) = (
+                json!({"description": before.description}),
+                json!({"description": description}),
+            );
+            change::record(&mut tx, by, "update", Noun::Category, name, Some(&was), Some(&is)).await?;
             tx.commit().await?;
-            return Ok(Put {
+            let row = CategoryRow {
+                description: description.into(),
+                updated_at: by.at,
+                ..before
+            };
+            Ok(Put {
                 row,
-                created: true,
-                changed: true,
-            });
-        }
-        let before = sqlx::query_as!(
-            CategoryRow,
-            "SELECT name, description, created_at, updated_at FROM heddle.categories WHERE name = $1 FOR UPDATE",
-            name,
-        )
-        .fetch_optional(&mut *tx)
-        .await?
-        .ok_or_else(StoreError::contended)?;
-        if before.description == description {
-            return Ok(Put {
-                row: before,
                 created: false,
-                changed: false,
-            });
-        }
-        sqlx::query!(
-            "UPDATE heddle.categories SET description = $2, updated_at = $3 WHERE name = $1",
-            name,
-            description,
-            by.at,
-        )
-        .execute(&mut *tx)
-        .await?;
-        let (was, is) = (
-            json!({"description": before.description}),
-            json!({"description": description}),
-        );
-        change::record(&mut tx, by, "update", Noun::Category, name, Some(&was), Some(&is)).await?;
-        tx.commit().await?;
-        let row = CategoryRow {
-            description: description.into(),
-            updated_at: by.at,
-            ..before
-        };
-        Ok(Put {
-            row,
-            created: false,
-            changed: true,
+                changed: true,
+            })
         })
     }
 
@@ -124,36 +126,37 @@ impl Store {
 
     /// Deletes a category that no group is in.
     pub async fn delete_category(&self, by: By<'_>, name: &str) -> Result<CategoryDelete, StoreError> {
-        let mut tx = self.control.begin().await?;
-        // Against groups that are put meanwhile: their foreign key waits for this lock.
-        let found = sqlx::query_scalar!(
-            "SELECT description FROM heddle.categories WHERE name = $1 FOR UPDATE",
-            name
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(description) = found else {
-            return Ok(CategoryDelete::Missing);
-        };
-        let users = sqlx::query_scalar!(
-            "SELECT name FROM heddle.groups WHERE category = $1 AND deleted_at IS NULL ORDER BY name LIMIT $2",
-            name,
-            USERS_NAMED_MAX,
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        if !users.is_empty() {
-            return Ok(CategoryDelete::UsedBy(users));
-        }
-        sqlx::query!("UPDATE heddle.groups SET category = NULL WHERE category = $1", name)
-            .execute(&mut *tx)
+        transaction!(self, control, "delete_category", |tx| {
+            // Against groups that are put meanwhile: their foreign key waits for this lock.
+            let found = sqlx::query_scalar!(
+                "SELECT description FROM heddle.categories WHERE name = $1 FOR UPDATE",
+                name
+            )
+            .fetch_optional(&mut *tx)
             .await?;
-        sqlx::query!("DELETE FROM heddle.categories WHERE name = $1", name)
-            .execute(&mut *tx)
+            let Some(description) = found else {
+                return Ok(CategoryDelete::Missing);
+            };
+            let users = sqlx::query_scalar!(
+                "SELECT name FROM heddle.groups WHERE category = $1 AND deleted_at IS NULL ORDER BY name LIMIT $2",
+                name,
+                USERS_NAMED_MAX,
+            )
+            .fetch_all(&mut *tx)
             .await?;
-        let before = json!({"description": description});
-        change::record(&mut tx, by, "delete", Noun::Category, name, Some(&before), None).await?;
-        tx.commit().await?;
-        Ok(CategoryDelete::Deleted)
+            if !users.is_empty() {
+                return Ok(CategoryDelete::UsedBy(users));
+            }
+            sqlx::query!("UPDATE heddle.groups SET category = NULL WHERE category = $1", name)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.categories WHERE name = $1", name)
+                .execute(&mut *tx)
+                .await?;
+            let before = json!({"description": description});
+            change::record(&mut tx, by, "delete", Noun::Category, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(CategoryDelete::Deleted)
+        })
     }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::secret::{Sealed, SecretKeys};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How many channels there may be: all are looked at when notices are turned into notifications.
@@ -237,13 +238,14 @@ impl Store {
 
     /// Deletes a channel; `false` if there was none. What is to be told there fails when its time has come.
     pub async fn delete_channel(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let gone = sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let Some(before) = gone else { return Ok(false) };
-        change::record(&mut tx, by, "delete", Noun::Channel, name, Some(&before), None).await?;
-        tx.commit().await?;
-        Ok(true)
+        transaction!(self, control, "delete_channel", |tx| {
+            let gone = sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(before) = gone else { return Ok(false) };
+            change::record(&mut tx, by, "delete", Noun::Channel, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(true)
+        })
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::secret::{Grant, Sealed, SecretKeys};
+use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
@@ -56,60 +57,60 @@ impl Store {
         url: Option<&str>,
         options: &ConnectionOptions,
     ) -> Result<ConnectionPut, StoreError> {
-        let mut tx = self.control.begin().await?;
-        change::lock_name(&mut tx, Noun::Connection, name).await?;
-        let before = sqlx::query!(
+        transaction!(self, control, "put_connection", |tx| {
+            change::lock_name(&mut tx, Noun::Connection, name).await?;
+            let before = sqlx::query!(
             "SELECT ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at
              FROM heddle.connections WHERE name = $1 FOR UPDATE",
             name,
         )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let mut created_at = by.at;
-        let mut options_before = None;
-        let (mut sealed_before, mut url_changed) = (None, false);
-        if let Some(before) = before {
-            let was = ConnectionOptions {
-                grant: Grant {
-                    groups: before.groups,
-                    categories: before.categories,
-                },
-                max_connections: before.max_connections,
-                read_only: before.read_only,
-            };
-            let sealed = Sealed {
-                ciphertext: before.ciphertext,
-                nonce: before.nonce,
-                key_id: before.key_id,
-            };
-            let same_url = match url {
-                None => true,
-                Some(url) => keys.open(Noun::Connection, name, &sealed).is_ok_and(|kept| kept == url),
-            };
-            if was == *options && same_url {
-                let row = ConnectionRow {
-                    name: name.into(),
-                    options: was,
-                    created_at: before.created_at,
-                    updated_at: before.updated_at,
+            .fetch_optional(&mut *tx)
+            .await?;
+            let mut created_at = by.at;
+            let mut options_before = None;
+            let (mut sealed_before, mut url_changed) = (None, false);
+            if let Some(before) = before {
+                let was = ConnectionOptions {
+                    grant: Grant {
+                        groups: before.groups,
+                        categories: before.categories,
+                    },
+                    max_connections: before.max_connections,
+                    read_only: before.read_only,
                 };
-                return Ok(ConnectionPut::Done(Put {
-                    row,
-                    created: false,
-                    changed: false,
-                }));
+                let sealed = Sealed {
+                    ciphertext: before.ciphertext,
+                    nonce: before.nonce,
+                    key_id: before.key_id,
+                };
+                let same_url = match url {
+                    None => true,
+                    Some(url) => keys.open(Noun::Connection, name, &sealed).is_ok_and(|kept| kept == url),
+                };
+                if was == *options && same_url {
+                    let row = ConnectionRow {
+                        name: name.into(),
+                        options: was,
+                        created_at: before.created_at,
+                        updated_at: before.updated_at,
+                    };
+                    return Ok(ConnectionPut::Done(Put {
+                        row,
+                        created: false,
+                        changed: false,
+                    }));
+                }
+                created_at = before.created_at;
+                url_changed = !same_url;
+                options_before = Some(shown(&was));
+                sealed_before = Some(sealed);
             }
-            created_at = before.created_at;
-            url_changed = !same_url;
-            options_before = Some(shown(&was));
-            sealed_before = Some(sealed);
-        }
-        let sealed = match (url, sealed_before) {
-            (Some(url), _) => keys.seal(chance, Noun::Connection, name, url)?,
-            (None, Some(sealed)) => sealed,
-            (None, None) => return Ok(ConnectionPut::UrlMissing),
-        };
-        sqlx::query!(
+            let sealed = match (url, sealed_before) {
+                (Some(url), _) => keys.seal(chance, Noun::Connection, name, url)?,
+                (None, Some(sealed)) => sealed,
+                (None, None) => return Ok(ConnectionPut::UrlMissing),
+            };
+            sqlx::query!(
             "INSERT INTO heddle.connections
                  (name, ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
@@ -130,34 +131,35 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        let created = options_before.is_none();
-        let action = if created { "create" } else { "update" };
-        let mut after = shown(options);
-        if !created {
-            after["url_changed"] = json!(url_changed);
-        }
-        change::record(
-            &mut tx,
-            by,
-            action,
-            Noun::Connection,
-            name,
-            options_before.as_ref(),
-            Some(&after),
-        )
-        .await?;
-        tx.commit().await?;
-        let row = ConnectionRow {
-            name: name.into(),
-            options: options.clone(),
-            created_at,
-            updated_at: by.at,
-        };
-        Ok(ConnectionPut::Done(Put {
-            row,
-            created,
-            changed: true,
-        }))
+            let created = options_before.is_none();
+            let action = if created { "create" } else { "update" };
+            let mut after = shown(options);
+            if !created {
+                after["url_changed"] = json!(url_changed);
+            }
+            change::record(
+                &mut tx,
+                by,
+                action,
+                Noun::Connection,
+                name,
+                options_before.as_ref(),
+                Some(&after),
+            )
+            .await?;
+            tx.commit().await?;
+            let row = ConnectionRow {
+                name: name.into(),
+                options: options.clone(),
+                created_at,
+                updated_at: by.at,
+            };
+            Ok(ConnectionPut::Done(Put {
+                row,
+                created,
+                changed: true,
+            }))
+        })
     }
 
     /// A connection without its URL.
@@ -237,34 +239,35 @@ impl Store {
 
     /// Deletes a connection that no group's current spec names.
     pub async fn delete_connection(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        let mut tx = self.control.begin().await?;
-        change::lock_name(&mut tx, Noun::Connection, name).await?;
-        let gone = sqlx::query!(
+        transaction!(self, control, "delete_connection", |tx| {
+            change::lock_name(&mut tx, Noun::Connection, name).await?;
+            let gone = sqlx::query!(
             "DELETE FROM heddle.connections WHERE name = $1 RETURNING groups, categories, max_connections, read_only",
             name
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(gone) = gone else {
-            return Ok(Removal::Missing);
-        };
-        let before = shown(&ConnectionOptions {
-            grant: Grant {
-                groups: gone.groups,
-                categories: gone.categories,
-            },
-            max_connections: gone.max_connections,
-            read_only: gone.read_only,
-        });
-        let groups = usage::groups(&mut tx, usage::CONNECTIONS, name).await?;
-        if !groups.is_empty() {
-            return Ok(Removal::UsedBy(Users {
-                groups,
-                ..Users::default()
-            }));
-        }
-        change::record(&mut tx, by, "delete", Noun::Connection, name, Some(&before), None).await?;
-        tx.commit().await?;
-        Ok(Removal::Done)
+            let Some(gone) = gone else {
+                return Ok(Removal::Missing);
+            };
+            let before = shown(&ConnectionOptions {
+                grant: Grant {
+                    groups: gone.groups,
+                    categories: gone.categories,
+                },
+                max_connections: gone.max_connections,
+                read_only: gone.read_only,
+            });
+            let groups = usage::groups(&mut tx, usage::CONNECTIONS, name).await?;
+            if !groups.is_empty() {
+                return Ok(Removal::UsedBy(Users {
+                    groups,
+                    ..Users::default()
+                }));
+            }
+            change::record(&mut tx, by, "delete", Noun::Connection, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(Removal::Done)
+        })
     }
 }

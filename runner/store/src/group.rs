@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::change::{self, By, Noun, Page, Put};
 use crate::database::PgSession;
 use crate::link::{self, GroupLink};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 use crate::{schedule, upstream, usage};
 
@@ -613,24 +614,25 @@ impl Store {
         name: &str,
         enabled: bool,
     ) -> Result<Option<(GroupRow, bool)>, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        lock_groups(&mut tx).await?;
-        let Some(before) = current(&mut tx, name).await? else {
-            return Ok(None);
-        };
-        if before.enabled == enabled {
-            return Ok(Some((before, false)));
-        }
-        let row = GroupRow {
-            enabled,
-            updated_at: by.at,
-            ..before
-        };
-        schedule::sync(&mut tx, &row, by.at).await?;
-        upstream::changed(&mut tx, row.id).await?;
-        switch(&mut tx, by, &row).await?;
-        tx.commit().await?;
-        Ok(Some((row, true)))
+        transaction!(self, pool, "set_group_enabled", |tx| {
+            lock_groups(&mut tx).await?;
+            let Some(before) = current(&mut tx, name).await? else {
+                return Ok(None);
+            };
+            if before.enabled == enabled {
+                return Ok(Some((before, false)));
+            }
+            let row = GroupRow {
+                enabled,
+                updated_at: by.at,
+                ..before
+            };
+            schedule::sync(&mut tx, &row, by.at).await?;
+            upstream::changed(&mut tx, row.id).await?;
+            switch(&mut tx, by, &row).await?;
+            tx.commit().await?;
+            Ok(Some((row, true)))
+        })
     }
 
     /// The times in which a group was disabled that touch [from, to]; an open one has no end.
@@ -663,82 +665,83 @@ impl Store {
         force: bool,
         if_match: Option<IfMatch>,
     ) -> Result<GroupDelete, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        lock_groups(&mut tx).await?;
-        let Some(row) = current(&mut tx, name).await? else {
-            return Ok(GroupDelete::Missing);
-        };
-        if matches!(if_match, Some(IfMatch::Revision(revision)) if revision != row.revision) {
-            return Ok(GroupDelete::Stale(row.revision));
-        }
-        let upstreams = sqlx::query_scalar!(
-            "SELECT u.name FROM heddle.group_links l JOIN heddle.groups u ON u.id = l.upstream_id
-             WHERE l.group_id = $1 AND l.kind = 'depends_on' ORDER BY u.name",
-            row.id,
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        if !upstreams.is_empty() {
-            return Ok(GroupDelete::Upstreams(upstreams));
-        }
-        let links = sqlx::query!(
-            "SELECT g.name, l.kind FROM heddle.group_links l JOIN heddle.groups g ON g.id = l.group_id
-             WHERE l.upstream_id = $1 AND g.deleted_at IS NULL ORDER BY g.name",
-            row.id,
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let (follow, use_it): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.kind == "depends_on");
-        if !use_it.is_empty() {
-            return Ok(GroupDelete::UsedBy(use_it.into_iter().map(|link| link.name).collect()));
-        }
-        if !force {
-            let active = active_runs(&mut tx, row.id).await?;
-            if active > 0 {
-                return Ok(GroupDelete::Active(active));
-            }
-        }
-        let mut detached = Vec::with_capacity(follow.len());
-        for link in follow {
-            let Some(follower) = current(&mut tx, &link.name).await? else {
-                continue;
+        transaction!(self, pool, "delete_group", |tx| {
+            lock_groups(&mut tx).await?;
+            let Some(row) = current(&mut tx, name).await? else {
+                return Ok(GroupDelete::Missing);
             };
-            let spec = without_upstream(&follower.spec, name);
-            let revised = revise(&mut tx, by, &follower, &spec, follower.category.as_deref()).await?;
-            schedule::sync(&mut tx, &revised, by.at).await?;
-            upstream::changed(&mut tx, revised.id).await?;
-            change::record(
-                &mut tx,
-                by,
-                "detach",
-                Noun::Group,
-                &link.name,
-                Some(&follower.spec),
-                Some(&spec),
+            if matches!(if_match, Some(IfMatch::Revision(revision)) if revision != row.revision) {
+                return Ok(GroupDelete::Stale(row.revision));
+            }
+            let upstreams = sqlx::query_scalar!(
+                "SELECT u.name FROM heddle.group_links l JOIN heddle.groups u ON u.id = l.upstream_id
+             WHERE l.group_id = $1 AND l.kind = 'depends_on' ORDER BY u.name",
+                row.id,
             )
+            .fetch_all(&mut *tx)
             .await?;
-            detached.push(link.name);
-        }
-        sqlx::query!(
-            "DELETE FROM heddle.group_links WHERE upstream_id = $1 OR group_id = $1",
-            row.id
-        )
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id)
+            if !upstreams.is_empty() {
+                return Ok(GroupDelete::Upstreams(upstreams));
+            }
+            let links = sqlx::query!(
+                "SELECT g.name, l.kind FROM heddle.group_links l JOIN heddle.groups g ON g.id = l.group_id
+             WHERE l.upstream_id = $1 AND g.deleted_at IS NULL ORDER BY g.name",
+                row.id,
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let (follow, use_it): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.kind == "depends_on");
+            if !use_it.is_empty() {
+                return Ok(GroupDelete::UsedBy(use_it.into_iter().map(|link| link.name).collect()));
+            }
+            if !force {
+                let active = active_runs(&mut tx, row.id).await?;
+                if active > 0 {
+                    return Ok(GroupDelete::Active(active));
+                }
+            }
+            let mut detached = Vec::with_capacity(follow.len());
+            for link in follow {
+                let Some(follower) = current(&mut tx, &link.name).await? else {
+                    continue;
+                };
+                let spec = without_upstream(&follower.spec, name);
+                let revised = revise(&mut tx, by, &follower, &spec, follower.category.as_deref()).await?;
+                schedule::sync(&mut tx, &revised, by.at).await?;
+                upstream::changed(&mut tx, revised.id).await?;
+                change::record(
+                    &mut tx,
+                    by,
+                    "detach",
+                    Noun::Group,
+                    &link.name,
+                    Some(&follower.spec),
+                    Some(&spec),
+                )
+                .await?;
+                detached.push(link.name);
+            }
+            sqlx::query!(
+                "DELETE FROM heddle.group_links WHERE upstream_id = $1 OR group_id = $1",
+                row.id
+            )
             .execute(&mut *tx)
             .await?;
-        schedule::remove(&mut tx, row.id).await?;
-        sqlx::query!(
-            "UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1",
-            row.id,
-            by.at
-        )
-        .execute(&mut *tx)
-        .await?;
-        change::record(&mut tx, by, "delete", Noun::Group, name, Some(&row.spec), None).await?;
-        tx.commit().await?;
-        Ok(GroupDelete::Deleted { id: row.id, detached })
+            sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id)
+                .execute(&mut *tx)
+                .await?;
+            schedule::remove(&mut tx, row.id).await?;
+            sqlx::query!(
+                "UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1",
+                row.id,
+                by.at
+            )
+            .execute(&mut *tx)
+            .await?;
+            change::record(&mut tx, by, "delete", Noun::Group, name, Some(&row.spec), None).await?;
+            tx.commit().await?;
+            Ok(GroupDelete::Deleted { id: row.id, detached })
+        })
     }
 
     /// How many runs of a group have not ended.

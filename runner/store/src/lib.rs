@@ -42,6 +42,7 @@ pub mod template;
 pub mod timer_task;
 pub mod token;
 pub mod topic;
+pub mod transaction;
 pub mod upstream;
 pub mod usage;
 pub mod used_up;
@@ -53,6 +54,7 @@ use std::time::Duration;
 
 use database::{Alone, Connector, Plans, Pool, Transaction, keep_watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use transaction::Transactions;
 
 /// The database. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -65,6 +67,7 @@ pub struct Store {
     lease: Arc<Alone>,
     connector: Connector,
     connections_max: u32,
+    transactions: Arc<Transactions>,
     /// Ends the watch with the last clone.
     _watched: Arc<DropGuard>,
 }
@@ -97,6 +100,7 @@ impl Store {
             lease: Arc::new(Alone::new(connector.clone(), database::LEASE_STATEMENT_MAX)),
             connector,
             connections_max: connections_max + control_max + CONNECTIONS_ALONE,
+            transactions: Arc::default(),
             _watched: Arc::new(stop.drop_guard()),
         })
     }

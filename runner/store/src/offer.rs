@@ -14,6 +14,7 @@ use crate::assignment::{End, announce_returned, end_in};
 use crate::change::{self, By, Noun, Page, Put};
 use crate::database::PgSession;
 use crate::live::{BATCH_MAX, Completion, EndedAttempt};
+use crate::transaction::transaction;
 use crate::used_up::{TakenEnd, UsedUp};
 use crate::{Store, StoreError, audit};
 
@@ -350,30 +351,31 @@ impl Store {
 
     /// Deletes an offer. What is held of it stays so, and may be completed.
     pub async fn delete_offer(&self, by: By<'_>, name: &str) -> Result<OfferDelete, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let row = sqlx::query!(
-            "SELECT id, audience, spec, run FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL FOR UPDATE",
-            name
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = row else {
-            return Ok(OfferDelete::Missing);
-        };
-        if row.run.is_some() {
-            return Ok(OfferDelete::OfTask);
-        }
-        sqlx::query!(
-            "UPDATE heddle.offers SET deleted_at = $2, enabled = false WHERE id = $1",
-            row.id,
-            by.at
-        )
-        .execute(&mut *tx)
-        .await?;
-        audit::write(&mut tx, by, "delete", Noun::Offer, name, Some(&row.spec), None).await?;
-        change::announce(&mut tx, by.at, Noun::Audience, &row.audience).await?;
-        tx.commit().await?;
-        Ok(OfferDelete::Deleted)
+        transaction!(self, pool, "delete_offer", |tx| {
+            let row = sqlx::query!(
+                "SELECT id, audience, spec, run FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL FOR UPDATE",
+                name
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(row) = row else {
+                return Ok(OfferDelete::Missing);
+            };
+            if row.run.is_some() {
+                return Ok(OfferDelete::OfTask);
+            }
+            sqlx::query!(
+                "UPDATE heddle.offers SET deleted_at = $2, enabled = false WHERE id = $1",
+                row.id,
+                by.at
+            )
+            .execute(&mut *tx)
+            .await?;
+            audit::write(&mut tx, by, "delete", Noun::Offer, name, Some(&row.spec), None).await?;
+            change::announce(&mut tx, by.at, Noun::Audience, &row.audience).await?;
+            tx.commit().await?;
+            Ok(OfferDelete::Deleted)
+        })
     }
 
     /// What an audience may be given from `reach` on: its enabled offers that are not all used up.

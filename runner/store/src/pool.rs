@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use serde_json::json;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
@@ -23,69 +24,70 @@ pub const POOL_SLOTS_MAX: i32 = 1_000_000;
 impl Store {
     /// Creates or changes a pool. Taken slots are never taken away: a smaller pool fills up again later.
     pub async fn put_pool(&self, by: By<'_>, name: &str, slots: i32) -> Result<Put<PoolRow>, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let added = sqlx::query_as!(
-            PoolRow,
-            "INSERT INTO heddle.pools (name, slots, created_at, updated_at) VALUES ($1, $2, $3, $3)
+        transaction!(self, control, "put_pool", |tx| {
+            let added = sqlx::query_as!(
+                PoolRow,
+                "INSERT INTO heddle.pools (name, slots, created_at, updated_at) VALUES ($1, $2, $3, $3)
              ON CONFLICT (name) DO NOTHING RETURNING name, slots, created_at, updated_at",
-            name,
-            slots,
-            by.at,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        if let Some(row) = added {
-            change::record(
-                &mut tx,
-                by,
-                "create",
-                Noun::Pool,
                 name,
-                None,
-                Some(&json!({"slots": slots})),
-            )
-            .await?;
-            tx.commit().await?;
-            return Ok(Put {
-                row,
-                created: true,
-                changed: true,
-            });
-        }
-        let before = sqlx::query_as!(
-            PoolRow,
-            "SELECT name, slots, created_at, updated_at FROM heddle.pools WHERE name = $1 FOR UPDATE",
-            name,
-        )
-        .fetch_optional(&mut *tx)
-        .await?
-        .ok_or_else(StoreError::contended)?;
-        if before.slots == slots {
-            return Ok(Put {
-                row: before,
-                created: false,
-                changed: false,
-            });
-        }
-        sqlx::query!(
-            "UPDATE heddle.pools SET slots = $2, updated_at = $3 WHERE name = $1",
-            name,
-            slots,
-            by.at
-        )
-        .execute(&mut *tx)
-        .await?;
-        let (was, is) = (json!({"slots": before.slots}), json!({"slots": slots}));
-        change::record(&mut tx, by, "update", Noun::Pool, name, Some(&was), Some(&is)).await?;
-        tx.commit().await?;
-        Ok(Put {
-            row: PoolRow {
                 slots,
-                updated_at: by.at,
-                ..before
-            },
-            created: false,
-            changed: true,
+                by.at,
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if let Some(row) = added {
+                change::record(
+                    &mut tx,
+                    by,
+                    "create",
+                    Noun::Pool,
+                    name,
+                    None,
+                    Some(&json!({"slots": slots})),
+                )
+                .await?;
+                tx.commit().await?;
+                return Ok(Put {
+                    row,
+                    created: true,
+                    changed: true,
+                });
+            }
+            let before = sqlx::query_as!(
+                PoolRow,
+                "SELECT name, slots, created_at, updated_at FROM heddle.pools WHERE name = $1 FOR UPDATE",
+                name,
+            )
+            .fetch_optional(&mut *tx)
+            .await?
+            .ok_or_else(StoreError::contended)?;
+            if before.slots == slots {
+                return Ok(Put {
+                    row: before,
+                    created: false,
+                    changed: false,
+                });
+            }
+            sqlx::query!(
+                "UPDATE heddle.pools SET slots = $2, updated_at = $3 WHERE name = $1",
+                name,
+                slots,
+                by.at
+            )
+            .execute(&mut *tx)
+            .await?;
+            let (was, is) = (json!({"slots": before.slots}), json!({"slots": slots}));
+            change::record(&mut tx, by, "update", Noun::Pool, name, Some(&was), Some(&is)).await?;
+            tx.commit().await?;
+            Ok(Put {
+                row: PoolRow {
+                    slots,
+                    updated_at: by.at,
+                    ..before
+                },
+                created: false,
+                changed: true,
+            })
         })
     }
 
@@ -117,23 +119,24 @@ impl Store {
     /// Deletes a pool that no group's current spec names. Task runs of older revisions that name it are unbounded by it
     /// from then on.
     pub async fn delete_pool(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let slots = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let Some(slots) = slots else {
-            return Ok(Removal::Missing);
-        };
-        let groups = usage::groups(&mut tx, usage::POOLS, name).await?;
-        if !groups.is_empty() {
-            return Ok(Removal::UsedBy(Users {
-                groups,
-                ..Users::default()
-            }));
-        }
-        let before = json!({"slots": slots});
-        change::record(&mut tx, by, "delete", Noun::Pool, name, Some(&before), None).await?;
-        tx.commit().await?;
-        Ok(Removal::Done)
+        transaction!(self, control, "delete_pool", |tx| {
+            let slots = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(slots) = slots else {
+                return Ok(Removal::Missing);
+            };
+            let groups = usage::groups(&mut tx, usage::POOLS, name).await?;
+            if !groups.is_empty() {
+                return Ok(Removal::UsedBy(Users {
+                    groups,
+                    ..Users::default()
+                }));
+            }
+            let before = json!({"slots": slots});
+            change::record(&mut tx, by, "delete", Noun::Pool, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(Removal::Done)
+        })
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::database::PgSession;
+use crate::transaction::transaction;
 use crate::{Store, StoreError, blob};
 
 /// A script with what its active version says of itself.
@@ -355,70 +356,72 @@ impl Store {
 
     /// Makes `name` alone mean this version.
     pub async fn activate_script(&self, by: By<'_>, name: &str, version: i32) -> Result<Activate, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let Some(script) = lock(&mut tx, name).await?.filter(|script| !script.deleted) else {
-            return Ok(Activate::MissingScript);
-        };
-        if !(script.first_version..=script.last_version).contains(&version) {
-            return Ok(Activate::MissingVersion);
-        }
-        let row = ScriptRow {
-            id: script.id,
-            name: name.into(),
-            active_version: Some(version),
-            last_version: script.last_version,
-            created_at: script.created_at,
-            updated_at: by.at,
-        };
-        if script.active_version != Some(version) {
-            sqlx::query!(
-                "UPDATE heddle.scripts SET active_version = $2, updated_at = $3 WHERE id = $1",
-                script.id,
-                version,
-                by.at,
-            )
-            .execute(&mut *tx)
-            .await?;
-            let before = json!({"active_version": script.active_version});
-            let after = json!({"active_version": version});
-            change::record(&mut tx, by, "activate", Noun::Script, name, Some(&before), Some(&after)).await?;
-        }
-        tx.commit().await?;
-        Ok(Activate::Done(row))
+        transaction!(self, control, "activate_script", |tx| {
+            let Some(script) = lock(&mut tx, name).await?.filter(|script| !script.deleted) else {
+                return Ok(Activate::MissingScript);
+            };
+            if !(script.first_version..=script.last_version).contains(&version) {
+                return Ok(Activate::MissingVersion);
+            }
+            let row = ScriptRow {
+                id: script.id,
+                name: name.into(),
+                active_version: Some(version),
+                last_version: script.last_version,
+                created_at: script.created_at,
+                updated_at: by.at,
+            };
+            if script.active_version != Some(version) {
+                sqlx::query!(
+                    "UPDATE heddle.scripts SET active_version = $2, updated_at = $3 WHERE id = $1",
+                    script.id,
+                    version,
+                    by.at,
+                )
+                .execute(&mut *tx)
+                .await?;
+                let before = json!({"active_version": script.active_version});
+                let after = json!({"active_version": version});
+                change::record(&mut tx, by, "activate", Noun::Script, name, Some(&before), Some(&after)).await?;
+            }
+            tx.commit().await?;
+            Ok(Activate::Done(row))
+        })
     }
 
     /// Deletes a script that no group's current revision names. Kept runs still know its versions.
     pub async fn delete_script(&self, by: By<'_>, name: &str) -> Result<ScriptDelete, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let Some(script) = lock(&mut tx, name).await?.filter(|script| !script.deleted) else {
-            return Ok(ScriptDelete::Missing);
-        };
-        let users = sqlx::query_scalar!(
-            "SELECT DISTINCT g.name FROM heddle.script_uses u JOIN heddle.groups g ON g.id = u.group_id
+        transaction!(self, control, "delete_script", |tx| {
+            let Some(script) = lock(&mut tx, name).await?.filter(|script| !script.deleted) else {
+                return Ok(ScriptDelete::Missing);
+            };
+            let users = sqlx::query_scalar!(
+                "SELECT DISTINCT g.name FROM heddle.script_uses u JOIN heddle.groups g ON g.id = u.group_id
              WHERE u.script_id = $1 AND g.deleted_at IS NULL ORDER BY g.name",
-            script.id,
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let topics = sqlx::query_scalar!("SELECT name FROM heddle.topics WHERE script = $1 ORDER BY name", name)
+                script.id,
+            )
             .fetch_all(&mut *tx)
             .await?;
-        if !users.is_empty() || !topics.is_empty() {
-            return Ok(ScriptDelete::UsedBy { groups: users, topics });
-        }
-        sqlx::query!(
-            "UPDATE heddle.scripts
+            let topics = sqlx::query_scalar!("SELECT name FROM heddle.topics WHERE script = $1 ORDER BY name", name)
+                .fetch_all(&mut *tx)
+                .await?;
+            if !users.is_empty() || !topics.is_empty() {
+                return Ok(ScriptDelete::UsedBy { groups: users, topics });
+            }
+            sqlx::query!(
+                "UPDATE heddle.scripts
              SET active_version = NULL, first_version = last_version + 1, deleted_at = $2, updated_at = $2
              WHERE id = $1",
-            script.id,
-            by.at,
-        )
-        .execute(&mut *tx)
-        .await?;
-        let before = json!({"active_version": script.active_version, "last_version": script.last_version});
-        change::record(&mut tx, by, "delete", Noun::Script, name, Some(&before), None).await?;
-        tx.commit().await?;
-        Ok(ScriptDelete::Deleted)
+                script.id,
+                by.at,
+            )
+            .execute(&mut *tx)
+            .await?;
+            let before = json!({"active_version": script.active_version, "last_version": script.last_version});
+            change::record(&mut tx, by, "delete", Noun::Script, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(ScriptDelete::Deleted)
+        })
     }
 }
 

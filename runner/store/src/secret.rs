@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
@@ -184,47 +185,47 @@ impl Store {
         value: &str,
         grant: &Grant,
     ) -> Result<Put<SecretRow>, StoreError> {
-        let mut tx = self.control.begin().await?;
-        change::lock_name(&mut tx, Noun::Secret, name).await?;
-        let before = sqlx::query!(
-            "SELECT ciphertext, nonce, key_id, groups, categories, created_at, updated_at
+        transaction!(self, control, "put_secret", |tx| {
+            change::lock_name(&mut tx, Noun::Secret, name).await?;
+            let before = sqlx::query!(
+                "SELECT ciphertext, nonce, key_id, groups, categories, created_at, updated_at
              FROM heddle.secrets WHERE name = $1 FOR UPDATE",
-            name,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let mut created_at = by.at;
-        let (mut grant_before, mut same_value) = (None, false);
-        if let Some(before) = before {
-            let was = Grant {
-                groups: before.groups,
-                categories: before.categories,
-            };
-            let sealed = Sealed {
-                ciphertext: before.ciphertext,
-                nonce: before.nonce,
-                key_id: before.key_id,
-            };
-            let same_key = sealed.key_id == keys.current.id;
-            same_value = keys.open(Noun::Secret, name, &sealed).is_ok_and(|plain| plain == value);
-            if was == *grant && same_key && same_value {
-                let row = SecretRow {
-                    name: name.into(),
-                    grant: was,
-                    created_at: before.created_at,
-                    updated_at: before.updated_at,
+                name,
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let mut created_at = by.at;
+            let (mut grant_before, mut same_value) = (None, false);
+            if let Some(before) = before {
+                let was = Grant {
+                    groups: before.groups,
+                    categories: before.categories,
                 };
-                return Ok(Put {
-                    row,
-                    created: false,
-                    changed: false,
-                });
+                let sealed = Sealed {
+                    ciphertext: before.ciphertext,
+                    nonce: before.nonce,
+                    key_id: before.key_id,
+                };
+                let same_key = sealed.key_id == keys.current.id;
+                same_value = keys.open(Noun::Secret, name, &sealed).is_ok_and(|plain| plain == value);
+                if was == *grant && same_key && same_value {
+                    let row = SecretRow {
+                        name: name.into(),
+                        grant: was,
+                        created_at: before.created_at,
+                        updated_at: before.updated_at,
+                    };
+                    return Ok(Put {
+                        row,
+                        created: false,
+                        changed: false,
+                    });
+                }
+                created_at = before.created_at;
+                grant_before = Some(was.to_json());
             }
-            created_at = before.created_at;
-            grant_before = Some(was.to_json());
-        }
-        let sealed = keys.seal(chance, Noun::Secret, name, value)?;
-        sqlx::query!(
+            let sealed = keys.seal(chance, Noun::Secret, name, value)?;
+            sqlx::query!(
             "INSERT INTO heddle.secrets (name, ciphertext, nonce, key_id, groups, categories, created_at, updated_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $7)
              ON CONFLICT (name) DO UPDATE
@@ -238,35 +239,36 @@ impl Store {
             &grant.categories,
             by.at,
         )
-        .execute(&mut *tx)
-        .await?;
-        let created = grant_before.is_none();
-        let action = if created { "create" } else { "update" };
-        let mut after = grant.to_json();
-        if !created {
-            after["value_changed"] = json!(!same_value);
-        }
-        change::record(
-            &mut tx,
-            by,
-            action,
-            Noun::Secret,
-            name,
-            grant_before.as_ref(),
-            Some(&after),
-        )
-        .await?;
-        tx.commit().await?;
-        let row = SecretRow {
-            name: name.into(),
-            grant: grant.clone(),
-            created_at,
-            updated_at: by.at,
-        };
-        Ok(Put {
-            row,
-            created,
-            changed: true,
+            .execute(&mut *tx)
+            .await?;
+            let created = grant_before.is_none();
+            let action = if created { "create" } else { "update" };
+            let mut after = grant.to_json();
+            if !created {
+                after["value_changed"] = json!(!same_value);
+            }
+            change::record(
+                &mut tx,
+                by,
+                action,
+                Noun::Secret,
+                name,
+                grant_before.as_ref(),
+                Some(&after),
+            )
+            .await?;
+            tx.commit().await?;
+            let row = SecretRow {
+                name: name.into(),
+                grant: grant.clone(),
+                created_at,
+                updated_at: by.at,
+            };
+            Ok(Put {
+                row,
+                created,
+                changed: true,
+            })
         })
     }
 
@@ -339,32 +341,33 @@ impl Store {
 
     /// Deletes a secret that no group's current spec names.
     pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        let mut tx = self.control.begin().await?;
-        change::lock_name(&mut tx, Noun::Secret, name).await?;
-        let gone = sqlx::query!(
-            "DELETE FROM heddle.secrets WHERE name = $1 RETURNING groups, categories",
-            name
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(gone) = gone else {
-            return Ok(Removal::Missing);
-        };
-        let before = Grant {
-            groups: gone.groups,
-            categories: gone.categories,
-        }
-        .to_json();
-        let groups = usage::groups(&mut tx, usage::SECRETS, name).await?;
-        if !groups.is_empty() {
-            return Ok(Removal::UsedBy(Users {
-                groups,
-                ..Users::default()
-            }));
-        }
-        change::record(&mut tx, by, "delete", Noun::Secret, name, Some(&before), None).await?;
-        tx.commit().await?;
-        Ok(Removal::Done)
+        transaction!(self, control, "delete_secret", |tx| {
+            change::lock_name(&mut tx, Noun::Secret, name).await?;
+            let gone = sqlx::query!(
+                "DELETE FROM heddle.secrets WHERE name = $1 RETURNING groups, categories",
+                name
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(gone) = gone else {
+                return Ok(Removal::Missing);
+            };
+            let before = Grant {
+                groups: gone.groups,
+                categories: gone.categories,
+            }
+            .to_json();
+            let groups = usage::groups(&mut tx, usage::SECRETS, name).await?;
+            if !groups.is_empty() {
+                return Ok(Removal::UsedBy(Users {
+                    groups,
+                    ..Users::default()
+                }));
+            }
+            change::record(&mut tx, by, "delete", Noun::Secret, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(Removal::Done)
+        })
     }
 }
 

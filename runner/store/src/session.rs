@@ -4,6 +4,7 @@ use heddle_domain::Time;
 
 use crate::change::{self, By, Noun};
 use crate::token::TokenRow;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How many sessions one token may have; the oldest make room.
@@ -69,19 +70,20 @@ impl Store {
 
     /// Ends a session, on all nodes; `false` if there was none.
     pub async fn end_session(&self, at: Time, hash: &[u8; 32]) -> Result<bool, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let gone = sqlx::query_scalar!(
-            "DELETE FROM heddle.sessions s USING heddle.tokens t WHERE s.hash = $1 AND t.id = s.token_id
+        transaction!(self, control, "end_session", |tx| {
+            let gone = sqlx::query_scalar!(
+                "DELETE FROM heddle.sessions s USING heddle.tokens t WHERE s.hash = $1 AND t.id = s.token_id
              RETURNING t.name",
-            &hash[..]
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(token) = gone else { return Ok(false) };
-        let by = By { actor: &token, at };
-        change::record(&mut tx, by, "sign_out", Noun::Token, &token, None, None).await?;
-        tx.commit().await?;
-        Ok(true)
+                &hash[..]
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(token) = gone else { return Ok(false) };
+            let by = By { actor: &token, at };
+            change::record(&mut tx, by, "sign_out", Noun::Token, &token, None, None).await?;
+            tx.commit().await?;
+            Ok(true)
+        })
     }
 
     /// Drops at most `limit` sessions that have ended by themselves.

@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
@@ -19,69 +20,70 @@ pub struct TemplateRow {
 impl Store {
     /// Creates or changes a template. The schema has been checked.
     pub async fn put_template(&self, by: By<'_>, name: &str, schema: &Value) -> Result<Put<TemplateRow>, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let added = sqlx::query_as!(
-            TemplateRow,
-            "INSERT INTO heddle.templates (name, schema, created_at, updated_at) VALUES ($1, $2, $3, $3)
+        transaction!(self, control, "put_template", |tx| {
+            let added = sqlx::query_as!(
+                TemplateRow,
+                "INSERT INTO heddle.templates (name, schema, created_at, updated_at) VALUES ($1, $2, $3, $3)
              ON CONFLICT (name) DO NOTHING RETURNING name, schema, created_at, updated_at",
-            name,
-            schema,
-            by.at,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        if let Some(row) = added {
-            change::record(&mut tx, by, "create", Noun::Template, name, None, Some(schema)).await?;
+                name,
+                schema,
+                by.at,
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if let Some(row) = added {
+                change::record(&mut tx, by, "create", Noun::Template, name, None, Some(schema)).await?;
+                tx.commit().await?;
+                return Ok(Put {
+                    row,
+                    created: true,
+                    changed: true,
+                });
+            }
+            let before = sqlx::query_as!(
+                TemplateRow,
+                "SELECT name, schema, created_at, updated_at FROM heddle.templates WHERE name = $1 FOR UPDATE",
+                name,
+            )
+            .fetch_optional(&mut *tx)
+            .await?
+            .ok_or_else(StoreError::contended)?;
+            if before.schema == *schema {
+                return Ok(Put {
+                    row: before,
+                    created: false,
+                    changed: false,
+                });
+            }
+            sqlx::query!(
+                "UPDATE heddle.templates SET schema = $2, updated_at = $3 WHERE name = $1",
+                name,
+                schema,
+                by.at,
+            )
+            .execute(&mut *tx)
+            .await?;
+            change::record(
+                &mut tx,
+                by,
+                "update",
+                Noun::Template,
+                name,
+                Some(&before.schema),
+                Some(schema),
+            )
+            .await?;
             tx.commit().await?;
-            return Ok(Put {
+            let row = TemplateRow {
+                schema: schema.clone(),
+                updated_at: by.at,
+                ..before
+            };
+            Ok(Put {
                 row,
-                created: true,
-                changed: true,
-            });
-        }
-        let before = sqlx::query_as!(
-            TemplateRow,
-            "SELECT name, schema, created_at, updated_at FROM heddle.templates WHERE name = $1 FOR UPDATE",
-            name,
-        )
-        .fetch_optional(&mut *tx)
-        .await?
-        .ok_or_else(StoreError::contended)?;
-        if before.schema == *schema {
-            return Ok(Put {
-                row: before,
                 created: false,
-                changed: false,
-            });
-        }
-        sqlx::query!(
-            "UPDATE heddle.templates SET schema = $2, updated_at = $3 WHERE name = $1",
-            name,
-            schema,
-            by.at,
-        )
-        .execute(&mut *tx)
-        .await?;
-        change::record(
-            &mut tx,
-            by,
-            "update",
-            Noun::Template,
-            name,
-            Some(&before.schema),
-            Some(schema),
-        )
-        .await?;
-        tx.commit().await?;
-        let row = TemplateRow {
-            schema: schema.clone(),
-            updated_at: by.at,
-            ..before
-        };
-        Ok(Put {
-            row,
-            created: false,
-            changed: true,
+                changed: true,
+            })
         })
     }
 
@@ -112,34 +114,35 @@ impl Store {
 
     /// Deletes a template that no group's current spec and no offer names.
     pub async fn delete_template(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let found = sqlx::query_scalar!("SELECT schema FROM heddle.templates WHERE name = $1 FOR UPDATE", name)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let Some(schema) = found else {
-            return Ok(Removal::Missing);
-        };
-        let groups = sqlx::query_scalar!(
-            "SELECT g.name FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
+        transaction!(self, control, "delete_template", |tx| {
+            let found = sqlx::query_scalar!("SELECT schema FROM heddle.templates WHERE name = $1 FOR UPDATE", name)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(schema) = found else {
+                return Ok(Removal::Missing);
+            };
+            let groups = sqlx::query_scalar!(
+                "SELECT g.name FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
              WHERE g.deleted_at IS NULL
                AND (r.spec ->> 'template' = $1
                     OR jsonb_path_exists(r.spec, '$.tasks.*.audience.template ? (@ == $name)',
                                          jsonb_build_object('name', $1::text)))
              ORDER BY g.name LIMIT 20",
-            name,
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let offers = usage::offers(&mut tx, name).await?;
-        let users = Users { groups, offers };
-        if !users.is_empty() {
-            return Ok(Removal::UsedBy(users));
-        }
-        sqlx::query!("DELETE FROM heddle.templates WHERE name = $1", name)
-            .execute(&mut *tx)
+                name,
+            )
+            .fetch_all(&mut *tx)
             .await?;
-        change::record(&mut tx, by, "delete", Noun::Template, name, Some(&schema), None).await?;
-        tx.commit().await?;
-        Ok(Removal::Done)
+            let offers = usage::offers(&mut tx, name).await?;
+            let users = Users { groups, offers };
+            if !users.is_empty() {
+                return Ok(Removal::UsedBy(users));
+            }
+            sqlx::query!("DELETE FROM heddle.templates WHERE name = $1", name)
+                .execute(&mut *tx)
+                .await?;
+            change::record(&mut tx, by, "delete", Noun::Template, name, Some(&schema), None).await?;
+            tx.commit().await?;
+            Ok(Removal::Done)
+        })
     }
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// A token without its text.
@@ -136,22 +137,23 @@ impl Store {
 
     /// Revokes a token; `false` if there was none.
     pub async fn revoke_token(&self, by: By<'_>, id: Uuid) -> Result<bool, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let gone = sqlx::query!(
-            "UPDATE heddle.tokens SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING name, role",
-            id,
-            by.at,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(gone) = gone else { return Ok(false) };
-        let before = json!({"id": id, "role": gone.role});
-        // What was signed in with it ends with it.
-        sqlx::query!("DELETE FROM heddle.sessions WHERE token_id = $1", id)
-            .execute(&mut *tx)
+        transaction!(self, control, "revoke_token", |tx| {
+            let gone = sqlx::query!(
+                "UPDATE heddle.tokens SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING name, role",
+                id,
+                by.at,
+            )
+            .fetch_optional(&mut *tx)
             .await?;
-        change::record(&mut tx, by, "revoke", Noun::Token, &gone.name, Some(&before), None).await?;
-        tx.commit().await?;
-        Ok(true)
+            let Some(gone) = gone else { return Ok(false) };
+            let before = json!({"id": id, "role": gone.role});
+            // What was signed in with it ends with it.
+            sqlx::query!("DELETE FROM heddle.sessions WHERE token_id = $1", id)
+                .execute(&mut *tx)
+                .await?;
+            change::record(&mut tx, by, "revoke", Noun::Token, &gone.name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(true)
+        })
     }
 }

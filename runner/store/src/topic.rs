@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// A topic.
@@ -178,20 +179,21 @@ impl Store {
     /// Deletes a topic with all its messages; `None` if there was none, else its number. What is in hand is sent, and
     /// nobody records it; what is kept is let go of by and by.
     pub async fn delete_topic(&self, by: By<'_>, name: &str) -> Result<Option<i32>, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        change::lock_name(&mut tx, Noun::Topic, name).await?;
-        let row = sqlx::query!("DELETE FROM heddle.topics WHERE name = $1 RETURNING id, spec", name)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let Some(row) = row else { return Ok(None) };
-        sqlx::query!("DELETE FROM heddle.topic_drains WHERE topic = $1", row.id)
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query!("DELETE FROM heddle.message_batches WHERE topic = $1", row.id)
-            .execute(&mut *tx)
-            .await?;
-        change::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
-        tx.commit().await?;
-        Ok(Some(row.id))
+        transaction!(self, pool, "delete_topic", |tx| {
+            change::lock_name(&mut tx, Noun::Topic, name).await?;
+            let row = sqlx::query!("DELETE FROM heddle.topics WHERE name = $1 RETURNING id, spec", name)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(row) = row else { return Ok(None) };
+            sqlx::query!("DELETE FROM heddle.topic_drains WHERE topic = $1", row.id)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.message_batches WHERE topic = $1", row.id)
+                .execute(&mut *tx)
+                .await?;
+            change::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
+            tx.commit().await?;
+            Ok(Some(row.id))
+        })
     }
 }

@@ -1,0 +1,161 @@
+//! Transactions by their names: each is a span, how long it takes is counted, and one that met another transaction is
+//! repeated.
+//!
+//! ```text
+//! transaction!(self, control, "put_setting", |tx| { ...; tx.commit().await?; Ok(true) })
+//! ```
+//!
+//! begins a transaction on that pool of the store and runs the block with it. The block answers `Result<_, StoreError>`;
+//! one that ends without a commit has changed nothing. If it met another transaction (a deadlock, a lock that did not come
+//! free in time, a row that changes faster than it can be locked) all of it is done again, a few times: Postgres has undone
+//! what it did. When the database was lost it is not: the commit may have been made, and only its answer lost; whether the
+//! same may be asked once more only the caller knows.
+//!
+//! It is for what people configure. Transactions of the data plane are repeated by their group commits, which know what
+//! else waits (`heddle_engine`'s `group_commit`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::{Store, StoreError};
+
+/// How often a transaction is tried that meets others.
+const TRIES_MAX: u32 = 3;
+
+/// The pause before it is tried again, for each time that it was tried.
+const AGAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// The upper bounds of [`Durations::buckets`], in seconds; what took longer is in `count` alone.
+pub const BUCKETS: [f64; 8] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
+
+/// How long the transactions of one name took, each try by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Durations {
+    /// How many took no longer than each of [`BUCKETS`].
+    pub buckets: [u64; BUCKETS.len()],
+    /// How many there were.
+    pub count: u64,
+    /// What they took together, in seconds.
+    pub seconds: f64,
+    /// After how many of them the same was tried again.
+    pub repeated: u64,
+}
+
+/// What is counted of a store's transactions. There are as many names as places in the source.
+#[derive(Debug, Default)]
+pub(crate) struct Transactions(Mutex<BTreeMap<&'static str, Durations>>);
+
+impl Transactions {
+    fn count(&self, name: &'static str, took: Duration, repeated: bool) {
+        let took = took.as_secs_f64();
+        let mut all = self.0.lock();
+        let durations = all.entry(name).or_default();
+        for (bucket, bound) in durations.buckets.iter_mut().zip(BUCKETS) {
+            *bucket += u64::from(took <= bound);
+        }
+        durations.count += 1;
+        durations.seconds += took;
+        durations.repeated += u64::from(repeated);
+    }
+}
+
+impl Store {
+    /// How long transactions took, by name, since the program began.
+    pub fn transactions(&self) -> Vec<(&'static str, Durations)> {
+        let all = self.transactions.0.lock();
+        all.iter().map(|(name, durations)| (*name, *durations)).collect()
+    }
+}
+
+/// The tries of one transaction.
+#[derive(Debug)]
+pub(crate) struct Tries<'s> {
+    transactions: &'s Transactions,
+    name: &'static str,
+    tried: u32,
+    began: Instant,
+}
+
+impl<'s> Tries<'s> {
+    pub(crate) fn new(transactions: &'s Transactions, name: &'static str) -> Self {
+        Self {
+            transactions,
+            name,
+            tried: 0,
+            began: Instant::now(),
+        }
+    }
+
+    /// The next try's span.
+    pub(crate) fn span(&mut self) -> tracing::Span {
+        self.began = Instant::now();
+        tracing::debug_span!("transaction", name = self.name, tried = self.tried)
+    }
+
+    /// How long to wait before it is tried once more; `None`: that is how it ended.
+    pub(crate) fn again_after<T>(&mut self, result: &Result<T, StoreError>) -> Option<Duration> {
+        self.tried += 1;
+        let again = self.tried < TRIES_MAX && matches!(result, Err(StoreError::Conflict(_)));
+        self.transactions.count(self.name, self.began.elapsed(), again);
+        again.then(|| AGAIN_AFTER * self.tried)
+    }
+}
+
+/// A transaction by its name; see the module's head.
+macro_rules! transaction {
+    ($store:expr, $pool:ident, $name:literal, |$tx:ident| $body:block) => {{
+        let store = $store;
+        let once = async || -> Result<_, $crate::StoreError> {
+            let mut $tx = store.$pool.begin().await?;
+            $body
+        };
+        let mut tries = $crate::transaction::Tries::new(&store.transactions, $name);
+        loop {
+            let span = tries.span();
+            let result = tracing::Instrument::instrument(once(), span).await;
+            match tries.again_after(&result) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => break result,
+            }
+        }
+    }};
+}
+pub(crate) use transaction;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_met_others_is_tried_again_but_not_for_ever() {
+        let transactions = Transactions::default();
+        let mut tries = Tries::new(&transactions, "one");
+        for tried in 1..TRIES_MAX {
+            let met: Result<(), _> = Err(StoreError::contended());
+            assert_eq!(tries.again_after(&met), Some(AGAIN_AFTER * tried));
+        }
+        assert_eq!(tries.again_after::<()>(&Err(StoreError::contended())), None);
+        for result in [Ok(()), Err(StoreError::unreadable("t", "c", "r", "f"))] {
+            assert_eq!(Tries::new(&transactions, "two").again_after(&result), None);
+        }
+        let all = transactions.0.lock();
+        let counts = |name: &str| (all[name].count, all[name].repeated);
+        assert_eq!((counts("one"), counts("two")), ((3, 2), (2, 0)));
+    }
+
+    #[test]
+    fn each_bucket_has_all_that_took_no_longer() {
+        let transactions = Transactions::default();
+        for milliseconds in [0, 7, 7, 700, 60_000] {
+            transactions.count("one", Duration::from_millis(milliseconds), false);
+        }
+        let all = transactions.0.lock();
+        let durations = all["one"];
+        assert_eq!(durations.buckets, [1, 1, 3, 3, 3, 3, 4, 4]);
+        assert_eq!((durations.count, durations.repeated), (5, 0));
+        assert!((durations.seconds - 60.714).abs() < 1e-6, "{}", durations.seconds);
+    }
+}
