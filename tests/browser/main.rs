@@ -2,17 +2,20 @@
 //!
 //! Where there is no Chromium the tests that need one say so and pass: `apt-get install chromium`, as `.ci/run` does.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+mod chrome;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use chrome::Chrome;
 use heddle_tests::{Dev, Node, TOKEN, World, eventually};
 use reqwest::header::{HeaderMap, LOCATION, SET_COOKIE};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 
 /// Pages that there are whatever is in the database.
-const PAGES: [&str; 22] = [
+const PAGES: [&str; 24] = [
     "/",
     "/groups",
     "/groups/new",
@@ -35,6 +38,8 @@ const PAGES: [&str; 22] = [
     "/scripts/echo",
     "/scripts/echo/console",
     "/groups?q=nothing",
+    "/groups?view=graph",
+    "/runs/compare",
 ];
 
 /// What somebody may have called something.
@@ -110,6 +115,31 @@ impl Visitor {
 
     async fn get(&self, path: &str) -> Page {
         self.send(self.client.get(format!("{}{path}", self.base))).await
+    }
+
+    /// Listens to a page's changes until one of these has come.
+    async fn hears(&self, page: &str, until: &[&str]) -> String {
+        let connect = page.split("sse-connect=\"").nth(1).expect("the page is live");
+        let connect = connect.split('"').next().unwrap().replace("&amp;", "&");
+        let mut stream = self
+            .client
+            .get(format!("{}{connect}", self.base))
+            .header("cookie", &self.cookie)
+            .send()
+            .await
+            .unwrap();
+        let mut heard = String::new();
+        let found = tokio::time::timeout(Duration::from_secs(60), async {
+            while let Some(piece) = stream.chunk().await.unwrap() {
+                heard.push_str(&String::from_utf8_lossy(&piece));
+                if until.iter().all(|text| heard.contains(text)) {
+                    return;
+                }
+            }
+            panic!("the stream has ended: {heard}");
+        });
+        assert!(found.await.is_ok(), "{until:?} was not heard: {heard}");
+        heard
     }
 
     /// A form of one of our own pages.
@@ -208,6 +238,9 @@ async fn every_page_is_shown_and_nothing_in_it_is_markup() {
         "/graph",
         "/runs",
         "/schedules",
+        "/calendar",
+        "/calendar?year=1999",
+        "/state",
         "/run",
         "/backfill",
         "/spec",
@@ -228,6 +261,7 @@ async fn every_page_is_shown_and_nothing_in_it_is_markup() {
         pages.push(format!("/runs/{run}{tab}"));
     }
     pages.push(format!("/groups/shown?run={run}&task=bad"));
+    pages.push(format!("/runs/compare?run={run}"));
     for language in ["en", "zh"] {
         let visitor = Visitor {
             cookie: format!("{}; heddle_lang={language}", visitor.cookie),
@@ -393,31 +427,7 @@ async fn a_run_is_started_with_a_form_and_watched() {
     assert_eq!(started.status, StatusCode::SEE_OTHER, "{}", started.text);
     let path = started.leads_to().to_owned();
     let page = visitor.get(&path).await.fine();
-    let connect = page
-        .split("sse-connect=\"")
-        .nth(1)
-        .unwrap()
-        .split('"')
-        .next()
-        .unwrap()
-        .replace("&amp;", "&");
-    let mut stream = visitor
-        .client
-        .get(format!("{}{connect}", visitor.base))
-        .header("cookie", &visitor.cookie)
-        .send()
-        .await
-        .unwrap();
-    let mut heard = String::new();
-    let ended = tokio::time::timeout(Duration::from_secs(30), async {
-        while let Some(piece) = stream.chunk().await.unwrap() {
-            heard.push_str(&String::from_utf8_lossy(&piece));
-            if heard.contains("event: run-head") && heard.contains("s-succeeded") {
-                return;
-            }
-        }
-    });
-    assert!(ended.await.is_ok(), "the page was not told of the end: {heard}");
+    visitor.hears(&page, &["event: run-head", "s-succeeded"]).await;
     let id = path.rsplit('/').next().unwrap();
     assert_eq!(node.ended(id).await["state"], "succeeded");
     // Cancelled, with a form, in the middle.
@@ -436,100 +446,324 @@ async fn a_node_without_pages_has_none() {
     node.get("/v1/groups").await.expect_status(200);
 }
 
-/// Chromium's program, if there is one.
-fn chromium() -> Option<PathBuf> {
-    let named = std::env::var_os("CHROMIUM").map(PathBuf::from);
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    named
-        .into_iter()
-        .chain(
-            std::env::split_paths(&paths)
-                .flat_map(|path| ["chromium", "chromium-browser", "google-chrome"].map(|name| path.join(name))),
+#[tokio::test]
+async fn a_task_is_run_again_and_runs_are_compared() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let run = group_with_everything(&node).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    // One run alone has nothing beside it.
+    let alone = visitor.get(&format!("/runs/compare?run={run}")).await.fine();
+    assert!(alone.contains("no other run"), "{alone}");
+    let page = visitor.get(&format!("/runs/{run}")).await.fine();
+    let clear = format!("/runs/{run}/tasks/good/clear");
+    assert!(page.contains(&clear), "{page}");
+    let done = visitor.post(&clear, &[("downstream", "false")]).await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
+    eventually("a second attempt of what had succeeded", async || {
+        let task = node.get(&format!("/v1/runs/{run}/tasks/good")).await.expect_status(200);
+        (task["attempts"].as_array().unwrap().len() > 1).then_some(())
+    })
+    .await;
+    node.run_becomes(&run, "failed").await;
+    let second = node
+        .start(
+            "shown",
+            json!({"task_params": {"bad": {"fail_times": 0}}, "params": {"note": "plain"}}),
         )
-        .find(|path| path.is_file())
+        .await;
+    node.run_becomes(&second, "succeeded").await;
+    for query in [format!("run={second}"), format!("run={run}&run={second}")] {
+        let both = visitor.get(&format!("/runs/compare?{query}")).await;
+        check_page("/runs/compare", &both);
+        let both = both.fine();
+        assert!(both.contains(&run) && both.contains(&second), "{both}");
+        assert!(
+            both.contains("s-failed") && both.contains("s-succeeded") && both.contains("class=\"added\""),
+            "{both}"
+        );
+    }
+    // Today failed, as far as a day's picture goes, and leads to its runs.
+    let calendar = visitor.get("/groups/shown/calendar").await.fine();
+    assert!(calendar.contains("2 runs, 1 failed"), "{calendar}");
+    let day = calendar
+        .split("href=\"/runs?")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
+    let listed = visitor
+        .get(&format!("/runs?{}", day.replace("&amp;", "&")))
+        .await
+        .fine();
+    assert!(listed.contains(&run) && listed.contains(&second), "{listed}");
+    // What the script has kept.
+    node.put_group("keeps", json!({"tasks": {"count": {"script": "stateful"}}}))
+        .await;
+    node.run("keeps", json!({})).await;
+    let kept = visitor.get("/groups/keeps/state").await.fine();
+    assert!(!kept.contains("kept nothing") && kept.contains("<code><bdi>"), "{kept}");
+    // Many groups at once, and which follows which.
+    node.put_group(
+        "after",
+        json!({"depends_on": ["keeps"], "tasks": {"a": {"script": "hello"}}}),
+    )
+    .await;
+    let picture = visitor.get("/groups?view=graph&q=AFTER").await.fine();
+    assert!(
+        picture.contains("href=\"/groups/keeps\"") && !picture.contains("href=\"/groups/shown\""),
+        "{picture}"
+    );
+    let none = visitor.post("/groups/set", &[("enable", "false")]).await;
+    assert_eq!(none.status, StatusCode::SEE_OTHER);
+    let set = [("group", "after"), ("group", "keeps"), ("enable", "false")];
+    visitor.post("/groups/set", &set).await;
+    for name in ["after", "keeps"] {
+        let group = node.get(&format!("/v1/groups/{name}")).await.expect_status(200);
+        assert_eq!(group["enabled"], false, "{name}");
+    }
 }
 
-/// Opens a page in a browser of its own, and takes a picture; answers what the browser's console said.
-async fn looked_at(program: &Path, url: &str, width: u32, name: &str) -> Vec<String> {
-    let profile = tempfile::tempdir().unwrap();
-    let picture = profile.path().join(format!("{name}.png"));
-    let mut command = tokio::process::Command::new(program);
-    command
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--hide-scrollbars",
-        ])
-        .args([
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--enable-logging=stderr",
-        ])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .arg(format!("--window-size={width},1000"))
-        .arg(format!("--screenshot={}", picture.display()))
-        .arg(url)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let done = tokio::time::timeout(Duration::from_secs(60), command.output()).await;
-    let done = done
-        .unwrap_or_else(|_| panic!("the browser does not come back from {url}"))
-        .unwrap();
-    assert!(
-        picture.is_file(),
-        "no picture of {url}: {}",
-        String::from_utf8_lossy(&done.stderr)
-    );
-    if let Some(directory) = std::env::var_os("HEDDLE_SCREENSHOTS") {
-        std::fs::create_dir_all(&directory).unwrap();
-        std::fs::copy(&picture, PathBuf::from(directory).join(format!("{name}-{width}.png"))).unwrap();
+#[tokio::test]
+async fn a_graph_of_many_tasks_is_drawn_and_one_of_too_many_is_not() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    for (name, count, drawn) in [("many", 500, true), ("too-many", 10_000, false)] {
+        let tasks: serde_json::Map<String, Value> = (0..count)
+            .map(|n| {
+                let needs: BTreeSet<String> = [n / 3, n / 2]
+                    .iter()
+                    .filter(|m| **m < n)
+                    .map(|m| format!("t{m}"))
+                    .collect();
+                (format!("t{n}"), json!({"script": "hello", "depends_on": needs}))
+            })
+            .collect();
+        node.put_group(name, json!({"tasks": tasks})).await;
+        let page = visitor.get(&format!("/groups/{name}/graph")).await.fine();
+        assert_eq!(
+            page.matches("class=\"node\"").count(),
+            if drawn { count } else { 0 },
+            "{name}"
+        );
+        assert!(drawn || page.contains("too many for a picture"), "{name}");
+        visitor.get(&format!("/groups/{name}")).await.fine();
     }
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    said.lines()
-        .filter(|line| line.contains("CONSOLE"))
-        .map(str::to_owned)
+}
+
+#[tokio::test]
+async fn what_goes_away_while_a_page_is_open_is_said() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("brief", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let made = node
+        .post("/v1/tokens", json!({"name": "passing", "role": "operator"}))
+        .await
+        .expect_status(201);
+    let visitor = Visitor::signed_in(node.base(), made["token"].as_str().unwrap()).await;
+    // A group that somebody deletes.
+    let page = visitor.get("/groups/brief").await.fine();
+    let (heard, ()) = tokio::join!(visitor.hears(&page, &["event: over", "data: gone"]), async {
+        node.delete("/v1/groups/brief").await.expect_status(200);
+    });
+    assert!(!heard.contains("signed-out"), "{heard}");
+    let gone = visitor.get("/groups/brief").await;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND);
+    check_page("/groups/brief", &gone);
+    assert!(
+        gone.text.contains("was deleted by") && gone.text.contains("/system/audit?kind=group"),
+        "{}",
+        gone.text
+    );
+    // The database, which comes back.
+    let page = visitor.get("/runs").await.fine();
+    let owner = world.sql_as_owner().await;
+    let allow = format!("ALTER DATABASE {} ALLOW_CONNECTIONS", world.database());
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        world.database()
+    );
+    let away = async {
+        owner.batch_execute(&format!("{allow} false")).await.unwrap();
+        owner.query(&cut, &[]).await.unwrap();
+        let shown = eventually("page that says that the database is away", async || {
+            Some(visitor.get("/runs").await).filter(|page| page.status == StatusCode::SERVICE_UNAVAILABLE)
+        })
+        .await;
+        assert!(
+            shown.text.contains("database does not answer") && shown.text.contains("http-equiv=\"refresh\""),
+            "{}",
+            shown.text
+        );
+    };
+    tokio::join!(visitor.hears(&page, &["event: away"]), away);
+    owner.batch_execute(&format!("{allow} true")).await.unwrap();
+    eventually("page", async || {
+        Some(visitor.get("/runs").await).filter(|page| page.status == StatusCode::OK)
+    })
+    .await
+    .fine();
+}
+
+/// Finds what cannot be read or used without a pointer or without seeing; `VENDORED.md` beside it says whence it is.
+const AXE: &str = include_str!("vendor/axe-core-4.10.3.min.js");
+
+/// What axe finds wrong, a line each.
+async fn axe(chrome: &mut Chrome, rules: &str) -> Vec<String> {
+    if chrome.value("typeof axe").await != "object" {
+        chrome.value(&format!("{AXE}\n;0")).await;
+    }
+    let run = format!(
+        "axe.run(document, {{resultTypes: ['violations'], {rules}}}).then((found) => found.violations.flatMap((one) => \
+         one.nodes.slice(0, 4).map((node) => `${{one.id}} at ${{node.target.join(' ')}}: ${{node.html.slice(0, 160)}} ${{node.failureSummary}}`)))"
+    );
+    let found = chrome.value(&run).await;
+    let lines = found.as_array().unwrap_or_else(|| panic!("{found}"));
+    lines
+        .iter()
+        .map(|line| line.as_str().unwrap_or_default().to_owned())
         .collect()
 }
 
+/// A picture of the page for whoever runs the tests to look at: in the directory `HEDDLE_SCREENSHOTS`.
+async fn keep(chrome: &mut Chrome, name: &str) {
+    if let Some(directory) = std::env::var_os("HEDDLE_SCREENSHOTS") {
+        std::fs::create_dir_all(&directory).unwrap();
+        let picture = chrome.picture().await;
+        std::fs::write(PathBuf::from(directory).join(format!("{name}.png")), picture).unwrap();
+    }
+}
+
+const NO_SCROLL: &str = "document.documentElement.scrollWidth <= document.documentElement.clientWidth";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_browser_has_nothing_to_complain_of() {
-    let Some(program) = chromium() else {
+    let Some(program) = chrome::program() else {
         eprintln!("there is no Chromium here (Debian: apt-get install chromium): nothing was looked at");
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let dev = Dev::start(&directory.path().join("data"), &[]).await;
     let api: &heddle_tests::Api = &dev;
+    // Something of everything: a run that fails, a map, a queue in which something waits, a pool, an offer.
+    api.put("/v1/pools/few", json!({"slots": 2})).await;
+    api.put_group(
+        "mixed",
+        json!({
+            "description": HOSTILE, "category": "demo",
+            "schedules": {"hourly": {"cron": "5 * * * *"}},
+            "tasks": {
+                "good": {"script": "hello", "pools": {"few": 1}},
+                "a-task-with-a-name-that-is-far-too-long-for-most-of-the-places": {"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}, "depends_on": ["good"]},
+                "late": {"script": "hello", "depends_on": ["a-task-with-a-name-that-is-far-too-long-for-most-of-the-places"]},
+            },
+        }),
+    )
+    .await;
+    api.put_group(
+        "follower",
+        json!({"depends_on": ["mixed"], "tasks": {"a": {"script": "hello"}}}),
+    )
+    .await;
+    api.put_group("by-hand", json!({"tasks": {"stamp": {"queue": "people"}}}))
+        .await;
     let run = api.start("hello", json!({})).await;
     let ended: Value = api.ended(&run).await;
     assert_eq!(ended["state"], "succeeded");
-    let mut pages = vec![
-        ("overview".to_owned(), "/".to_owned()),
-        ("groups".to_owned(), "/groups".to_owned()),
-        ("group".to_owned(), "/groups/seattle-weather".to_owned()),
-        ("graph".to_owned(), "/groups/seattle-weather/graph".to_owned()),
-        ("script".to_owned(), "/scripts/hello".to_owned()),
-        ("topic".to_owned(), "/topics/greetings".to_owned()),
-        ("run".to_owned(), format!("/runs/{run}")),
-        ("log".to_owned(), format!("/runs/{run}/log")),
+    let failed = api.start("mixed", json!({})).await;
+    api.run_becomes(&failed, "failed").await;
+    api.start("by-hand", json!({})).await;
+    let pages = [
+        ("overview", "/".to_owned()),
+        ("groups", "/groups".to_owned()),
+        ("groups-graph", "/groups?view=graph".to_owned()),
+        ("group", format!("/groups/mixed?run={failed}&task=good")),
+        ("group-graph", "/groups/mixed/graph".to_owned()),
+        ("group-runs", "/groups/mixed/runs".to_owned()),
+        ("calendar", "/groups/mixed/calendar".to_owned()),
+        ("schedules", "/groups/mixed/schedules".to_owned()),
+        ("spec", "/groups/mixed/spec".to_owned()),
+        ("state", "/groups/mixed/state".to_owned()),
+        ("start", "/groups/mixed/run".to_owned()),
+        ("backfill", "/groups/seattle-weather/backfill".to_owned()),
+        ("runs", "/runs".to_owned()),
+        ("run", format!("/runs/{failed}")),
+        ("run-graph", format!("/runs/{failed}/graph")),
+        ("log", format!("/runs/{run}/log")),
+        ("data", format!("/runs/{run}/data")),
+        ("attempts", format!("/runs/{failed}/attempts")),
+        ("events", format!("/runs/{failed}/events")),
+        ("rerun", format!("/runs/{failed}/rerun")),
+        ("backfills", "/backfills".to_owned()),
+        ("scripts", "/scripts".to_owned()),
+        ("script", "/scripts/hello".to_owned()),
+        ("console", "/scripts/hello/console".to_owned()),
+        ("queues", "/queues".to_owned()),
+        ("queue", "/queues/people".to_owned()),
+        ("dispatch", "/dispatch".to_owned()),
+        ("topics", "/topics".to_owned()),
+        ("topic", "/topics/greetings".to_owned()),
+        ("notifications", "/notifications".to_owned()),
+        ("system", "/system".to_owned()),
+        ("pools", "/system/pools".to_owned()),
+        ("tokens", "/system/tokens".to_owned()),
+        ("retention", "/system/retention".to_owned()),
+        ("audit", "/system/audit".to_owned()),
+        ("preferences", "/preferences".to_owned()),
+        ("missing", "/groups/none".to_owned()),
     ];
-    pages.extend(
-        [
-            ("system", "/system"),
-            ("audit", "/system/audit"),
-            ("runs", "/runs"),
-            ("dispatch", "/dispatch"),
-        ]
-        .map(|(name, path)| (name.to_owned(), path.to_owned())),
-    );
+    let base = api.base().to_owned();
+    let mut chrome = Chrome::start(&program).await;
+    let mut wrong: Vec<String> = Vec::new();
     for (name, path) in &pages {
-        for width in [1_280, 390] {
-            let said = looked_at(&program, &format!("{}{path}", api.base()), width, name).await;
-            assert!(said.is_empty(), "{path} at {width}: {said:#?}");
+        let url = format!("{base}{path}");
+        chrome.cookie(&base, "heddle_lang", "en").await;
+        chrome.shape(1_280, false).await;
+        chrome.open(&url).await;
+        wrong.extend(
+            axe(&mut chrome, "")
+                .await
+                .into_iter()
+                .map(|line| format!("{name}: {line}")),
+        );
+        keep(&mut chrome, &format!("{name}-1280-light")).await;
+        chrome.shape(1_280, true).await;
+        let contrast = "runOnly: ['color-contrast']";
+        wrong.extend(
+            axe(&mut chrome, contrast)
+                .await
+                .into_iter()
+                .map(|line| format!("{name}, dark: {line}")),
+        );
+        keep(&mut chrome, &format!("{name}-1280-dark")).await;
+        chrome.shape(390, false).await;
+        if chrome.value(NO_SCROLL).await != true {
+            wrong.push(format!("{name} scrolls sideways at 390"));
         }
+        keep(&mut chrome, &format!("{name}-390-light")).await;
+        chrome.cookie(&base, "heddle_lang", "zh").await;
+        chrome.open(&url).await;
+        let words = "runOnly: ['cat.name-role-value', 'cat.language', 'cat.forms']";
+        wrong.extend(
+            axe(&mut chrome, words)
+                .await
+                .into_iter()
+                .map(|line| format!("{name}, Chinese: {line}")),
+        );
+        if chrome.value(NO_SCROLL).await != true {
+            wrong.push(format!("{name} scrolls sideways at 390 in Chinese"));
+        }
+        keep(&mut chrome, &format!("{name}-390-zh")).await;
+        // A page that is not there is a 404, which the console has.
+        let said = chrome.complaints(&base);
+        wrong.extend(
+            said.into_iter()
+                .filter(|_| *name != "missing")
+                .map(|line| format!("{name}: {line}")),
+        );
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

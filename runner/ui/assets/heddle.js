@@ -5,6 +5,8 @@ const dot = document.getElementById("live");
 if (dot) {
   let since = null;
   let over = false;
+  let open = null;
+  let rests = 0;
   const show = (state, text) => {
     if (dot.dataset.state === state && dot.lastElementChild.textContent === text) return;
     dot.dataset.state = state;
@@ -15,6 +17,7 @@ if (dot) {
   document.addEventListener("htmx:sseOpen", (event) => {
     fine();
     const source = event.detail.source;
+    open = source;
     source.addEventListener("here", fine);
     source.addEventListener("away", lost);
     source.addEventListener("over", (message) => {
@@ -24,7 +27,20 @@ if (dot) {
       if (message.data === "signed-out") location.reload();
     });
   });
-  document.addEventListener("htmx:sseError", lost);
+  document.addEventListener("htmx:sseError", () => { if (!resting()) lost(); });
+  // A browser has six connections for a node. A page that nobody looks at gives its own back, and asks for what it has
+  // missed when somebody looks again: the extension opens anew after an error of a source that is closed.
+  const resting = () => rests === -1;
+  const rest = () => { rests = -1; open?.close(); };
+  const wake = () => {
+    clearTimeout(rests);
+    if (!resting() || over) return;
+    rests = 0;
+    if (open?.readyState === EventSource.CLOSED) open.dispatchEvent(new Event("error"));
+  };
+  addEventListener("pagehide", rest);
+  addEventListener("pageshow", wake);
+  document.addEventListener("visibilitychange", () => { if (document.hidden) { if (!resting()) rests = setTimeout(rest, 10000); } else wake(); });
   document.addEventListener("htmx:sseMessage", fine);
   setInterval(() => {
     if (since && !over && Date.now() - since > 10000) show("stale", words.stale.replace("#", since.toLocaleTimeString(document.documentElement.lang)));
@@ -58,3 +74,8 @@ document.addEventListener("change", (event) => {
   const all = event.target.closest("[data-all]");
   if (all) for (const box of document.querySelectorAll(`input[name="${all.dataset.all}"]`)) box.checked = all.checked;
 });
+
+// What somebody has ticked stays so when the part of the page that it stands in is written anew.
+let ticked = [];
+document.addEventListener("htmx:sseBeforeMessage", () => { ticked = [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value); });
+document.addEventListener("htmx:sseMessage", () => { for (const box of document.querySelectorAll("[data-pick]")) if (ticked.includes(box.value)) box.checked = true; });

@@ -6,9 +6,12 @@ function cellAt(grid, x, y) {
   return column >= 0 && row >= 0 && column < columns && row < rows ? { column, row } : null;
 }
 
+// What has been set up, and what is to be done when an update has written it anew: attributes do not outlive that.
+const known = new WeakMap();
+
 function setUp(svg) {
-  if (svg.dataset.ready) return;
-  svg.dataset.ready = "1";
+  if (known.has(svg)) return known.get(svg)();
+  known.set(svg, () => { if (at) show(at, false); });
   const read = () => ({
     columns: Number(svg.dataset.columns), rows: Number(svg.dataset.rows), size: Number(svg.dataset.size), top: Number(svg.dataset.top),
     runs: svg.dataset.runs.split(" "), tasks: svg.dataset.tasks.split("/").map(decodeURIComponent),
@@ -54,14 +57,18 @@ function setUp(svg) {
   });
 }
 
-function newest(box) { if (!box.dataset.ready) { box.dataset.ready = "1"; box.scrollLeft = box.scrollWidth; } }
+function newest(box) {
+  if (known.has(box)) return;
+  known.set(box, () => {});
+  box.scrollLeft = box.scrollWidth;
+}
 
 function zoomable(box) {
-  if (box.dataset.ready) return;
-  box.dataset.ready = "1";
+  if (known.has(box)) return known.get(box)();
   const svg = box.querySelector("svg");
   const width = svg.viewBox.baseVal.width, height = svg.viewBox.baseVal.height;
   let factor = 1;
+  known.set(box, () => { svg.setAttribute("width", width * factor); svg.setAttribute("height", height * factor); });
   const apply = (next, x = 0, y = 0) => {
     next = Math.min(3, Math.max(.15, next));
     const left = (box.scrollLeft + x) * next / factor - x, top = (box.scrollTop + y) * next / factor - y;
@@ -76,20 +83,60 @@ function zoomable(box) {
     const place = box.getBoundingClientRect();
     apply(factor * (event.deltaY < 0 ? 1.15 : 1 / 1.15), event.clientX - place.left, event.clientY - place.top);
   }, { passive: false });
+  // A picture that is larger than its place begins where it begins, or where it failed, not in an empty corner.
+  const bring = () => {
+    const first = svg.querySelector(".node:has(.s-failed)") ?? svg.querySelector(".node");
+    if (!first) return;
+    const node = first.getBoundingClientRect(), place = box.getBoundingClientRect();
+    box.scrollTo(box.scrollLeft + node.x - place.x - 24, box.scrollTop + node.y - place.y - (place.height - node.height) / 2);
+  };
+  const whole = () => Math.min(1, box.clientWidth / width);
+  if (whole() < 1 || height > box.clientHeight) { apply(Math.max(.6, whole())); bring(); }
   let drag = null;
   box.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse" && !event.target.closest("a")) drag = { x: event.clientX, y: event.clientY, left: box.scrollLeft, top: box.scrollTop }; });
   addEventListener("pointermove", (event) => { if (drag) box.scrollTo(drag.left - event.clientX + drag.x, drag.top - event.clientY + drag.y); });
   addEventListener("pointerup", () => { drag = null; });
   for (const button of document.querySelectorAll("[data-zoom]")) {
     button.hidden = false;
-    button.addEventListener("click", () => apply(button.dataset.zoom === "fit" ? Math.min(1, box.clientWidth / width) : factor * Number(button.dataset.zoom)));
+    button.addEventListener("click", () => apply(button.dataset.zoom === "fit" ? Math.min(whole(), Math.max(.15, box.clientHeight / height)) : factor * Number(button.dataset.zoom)));
   }
+}
+
+// A stretch of time, marked with the mouse, leads to its runs.
+function marks(svg) {
+  if (known.has(svg)) return;
+  known.set(svg, () => {});
+  const { group, left, span } = svg.dataset;
+  const place = (event) => {
+    const box = svg.getBoundingClientRect();
+    return Math.min(Number(left) + Number(span), Math.max(Number(left), (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width));
+  };
+  let from = null;
+  svg.addEventListener("dragstart", (event) => event.preventDefault());
+  svg.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse" && event.button === 0) from = place(event); });
+  addEventListener("pointermove", (event) => {
+    if (from === null) return;
+    const mark = svg.querySelector(".marked"), to = place(event);
+    mark.setAttribute("x", Math.min(from, to));
+    mark.setAttribute("width", Math.abs(to - from));
+  });
+  addEventListener("pointerup", (event) => {
+    if (from === null) return;
+    const ends = [from, place(event)].sort((a, b) => a - b);
+    from = null;
+    svg.querySelector(".marked").setAttribute("width", 0);
+    if (ends[1] - ends[0] < 6) return;
+    const at = (x) => new Date(Number(svg.dataset.from) + (x - left) / span * (svg.dataset.to - svg.dataset.from)).toISOString();
+    location.href = `/runs?${new URLSearchParams({ group, logical_from: at(ends[0]), logical_to: at(ends[1]) })}`;
+  });
 }
 
 function all() {
   document.querySelectorAll("svg[data-columns]").forEach(setUp);
   document.querySelectorAll(".grid-scroll").forEach(newest);
   document.querySelectorAll(".zoom").forEach(zoomable);
+  document.querySelectorAll("svg.scatter").forEach(marks);
+  for (const hint of document.querySelectorAll("[data-hint]")) hint.hidden = false;
 }
 all();
 document.addEventListener("htmx:afterSwap", all);

@@ -89,7 +89,10 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
         Ok(answer) => finish(&ctx, answer, &headers),
         Err(trouble) if ctx.posts() && !ctx.is_piece() && matches!(trouble.status, 400..500) => back(&ctx, &trouble),
         Err(trouble) => {
-            let page = frame::trouble(&ctx, &trouble, true);
+            let mut page = frame::trouble(&ctx, &trouble, true);
+            if trouble.status == 404 {
+                page.body = maud::html! { (page.body) (pages::gone::shown(&ctx).await) };
+            }
             html(&ctx, page, &headers)
         }
     }

@@ -137,7 +137,7 @@ fn assignments_table(ctx: &Ctx, assignments: &[Value]) -> Markup {
             @if assignments.is_empty() { (empty(&t!(ctx, "no-assignments"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "user")) } th { (t!(ctx, "state")) } th { (t!(ctx, "offer")) } th { (t!(ctx, "occurrence")) } th { (t!(ctx, "started")) } th { (t!(ctx, "result")) } th {} } }
+                    thead { tr { th { (t!(ctx, "user")) } th { (t!(ctx, "state")) } th { (t!(ctx, "offer")) } th { (t!(ctx, "occurrence")) } th { (t!(ctx, "started")) } th { (t!(ctx, "result")) } th { span.hidden { (t!(ctx, "action")) } } } }
                     tbody { @for one in assignments {
                         @let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
                         tr {

@@ -10,10 +10,10 @@ use heddle_store::pages::overview::BarRow;
 use maud::{Markup, html};
 use serde_json::json;
 
-use super::Answer;
+use super::{Answer, picture};
 use crate::chart::strip;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, empty, group_link, millis, more, with_query};
+use crate::elements::{ago, choice, empty, group_link, millis, more, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -104,6 +104,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         .filter_map(|category| category["name"].as_str().map(str::to_owned))
         .collect();
     let title = t!(ctx, "nav-groups");
+    let graph = ctx.q("view") == Some("graph");
     let lately: Vec<(GroupLine, Lately)> = lines
         .into_iter()
         .map(|line| {
@@ -114,10 +115,12 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let body = html! {
         div.heading {
             div.grow { h1 { (title) } }
+            (choice(ctx, &t!(ctx, "view"), "view", if graph { "graph" } else { "" }, &[("", t!(ctx, "view-list")), ("graph", t!(ctx, "tab-graph"))]))
             @if ctx.viewer.operates() { div.actions { a.button.primary href="/groups/new" { (t!(ctx, "new-group")) } } }
         }
         section.panel {
             form.filters method="get" action="/groups" role="search" data-at-once {
+                @if graph { input type="hidden" name="view" value="graph"; }
                 label.hidden for="filter" { (t!(ctx, "filter-name")) }
                 input #filter type="search" name="q" value=[asked.text.as_deref()] placeholder=(t!(ctx, "filter-name"));
                 label.hidden for="category" { (t!(ctx, "category")) }
@@ -134,28 +137,46 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
                 button type="submit" { (t!(ctx, "filter")) }
             }
         }
-        (ctx.live("groups", list(ctx, &lately)))
-        (more(ctx, next.as_deref()))
+        @if graph { (picture::shown(ctx).await?) }
+        @else {
+            (ctx.live("groups", list(ctx, &lately)))
+            @if ctx.viewer.operates() && !lately.is_empty() { (many(ctx)) }
+            (more(ctx, next.as_deref()))
+        }
     };
     Answer::page(Page::new("groups", title, body))
 }
 
+/// Enables or disables those that are ticked.
+fn many(ctx: &Ctx) -> Markup {
+    html! {
+        form #many.row method="post" action="/groups/set" data-confirm=(t!(ctx, "many-sure")) {
+            span.muted { (t!(ctx, "many-ticked")) }
+            button type="submit" name="enable" value="true" title=(t!(ctx, "enable-will")) { (t!(ctx, "enable")) }
+            button type="submit" name="enable" value="false" title=(t!(ctx, "disable-will")) { (t!(ctx, "disable")) }
+        }
+    }
+}
+
 fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
+    let may = ctx.viewer.operates();
     html! {
         section.panel {
             @if lines.is_empty() { (empty(&t!(ctx, "no-groups"))) }
             @else {
                 table.cards {
                     thead { tr {
+                        @if may { th.pick { input type="checkbox" data-all="group" aria-label=(t!(ctx, "choose-all")); } }
                         th { (t!(ctx, "group")) } th { (t!(ctx, "last-runs")) } th.num { (t!(ctx, "rate")) } th.num { (t!(ctx, "median")) }
                         th { (t!(ctx, "next")) } th { (t!(ctx, "follows")) } th { (t!(ctx, "enabled")) }
                     } }
                     tbody {
                         @for (line, lately) in lines {
                             tr {
+                                @if may { td.pick { input type="checkbox" name="group" value=(line.name) form="many" data-pick aria-label=(t!(ctx, "choose-named", name = &line.name)); } }
                                 td { strong { (group_link(&line.name)) }
                                     @if let Some(category) = &line.category { br; a.tag href=(with_query(ctx, &[("category", Some(category)), ("cursor", None)])) { (category) } } }
-                                td.side { (strip(&lately.bars, &strip_label(ctx, lately))) }
+                                td.wide { (strip(&lately.bars, &strip_label(ctx, lately))) }
                                 td.num data-label=(t!(ctx, "rate")) { @if let Some(rate) = lately.rate { (format!("{:.0} %", (rate * 100.0).floor())) } @else { span.muted { "–" } } }
                                 td.num.side data-label=(t!(ctx, "median")) { @if let Some(median) = lately.median_ms { (millis(ctx, median)) } @else { span.muted { "–" } } }
                                 td data-label=(t!(ctx, "next")) { @match (line.enabled, line.next_at) { (true, Some(at)) => (ago(ctx, at)), _ => span.muted { "–" } } }
@@ -201,8 +222,15 @@ pub(super) async fn set(ctx: &Ctx) -> Result<Answer, Trouble> {
             .map(|(_, value)| value.as_str())
     };
     let enable = field("enable") == Some("true");
-    let names = form.iter().filter(|(key, _)| key == "group").map(|(_, name)| name);
-    for name in names {
+    let names: Vec<&String> = form
+        .iter()
+        .filter(|(key, _)| key == "group")
+        .map(|(_, name)| name)
+        .collect();
+    if names.is_empty() {
+        return Err(Trouble::new(422, t!(ctx, "many-none")));
+    }
+    for name in &names {
         let verb = if enable { "enable" } else { "disable" };
         let body = if enable {
             json!({})
@@ -214,6 +242,11 @@ pub(super) async fn set(ctx: &Ctx) -> Result<Answer, Trouble> {
     }
     Answer::back(
         ctx,
-        Some(t!(ctx, if enable { "said-enabled" } else { "said-disabled" })),
+        Some(match (names.len(), enable) {
+            (1, true) => t!(ctx, "said-enabled"),
+            (1, false) => t!(ctx, "said-disabled"),
+            (n, true) => t!(ctx, "said-enabled-many", n = n),
+            (n, false) => t!(ctx, "said-disabled-many", n = n),
+        }),
     )
 }

@@ -1,11 +1,14 @@
 //! The table of pages, and one module for each.
 
 mod backfills;
+mod compare;
 mod dispatch;
+pub(crate) mod gone;
 mod group;
 mod groups;
 mod notifications;
 mod overview;
+mod picture;
 mod preferences;
 mod queues;
 mod run;
@@ -103,6 +106,7 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         ["groups", name, rest @ ..] => group::page(ctx, name, rest).await,
         ["runs"] => runs::page(ctx).await,
         ["runs", "bulk"] if ctx.posts() => runs::bulk(ctx).await,
+        ["runs", "compare"] => compare::page(ctx).await,
         ["runs", id, rest @ ..] => run::page(ctx, id, rest).await,
         ["backfills"] => backfills::list(ctx).await,
         ["backfills", id, rest @ ..] => backfills::page(ctx, id, rest).await,

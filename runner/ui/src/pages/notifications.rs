@@ -27,7 +27,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             @if items.is_empty() { (empty(&t!(ctx, "no-notifications"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "subject")) } th { (t!(ctx, "state")) } th { (t!(ctx, "channel")) } th { (t!(ctx, "group")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } th {} } }
+                    thead { tr { th { (t!(ctx, "subject")) } th { (t!(ctx, "state")) } th { (t!(ctx, "channel")) } th { (t!(ctx, "group")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } th { span.hidden { (t!(ctx, "action")) } } } }
                     tbody { @for one in items { (row(ctx, one)) } }
                 }
             }
@@ -64,7 +64,7 @@ fn of_channels(ctx: &Ctx, channels: &[Value]) -> Markup {
             @if channels.is_empty() { (empty(&t!(ctx, "no-channels"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "channel")) } th { (t!(ctx, "kind")) } th { (t!(ctx, "changed")) } th {} } }
+                    thead { tr { th { (t!(ctx, "channel")) } th { (t!(ctx, "kind")) } th { (t!(ctx, "changed")) } th { span.hidden { (t!(ctx, "action")) } } } }
                     tbody { @for one in channels {
                         @let name = one["name"].as_str().unwrap_or_default();
                         tr {

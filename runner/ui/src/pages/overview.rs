@@ -330,14 +330,15 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
     html! {
         div.lanes aria-hidden="true" {
             div {}
-            svg.picture.scale viewBox="0 0 1000 20" {
+            // Without a view box, so that words keep their size however wide the picture is.
+            svg.picture.scale {
                 @for tick in ticks {
                     @let x = axis.x(*tick);
-                    @if (x - 500.0).abs() > 45.0 && x > 20.0 && x < 980.0 {
-                        text x=(format!("{x:.1}")) y="14" text-anchor="middle" { (tick.with_timezone(&ctx.zone).format("%H:%M")) }
+                    @if (x - 500.0).abs() > 90.0 && x > 30.0 && x < 970.0 {
+                        text x=(format!("{:.2}%", x / 10.0)) y="14" text-anchor="middle" { (tick.with_timezone(&ctx.zone).format("%H:%M")) }
                     }
                 }
-                text.ink x="500" y="14" text-anchor="middle" { (t!(ctx, "now")) }
+                text.ink x="50%" y="14" text-anchor="middle" { (t!(ctx, "now")) }
             }
         }
     }
@@ -352,7 +353,7 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
         instants = lane.instants.len().min(INSTANTS_EACH)
     );
     html! {
-        svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="img" aria-label=(label) {
+        svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="group" aria-label=(label) {
             @for tick in ticks { line.axis vector-effect="non-scaling-stroke" x1=(format!("{:.1}", axis.x(*tick))) x2=(format!("{:.1}", axis.x(*tick))) y1="0" y2="26" {} }
             @for bar in lane.bars.iter().rev() {
                 @let begins = bar.started_at.unwrap_or(bar.created_at);

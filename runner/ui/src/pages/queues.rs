@@ -11,6 +11,9 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
+/// Task runs of a queue that are listed.
+const TASKS: usize = 50;
+
 pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let cursor = ctx
@@ -25,7 +28,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             @if items.is_empty() { (empty(&t!(ctx, "no-queues"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "queue")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "waiting")) } th { (t!(ctx, "oldest")) } th.num { (t!(ctx, "claimed")) } th.num { (t!(ctx, "workers")) } th {} } }
+                    thead { tr { th { (t!(ctx, "queue")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "waiting")) } th { (t!(ctx, "oldest")) } th.num { (t!(ctx, "claimed")) } th.num { (t!(ctx, "workers")) } th { span.hidden { (t!(ctx, "action")) } } } }
                     tbody { @for one in items { (row(ctx, one)) } }
                 }
             }
@@ -102,6 +105,7 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
     }
     ctx.beats_with(Beat::Cluster);
     let one = ctx.get(&api).await?;
+    let tasks = ctx.get(&format!("{api}/tasks?limit={TASKS}")).await?;
     let workers = one["connected"].as_array().map(Vec::as_slice).unwrap_or_default();
     let shown = html! {
         div.stack {
@@ -136,9 +140,40 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
             }
         }
     };
+    let more_wait = tasks["next_cursor"].is_string();
+    let tasks = tasks["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let shown = html! { div.stack { (shown) (task_runs(ctx, tasks, more_wait)) } };
     let body = ctx.live("queue", shown);
     Answer::page(Page::new("queues", queue, body).crumbs(vec![
         (t!(ctx, "nav-queues"), Some("/queues".into())),
         (queue.to_owned(), None),
     ]))
+}
+
+/// What workers hold, then what waits, in the order in which they get it.
+fn task_runs(ctx: &Ctx, tasks: &[Value], more_wait: bool) -> Markup {
+    let text = |one: &Value, name: &str| one[name].as_str().unwrap_or_default().to_owned();
+    let at = |one: &Value, name: &str| one[name].as_str().and_then(parse);
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "queue-tasks")) }
+            @if tasks.is_empty() { (empty(&t!(ctx, "queue-empty"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th { (t!(ctx, "since")) } th.num { (t!(ctx, "priority")) } th { (t!(ctx, "tags")) } th { (t!(ctx, "worker")) } } }
+                    tbody { @for one in tasks {
+                        tr {
+                            td { a href={ "/runs/" (text(one, "run")) } { bdi { (text(one, "group")) } " · " bdi { (text(one, "task")) } @if let Some(item) = one["item"].as_i64() { "[" (item) "]" } } }
+                            td.tight.side { (state(ctx, &text(one, "state"))) }
+                            td.tight.muted { @if let Some(at) = at(one, "since") { (ago(ctx, at)) } }
+                            td.num.side data-label=(t!(ctx, "priority")) { (number(&one["priority"])) }
+                            td { @for tag in one["tags"].as_array().into_iter().flatten() { span.tag { (tag.as_str().unwrap_or_default()) } " " } }
+                            td { bdi { (text(one, "worker")) } @if let Some(at) = at(one, "lease_expires_at") { " " span.muted { (t!(ctx, "lease-until")) " " (ago(ctx, at)) } } }
+                        }
+                    } }
+                }
+                @if more_wait { p.muted { (t!(ctx, "queue-more", n = tasks.len())) } }
+            }
+        }
+    }
 }

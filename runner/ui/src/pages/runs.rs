@@ -7,14 +7,25 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use crate::ctx::Beat;
-use crate::elements::{ago, empty, group_link, line, more, parse, state, time, took};
+use crate::elements::{ago, empty, group_link, line, more, parse, state, time, took, with_query};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
 /// What may be asked of the list.
-const FILTERS: [&str; 8] = ["group", "state", "trigger", "label", "key", "from", "to", "cursor"];
+const FILTERS: [&str; 10] = [
+    "group",
+    "state",
+    "trigger",
+    "label",
+    "key",
+    "from",
+    "to",
+    "logical_from",
+    "logical_to",
+    "cursor",
+];
 const ACTIONS: [&str; 5] = ["cancel", "pause", "resume", "restart", "rerun"];
 
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
@@ -29,6 +40,10 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         @if ctx.viewer.operates() { (bulk_form(ctx)) }
     };
     Answer::page(Page::new("runs", title, body))
+}
+
+fn at(ctx: &Ctx, name: &str) -> Option<heddle_domain::Time> {
+    ctx.q(name).and_then(parse)
 }
 
 fn filters(ctx: &Ctx) -> Markup {
@@ -62,6 +77,12 @@ fn filters(ctx: &Ctx) -> Markup {
                 input #key type="search" name="key" value=[ctx.q("key")] placeholder=(t!(ctx, "key"));
                 label.hidden for="from" { (t!(ctx, "from")) }
                 input #from type="text" name="from" value=[ctx.q("from")] placeholder=(t!(ctx, "from-hint"));
+                // A day of a calendar, or what was marked in a picture.
+                @if let (Some(from), Some(to)) = (at(ctx, "logical_from"), at(ctx, "logical_to")) {
+                    span.tag { (t!(ctx, "logical-time")) ": " (time(ctx, from)) " – " (time(ctx, to)) " " a href=(with_query(ctx, &[("logical_from", None), ("logical_to", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
+                    input type="hidden" name="logical_from" value=[ctx.q("logical_from")];
+                    input type="hidden" name="logical_to" value=[ctx.q("logical_to")];
+                }
                 button type="submit" { (t!(ctx, "filter")) }
             }
         }
@@ -108,7 +129,7 @@ fn bulk_form(ctx: &Ctx) -> Markup {
         section.panel {
             h2 { (t!(ctx, "bulk-title")) }
             form.filters method="post" action="/runs/bulk" {
-                @for name in ["group", "state", "trigger", "label", "key", "from", "to"] { @if let Some(value) = ctx.q(name) { input type="hidden" name=(name) value=(value); } }
+                @for name in FILTERS.into_iter().filter(|name| *name != "cursor") { @if let Some(value) = ctx.q(name) { input type="hidden" name=(name) value=(value); } }
                 label.hidden for="action" { (t!(ctx, "action")) }
                 select #action name="action" { @for action in ACTIONS { option value=(action) { (t!(ctx, action)) } } }
                 button type="submit" name="do" value="preview" { (t!(ctx, "preview")) }
@@ -121,7 +142,7 @@ fn bulk_form(ctx: &Ctx) -> Markup {
 pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let mut filter = json!({});
-    for name in ["group", "state", "trigger", "label", "key", "from", "to"] {
+    for name in FILTERS.into_iter().filter(|name| *name != "cursor") {
         if let Some(value) = field(&form, name) {
             filter[name] = json!(value.trim());
         }

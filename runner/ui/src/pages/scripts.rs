@@ -221,7 +221,7 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
             section.panel {
                 h2 { (t!(ctx, "versions")) }
                 table.cards {
-                    thead { tr { th { (t!(ctx, "version")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "size")) } th { (t!(ctx, "created")) } th { (t!(ctx, "digest")) } th {} } }
+                    thead { tr { th { (t!(ctx, "version")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "size")) } th { (t!(ctx, "created")) } th { (t!(ctx, "digest")) } th { span.hidden { (t!(ctx, "action")) } } } }
                     tbody { @for one in &items { (version_row(ctx, name, one)) } }
                 }
             }

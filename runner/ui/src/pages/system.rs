@@ -1,6 +1,9 @@
 //! What Heddle itself is made of: nodes, pools, connections, secrets, tokens, retention, the audit.
 
+use std::collections::BTreeMap;
+
 use axum::http::Method;
+use heddle_store::pages::pool::PoolLine;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
@@ -101,24 +104,88 @@ async fn nodes(ctx: &Ctx) -> Result<Markup, Trouble> {
     Ok(ctx.live("nodes", shown))
 }
 
+/// Who holds slots, and who waits, of a pool.
+#[derive(Default)]
+struct Around {
+    holds: Vec<PoolLine>,
+    waits: Vec<PoolLine>,
+}
+
+/// Holders that are read, of all pools together, and waiters of each.
+const HOLDS_MAX: i64 = 500;
+const WAITS_MAX: i64 = 20;
+
+async fn around(ctx: &Ctx, pools: &[Value]) -> Result<BTreeMap<String, Around>, Trouble> {
+    let names: Vec<String> = pools
+        .iter()
+        .filter_map(|pool| pool["name"].as_str().map(str::to_owned))
+        .collect();
+    let mut found: BTreeMap<String, Around> = BTreeMap::new();
+    for hold in ctx.store().page_pool_holds(HOLDS_MAX).await? {
+        found.entry(hold.pool.clone()).or_default().holds.push(hold);
+    }
+    for wait in ctx.store().page_pool_waits(&names, WAITS_MAX + 1).await? {
+        found.entry(wait.pool.clone()).or_default().waits.push(wait);
+    }
+    Ok(found)
+}
+
+/// A task run of a pool: group, task, slots.
+async fn pool_line(ctx: &Ctx, one: &PoolLine) -> Result<Markup, Trouble> {
+    let revision = ctx.ui.engine.catalog().revision(one.revision_id).await?;
+    let task = revision.plan.tasks.get(one.task as usize);
+    let name = task.map(|task| task.name.to_string()).unwrap_or_default();
+    Ok(html! {
+        a href={ "/runs/" (one.run) } { bdi { (one.group_name) } " · " bdi { (name) } @if one.item >= 0 { "[" (one.item) "]" } }
+        @if one.slots != 1 { " " span.muted { (t!(ctx, "slots-count", n = one.slots)) } }
+    })
+}
+
+async fn pool_lines(ctx: &Ctx, lines: &[PoolLine], most: usize) -> Result<Markup, Trouble> {
+    let mut shown = Vec::new();
+    for one in lines.iter().take(most) {
+        shown.push(pool_line(ctx, one).await?);
+    }
+    Ok(html! {
+        ul { @for one in &shown { li { (one) } } @if lines.len() > most { li.muted { "…" } } }
+    })
+}
+
 async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let found = ctx.get("/v1/pools?limit=500").await?;
+    let mut around = around(ctx, items(&found)).await?;
+    let mut rows = Vec::new();
+    for one in items(&found) {
+        let name = one["name"].as_str().unwrap_or_default();
+        let slots = one["slots"].as_i64().unwrap_or_default();
+        let Around { holds, waits } = around.remove(name).unwrap_or_default();
+        let held: i64 = holds.iter().map(|hold| hold.slots).sum();
+        let share = (held as f64 / slots.max(1) as f64).min(1.0) * 400.0;
+        rows.push(html! {
+            tr {
+                td { strong { bdi { (name) } } }
+                td.num data-label=(t!(ctx, "held")) { (t!(ctx, "of", n = crate::span::number(held), all = crate::span::number(slots))) }
+                td.wide {
+                    svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "of", n = held, all = slots)) {
+                        rect.f-ready x="0" y="0" width="400" height="8" {}
+                        rect.bar-held x="0" y="0" width=(format!("{share:.1}")) height="8" {}
+                    }
+                    (pool_lines(ctx, &holds, WAITS_MAX as usize).await?)
+                }
+                td.wide { @if waits.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &waits, WAITS_MAX as usize).await?) } }
+                td.tight.muted { @if let Some(at) = at(&one["updated_at"]) { (ago(ctx, at)) } }
+            }
+        });
+    }
     let shown = html! {
         section.panel {
-            @if items(&found).is_empty() { (empty(&t!(ctx, "no-pools"))) }
+            p.muted { (t!(ctx, "pools-hint")) }
+            @if rows.is_empty() { (empty(&t!(ctx, "no-pools"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "pool")) } th.num { (t!(ctx, "slots")) } th.num { (t!(ctx, "held")) } th.num { (t!(ctx, "waiting")) } th { (t!(ctx, "changed")) } } }
-                    tbody { @for one in items(&found) {
-                        tr {
-                            td { strong { bdi { (one["name"].as_str().unwrap_or_default()) } } }
-                            td.num data-label=(t!(ctx, "slots")) { (number(&one["slots"])) }
-                            td.num data-label=(t!(ctx, "held")) { (shown_count(one, &["held", "used"])) }
-                            td.num data-label=(t!(ctx, "waiting")) { (shown_count(one, &["waiting"])) }
-                            td.tight.muted { @if let Some(at) = at(&one["updated_at"]) { (ago(ctx, at)) } }
-                        }
-                    } }
+                    thead { tr { th { (t!(ctx, "pool")) } th.num { (t!(ctx, "held")) } th { (t!(ctx, "holders")) } th { (t!(ctx, "waiters")) } th { (t!(ctx, "changed")) } } }
+                    tbody { @for row in &rows { (row) } }
                 }
             }
         }
@@ -133,13 +200,6 @@ async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
             }
         }
     })
-}
-
-fn shown_count(one: &Value, names: &[&str]) -> String {
-    names
-        .iter()
-        .find_map(|name| one[*name].as_i64())
-        .map_or_else(|| "–".to_owned(), crate::span::number)
 }
 
 pub(super) async fn put_pool(ctx: &Ctx) -> Result<Answer, Trouble> {
@@ -293,7 +353,7 @@ async fn tokens(ctx: &Ctx, new: Option<&Value>) -> Result<Markup, Trouble> {
             @if items(&found).is_empty() { (empty(&t!(ctx, "none"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "name")) } th { (t!(ctx, "role")) } th { (t!(ctx, "bound-to")) } th { (t!(ctx, "created")) } th { (t!(ctx, "last-used")) } th { (t!(ctx, "expires")) } th {} } }
+                    thead { tr { th { (t!(ctx, "name")) } th { (t!(ctx, "role")) } th { (t!(ctx, "bound-to")) } th { (t!(ctx, "created")) } th { (t!(ctx, "last-used")) } th { (t!(ctx, "expires")) } th { span.hidden { (t!(ctx, "action")) } } } }
                     tbody { @for one in items(&found) {
                         @let name = one["name"].as_str().unwrap_or_default();
                         tr {

@@ -15,8 +15,8 @@ use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-const WIDTH: f64 = 168.0;
-const HEIGHT: f64 = 34.0;
+pub(in crate::pages) const WIDTH: f64 = 168.0;
+pub(in crate::pages) const HEIGHT: f64 = 34.0;
 /// Tasks that are drawn: beyond them a picture tells nobody anything.
 const NODES_MAX: usize = 2_000;
 /// Characters of a name in its box.
@@ -52,7 +52,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         @if let Some(run) = &newest {
             p.muted { (t!(ctx, "as-of-run")) " " a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
         }
-        (draw(ctx, plan, &states, newest.as_ref().map(|run| format!("/runs/{}/log", run.id)).as_deref()))
+        (draw(ctx, plan, &states, &[], newest.as_ref().map(|run| format!("/runs/{}/log", run.id)).as_deref()))
     };
     let inside = html! {
         section.panel aria-label=(t!(ctx, "tab-graph")) {
@@ -88,11 +88,12 @@ fn short(name: &str) -> String {
     cut
 }
 
-/// The picture of a plan with the states of its tasks; a node leads to its log, where there is one.
+/// The picture of a plan with the states of its tasks, and the chain that made a run so long; a node leads to its log, where there is one.
 pub(in crate::pages) fn draw(
     ctx: &Ctx,
     plan: &Plan,
     states: &BTreeMap<String, TaskState>,
+    critical: &[String],
     log: Option<&str>,
 ) -> Markup {
     if plan.tasks.len() > NODES_MAX {
@@ -116,6 +117,13 @@ pub(in crate::pages) fn draw(
         .collect();
     let layout = layered(order.len(), &edges, WIDTH, HEIGHT);
     let state_of = |place: usize| states.get(plan.tasks[order[place] as usize].name.as_str()).copied();
+    let name_of = |place: usize| plan.tasks[order[place] as usize].name.as_str();
+    // The chain is written from its end.
+    let follows = |from: usize, to: usize| {
+        critical
+            .windows(2)
+            .any(|pair| pair[1] == name_of(from) && pair[0] == name_of(to))
+    };
     let bad = |state: Option<TaskState>| matches!(state, Some(TaskState::Failed | TaskState::UpstreamFailed));
     let (width, height) = (layout.width + 4.0, layout.height + 4.0);
     html! {
@@ -125,7 +133,7 @@ pub(in crate::pages) fn draw(
                     @let (a, b) = (layout.places[*from], layout.places[*to]);
                     @let (x1, x2) = (a.x + WIDTH / 2.0, b.x - WIDTH / 2.0);
                     @let bend = ((x2 - x1) / 2.0).min(60.0);
-                    path class=(if bad(state_of(*from)) && bad(state_of(*to)) { "edge bad" } else { "edge" })
+                    path class=(if follows(*from, *to) { "edge critical" } else if bad(state_of(*from)) && bad(state_of(*to)) { "edge bad" } else { "edge" })
                         d=(format!("M{x1:.0} {:.0}C{:.0} {:.0} {:.0} {:.0} {x2:.0} {:.0}", a.y, x1 + bend, a.y, x2 - bend, b.y, b.y)) {}
                 }
                 @for (place, at) in layout.places.iter().enumerate() {
@@ -134,7 +142,7 @@ pub(in crate::pages) fn draw(
                     @let now = state_of(place);
                     @let word = now.map(|now| state_word(ctx, now.as_str())).unwrap_or_default();
                     @let (x, y) = (at.x - WIDTH / 2.0, at.y - HEIGHT / 2.0);
-                    @let inside = node(&name, now, x, y);
+                    @let inside = node(&name, now.map(TaskState::as_str), x, y);
                     @match log {
                         Some(log) => a.node #{ "task-" (segment(&name)) } href={ (log) "?task=" (segment(&name)) } aria-label=(format!("{name}: {word}")) { (inside) },
                         None => g.node #{ "task-" (segment(&name)) } role="img" aria-label=(name) { (inside) },
@@ -145,13 +153,14 @@ pub(in crate::pages) fn draw(
     }
 }
 
-fn node(name: &str, now: Option<TaskState>, x: f64, y: f64) -> Markup {
+/// A box with a name and, at its edges, a state.
+pub(in crate::pages) fn node(name: &str, now: Option<&str>, x: f64, y: f64) -> Markup {
     html! {
         title { (name) }
         rect.box x=(format!("{x:.0}")) y=(format!("{y:.0}")) width=(WIDTH) height=(HEIGHT) rx="6" {}
         @if let Some(now) = now {
-            rect class=(crate::chart::fill(now.as_str())) x=(format!("{x:.0}")) y=(format!("{:.0}", y + 5.0)) width="4" height=(HEIGHT - 10.0) rx="2" {}
-            g class={ "s-" (state_glyph(now.as_str())) } transform=(format!("translate({:.0} {:.0})", x + WIDTH - 26.0, y + 9.0)) { (glyph(state_glyph(now.as_str()))) }
+            rect class=(crate::chart::fill(now)) x=(format!("{x:.0}")) y=(format!("{:.0}", y + 5.0)) width="4" height=(HEIGHT - 10.0) rx="2" {}
+            g class={ "s-" (state_glyph(now)) } transform=(format!("translate({:.0} {:.0})", x + WIDTH - 26.0, y + 9.0)) { (glyph(state_glyph(now))) }
         }
         text.name x=(format!("{:.0}", x + 14.0)) y=(format!("{:.0}", y + 21.0)) { (short(name)) }
     }

@@ -257,6 +257,9 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
         one["started_at"].as_str().and_then(parse),
         one["finished_at"].as_str().and_then(parse),
     );
+    // What has ended, in a run that has; the API says no to the rest.
+    let whole = ctx.store().run(heddle_domain::id::RunId(run)).await?;
+    let clears = whole.is_some_and(|run| run.finished_at.is_some());
     let failed = matches!(now.as_str(), "failed" | "upstream_failed");
     Ok(html! {
         section.panel aria-label=(task) {
@@ -277,6 +280,10 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
             }
             div.actions {
                 a.button href={ "/runs/" (run) "/log?task=" (segment(task)) } { (t!(ctx, "tab-log")) }
+                @if ctx.viewer.operates() && clears {
+                    (button(Button { confirm: Some(t!(ctx, "clear-sure")), ..Button::new(format!("/runs/{run}/tasks/{}/clear", segment(task)), t!(ctx, "clear"), t!(ctx, "clear-will")) }))
+                    (button(Button { fields: vec![("downstream", "false".into())], confirm: Some(t!(ctx, "clear-one-sure")), ..Button::new(format!("/runs/{run}/tasks/{}/clear", segment(task)), t!(ctx, "clear-one"), t!(ctx, "clear-one-will")) }))
+                }
                 @if ctx.viewer.operates() && failed {
                     (button(Button { glyph: "restart", kind: "primary", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
                     (button(Button { fields: vec![("state", "skipped".into()), ("reason", t!(ctx, "skipped-on-page"))], ..Button::new(format!("/runs/{run}/tasks/{}/state", segment(task)), t!(ctx, "mark-skipped"), t!(ctx, "mark-skipped-will")) }))

@@ -1,12 +1,14 @@
 //! A group: its runs by task, its graph, its schedules, its spec; runs and backfills are begun here.
 
 mod backfill;
+mod calendar;
 pub(in crate::pages) mod graph;
 mod grid;
 mod run_form;
 mod runs;
 mod schedules;
 mod spec;
+mod state;
 
 use std::sync::Arc;
 
@@ -56,6 +58,8 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
         ["cell"] => grid::cell(ctx, &here).await,
         ["graph"] => graph::page(ctx, &here).await,
         ["runs"] => runs::page(ctx, &here).await,
+        ["calendar"] => calendar::page(ctx, &here).await,
+        ["state"] => state::page(ctx, &here).await,
         ["schedules"] => schedules::page(ctx, &here).await,
         ["schedules", schedule, verb @ ("enable" | "disable")] if ctx.posts() => {
             let target = here.api(&format!("/schedules/{}/{verb}", segment(schedule)));
@@ -125,8 +129,10 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
             (String::new(), here.address(""), t!(ctx, "tab-grid")),
             ("graph".into(), here.address("graph"), t!(ctx, "tab-graph")),
             ("runs".into(), here.address("runs"), t!(ctx, "tab-runs")),
+            ("calendar".into(), here.address("calendar"), t!(ctx, "tab-calendar")),
             ("schedules".into(), here.address("schedules"), t!(ctx, "tab-schedules")),
             ("spec".into(), here.address("spec"), t!(ctx, "tab-spec")),
+            ("state".into(), here.address("state"), t!(ctx, "tab-state")),
         ]))
     };
     let category = group.category.clone();
@@ -140,6 +146,8 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
     let word = match tab {
         "graph" => Some(t!(ctx, "tab-graph")),
         "runs" => Some(t!(ctx, "tab-runs")),
+        "calendar" => Some(t!(ctx, "tab-calendar")),
+        "state" => Some(t!(ctx, "tab-state")),
         "schedules" => Some(t!(ctx, "tab-schedules")),
         "spec" => Some(t!(ctx, "tab-spec")),
         "run" => Some(t!(ctx, "run-now")),

@@ -22,7 +22,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         "runs",
         html! {
             div.stack {
-                @if runs.len() > 1 { (scatter(ctx, &runs)) }
+                @if runs.len() > 1 { (scatter(ctx, &here.name, &runs)) }
                 (list(ctx, &runs))
             }
         },
@@ -35,7 +35,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     ))
 }
 
-fn scatter(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
+fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow]) -> Markup {
     let longest = runs.iter().filter_map(millis).max().unwrap_or(1).max(1) as f64;
     let (first, last) = (
         runs.iter().map(|run| run.logical_time).min().unwrap_or(ctx.now),
@@ -50,8 +50,10 @@ fn scatter(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
     let y = |millis: i64| 110.0 - 96.0 * (millis as f64 / longest).sqrt();
     html! {
         section.panel {
-            div.row { h2.grow { (t!(ctx, "durations")) } @if let Some(middle) = middle { span.muted { (t!(ctx, "median")) " " (elements::millis(ctx, middle)) } } }
-            div.scroll tabindex="0" role="group" aria-label=(t!(ctx, "durations")) { svg.picture.scatter viewBox="0 0 960 130" role="img" aria-label=(t!(ctx, "durations-label", n = runs.len())) {
+            div.row { h2.grow { (t!(ctx, "durations")) } span.muted data-hint hidden { (t!(ctx, "drag-hint")) } @if let Some(middle) = middle { span.muted { (t!(ctx, "median")) " " (elements::millis(ctx, middle)) } } }
+            div.scroll tabindex="0" role="group" aria-label=(t!(ctx, "durations")) { svg.picture.scatter viewBox="0 0 960 130" role="group"
+                data-group=(name) data-left="10" data-span="940" data-from=(first.timestamp_millis()) data-to=(last.timestamp_millis() + 1) aria-label=(t!(ctx, "durations-label", n = runs.len())) {
+                rect.marked x="0" y="4" width="0" height="106" {}
                 line.axis x1="0" x2="960" y1="110.5" y2="110.5" {}
                 @if let Some(middle) = middle { line.now x1="0" x2="960" y1=(format!("{:.1}", y(middle))) y2=(format!("{:.1}", y(middle))) {} }
                 text x="0" y="10" { (elements::millis(ctx, longest as i64)) }
@@ -76,9 +78,12 @@ fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
         section.panel {
             @if runs.is_empty() { (empty(&t!(ctx, "no-runs-yet"))) }
             @else {
+                form method="get" action="/runs/compare" {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } } }
+                    thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } } }
                     tbody { @for run in runs { (row(ctx, run)) } }
+                }
+                @if runs.len() > 1 { p.row.under { button type="submit" { (t!(ctx, "compare")) } span.muted { (t!(ctx, "compare-hint")) } } }
                 }
             }
         }
@@ -92,6 +97,7 @@ fn row(ctx: &Ctx, run: &GroupRunRow) -> Markup {
         heddle_domain::state::Trigger::from_number(run.trigger).map_or("manual", heddle_domain::state::Trigger::as_str);
     html! {
         tr {
+            td.pick { input type="checkbox" name="run" value=(run.id) data-pick aria-label=(t!(ctx, "compare-this", at = crate::span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true))); }
             td.tight { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
             td.tight.side { (state(ctx, word)) }
             td.tight.muted { (t!(ctx, &format!("trigger-{trigger}"))) }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use heddle_domain::state::TaskState;
 use maud::{Markup, html};
 
+use super::timeline::{critical, dependencies};
 use super::view::Run;
 use crate::elements::legend;
 use crate::pages::group::graph::{draw, zoom_buttons};
@@ -22,10 +23,22 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
         .wholes()
         .filter_map(|task| Some((task.name.clone(), task.state.parse().ok()?)))
         .collect();
-    let picture = draw(ctx, &revision.plan, &states, Some(&format!("/runs/{}/log", run.id)));
+    // Only of a run that has ended: until then another chain may become the longest.
+    let chain = if run.finished_at.is_some() {
+        critical(run, &dependencies(&revision.plan))
+    } else {
+        Vec::new()
+    };
+    let picture = draw(
+        ctx,
+        &revision.plan,
+        &states,
+        &chain,
+        Some(&format!("/runs/{}/log", run.id)),
+    );
     Ok(html! {
         section.panel aria-label=(t!(ctx, "tab-graph")) {
-            div.row { span.grow {} (legend(ctx, &["succeeded", "running", "retrying", "failed", "upstream_failed", "skipped"])) (zoom_buttons(ctx)) }
+            div.row { p.muted.grow { @if !chain.is_empty() { (t!(ctx, "graph-critical")) } } (legend(ctx, &["succeeded", "running", "retrying", "failed", "upstream_failed", "skipped"])) (zoom_buttons(ctx)) }
             (ctx.live("graph", picture))
         }
     })

@@ -6,7 +6,9 @@ mod events;
 mod graph;
 mod log;
 mod timeline;
-mod view;
+pub(super) mod view;
+
+use std::collections::BTreeMap;
 
 use axum::http::Method;
 use maud::{Markup, html};
@@ -55,6 +57,13 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
             let body = json!({ "state": field(&form, "state").unwrap_or_default(), "reason": field(&form, "reason").unwrap_or_default() });
             ctx.send(Method::PUT, &format!("/v1/runs/{id}/state"), &body).await?;
             Answer::back(ctx, Some(t!(ctx, "said-override")))
+        }
+        ["tasks", task, "clear"] if ctx.posts() => {
+            let form = ctx.form();
+            let body = json!({ "downstream": field(&form, "downstream") != Some("false"), "reason": field(&form, "reason").unwrap_or_default() });
+            let target = format!("/v1/runs/{id}/tasks/{}/clear{}", segment(task), item(ctx));
+            ctx.send(Method::POST, &target, &body).await?;
+            Answer::back(ctx, Some(t!(ctx, "said-clear")))
         }
         ["tasks", task, "retry"] if ctx.posts() => {
             let target = format!("/v1/runs/{id}/tasks/{}/retry{}", segment(task), item(ctx));
@@ -110,7 +119,7 @@ async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
         Some(group) => super::group::median(&ctx.store().page_group_runs(group.id, None, 30).await?),
         None => None,
     };
-    let head = ctx.live("run-head", head(ctx, &run, typical));
+    let head = ctx.live("run-head", head(ctx, &run, typical, &needs(ctx, &run).await?));
     let inside = match tab {
         "graph" => graph::inside(ctx, &run).await?,
         "log" => log::inside(ctx, &run).await?,
@@ -148,7 +157,7 @@ async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
     Answer::page(Page::new("runs", title, body).crumbs(crumbs))
 }
 
-fn head(ctx: &Ctx, run: &Run, typical: Option<i64>) -> Markup {
+fn head(ctx: &Ctx, run: &Run, typical: Option<i64>, needs: &BTreeMap<String, Needs>) -> Markup {
     html! {
         div.heading {
             div.grow {
@@ -162,7 +171,7 @@ fn head(ctx: &Ctx, run: &Run, typical: Option<i64>) -> Markup {
                     @if let Some(key) = run.raw["key"].as_str() { " · " (t!(ctx, "key")) " " code { (key) } }
                     @for (name, value) in run.raw["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
                 }
-                (why(ctx, run))
+                (why(ctx, run, needs))
             }
             @if ctx.viewer.operates() { (buttons(ctx, run)) }
         }
@@ -170,10 +179,11 @@ fn head(ctx: &Ctx, run: &Run, typical: Option<i64>) -> Markup {
 }
 
 /// Why it stands where it stands, in a sentence.
-fn why(ctx: &Ctx, run: &Run) -> Markup {
+fn why(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>) -> Markup {
     let failed: Vec<&view::Task> = run.wholes().filter(|task| task.state == "failed").collect();
     let retrying: Vec<&view::Task> = run.wholes().filter(|task| task.state == "retrying").collect();
-    let queued: Vec<&view::Task> = run.wholes().filter(|task| task.state == "ready").collect();
+    let ready = run.wholes().filter(|task| task.state == "ready");
+    let (held, queued): (Vec<&view::Task>, Vec<&view::Task>) = ready.partition(|task| needs.contains_key(&task.name));
     let named = |tasks: &[&view::Task]| {
         tasks
             .iter()
@@ -194,9 +204,48 @@ fn why(ctx: &Ctx, run: &Run) -> Markup {
             "cancelled" => { @if let Some(message) = run.raw["error"]["message"].as_str() { p.why { (message) } } }
             "running" => {
                 @if !retrying.is_empty() { p.why { (t!(ctx, "why-retrying", tasks = named(&retrying))) } }
+                @for task in held.iter().take(5) { (waits_for(ctx, &task.name, &needs[&task.name])) }
                 @if !queued.is_empty() { p.why { (t!(ctx, "why-ready", tasks = named(&queued))) } }
             }
             _ => {}
+        }
+    }
+}
+
+/// What a task needs beside room on a node.
+struct Needs {
+    queue: Option<String>,
+    pools: Vec<String>,
+}
+
+/// Of each task that needs a worker or slots, what that is.
+async fn needs(ctx: &Ctx, run: &Run) -> Result<BTreeMap<String, Needs>, Trouble> {
+    if run.state != "running" || run.wholes().all(|task| task.state != "ready") {
+        return Ok(BTreeMap::new());
+    }
+    let row = ctx.store().run(heddle_domain::id::RunId(run.id)).await?;
+    let row = row.ok_or_else(Trouble::not_found)?;
+    let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
+    let tasks = revision.plan.tasks.iter();
+    Ok(tasks
+        .filter(|task| task.spec.queue.is_some() || !task.spec.pools.is_empty())
+        .map(|task| {
+            let needs = Needs {
+                queue: task.spec.queue.as_ref().map(ToString::to_string),
+                pools: task.spec.pools.keys().map(ToString::to_string).collect(),
+            };
+            (task.name.to_string(), needs)
+        })
+        .collect())
+}
+
+fn waits_for(ctx: &Ctx, task: &str, needs: &Needs) -> Markup {
+    html! {
+        p.why {
+            bdi { (task) } " "
+            @if let Some(queue) = &needs.queue { (t!(ctx, "waits-worker")) " " a href={ "/queues/" (segment(queue)) } { bdi { (queue) } } }
+            @if needs.queue.is_some() && !needs.pools.is_empty() { " · " }
+            @if !needs.pools.is_empty() { (t!(ctx, "waits-slots")) " " a href="/system/pools" { bdi { (needs.pools.join(", ")) } } }
         }
     }
 }
@@ -240,6 +289,7 @@ fn buttons(ctx: &Ctx, run: &Run) -> Markup {
             (button(pause))
             (button(Button { kind: "danger", refused: refused(!ended, "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
             (button(Button { glyph: "restart", kind: if restarts { "primary" } else { "" }, refused: refused(restarts, "refused-restart"), ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
+            a.button href={ "/runs/compare?run=" (id) } title=(t!(ctx, "compare-will")) { (t!(ctx, "compare")) }
             a.button href={ "/runs/" (id) "/rerun" } title=(t!(ctx, "rerun-will")) { (t!(ctx, "rerun")) }
         }
     }

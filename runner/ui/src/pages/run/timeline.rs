@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
+use heddle_domain::plan::Plan;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
@@ -37,8 +38,17 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             pieces.entry(task.name.to_string()).or_default().push(attempt);
         }
     }
-    let dependencies: BTreeMap<String, Vec<String>> = plan
-        .tasks
+    let dependencies = dependencies(plan);
+    let critical = critical(run, &dependencies);
+    Ok(html! {
+        (ctx.live("timeline", picture(ctx, run, &pieces, &dependencies, &critical)))
+        (ctx.live("tasks", tasks(ctx, run, &dependencies)))
+    })
+}
+
+/// By name: what each task waits for.
+pub(super) fn dependencies(plan: &Plan) -> BTreeMap<String, Vec<String>> {
+    plan.tasks
         .iter()
         .map(|task| {
             let needs = task
@@ -47,16 +57,11 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 .map(|needed| plan.tasks[*needed as usize].name.to_string());
             (task.name.to_string(), needs.collect())
         })
-        .collect();
-    let critical = critical(run, &dependencies);
-    Ok(html! {
-        (ctx.live("timeline", picture(ctx, run, &pieces, &dependencies, &critical)))
-        (ctx.live("tasks", tasks(ctx, run, &dependencies)))
-    })
+        .collect()
 }
 
 /// The chain of tasks that the run's length is made of: from the one that ended last, back over what each waited for longest.
-fn critical(run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+pub(super) fn critical(run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let ends: BTreeMap<&str, Time> = run
         .wholes()
         .filter_map(|task| {
@@ -227,7 +232,7 @@ fn tasks(ctx: &Ctx, run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> 
         section.panel {
             h2 { (t!(ctx, "tasks")) }
             table.cards {
-                thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th {} } } }
+                thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th { span.hidden { (t!(ctx, "action")) } } } } }
                 tbody { @for task in run.wholes().take(ROWS_MAX) { (task_row(ctx, run, task, dependencies, may)) } }
             }
         }
@@ -236,6 +241,7 @@ fn tasks(ctx: &Ctx, run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> 
 
 fn task_row(ctx: &Ctx, run: &Run, task: &Task, dependencies: &BTreeMap<String, Vec<String>>, may: bool) -> Markup {
     let id = run.id;
+    let clears = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
     let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.name));
     html! {
         tr {
@@ -253,7 +259,8 @@ fn task_row(ctx: &Ctx, run: &Run, task: &Task, dependencies: &BTreeMap<String, V
             }
             @if may {
                 td.tight.side {
-                    @if matches!(task.state.as_str(), "retrying" | "failed") { (button(Button { kind: "small", ..Button::new(action("retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
+                    @if clears { (button(Button { kind: "small", confirm: Some(t!(ctx, "clear-sure")), ..Button::new(action("clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
+                    @if !clears && matches!(task.state.as_str(), "retrying" | "failed") { (button(Button { kind: "small", ..Button::new(action("retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
                     @if matches!(task.state.as_str(), "failed" | "upstream_failed" | "retrying") { " " (button(Button { kind: "small", fields: vec![("state", "skipped".into()), ("reason", t!(ctx, "skipped-on-page"))], ..Button::new(action("state"), t!(ctx, "mark-skipped"), t!(ctx, "mark-skipped-will")) })) }
                 }
             }

@@ -7,36 +7,36 @@ use uuid::Uuid;
 use crate::elements::parse;
 use crate::{Ctx, Trouble};
 
-pub(super) struct Run {
-    pub(super) id: Uuid,
-    pub(super) group: String,
-    pub(super) revision: i64,
-    pub(super) state: String,
-    pub(super) trigger: String,
-    pub(super) logical_time: Time,
-    pub(super) created_at: Time,
-    pub(super) started_at: Option<Time>,
-    pub(super) finished_at: Option<Time>,
-    pub(super) tasks: Vec<Task>,
+pub(in crate::pages) struct Run {
+    pub(in crate::pages) id: Uuid,
+    pub(in crate::pages) group: String,
+    pub(in crate::pages) revision: i64,
+    pub(in crate::pages) state: String,
+    pub(in crate::pages) trigger: String,
+    pub(in crate::pages) logical_time: Time,
+    pub(in crate::pages) created_at: Time,
+    pub(in crate::pages) started_at: Option<Time>,
+    pub(in crate::pages) finished_at: Option<Time>,
+    pub(in crate::pages) tasks: Vec<Task>,
     /// All of it.
-    pub(super) raw: Value,
+    pub(in crate::pages) raw: Value,
 }
 
-pub(super) struct Task {
-    pub(super) name: String,
-    pub(super) item: Option<i64>,
-    pub(super) state: String,
-    pub(super) attempt: i64,
-    pub(super) started_at: Option<Time>,
-    pub(super) finished_at: Option<Time>,
-    pub(super) next_attempt_at: Option<Time>,
-    pub(super) waits: Option<Waits>,
-    pub(super) error: Option<(String, String)>,
+pub(in crate::pages) struct Task {
+    pub(in crate::pages) name: String,
+    pub(in crate::pages) item: Option<i64>,
+    pub(in crate::pages) state: String,
+    pub(in crate::pages) attempt: i64,
+    pub(in crate::pages) started_at: Option<Time>,
+    pub(in crate::pages) finished_at: Option<Time>,
+    pub(in crate::pages) next_attempt_at: Option<Time>,
+    pub(in crate::pages) waits: Option<Waits>,
+    pub(in crate::pages) error: Option<(String, String)>,
     /// Of a mapped task as a whole: how many items there are in each state.
-    pub(super) items: Vec<(String, i64)>,
-    pub(super) progress: Option<f64>,
-    pub(super) note: Option<String>,
-    pub(super) node: Option<String>,
+    pub(in crate::pages) items: Vec<(String, i64)>,
+    pub(in crate::pages) progress: Option<f64>,
+    pub(in crate::pages) note: Option<String>,
+    pub(in crate::pages) node: Option<String>,
 }
 
 fn at(value: &Value) -> Option<Time> {
@@ -48,7 +48,7 @@ fn text(value: &Value) -> String {
 }
 
 impl Run {
-    pub(super) async fn read(ctx: &Ctx, id: Uuid) -> Result<Self, Trouble> {
+    pub(in crate::pages) async fn read(ctx: &Ctx, id: Uuid) -> Result<Self, Trouble> {
         let raw = ctx.get(&format!("/v1/runs/{id}")).await?;
         let tasks = raw["tasks"].as_array().into_iter().flatten().map(Task::of).collect();
         Ok(Self {
@@ -67,7 +67,7 @@ impl Run {
     }
 
     /// Its tasks, without the items of those that are mapped.
-    pub(super) fn wholes(&self) -> impl Iterator<Item = &Task> {
+    pub(in crate::pages) fn wholes(&self) -> impl Iterator<Item = &Task> {
         self.tasks.iter().filter(|task| task.item.is_none())
     }
 }
@@ -100,12 +100,12 @@ impl Task {
 
 /// What a ready task waits for.
 #[derive(Clone, Debug)]
-pub(super) struct Waits {
+pub(in crate::pages) struct Waits {
     /// The key of the words for it.
-    pub(super) key: &'static str,
+    pub(in crate::pages) key: &'static str,
     /// The pools or the queue.
-    pub(super) of: String,
-    pub(super) until: Option<Time>,
+    pub(in crate::pages) of: String,
+    pub(in crate::pages) until: Option<Time>,
 }
 
 impl Waits {

@@ -1,0 +1,185 @@
+//! Two runs beside one another: which task took longer, ended otherwise, got other params, gave another output.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::Answer;
+use super::run::view::{Run, Task};
+use crate::ctx::segment;
+use crate::elements::{group_link, millis, state, time, took};
+use crate::frame::Page;
+use crate::span;
+use crate::words::t;
+use crate::{Ctx, Trouble, yaml};
+
+/// Rows that are shown.
+const ROWS_MAX: usize = 1_500;
+/// Runs that may be chosen from.
+const CHOICES: i64 = 60;
+/// Bytes of params and outputs that are compared line by line.
+const COMPARED_BYTES_MAX: usize = 100_000;
+
+/// Compares the two runs of the query; of one, with the run of its group that was made before it.
+pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
+    let asked: Vec<Uuid> = ctx
+        .query
+        .iter()
+        .filter(|(name, value)| name == "run" && !value.is_empty())
+        .map(|(_, value)| value.parse().map_err(|_| Trouble::not_found()))
+        .collect::<Result<_, _>>()?;
+    let title = t!(ctx, "compare-title");
+    let Some(last) = asked.last().copied() else {
+        let body = html! { div.heading { h1 { (title) } } section.panel { p.empty { (t!(ctx, "compare-none")) } } };
+        return Answer::page(Page::new("runs", title, body));
+    };
+    let after = Run::read(ctx, last).await?;
+    let group = ctx.ui.engine.catalog().group(&after.group).await?;
+    let others = match &group {
+        Some(group) => ctx.store().page_group_runs(group.id, None, CHOICES).await?,
+        None => Vec::new(),
+    };
+    let before = match asked.first().filter(|_| asked.len() > 1) {
+        Some(id) => Some(*id),
+        None => others.iter().map(|run| run.id).find(|id| *id < last),
+    };
+    let before = match before.filter(|id| *id != last) {
+        Some(id) => Some(Run::read(ctx, id).await?),
+        None => None,
+    };
+    let body = html! {
+        div.heading { div.grow { h1 { (title) } p { (group_link(&after.group)) } } }
+        section.panel {
+            form.filters method="get" action="/runs/compare" data-at-once {
+                label.hidden for="before" { (t!(ctx, "compare-before")) }
+                (chooser(ctx, "before", &others, before.as_ref().map(|run| run.id)))
+                span.muted { (t!(ctx, "compare-with")) }
+                label.hidden for="after" { (t!(ctx, "compare-after")) }
+                (chooser(ctx, "after", &others, Some(after.id)))
+                button type="submit" { (t!(ctx, "compare")) }
+            }
+        }
+        @match &before {
+            Some(before) => (both(ctx, before, &after)),
+            None => section.panel { p.empty { (t!(ctx, "compare-none")) } },
+        }
+    };
+    let crumbs = vec![
+        (t!(ctx, "nav-runs"), Some("/runs".to_owned())),
+        (after.group.clone(), Some(format!("/groups/{}", segment(&after.group)))),
+        (title.clone(), None),
+    ];
+    Answer::page(Page::new("runs", title, body).crumbs(crumbs))
+}
+
+fn chooser(ctx: &Ctx, name: &str, others: &[heddle_store::pages::group::GroupRunRow], chosen: Option<Uuid>) -> Markup {
+    let known = others.iter().any(|run| Some(run.id) == chosen);
+    html! {
+        select id=(name) name="run" {
+            @if let Some(id) = chosen.filter(|_| !known) { option value=(id) selected { (id) } }
+            @for run in others {
+                @let word = heddle_domain::state::RunState::from_number(run.state).map_or("running", heddle_domain::state::RunState::as_str);
+                option value=(run.id) selected[Some(run.id) == chosen] {
+                    (span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true)) " · " (t!(ctx, &format!("state-{word}")))
+                }
+            }
+        }
+    }
+}
+
+fn length(from: Option<heddle_domain::Time>, to: Option<heddle_domain::Time>) -> Option<i64> {
+    Some((to? - from?).num_milliseconds())
+}
+
+/// `+3 s`, `−1.2 s`, nothing where one of them is missing.
+fn change(ctx: &Ctx, before: Option<i64>, after: Option<i64>) -> Option<String> {
+    let by = after? - before?;
+    let sign = match by {
+        0 => "±",
+        1.. => "+",
+        _ => "−",
+    };
+    Some(format!("{sign}{}", millis(ctx, by.abs())))
+}
+
+fn both(ctx: &Ctx, before: &Run, after: &Run) -> Markup {
+    let pairs = pairs(before, after);
+    html! {
+        section.panel {
+            table.cards {
+                thead { tr { th { (t!(ctx, "run")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "trigger")) } th { (t!(ctx, "revision")) } } }
+                tbody { @for run in [before, after] { tr {
+                    td.tight { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
+                    td.tight.side { (state(ctx, &run.state)) }
+                    td.num { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
+                    td.tight.muted.side { (t!(ctx, &format!("trigger-{}", run.trigger))) }
+                    td { a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = run.revision)) } }
+                } } }
+            }
+            @if before.group == after.group && before.revision != after.revision {
+                p { a href={ "/groups/" (segment(&after.group)) "/spec?revision=" (after.revision) "&against=" (before.revision) } { (t!(ctx, "compare-specs")) } }
+            }
+        }
+        section.panel {
+            h2 { (t!(ctx, "tasks")) }
+            table.cards {
+                thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "compare-before")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "compare-after")) } th.num { (t!(ctx, "took")) } th.num { (t!(ctx, "difference")) } } }
+                tbody { @for (name, one, other) in pairs.iter().take(ROWS_MAX) { (row(ctx, name, *one, *other)) } }
+            }
+            @if pairs.len() > ROWS_MAX { p.muted { (t!(ctx, "and-more", n = pairs.len() - ROWS_MAX)) } }
+        }
+        div.two {
+            section.panel { h2 { (t!(ctx, "params")) } (differs(ctx, &before.raw["params"], &after.raw["params"])) }
+            section.panel { h2 { (t!(ctx, "outputs")) } (differs(ctx, &outputs(before), &outputs(after))) }
+        }
+    }
+}
+
+/// Tasks of either run, in the order of the newer, then what only the other has.
+fn pairs<'a>(before: &'a Run, after: &'a Run) -> Vec<(&'a str, Option<&'a Task>, Option<&'a Task>)> {
+    let mut left: BTreeMap<&str, &Task> = before.wholes().map(|task| (task.name.as_str(), task)).collect();
+    let mut pairs: Vec<_> = after
+        .wholes()
+        .map(|task| (task.name.as_str(), left.remove(task.name.as_str()), Some(task)))
+        .collect();
+    pairs.extend(left.into_iter().map(|(name, task)| (name, Some(task), None)));
+    pairs
+}
+
+fn row(ctx: &Ctx, name: &str, before: Option<&Task>, after: Option<&Task>) -> Markup {
+    let spans = |task: Option<&Task>| task.and_then(|task| length(task.started_at, task.finished_at));
+    let differs = before.map(|task| &task.state) != after.map(|task| &task.state);
+    html! {
+        tr aria-selected=[differs.then_some("true")] {
+            td.wide { bdi { (name) } }
+            @for task in [before, after] {
+                td.tight { @if let Some(task) = task { (state(ctx, &task.state)) } @else { span.muted { (t!(ctx, "compare-absent")) } } }
+                td.num.side { @if let Some(millis) = spans(task) { (self::millis(ctx, millis)) } }
+            }
+            td.num.wide { @if let Some(text) = change(ctx, spans(before), spans(after)) { (text) } }
+        }
+    }
+}
+
+fn outputs(run: &Run) -> Value {
+    let tasks = run.raw["tasks"].as_array().into_iter().flatten();
+    let given = tasks.filter(|task| task["item"].is_null() && !task["output"].is_null());
+    Value::Object(
+        given
+            .filter_map(|task| Some((task["task"].as_str()?.to_owned(), task["output"].clone())))
+            .collect(),
+    )
+}
+
+fn differs(ctx: &Ctx, before: &Value, after: &Value) -> Markup {
+    if before == after {
+        return html! { p.muted { (t!(ctx, "compare-same")) } };
+    }
+    let (before, after) = (yaml::text(before), yaml::text(after));
+    if before.len().max(after.len()) > COMPARED_BYTES_MAX {
+        return html! { p.muted { (t!(ctx, "compare-long")) } };
+    }
+    yaml::difference(&before, &after)
+}

@@ -1,0 +1,53 @@
+//! Who deleted what is looked for and not there: the audit's entry, under the page that says so.
+
+use maud::{Markup, html};
+
+use crate::Ctx;
+use crate::ctx::segment;
+use crate::elements::{parse, time_exact};
+use crate::words::t;
+
+/// What the audit calls the thing at an address, and its name.
+fn thing(path: &str) -> Option<(&'static str, String)> {
+    let mut parts = path.trim_matches('/').split('/');
+    let kind = match parts.next()? {
+        "groups" => "group",
+        "scripts" => "script",
+        "topics" => "topic",
+        _ => return None,
+    };
+    let name = percent_encoding::percent_decode_str(parts.next()?).decode_utf8().ok()?;
+    Some((kind, name.into_owned()))
+}
+
+/// The deletion, if there was one; nothing where the audit has none, or cannot be read.
+pub(crate) async fn shown(ctx: &Ctx) -> Markup {
+    let Some((kind, name)) = thing(&ctx.path) else {
+        return html! {};
+    };
+    let target = format!("/v1/audit?kind={kind}&action=delete&limit=1&name={}", segment(&name));
+    let found = ctx.get(&target).await.unwrap_or_default();
+    let entry = &found["items"][0];
+    let (Some(at), Some(actor)) = (entry["at"].as_str().and_then(parse), entry["actor"].as_str()) else {
+        return html! {};
+    };
+    html! {
+        section.panel {
+            p { bdi { (name) } " " (t!(ctx, "gone-by")) " " bdi { (actor) } " · " (time_exact(ctx, at)) }
+            p { a href={ "/system/audit?kind=" (kind) "&name=" (segment(&name)) } { (t!(ctx, "gone-audit")) } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_a_thing() {
+        assert_eq!(thing("/groups/a%20b/runs"), Some(("group", "a b".into())));
+        assert_eq!(thing("/scripts/x"), Some(("script", "x".into())));
+        assert_eq!(thing("/groups"), None);
+        assert_eq!(thing("/runs/1"), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! A year of a group, day by day: how its runs went, and where instants are still to come.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Datelike, Days, Months, NaiveDate, TimeZone};
+use chrono_tz::Tz;
+use heddle_domain::Time;
+use heddle_domain::state::RunState;
+use maud::{Markup, html};
+
+use super::{Here, framed};
+use crate::elements::{legend, with_query};
+use crate::pages::Answer;
+use crate::words::{Lang, t};
+use crate::{Ctx, Trouble};
+
+/// Runs of each kind that are read; of a group with more a year, the newest are shown.
+const RUNS_MAX: i64 = 20_000;
+/// Instants to come that are looked at.
+const INSTANTS_MAX: usize = 3_000;
+/// A day's side, and the step to the next.
+const SIDE: u32 = 20;
+const STEP: u32 = 22;
+
+/// How a day went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Day {
+    runs: usize,
+    failed: usize,
+    cancelled: usize,
+    open: usize,
+    to_come: usize,
+}
+
+impl Day {
+    fn add(&mut self, state: i16) {
+        self.runs += 1;
+        match RunState::from_number(state) {
+            Some(RunState::Failed) => self.failed += 1,
+            Some(RunState::Cancelled) => self.cancelled += 1,
+            Some(RunState::Succeeded) => {}
+            _ => self.open += 1,
+        }
+    }
+
+    /// The state that the day is drawn as; failures go first, since they are what one looks for.
+    fn state(&self) -> &'static str {
+        match self {
+            Self { runs: 0, .. } => "none",
+            Self { failed: 1.., .. } => "failed",
+            Self { open: 1.., .. } => "running",
+            Self { runs, cancelled, .. } if runs == cancelled => "cancelled",
+            _ => "succeeded",
+        }
+    }
+}
+
+/// Midnight of a day; where a clock change has none, the first instant after it.
+fn begins(zone: Tz, day: NaiveDate) -> Time {
+    let midnight = day.and_time(chrono::NaiveTime::MIN);
+    let found = zone.from_local_datetime(&midnight).earliest();
+    let later = || {
+        let behind = midnight + chrono::TimeDelta::hours(1);
+        zone.from_local_datetime(&behind).earliest()
+    };
+    found
+        .or_else(later)
+        .map_or_else(|| midnight.and_utc(), |at: DateTime<Tz>| at.to_utc())
+}
+
+fn first_of(year: i32) -> Option<NaiveDate> {
+    NaiveDate::from_ymd_opt(year, 1, 1)
+}
+
+pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
+    let today = ctx.now.with_timezone(&ctx.zone).date_naive();
+    let asked = ctx.q("year").and_then(|year| year.parse::<i32>().ok());
+    let year = asked
+        .filter(|year| (1970..=9_998).contains(year))
+        .unwrap_or(today.year());
+    let (Some(first), Some(behind)) = (first_of(year), first_of(year + 1)) else {
+        return Err(Trouble::not_found());
+    };
+    let (from, to) = (begins(ctx.zone, first), begins(ctx.zone, behind));
+    let ends = ctx.store().page_group_ends(here.group.id, from, to, RUNS_MAX).await?;
+    let cut = ends.len() as i64 >= RUNS_MAX;
+    let mut days: BTreeMap<NaiveDate, Day> = BTreeMap::new();
+    for (at, state) in &ends {
+        let day = at.with_timezone(&ctx.zone).date_naive();
+        days.entry(day).or_default().add(*state);
+    }
+    let calendar = &here.group.revision.calendar;
+    if here.group.enabled && to > ctx.now && calendar.has_grid() {
+        for at in calendar.instants(ctx.now.max(from), to).take(INSTANTS_MAX) {
+            let day = at.with_timezone(&ctx.zone).date_naive();
+            days.entry(day).or_default().to_come += 1;
+        }
+    }
+    let inside = html! {
+        section.panel aria-label=(t!(ctx, "tab-calendar")) {
+            div.row {
+                nav.choice aria-label=(t!(ctx, "year")) {
+                    a href=(with_query(ctx, &[("year", Some(&(year - 1).to_string()))])) { (year - 1) }
+                    a href=(with_query(ctx, &[("year", Some(&year.to_string()))])) aria-current="true" { (year) }
+                    a href=(with_query(ctx, &[("year", Some(&(year + 1).to_string()))])) { (year + 1) }
+                }
+                span.grow {}
+                (legend(ctx, &["succeeded", "failed", "running", "cancelled"]))
+                span.muted.row { svg.key.picture width="16" height="10" aria-hidden="true" { rect.to-come x="1" y="0" width="10" height="10" rx="2" {} } (t!(ctx, "to-come")) }
+            }
+            (ctx.live("calendar", html! {
+                div.calendar {
+                    @for month in 0..12 {
+                        @if let Some(start) = first.checked_add_months(Months::new(month)) { (month_of(ctx, here, start, today, &days)) }
+                    }
+                }
+                p.muted {
+                    (t!(ctx, "calendar-by", zone = ctx.zone.name()))
+                    @if cut { " " (t!(ctx, "calendar-cut", n = RUNS_MAX)) }
+                }
+            }))
+        }
+    };
+    Answer::page(framed(ctx, here, "calendar", inside))
+}
+
+fn month_name(lang: Lang, day: NaiveDate) -> String {
+    match lang {
+        Lang::En => day.format("%B").to_string(),
+        Lang::Zh => format!("{}月", day.month()),
+    }
+}
+
+/// A month, weeks below one another, Mondays first.
+fn month_of(ctx: &Ctx, here: &Here, start: NaiveDate, today: NaiveDate, days: &BTreeMap<NaiveDate, Day>) -> Markup {
+    let lead = start.weekday().num_days_from_monday();
+    let all: Vec<NaiveDate> = start
+        .iter_days()
+        .take_while(|day| day.month() == start.month())
+        .collect();
+    let weeks = (lead + all.len() as u32).div_ceil(7);
+    let name = month_name(ctx.lang, start);
+    html! {
+        div.month {
+            h2 { (name) }
+            svg.picture width=(7 * STEP) height=(weeks * STEP) viewBox=(format!("0 0 {} {}", 7 * STEP, weeks * STEP)) role="group" aria-label=(name) {
+                @for (place, day) in all.iter().enumerate() {
+                    @let cell = lead + place as u32;
+                    @let how = days.get(day).copied().unwrap_or_default();
+                    (one(ctx, here, *day, *day == today, how, cell % 7 * STEP, cell / 7 * STEP))
+                }
+            }
+        }
+    }
+}
+
+fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32, y: u32) -> Markup {
+    let state = how.state();
+    let drawn = html! {
+        @if how.runs == 0 && how.to_come > 0 { rect.day.to-come x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
+        @else if how.runs == 0 { rect.day x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
+        @else { rect class=(crate::chart::fill(state)) x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
+        // How much of a day failed is told by how much of it is red.
+        @if how.failed > 0 && how.failed < how.runs {
+            @let good = (f64::from(SIDE) * (1.0 - (how.failed as f64 / how.runs as f64)).clamp(0.15, 0.7)).round();
+            rect.f-succeeded x=(x) y=(y) width=(SIDE) height=(good) rx="4" {}
+        }
+        @if is_today { rect.here x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
+        @if how.failed > 0 { path.cell-mark d=(format!("M{} {}l6 6m0 -6l-6 6", x + 7, y + 7)) {} }
+        @else { text class=(format!("date on-{state}")) x=(x + SIDE / 2) y=(y + 14) text-anchor="middle" { (day.day()) } }
+    };
+    if how.runs == 0 && how.to_come == 0 {
+        return html! { g { title { (said(ctx, day, how)) } (drawn) } };
+    }
+    if how.runs == 0 {
+        return html! { g role="img" aria-label=(said(ctx, day, how)) { title { (said(ctx, day, how)) } (drawn) } };
+    }
+    html! { a href=(address(ctx, here, day)) aria-label=(said(ctx, day, how)) { title { (said(ctx, day, how)) } (drawn) } }
+}
+
+/// `March 3: 24 runs, 2 failed`.
+fn said(ctx: &Ctx, day: NaiveDate, how: Day) -> String {
+    let date = match ctx.lang {
+        Lang::En => day.format("%B %-d").to_string(),
+        Lang::Zh => format!("{}月{}日", day.month(), day.day()),
+    };
+    let mut parts = Vec::new();
+    if how.runs > 0 {
+        parts.push(t!(ctx, "runs-count", n = how.runs));
+    }
+    if how.failed > 0 {
+        parts.push(t!(ctx, "failed-count", n = how.failed));
+    }
+    if how.to_come > 0 {
+        parts.push(t!(ctx, "to-come-count", n = how.to_come));
+    }
+    if parts.is_empty() {
+        return date;
+    }
+    format!("{date}: {}", parts.join(", "))
+}
+
+/// The runs of a day.
+fn address(ctx: &Ctx, here: &Here, day: NaiveDate) -> String {
+    let next = day.checked_add_days(Days::new(1)).unwrap_or(day);
+    let last = begins(ctx.zone, next) - chrono::TimeDelta::milliseconds(1);
+    let written = |at: Time| at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+    let query = url::form_urlencoded::Serializer::new(String::new())
+        .append_pair("group", &here.name)
+        .append_pair("logical_from", &written(begins(ctx.zone, day)))
+        .append_pair("logical_to", &written(last))
+        .finish();
+    format!("/runs?{query}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_is_what_one_looks_for_in_it() {
+        let mut day = Day::default();
+        assert_eq!(day.state(), "none");
+        day.add(RunState::Cancelled.number());
+        assert_eq!(day.state(), "cancelled");
+        day.add(RunState::Succeeded.number());
+        assert_eq!(day.state(), "succeeded");
+        day.add(RunState::Running.number());
+        assert_eq!(day.state(), "running");
+        day.add(RunState::Failed.number());
+        assert_eq!((day.state(), day.runs, day.failed), ("failed", 4, 1));
+    }
+
+    #[test]
+    fn a_day_without_a_midnight_begins_all_the_same() {
+        // Clocks in Cairo went from 00:00 to 01:00 on that day.
+        let day = NaiveDate::from_ymd_opt(2024, 4, 26).unwrap();
+        assert_eq!(
+            begins(chrono_tz::Africa::Cairo, day).to_rfc3339(),
+            "2024-04-25T22:00:00+00:00"
+        );
+        assert_eq!(begins(Tz::UTC, day).to_rfc3339(), "2024-04-26T00:00:00+00:00");
+    }
+}

@@ -1,0 +1,191 @@
+//! A headless Chromium, driven over its DevTools protocol through two pipes: no port, no library, one browser for many
+//! pages.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// After this the browser will not answer any more.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The program, if there is one.
+pub fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("CHROMIUM").map(PathBuf::from);
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    named
+        .into_iter()
+        .chain(
+            std::env::split_paths(&paths)
+                .flat_map(|path| ["chromium", "chromium-browser", "google-chrome"].map(|name| path.join(name))),
+        )
+        .find(|path| path.is_file())
+}
+
+pub struct Chrome {
+    _child: Child,
+    _profile: TempDir,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    session: Option<String>,
+    events: VecDeque<Value>,
+    last: u64,
+}
+
+impl Chrome {
+    /// A browser with one empty page.
+    pub async fn start(program: &Path) -> Self {
+        let profile = tempfile::tempdir().unwrap();
+        // The protocol is spoken on the descriptors 3 and 4; a shell puts our pipes there.
+        let mut child = Command::new("sh")
+            .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null", "sh"])
+            .arg(program)
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-quic",
+                "--no-first-run",
+            ])
+            .args([
+                "--hide-scrollbars",
+                "--disable-background-networking",
+                "--disable-component-update",
+            ])
+            .args([
+                "--disable-sync",
+                "--disable-dev-shm-usage",
+                "--remote-debugging-pipe",
+                "--lang=en-US",
+            ])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut chrome = Self {
+            input: child.stdin.take().unwrap(),
+            output: BufReader::new(child.stdout.take().unwrap()),
+            _child: child,
+            _profile: profile,
+            session: None,
+            events: VecDeque::new(),
+            last: 0,
+        };
+        let made = chrome.call("Target.createTarget", json!({"url": "about:blank"})).await;
+        let attach = json!({"targetId": made["targetId"], "flatten": true});
+        let attached = chrome.call("Target.attachToTarget", attach).await;
+        chrome.session = attached["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            chrome.call(&format!("{domain}.enable"), json!({})).await;
+        }
+        chrome
+    }
+
+    async fn read(&mut self) -> Value {
+        let mut bytes = Vec::new();
+        let read = tokio::time::timeout(PATIENCE, self.output.read_until(0, &mut bytes)).await;
+        read.expect("the browser does not answer").unwrap();
+        assert_eq!(bytes.pop(), Some(0), "the browser has ended");
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    pub async fn call(&mut self, method: &str, params: Value) -> Value {
+        self.last += 1;
+        let id = self.last;
+        let mut message = json!({"id": id, "method": method, "params": params});
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let mut bytes = message.to_string().into_bytes();
+        bytes.push(0);
+        self.input.write_all(&bytes).await.unwrap();
+        loop {
+            let answer = self.read().await;
+            if answer["id"] == id {
+                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
+                return answer["result"].clone();
+            }
+            self.events.push_back(answer);
+        }
+    }
+
+    /// Waits for an event of the page; what comes before it is kept.
+    async fn event(&mut self, method: &str) {
+        loop {
+            let event = self.read().await;
+            let found = event["method"] == method;
+            self.events.push_back(event);
+            if found {
+                return;
+            }
+        }
+    }
+
+    /// Opens an address and waits until all of it has loaded.
+    pub async fn open(&mut self, url: &str) {
+        self.events.clear();
+        let went = self.call("Page.navigate", json!({"url": url})).await;
+        assert!(went["errorText"].is_null(), "{url}: {went}");
+        if !self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
+            self.event("Page.loadEventFired").await;
+        }
+    }
+
+    /// What the browser's console said since the page was opened, and requests to elsewhere.
+    pub fn complaints(&self, base: &str) -> Vec<String> {
+        let complains = |event: &Value| {
+            let params = &event["params"];
+            match event["method"].as_str()? {
+                "Runtime.exceptionThrown" => Some(params["exceptionDetails"].to_string()),
+                "Runtime.consoleAPICalled" => Some(params["args"].to_string()),
+                "Log.entryAdded" => Some(params["entry"].to_string()),
+                "Network.requestWillBeSent" => {
+                    let url = params["request"]["url"].as_str().unwrap_or_default();
+                    let ours = url.starts_with(base) || url.starts_with("data:");
+                    (!ours).then(|| format!("a request to {url}"))
+                }
+                _ => None,
+            }
+        };
+        self.events.iter().filter_map(complains).collect()
+    }
+
+    /// The value of an expression, waited for if it is a promise.
+    pub async fn value(&mut self, expression: &str) -> Value {
+        let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
+        let found = self.call("Runtime.evaluate", params).await;
+        assert!(found["exceptionDetails"].is_null(), "{}", found["exceptionDetails"]);
+        found["result"]["value"].clone()
+    }
+
+    /// The window's width, and whether the page is shown dark.
+    pub async fn shape(&mut self, width: u32, dark: bool) {
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", size).await;
+        let scheme = if dark { "dark" } else { "light" };
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme},
+                                        {"name": "prefers-reduced-motion", "value": "reduce"}]});
+        self.call("Emulation.setEmulatedMedia", media).await;
+    }
+
+    pub async fn cookie(&mut self, base: &str, name: &str, value: &str) {
+        let cookie = json!({"url": base, "name": name, "value": value});
+        self.call("Network.setCookie", cookie).await;
+    }
+
+    /// A picture of the window, as a PNG.
+    pub async fn picture(&mut self) -> Vec<u8> {
+        use base64::Engine;
+        let taken = self.call("Page.captureScreenshot", json!({"format": "png"})).await;
+        let data = taken["data"].as_str().unwrap_or_default();
+        base64::engine::general_purpose::STANDARD.decode(data).unwrap()
+    }
+}
