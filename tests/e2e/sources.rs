@@ -1,6 +1,6 @@
 //! Scripts as text: JavaScript and TypeScript, uploaded as they are.
 
-use heddle_tests::{TOKEN, World, eventually, run_program, task};
+use heddle_tests::{Spoken, TOKEN, World, eventually, run_program, task};
 use serde_json::{Value, json};
 
 const JS: &str = "text/javascript";
@@ -262,6 +262,11 @@ async fn by_the_command_line() {
             json!({"words": 4, "longest": "not", "record": true}),
             "{here:#}"
         );
+        // (Both templates have the same cases.)
+        if end == "ts" {
+            let cases = heddle(&["script", "test", &file]);
+            assert!(cases.contains("3 of 3 cases as expected"), "{cases}");
+        }
         let pushed = heddle(&["script", "push", &name, &file]);
         assert!(pushed.contains(&format!("{name}@1 (source/{language}")), "{pushed}");
         let there = heddle(&["-o", "json", "script", "test", &name]);
@@ -308,4 +313,47 @@ async fn a_text_consumes_messages() {
         (count("sent") == 2 && count("failed") == 1).then_some(())
     })
     .await;
+}
+
+/// The loop of an author: a file runs when it is saved, and its cases tell what is wrong.
+#[test]
+fn the_loop_of_an_author() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let file = at("sum.js").display().to_string();
+    let save = |body: &str| {
+        let text = format!("export default ({{ a, b }}) => {{ console.log('adding'); {body} }}\n");
+        // As editors do: never half of a file.
+        std::fs::write(at("new"), text).unwrap();
+        std::fs::rename(at("new"), at("sum.js")).unwrap();
+    };
+    save("return a + b");
+    let mut dev = Spoken::start(&["script", "dev", &file, "--params", r#"{"a": 1, "b": 20}"#]);
+    dev.wait_for("21");
+    dev.wait_for("succeeded in");
+    save("return a * b * 100");
+    dev.wait_for("2000");
+    save("return a +");
+    dev.wait_for("line 1, column");
+    save("throw new Error(`no ${a}`)");
+    dev.wait_for("Error: no 1");
+    dev.wait_for("sum.js:1:");
+    drop(dev);
+    save("return a + b");
+    let cases = json!({"cases": [
+        {"name": "adds", "params": {"a": 1, "b": 2}, "expect": {"output": 3, "log": ["adding"]}},
+        {"name": "wrong", "params": {"a": 1, "b": 2}, "expect": {"output": 4}},
+    ]});
+    std::fs::write(at("sum.test.json"), cases.to_string()).unwrap();
+    let output = run_program(&["script", "test", &file], &[]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in [
+        "ok   adds",
+        "FAIL wrong",
+        "the output is 3, not 4",
+        "1 of 2 cases as expected",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }

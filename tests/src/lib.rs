@@ -25,7 +25,7 @@ mod world;
 pub use api::{Api, Reply, Sse, choose_cryptography, path_part};
 pub use dev::Dev;
 pub use node::{Node, NodeOptions, Starting};
-pub use process::{Process, allow_open_files, program, run_program};
+pub use process::{Process, Spoken, allow_open_files, program, run_program};
 pub use receiver::{Answer, Receiver};
 pub use sink::{Request, Sink};
 pub use smtp::{Mail, Manners, Smtp};

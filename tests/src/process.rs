@@ -32,6 +32,68 @@ pub fn run_program(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
         .expect("the program starts")
 }
 
+/// A program that goes on, and what it says.
+pub struct Spoken {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    said: String,
+}
+
+impl Spoken {
+    /// Starts the program.
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut child = command(arguments, &[])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let (send, lines) = mpsc::channel();
+        let stdout = child.stdout.take().expect("it is piped");
+        let stderr = child.stderr.take().expect("it is piped");
+        let streams: [Box<dyn std::io::Read + Send>; 2] = [Box::new(stdout), Box::new(stderr)];
+        for stream in streams {
+            let send = send.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    let _ = send.send(line);
+                }
+            });
+        }
+        Self {
+            child,
+            lines,
+            said: String::new(),
+        }
+    }
+
+    /// Waits for a line, from here on, that has these words.
+    #[track_caller]
+    pub fn wait_for(&mut self, words: &str) {
+        let until = std::time::Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    self.said.push_str(&line);
+                    self.said.push('\n');
+                    if line.contains(words) {
+                        return;
+                    }
+                }
+                Err(error) => panic!("it does not say `{words}` ({error}):\n{}", self.said),
+            }
+        }
+    }
+}
+
+impl Drop for Spoken {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn command(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(program());
     for (name, _) in std::env::vars_os() {

@@ -192,6 +192,7 @@ mod tests {
             "heddle script build dir",
             "heddle script push hello a.wasm --no-activate",
             "heddle script test hello --params {}",
+            "heddle script dev clean.ts --params @p.json --timeout 5s",
             "heddle script rm hello",
             "heddle script activate hello 3",
             "heddle group list -o json",

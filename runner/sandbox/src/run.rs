@@ -257,7 +257,9 @@ async fn call(
                     (None, false) => Some(batch::read(&params)?),
                     (batch, _) => batch,
                 };
-                match source::attempt::run(&mut store, script, &context, &params, batch.as_ref()).await? {
+                let ended = source::attempt::run(&mut store, script, &context, &params, batch.as_ref()).await;
+                let ended = ended.or_else(|error| source::attempt::ended_by(&error).ok_or(error))?;
+                match ended {
                     source::attempt::Ended::Output(output) => Answer::Output(output),
                     source::attempt::Ended::Handled(outcomes) if given => Answer::Handled(outcomes),
                     source::attempt::Ended::Handled(outcomes) => Answer::Output(batch::write(&outcomes)?),

@@ -629,9 +629,36 @@ pub async fn hostile_texts(_: Bench) {
         assert_eq!(failure(&result).0, ErrorKind::Memory, "{bomb}: {result:?}");
     }
     bench.limits.memory_bytes = 128 << 20;
-    // The interpreter counts its own frames, not those of its parser: there the sandbox's stack is the bound.
     let deep = js(&bench, "export default () => JSON.parse('['.repeat(100000))").await;
-    assert_eq!(failure(&deep).0, ErrorKind::Trap, "{deep:?}");
+    let (kind, message) = failure(&deep);
+    assert_eq!(kind, ErrorKind::Failed, "{deep:?}");
+    assert!(message.starts_with("RangeError: JSON may nest 2000 deep"), "{message}");
+    let Outcome::Failed { trace: Some(trace), .. } = &deep.outcome else {
+        panic!("{deep:?}")
+    };
+    assert!(trace.contains("script.js:1:"), "{trace}");
+    let nested = "const text = (n) => '['.repeat(n) + ']'.repeat(n); const deepest = (v) => { let n = 0; for (; v; v = v[0]) n++; return n };";
+    let body = format!(
+        "{nested} const caught = (n) => {{ try {{ JSON.parse(text(n)) }} catch (e) {{ return e.name }} }};
+        return [deepest(JSON.parse(text(2000))), caught(2001), JSON.parse('[\"' + '['.repeat(9000) + '\"]')[0].length]"
+    );
+    assert_eq!(output(&bench, &body).await, json!([2000, "RangeError", 9000]));
+    // Whatever else of the interpreter recurses on the sandbox's stack fails in words as well.
+    let built = "let a = []; for (let i = 0; i < 100000; i++) a = [a];";
+    for (place, body) in [
+        (
+            "a run",
+            format!("export default () => {{ {built} return JSON.stringify(a) }}"),
+        ),
+        ("an output", format!("export default () => {{ {built} return a }}")),
+    ] {
+        let result = js(&bench, &body).await;
+        let (kind, message) = failure(&result);
+        assert!(
+            matches!(kind, ErrorKind::Failed | ErrorKind::Invalid) && !message.contains("trap"),
+            "{place}: {result:?}"
+        );
+    }
     let never = js(&bench, "export default () => new Promise(() => {})").await;
     assert!(failure(&never).1.contains("never settles"), "{never:?}");
     for (body, expect) in [

@@ -1,46 +1,66 @@
-//! `heddle script test FILE`: runs a script's file here, in a sandbox of its own, without a server.
+//! Scripts run here, in a sandbox of this process, without a server: `heddle script test FILE`, `heddle script dev FILE`.
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
-use heddle_domain::state::Trigger;
-use heddle_domain::{Chance, Clock, Span};
+use heddle_domain::schema::Schema;
+use heddle_domain::state::{ErrorKind, Trigger};
+use heddle_domain::{Chance, Clock, Span, Time};
 use heddle_engine::{NodeClock, SystemChance};
 use heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
-    Limits, LogLine, Outcome, Sandbox, SandboxConfig, code_key,
+    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Effect, Grants, HostServices, Interval,
+    Language, Limits, LogLine, MapItem, Outcome, Sandbox, SandboxConfig, Script, code_key,
 };
 use serde_json::{Map, Value, json};
 
+use super::cases::{self, Doubles};
 use super::done;
+use super::run::Params;
 use crate::exit::{NO, usage};
-use crate::output::Format;
+use crate::output::{self, Format};
 
 /// How long a run may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// How often files are looked at for changes.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The services of an attempt that has no server behind it: it can log and report progress.
-struct Terminal;
+/// The services of an attempt that has no server behind it: it can log and report progress, and finds what a test case
+/// says is there.
+struct Terminal {
+    doubles: Doubles,
+    /// Kept for a test case; else they are shown as they come.
+    lines: Option<Mutex<Vec<LogLine>>>,
+}
 
 fn none<T: Send + 'static>(what: &str) -> BoxFuture<'static, Result<T, String>> {
     let why = format!("{what}: there is none in a local test; push the script and run it in a group");
     Box::pin(async move { Err(why) })
 }
 
+fn given<T: Send + 'static>(value: T) -> BoxFuture<'static, Result<T, String>> {
+    Box::pin(async move { Ok(value) })
+}
+
 impl HostServices for Terminal {
-    fn upstream(&self, _task: &str) -> BoxFuture<'_, Result<String, String>> {
-        none("upstream")
+    fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>> {
+        match self.doubles.upstream.get(task) {
+            Some(output) => given(output.to_string()),
+            None => none(&format!("upstream `{task}`")),
+        }
     }
 
-    fn state_get(&self, _key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
-        Box::pin(async { Ok(None) })
+    fn state_get(&self, key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
+        given(self.doubles.state.get(key).map(|value| (value.to_string(), 1)))
     }
 
-    fn secret(&self, _name: &str) -> BoxFuture<'_, Result<String, String>> {
-        none("secret")
+    fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
+        match self.doubles.secrets.get(name) {
+            Some(secret) => given(secret.clone()),
+            None => none(&format!("secret `{name}`")),
+        }
     }
 
     fn connection(&self, _name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
@@ -48,12 +68,240 @@ impl HostServices for Terminal {
     }
 
     fn log(&self, line: LogLine) {
-        let fields = line.fields.map(|fields| format!(" {fields}")).unwrap_or_default();
-        eprintln!("{:<5} {}{fields}", line.level.as_str(), line.message);
+        match &self.lines {
+            Some(lines) => lines.lock().unwrap_or_else(PoisonError::into_inner).push(line),
+            None => {
+                let fields = line.fields.map(|fields| format!(" {fields}")).unwrap_or_default();
+                eprintln!("{:<5} {}{fields}", line.level.as_str(), line.message);
+            }
+        }
     }
 
     fn progress(&self, fraction: f64, note: String) {
-        eprintln!("progress {:.0}% {note}", fraction * 100.0);
+        if self.lines.is_none() {
+            eprintln!("progress {:.0}% {note}", fraction * 100.0);
+        }
+    }
+}
+
+/// What an attempt here is given.
+pub(super) struct Given {
+    pub params: Map<String, Value>,
+    pub doubles: Doubles,
+    pub item: Option<Value>,
+    pub logical_time: Option<Time>,
+    pub timeout: Duration,
+    /// Its log is kept instead of shown.
+    pub quiet: bool,
+}
+
+/// How it ended.
+pub(super) struct Told {
+    pub outcome: Outcome,
+    pub effects: Vec<Effect>,
+    pub log: Vec<String>,
+    duration: Duration,
+    cpu: Duration,
+    memory_bytes: u64,
+}
+
+/// A sandbox for as long as a command lasts.
+pub(super) struct Local {
+    sandbox: Sandbox,
+    clock: Arc<NodeClock>,
+    _cache: tempfile::TempDir,
+}
+
+/// A file that was accepted.
+pub(super) struct Loaded {
+    name: String,
+    /// What a text's module is called in traces, and what it is called here.
+    module: Option<(&'static str, String)>,
+    script: Script,
+    defaults: Map<String, Value>,
+    schema: Option<Schema>,
+}
+
+impl Local {
+    pub fn new() -> Result<Self> {
+        let cache = tempfile::tempdir().context("no directory for compiled scripts")?;
+        let program = std::env::current_exe().context("cannot find the program itself")?;
+        let compiler = CompilerCommand {
+            program,
+            args: vec!["compile-wasm".into()],
+            env: Vec::new(),
+        };
+        let bounded = CompilerCommand {
+            args: vec!["bounded-work".into()],
+            ..compiler.clone()
+        };
+        heddle_sandbox::bound_by_children(bounded)?;
+        let clock = Arc::new(NodeClock::default());
+        let sandbox = Sandbox::new(SandboxConfig::new(cache.path().to_owned(), compiler), clock.clone())?;
+        Ok(Self {
+            sandbox,
+            clock,
+            _cache: cache,
+        })
+    }
+
+    /// Compiles a file.
+    pub async fn load(&self, file: &str) -> Result<Loaded> {
+        let bytes = std::fs::read(file).map_err(|error| usage(format!("cannot read {file}: {error}")))?;
+        let compiled = match Language::of_file(file) {
+            Some(language) => self.sandbox.compile_source(language, bytes.into()).await,
+            None => self.sandbox.compile(bytes.into()).await,
+        };
+        let compiled = compiled.map_err(|error| usage(format!("{file}: {error}")))?;
+        let schema = match &compiled.params_schema {
+            Some(schema) => {
+                Some(Schema::compile(schema).map_err(|error| usage(format!("{file}: its params schema: {error}")))?)
+            }
+            None => None,
+        };
+        let key = code_key(&compiled.digest, compiled.world.as_str());
+        let there = async { Err::<bytes::Bytes, _>("it was compiled just now".to_owned()) };
+        let script = self.sandbox.load(&key, there).await;
+        let shown = Path::new(file)
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        Ok(Loaded {
+            module: Language::of_file(file).map(Language::file).zip(shown),
+            name: Path::new(file)
+                .file_stem()
+                .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned()),
+            script: script.map_err(|error| anyhow::anyhow!("{file}: {error}"))?,
+            defaults: compiled.defaults,
+            schema,
+        })
+    }
+
+    /// Runs it once. Params that its schema does not admit are an error, as for a run.
+    pub async fn run(&self, loaded: &Loaded, given: Given) -> Result<Told> {
+        let mut merged = loaded.defaults.clone();
+        merged.extend(given.params);
+        let mut params = Value::Object(merged);
+        if let Some(schema) = &loaded.schema {
+            let faults = schema.check(&params);
+            if !faults.is_empty() {
+                return Err(usage(format!("params: {faults}")));
+            }
+            schema.write_integers(&mut params);
+        }
+        let now = self.clock.now();
+        let logical_time = given.logical_time.unwrap_or(now);
+        let id = heddle_domain::id::uuid_v7(now, SystemChance.bits());
+        let item = given
+            .item
+            .map(|item| serde_json::value::to_raw_value(&item))
+            .transpose()?;
+        let deadline = chrono::TimeDelta::from_std(given.timeout).ok();
+        let host = Arc::new(Terminal {
+            lines: given.quiet.then(Mutex::default),
+            doubles: given.doubles,
+        });
+        let request = AttemptRequest {
+            context: Context {
+                run: id,
+                group: loaded.name.clone(),
+                task: loaded.name.clone(),
+                attempt: 1,
+                trigger: Trigger::Manual,
+                logical_time,
+                data_interval: Interval {
+                    start: logical_time,
+                    end: logical_time,
+                },
+                deadline: deadline.map(|timeout| now + timeout),
+                item: item.map(|item| MapItem {
+                    item,
+                    index: 0,
+                    count: 1,
+                }),
+                idempotency_key: format!("{id}/{}", loaded.name),
+            },
+            params: params.to_string(),
+            batch: None,
+            limits: Limits {
+                timeout: Some(given.timeout),
+                ..Limits::default()
+            },
+            grants: Grants {
+                secrets: host.doubles.secrets.keys().cloned().collect(),
+                ..Grants::default()
+            },
+            host: host.clone(),
+        };
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.sandbox.start(
+            &loaded.script,
+            request,
+            Box::new(move |result| {
+                let _ = sender.send(result);
+            }),
+        );
+        let result = receiver.await.context("the run did not end")?;
+        let lines = host
+            .lines
+            .as_ref()
+            .map(|lines| std::mem::take(&mut *lines.lock().unwrap_or_else(PoisonError::into_inner)));
+        let mut outcome = result.outcome;
+        if let (Outcome::Failed { trace: Some(trace), .. }, Some((module, shown))) = (&mut outcome, &loaded.module) {
+            *trace = trace.replace(&format!("{module}:"), &format!("{shown}:"));
+        }
+        Ok(Told {
+            outcome,
+            effects: result.effects,
+            log: lines.into_iter().flatten().map(|line| line.message).collect(),
+            duration: result.duration,
+            cpu: result.cpu,
+            memory_bytes: result.memory_bytes,
+        })
+    }
+}
+
+impl Told {
+    fn is_good(&self) -> bool {
+        matches!(self.outcome, Outcome::Succeeded(_) | Outcome::Skipped(_))
+    }
+
+    pub fn duration_ms(&self) -> f64 {
+        self.duration.as_micros() as f64 / 1e3
+    }
+
+    fn print(self, out: Format) -> Result<()> {
+        let (cpu_ms, duration_ms) = (self.cpu.as_micros() as f64 / 1e3, self.duration_ms());
+        let error = |kind: ErrorKind, message: String, trace: Option<String>| json!({"kind": kind.as_str(), "message": message, "trace": trace});
+        let (state, output, error) = match self.outcome {
+            Outcome::Succeeded(output) => (
+                "succeeded",
+                serde_json::from_str::<Value>(&output).unwrap_or(Value::String(output)),
+                Value::Null,
+            ),
+            Outcome::Skipped(why) => ("skipped", Value::Null, json!({"message": why})),
+            Outcome::Failed {
+                kind, message, trace, ..
+            } => ("failed", Value::Null, error(kind, message, trace)),
+            Outcome::Cancelled => ("cancelled", Value::Null, Value::Null),
+        };
+        let memory_bytes = self.memory_bytes;
+        let told = json!({
+            "state": state, "output": output, "error": error,
+            "duration_ms": duration_ms, "cpu_ms": cpu_ms, "memory_bytes": memory_bytes,
+        });
+        out.print(&told, |told| {
+            let error = &told["error"];
+            let shown = match (state, error["trace"].as_str()) {
+                ("succeeded", _) => serde_json::to_string_pretty(&told["output"]).unwrap_or_default(),
+                // A trace is made to be read, and begins with the message.
+                (_, Some(trace)) => format!("{}: {trace}", error["kind"].as_str().unwrap_or_default()),
+                _ => serde_json::to_string_pretty(error).unwrap_or_default(),
+            };
+            format!(
+                "{shown}\n{state} in {duration_ms:.1} ms, {cpu_ms:.1} ms of processor time, {} KiB",
+                memory_bytes / 1024
+            )
+        })
     }
 }
 
@@ -65,128 +313,83 @@ pub(crate) fn is_file(name: &str) -> bool {
         || (Language::of_file(name).is_some() && Path::new(name).is_file())
 }
 
-/// Compiles and runs a file.
-pub(crate) async fn test(
-    out: Format,
-    file: &str,
-    params: Map<String, Value>,
-    timeout: Option<&str>,
-) -> Result<ExitCode> {
-    let wasm = std::fs::read(file).map_err(|error| usage(format!("cannot read {file}: {error}")))?;
-    let timeout = match timeout {
-        Some(text) => text
+pub(super) fn timeout_of(text: Option<&str>) -> Result<Duration> {
+    match text {
+        Some(text) => Ok(text
             .parse::<Span>()
             .map_err(|error| usage(format!("--timeout {text}: {error}")))?
-            .std(),
-        None => TIMEOUT,
-    };
-    let cache = tempfile::tempdir().context("no directory for compiled scripts")?;
-    let program = std::env::current_exe().context("cannot find the program itself")?;
-    let compiler = CompilerCommand {
-        program,
-        args: vec!["compile-wasm".into()],
-        env: Vec::new(),
-    };
-    let bounded = CompilerCommand {
-        args: vec!["bounded-work".into()],
-        ..compiler.clone()
-    };
-    heddle_sandbox::bound_by_children(bounded)?;
-    let clock = Arc::new(NodeClock::default());
-    let sandbox = Sandbox::new(SandboxConfig::new(cache.path().to_owned(), compiler), clock.clone())?;
-    let compiled = match Language::of_file(file) {
-        Some(language) => sandbox.compile_source(language, wasm.into()).await,
-        None => sandbox.compile(wasm.into()).await,
-    };
-    let compiled = match compiled {
-        Ok(compiled) => compiled,
-        Err(error) => return Err(usage(format!("{file}: {error}"))),
-    };
-    let mut merged = compiled.defaults;
-    merged.extend(params);
-    let mut params = Value::Object(merged);
-    if let Some(schema) = &compiled.params_schema {
-        let schema = heddle_domain::schema::Schema::compile(schema)
-            .map_err(|error| usage(format!("{file}: its params schema: {error}")))?;
-        let faults = schema.check(&params);
-        if !faults.is_empty() {
-            return Err(usage(format!("params: {faults}")));
-        }
-        schema.write_integers(&mut params);
+            .std()),
+        None => Ok(TIMEOUT),
     }
-    let script = sandbox
-        .load(&code_key(&compiled.digest, compiled.world.as_str()), async {
-            Err::<bytes::Bytes, _>("it was compiled just now".to_owned())
-        })
-        .await
-        .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
-    let now = clock.now();
-    let name = Path::new(file)
-        .file_stem()
-        .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-    let id = heddle_domain::id::uuid_v7(now, SystemChance.bits());
-    let request = AttemptRequest {
-        context: Context {
-            run: id,
-            group: name.clone(),
-            task: name.clone(),
-            attempt: 1,
-            trigger: Trigger::Manual,
-            logical_time: now,
-            data_interval: Interval { start: now, end: now },
-            deadline: chrono::TimeDelta::from_std(timeout).ok().map(|timeout| now + timeout),
-            item: None,
-            idempotency_key: format!("{id}/{name}"),
-        },
-        params: params.to_string(),
-        batch: None,
-        limits: Limits {
-            timeout: Some(timeout),
-            ..Limits::default()
-        },
-        grants: Grants::default(),
-        host: Arc::new(Terminal),
+}
+
+/// Compiles and runs a file: once, or if no params are given and there are test cases beside it, by these.
+pub(crate) async fn test(out: Format, file: &str, params: &Params, timeout: Option<&str>) -> Result<ExitCode> {
+    let timeout = timeout_of(timeout)?;
+    let cases = cases::beside(file).filter(|_| !params.is_given());
+    let local = Local::new()?;
+    let good = match cases {
+        Some(cases) => cases::run(out, &local, &local.load(file).await?, &cases, timeout).await?,
+        None => once(out, &local, file, params.read()?, timeout).await?,
     };
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    sandbox.start(
-        &script,
-        request,
-        Box::new(move |result| {
-            let _ = sender.send(result);
-        }),
-    );
-    let result = receiver.await.context("the run did not end")?;
-    let error =
-        |kind: &str, message: String, trace: Option<String>| json!({"kind": kind, "message": message, "trace": trace});
-    let (state, output, error) = match result.outcome {
-        Outcome::Succeeded(output) => (
-            "succeeded",
-            serde_json::from_str::<Value>(&output).unwrap_or(Value::String(output)),
-            Value::Null,
-        ),
-        Outcome::Skipped(why) => ("skipped", Value::Null, json!({"message": why})),
-        Outcome::Failed {
-            kind, message, trace, ..
-        } => ("failed", Value::Null, error(kind.as_str(), message, trace)),
-        Outcome::Cancelled => ("cancelled", Value::Null, Value::Null),
-    };
-    let good = matches!(state, "succeeded" | "skipped");
-    let duration_ms = result.duration.as_micros() as f64 / 1e3;
-    let told = json!({
-        "state": state, "output": output, "error": error,
-        "duration_ms": duration_ms, "memory_bytes": result.memory_bytes,
-    });
-    out.print(&told, |told| {
-        let shown = if state == "succeeded" {
-            &told["output"]
-        } else {
-            &told["error"]
-        };
-        let shown = serde_json::to_string_pretty(shown).unwrap_or_default();
-        format!(
-            "{shown}\n{state} in {duration_ms:.1} ms, {} KiB",
-            result.memory_bytes / 1024
-        )
-    })?;
     if good { done() } else { Ok(ExitCode::from(NO)) }
+}
+
+async fn once(out: Format, local: &Local, file: &str, params: Map<String, Value>, timeout: Duration) -> Result<bool> {
+    let given = Given {
+        params,
+        doubles: Doubles::default(),
+        item: None,
+        logical_time: None,
+        timeout,
+        quiet: false,
+    };
+    let told = local.run(&local.load(file).await?, given).await?;
+    let good = told.is_good();
+    told.print(out)?;
+    Ok(good)
+}
+
+/// Runs a file now and whenever it, its params' file or its test cases are saved, until it is interrupted.
+pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Option<&str>) -> Result<ExitCode> {
+    let timeout = timeout_of(timeout)?;
+    if !Path::new(file).is_file() {
+        return Err(usage(format!("{file} is no file: `script dev` takes a script's file")));
+    }
+    let local = Local::new()?;
+    let mut watched = vec![file.to_owned(), cases::file_beside(file)];
+    watched.extend(params.file().map(str::to_owned));
+    loop {
+        let seen = looks(&watched);
+        if out == Format::Table {
+            output::print(&format!("--- {file}"))?;
+        }
+        let ended = async {
+            match cases::beside(file).filter(|_| !params.is_given()) {
+                Some(cases) => cases::run(out, &local, &local.load(file).await?, &cases, timeout).await,
+                None => once(out, &local, file, params.read()?, timeout).await,
+            }
+        };
+        tokio::select! {
+            ended = ended => if let Err(error) = ended {
+                eprintln!("{error:#}");
+            },
+            _ = tokio::signal::ctrl_c() => return done(),
+        }
+        while looks(&watched) == seen {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                _ = tokio::signal::ctrl_c() => return done(),
+            }
+        }
+    }
+}
+
+/// What tells one state of files from another.
+fn looks(files: &[String]) -> Vec<Option<(SystemTime, u64)>> {
+    let look = |file: &String| {
+        let found = std::fs::metadata(file).ok()?;
+        Some((found.modified().ok()?, found.len()))
+    };
+    files.iter().map(look).collect()
 }

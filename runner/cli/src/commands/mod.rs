@@ -3,6 +3,7 @@
 pub(crate) mod apply;
 pub(crate) mod backfill;
 mod build;
+mod cases;
 pub(crate) mod dispatch;
 pub(crate) mod group;
 mod local;

@@ -248,6 +248,16 @@ pub struct Params {
 }
 
 impl Params {
+    /// Whether there are any.
+    pub(super) fn is_given(&self) -> bool {
+        self.params.is_some() || !self.param.is_empty()
+    }
+
+    /// The file that they are read from.
+    pub(super) fn file(&self) -> Option<&str> {
+        self.params.as_deref()?.strip_prefix('@').filter(|file| *file != "-")
+    }
+
     /// All of them, single ones over the object.
     pub(crate) fn read(&self) -> Result<Map<String, Value>> {
         let mut all = match &self.params {

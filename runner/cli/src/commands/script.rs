@@ -34,7 +34,12 @@ pub enum ScriptCommand {
         name: String,
     },
     /// Run a script without making a run; exits with 1 unless it succeeds
+    ///
+    /// A file runs here, without a server. Without params, and with test cases beside it (clean.test.json beside clean.ts),
+    /// these are run.
     Test(Invoke),
+    /// Run a script's file here on each save, until interrupted: output, log, time, memory
+    Dev(Dev),
     /// Make a version the active one
     Activate {
         /// The script
@@ -90,6 +95,19 @@ pub struct Invoke {
     /// `name` or `name@version`; of `script test` also a file (.wasm, .wat, .js, .ts), which runs here, without a server
     pub name: String,
     /// Its params
+    #[command(flatten)]
+    pub params: Params,
+    /// Such as 10s
+    #[arg(long)]
+    pub timeout: Option<String>,
+}
+
+/// `heddle script dev`
+#[derive(Args, Debug)]
+pub struct Dev {
+    /// The file: .js, .mjs, .ts, .mts, .wasm or .wat
+    pub file: String,
+    /// Its params; without any, its test cases are run, if there are some
     #[command(flatten)]
     pub params: Params,
     /// Such as 10s
@@ -198,9 +216,10 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         }
         ScriptCommand::Show { name } => show(session, &name).await,
         ScriptCommand::Test(test) if local::is_file(&test.name) => {
-            local::test(session.output, &test.name, test.params.read()?, test.timeout.as_deref()).await
+            local::test(session.output, &test.name, &test.params, test.timeout.as_deref()).await
         }
         ScriptCommand::Test(test) => invoke(session, &test).await,
+        ScriptCommand::Dev(dev) => local::dev(session.output, &dev.file, &dev.params, dev.timeout.as_deref()).await,
         ScriptCommand::Activate { name, version } => {
             let answer = session.client.activate_script(&name, version).await?;
             session

@@ -11,7 +11,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
-use wasmtime::{Module, Store};
+use wasmtime::{Module, Store, Trap};
 
 /// A script that is text, ready to run.
 pub(crate) struct SourceScript {
@@ -93,6 +93,21 @@ pub(crate) async fn run(
             }
         }
     }
+}
+
+/// What a trap by the interpreter's own recursion is to the author of a script.
+pub(crate) const TOO_DEEP: &str =
+    "RangeError: the call stack is exhausted: something nests or recurses deeper than the interpreter can follow";
+
+/// How a script ended that trapped, if that was its own doing.
+pub(crate) fn ended_by(error: &wasmtime::Error) -> Option<Ended> {
+    let is_too_deep = matches!(error.downcast_ref::<Trap>(), Some(Trap::StackOverflow));
+    is_too_deep.then(|| Ended::Thrown {
+        kind: ErrorKind::Failed,
+        message: TOO_DEEP.to_owned(),
+        trace: None,
+        retry_after: None,
+    })
 }
 
 fn failed(message: &str) -> Ended {

@@ -21,6 +21,7 @@ const SYNC: u32 = 2;
 const START: u32 = 3;
 const CANCEL: u32 = 4;
 const DESCRIPTION: u32 = 5;
+const NESTING: u32 = 6;
 
 /// How many bytes one call may carry.
 pub(super) const MAX_CALL_BYTES: usize = 32 << 20;
@@ -191,10 +192,32 @@ fn call(guest: &mut Guest, operation: u32, text: String) -> Result<String> {
         DESCRIPTION => drop(guest.source.description.get_or_insert(text)),
         SYNC => return Ok(Answer::of(answer(guest, &text))),
         START => return Ok(pending::start(guest, &text).err().unwrap_or_default()),
+        NESTING => return Ok(nesting(&text).to_string()),
         CANCEL => guest.source.pending.cancel(text.parse().unwrap_or_default()),
         other => return Err(wasmtime::Error::msg(format!("there is no operation {other}"))),
     }
     Ok(String::new())
+}
+
+/// How deep a text nests as JSON.
+fn nesting(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0);
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// What a call gives.
@@ -418,4 +441,21 @@ fn decode(label: &str, fatal: bool, keep_bom: bool, bytes: &[u8]) -> Result<Stri
         Some(rest) if !keep_bom => rest.to_owned(),
         _ => text,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_not_quoted_nests() {
+        for (text, depth) in [
+            ("1", 0),
+            (r#"[{"a": []}, [1]]"#, 3),
+            (r#"["[[[", "\\\"[[", "\\\\"]"#, 1),
+            ("]]]][[", 2),
+        ] {
+            assert_eq!(nesting(text), depth, "{text}");
+        }
+    }
 }

@@ -90,6 +90,10 @@ pub(crate) async fn job(
         Some(Ok(Ok(snapshot))) => Ok(snapshot),
         Some(_) if meter.refused.load(Relaxed) => Err(too_much()),
         Some(Ok(Err(fault))) => Err(fault),
+        Some(Err(error)) if super::attempt::ended_by(&error).is_some() => Err(SourceFault::new(format!(
+            "its top level fails: {}",
+            super::attempt::TOO_DEEP
+        ))),
         Some(Err(error)) => Err(SourceFault::new(format!("its top level fails: {}", error.root_cause()))),
     };
     let _ = done.send(result);

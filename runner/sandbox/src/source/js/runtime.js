@@ -24,6 +24,7 @@ const NativePromise = Promise;
 const NativeMap = Map;
 const NativeDate = Date;
 const TypeErr = TypeError;
+const RangeErr = RangeError;
 const Err = Error;
 const MAX_SAFE = Number.MAX_SAFE_INTEGER;
 const toBigInt = BigInt;
@@ -36,6 +37,7 @@ const SYNC = 2;
 const START = 3;
 const CANCEL = 4;
 const DESCRIPTION = 5;
+const NESTING = 6;
 
 /// An object that no prototype can add a `toJSON` to.
 export const plain = (fields) => setPrototypeOf(fields, null);
@@ -55,6 +57,23 @@ for (const make of [function () {}, async function () {}, function* () {}, async
   if (name === "Function") defineProperty(globalThis, "Function", { value: constructor, writable: true, configurable: true });
 }
 defineProperty(globalThis, "eval", { value: function eval_() { return forbid("eval"); }, writable: true, configurable: true });
+
+// The engine's parser of JSON recurses without looking at its stack: what nests too deep would end in a trap.
+const MAX_NESTING = 2000;
+// What is longer may not fit into one call of the host, and does not fit into most scripts' memory.
+const MAX_LOOKED_AT = 10_000_000;
+defineProperty(JSON, "parse", {
+  value: {
+    parse(text, reviver) {
+      const whole = `${text}`;
+      if (whole.length > MAX_NESTING && whole.length < MAX_LOOKED_AT && +host(NESTING, wellFormed(whole)) > MAX_NESTING) {
+        throw new RangeErr(`JSON may nest ${MAX_NESTING} deep, and this nests deeper`);
+      }
+      return parse(whole, reviver);
+    },
+  }.parse,
+  writable: true, configurable: true, enumerable: false,
+});
 
 const collect = globalThis.__cqjs.runGc;
 
