@@ -70,9 +70,9 @@ impl Spoken {
     /// Waits for a line, from here on, that has these words.
     #[track_caller]
     pub fn wait_for(&mut self, words: &str) {
-        let until = std::time::Instant::now() + PATIENCE;
+        let until = tokio::time::Instant::now() + PATIENCE;
         loop {
-            let left = until.saturating_duration_since(std::time::Instant::now());
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
                     self.said.push_str(&line);
