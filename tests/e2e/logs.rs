@@ -257,10 +257,9 @@ async fn a_flood_without_end() {
         .filter(|row| row.get::<_, i16>(1) == 3)
         .map(|row| row.get(2))
         .collect();
-    assert!(
-        told.iter().any(|message| message.contains("are left out here")),
-        "{told:?}"
-    );
+    // Without optimisation a script may write less than its burst before its time is over; then nothing is left out.
+    let is_told = told.iter().any(|message| message.contains("are left out here"));
+    assert!(is_told || rows.len() < 20_000, "{} lines: {told:?}", rows.len());
 }
 
 /// What happens to a run, as server-sent events.

@@ -69,7 +69,7 @@ pub async fn schemas_that_multiply_end(_: Bench) {
     }
     // What goes back and forth within its patterns, 20,000 times.
     let back = json!({"items": {"pattern": "^(a+)+\\1$"}});
-    let texts = json!(vec!["a".repeat(40); 20_000]);
+    let texts = json!(vec![format!("{}b", "a".repeat(40)); 20_000]);
     let said = Schema::compile(&back).unwrap().check(&texts);
     assert!(!said.is_empty());
 }

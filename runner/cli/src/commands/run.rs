@@ -512,12 +512,10 @@ async fn announce(session: &Session, answer: &Value, what: &str, follow: bool) -
     if follow {
         return watch::run(session, id).await;
     }
-    session
-        .output
-        .print(answer, |run| format!("run {id} {what} ({})", cell(run, "/state")))?;
-    if session.output == output::Format::Table {
-        eprintln!("{}", session.page(&["runs", &id.to_string()]));
-    }
+    let page = session.page(&["runs", &id.to_string()]);
+    session.output.print(answer, |run| {
+        format!("run {id} {what} ({})\n{page}", cell(run, "/state"))
+    })?;
     done()
 }
 

@@ -66,8 +66,9 @@ pub const LEASE_STATEMENT_MAX: Duration = Duration::from_secs(5);
 pub const SUSPICIOUS_AFTER: Duration = Duration::from_millis(1_500);
 
 /// A session that the server is not at work for may also be one whose statement is still on its way: megabytes on a slow
-/// line. So after each session that was given up the next ones are suspected later, twice as long each time up to this,
-/// until none has been for [`TRUST_AFTER`]. The lease's statements are small, and suspected as soon as ever.
+/// line. So after sessions were given up those that begin to wait from then on are suspected later, twice as long each time
+/// up to this, until none has been given up for [`TRUST_AFTER`]. Sessions that die together count once, however many looks
+/// it takes to find them. The lease's statements are small, and suspected as soon as ever.
 pub const SUSPICIOUS_AFTER_MAX: Duration = Duration::from_secs(48);
 
 /// See [`SUSPICIOUS_AFTER_MAX`].

@@ -151,13 +151,17 @@ impl Watch {
         let now = self.now();
         match asked {
             Ok(Ok(dead)) => {
+                let before = self.given_up.load(Ordering::Relaxed);
                 for (pulse, since) in suspects {
                     // Unless it has been answered meanwhile.
                     if dead.contains(&pulse.process) && pulse.waiting_since() == Some(since) {
                         self.give_up(&pulse, now.saturating_sub(since), "the server is not at work for it");
                         self.given_up.store(now, Ordering::Relaxed);
-                        let later = (suspicious * 2).min(millis(SUSPICIOUS_AFTER_MAX));
-                        self.suspicious.store(later, Ordering::Relaxed);
+                        // What waited already when others were given up died with them, and says nothing new.
+                        if since > before && !pulse.is_small() {
+                            let later = (suspicious * 2).min(millis(SUSPICIOUS_AFTER_MAX));
+                            self.suspicious.store(later, Ordering::Relaxed);
+                        }
                     }
                 }
                 ASK_AGAIN_AFTER

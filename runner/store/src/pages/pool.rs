@@ -31,7 +31,8 @@ impl Store {
             PoolLine,
             r#"SELECT h.pool, h.slots::bigint AS "slots!", h.run, h.task, h.item, g.name AS group_name, v.revision_id
                  FROM heddle.pool_holds h
-                 JOIN heddle.runs_live v ON v.id = h.run
+                CROSS JOIN LATERAL (
+                    SELECT r.group_id, r.revision_id FROM heddle.runs_live r WHERE r.id = h.run LIMIT 1) AS v
                  JOIN heddle.groups g ON g.id = v.group_id
                 WHERE EXISTS (SELECT FROM heddle.ready r
                                WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.attempt = h.attempt)
@@ -57,7 +58,8 @@ impl Store {
                     SELECT r.pool, r.slots[1]::bigint AS slots, r.run, r.task, r.item, r.priority, r.turn
                       FROM heddle.ready_pooled r WHERE r.pool = n.pool
                      ORDER BY r.priority DESC, r.turn, r.run LIMIT $2) AS w
-                 JOIN heddle.runs_live v ON v.id = w.run
+                CROSS JOIN LATERAL (
+                    SELECT r.group_id, r.revision_id FROM heddle.runs_live r WHERE r.id = w.run LIMIT 1) AS v
                  JOIN heddle.groups g ON g.id = v.group_id
                 ORDER BY w.pool, w.priority DESC, w.turn, w.run"#,
             pools,
