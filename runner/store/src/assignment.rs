@@ -120,7 +120,7 @@ pub struct End {
 pub struct Ended {
     pub assignment: AssignmentRow,
     pub offer_id: i64,
-    /// Whom its offer is for now, which may be others than when it was given.
+    /// Whom its offer names at this moment: the offer may have been changed since it was given.
     pub offered_to: String,
     /// Its stock came back.
     pub returned: bool,
