@@ -97,17 +97,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         return Ok(());
     };
     let private_hosts = config.options.allow_private.as_deref().unwrap_or_default();
-    let program = std::env::current_exe().context("cannot find the program itself")?;
-    let compiler = CompilerCommand {
-        program,
-        args: vec!["compile-wasm".into()],
-        env: Vec::new(),
-    };
-    let bounded = CompilerCommand {
-        args: vec!["bounded-work".into()],
-        ..compiler.clone()
-    };
-    heddle_engine::heddle_sandbox::bound_by_children(bounded).context("no threads for bounded work")?;
+    let compiler = start_children()?;
     let slots = config.options.slots.unwrap_or(DEFAULT_SLOTS);
     if slots == 0 {
         bail!(usage("--slots is one at least: a node without slots runs no script"));
@@ -425,6 +415,18 @@ async fn connect(url: &str) -> Result<Store> {
 
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Has bounded work done by children of this program, and says how it is called to compile.
+pub(crate) fn start_children() -> Result<CompilerCommand> {
+    let program = std::env::current_exe().context("cannot find the program itself")?;
+    let called = |command: &str| CompilerCommand {
+        program: program.clone(),
+        args: vec![command.into()],
+        env: Vec::new(),
+    };
+    heddle_sandbox::bound_by_children(called("bounded-work")).context("no threads for bounded work")?;
+    Ok(called("compile-wasm"))
 }
 
 /// Two processes with one identity would take each other's lease away, over and over.

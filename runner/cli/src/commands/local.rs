@@ -11,8 +11,8 @@ use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::{Chance, Clock, Span, Time};
 use heddle_engine::{NodeClock, SystemChance};
 use heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Effect, Grants, HostServices, Interval,
-    Language, Limits, LogLine, MapItem, Outcome, Sandbox, SandboxConfig, Script, code_key,
+    AttemptRequest, BoxFuture, ConnectionTarget, Context, Effect, Grants, HostServices, Interval, Language, Limits,
+    LogLine, MapItem, Outcome, Sandbox, SandboxConfig, Script, code_key,
 };
 use serde_json::{Map, Value, json};
 
@@ -125,17 +125,7 @@ pub(super) struct Loaded {
 impl Local {
     pub fn new() -> Result<Self> {
         let cache = tempfile::tempdir().context("no directory for compiled scripts")?;
-        let program = std::env::current_exe().context("cannot find the program itself")?;
-        let compiler = CompilerCommand {
-            program,
-            args: vec!["compile-wasm".into()],
-            env: Vec::new(),
-        };
-        let bounded = CompilerCommand {
-            args: vec!["bounded-work".into()],
-            ..compiler.clone()
-        };
-        heddle_sandbox::bound_by_children(bounded)?;
+        let compiler = crate::node::start_children()?;
         let clock = Arc::new(NodeClock::default());
         let sandbox = Sandbox::new(SandboxConfig::new(cache.path().to_owned(), compiler), clock.clone())?;
         Ok(Self {
