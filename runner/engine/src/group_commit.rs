@@ -326,7 +326,7 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
 /// What a transaction met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Met {
-    /// Another transaction.
+    /// Another transaction, or others' work.
     Others,
     /// No database; whether the commit was made is not known.
     NoDatabase,
@@ -337,7 +337,9 @@ pub(crate) enum Met {
 impl Met {
     pub(crate) fn of(error: &EngineError) -> Self {
         match error {
-            EngineError::Store(StoreError::Conflict(_)) | EngineError::Contended => Self::Others,
+            EngineError::Store(StoreError::Conflict(_)) | EngineError::Contended | EngineError::NotComputed(_) => {
+                Self::Others
+            }
             EngineError::Store(StoreError::Unavailable(_) | StoreError::ReadOnly(_))
             | EngineError::Unavailable
             | EngineError::ReadOnly => Self::NoDatabase,

@@ -141,6 +141,9 @@ pub enum EngineError {
     /// There is more waiting than this node takes.
     #[error("this node is overloaded")]
     Overloaded,
+    /// Nobody could check a schema or render a template.
+    #[error(transparent)]
+    NotComputed(#[from] heddle_domain::bounded::Stopped),
 }
 
 impl EngineError {
@@ -152,6 +155,7 @@ impl EngineError {
             Self::Store(StoreError::ReadOnly(_)) | Self::ReadOnly => Self::ReadOnly,
             Self::Stopping => Self::Stopping,
             Self::Overloaded => Self::Overloaded,
+            Self::NotComputed(stopped) => Self::NotComputed(stopped.clone()),
             Self::Store(_) | Self::Unreadable(_) => Self::Unreadable(self.to_string()),
             Self::Progress { run, error } => Self::Progress {
                 run: *run,

@@ -1,7 +1,8 @@
 //! What is Heddle's own trouble is no failure of anybody's script.
 //!
 //! Before an attempt and while a script runs, the node reads from its database on their behalf. When the database does
-//! not answer, whoever asked waits: most troubles are over within seconds. A node that cannot reach its database at all
+//! not answer, whoever asked waits: most troubles are over within seconds. The same holds where nobody can render a template
+//! or check params at the moment. A node that cannot reach its database at all
 //! loses its lease in the meantime, and with it all that it has in hand. What lasts longer, or is no matter of waiting,
 //! ends the attempt as [`Ending::Ours`]: the script is not told anything, the attempt's history says whose fault it was,
 //! and the task run is tried again without using up a retry. After trouble that passes, that counts for nothing, and
@@ -58,7 +59,7 @@ impl Inner {
                 return Err(error);
             }
             if !std::mem::replace(&mut told, true) {
-                tracing::warn!(error = %Chain(&error), what, "an attempt waits for the database");
+                tracing::warn!(error = %Chain(&error), what, "an attempt waits for what passes");
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -78,6 +79,7 @@ impl Ending {
                 _ if error.is_passing() => "the database is not available",
                 _ => "see the node's log",
             },
+            EngineError::NotComputed(_) => "this node has too much to compute",
             error if is_passing(error) => "the database is not available",
             _ => "see the node's log",
         };

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use heddle_domain::Faults;
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::params;
 use heddle_domain::plan::{Executor, ITEMS_MAX, Plan, PlanTask, TaskIndex};
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, TaskKey};
@@ -103,7 +104,11 @@ fn invalid(message: impl Into<String>) -> Ending {
 }
 
 /// Params of a task without templates: a merge.
-pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Result<String, Ending> {
+pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Step<String> {
+    Ok(or_trouble(|| merged_params(context, task))?)
+}
+
+fn merged_params(context: &RunContext, task: TaskIndex) -> Result<String, Ending> {
     let revision = &context.revision;
     let plan = &revision.plan;
     let own = &plan.tasks[task as usize].spec.params;
@@ -208,7 +213,7 @@ impl Inner {
         let script = context.resolution.scripts[index as usize].clone();
         let none = Map::new();
         let defaults = script.as_ref().map_or(&none, |script| &script.defaults);
-        let visible = match params::shared(&plan.spec.params, &run, &scope, &self.templates) {
+        let visible = match or_trouble(|| params::shared(&plan.spec.params, &run, &scope, &self.templates))? {
             Ok(visible) => visible,
             Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
         };
@@ -216,7 +221,7 @@ impl Inner {
         let scope = unscoped.with_params(&visible);
         if at.key.item.is_none() {
             if let Some(when) = &task.spec.when {
-                match self.templates.eval_condition(when, &scope) {
+                match or_trouble(|| self.templates.eval_condition(when, &scope))? {
                     Ok(true) => {}
                     Ok(false) => return Ok(Err(Ending::Skipped(format!("when: {when}")))),
                     Err(error) => return Ok(Err(invalid(format!("when: {error}")))),
@@ -229,7 +234,7 @@ impl Inner {
                     }
                     _ => None,
                 };
-                return Ok(self.expand(task, &scope, workers).map(Prepared::End));
+                return Ok(or_trouble(|| self.expand(task, &scope, workers))?.map(Prepared::End));
             }
         }
         let layers = params::Layers {
@@ -239,7 +244,7 @@ impl Inner {
             run: &run,
             task_run: &task_run,
         };
-        let effective = match params::effective(layers, &unscoped, &self.templates) {
+        let effective = match or_trouble(|| params::effective(layers, &unscoped, &self.templates))? {
             Ok(effective) => effective,
             Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
         };
@@ -251,11 +256,16 @@ impl Inner {
                 };
                 let mut effective = Value::Object(effective);
                 if let Some(schema) = &script.schema {
-                    let faults = schema.check(&effective);
+                    let faults = or_trouble(|| {
+                        let faults = schema.check(&effective);
+                        if faults.is_empty() {
+                            schema.write_integers(&mut effective);
+                        }
+                        faults
+                    })?;
                     if !faults.is_empty() {
                         return Ok(Err(invalid(format!("params: {faults}"))));
                     }
-                    schema.write_integers(&mut effective);
                 }
                 drop(turns);
                 let script = match self.load_script(&script).await? {
@@ -279,11 +289,16 @@ impl Inner {
                 let told = self.context_of(context, at, map_item);
                 let mut body = serde_json::to_value(&told).unwrap_or_default();
                 body["params"] = Value::Object(effective);
-                let request = task.spec.http.as_ref().map(|spec| {
-                    let run = context.facts.id;
-                    let parent = self.tracer_of(run).map(|_| crate::trace::traceparent(run, at));
-                    HttpRequest::render(spec, task, &scope, &self.templates, &told.idempotency_key, parent)
-                });
+                let request = match &task.spec.http {
+                    Some(spec) => {
+                        let run = context.facts.id;
+                        let parent = self.tracer_of(run).map(|_| crate::trace::traceparent(run, at));
+                        let key = &told.idempotency_key;
+                        let render = || HttpRequest::render(spec, task, &scope, &self.templates, key, parent);
+                        Some(or_trouble(render)?)
+                    }
+                    None => None,
+                };
                 match request {
                     Some(Ok(request)) => Ok(Ok(Prepared::Http { request, context: body })),
                     Some(Err(message)) => Ok(Err(invalid(message))),
@@ -293,7 +308,7 @@ impl Inner {
             Executor::Query => {
                 let scope = scope.with_params(&effective);
                 Ok(match task.spec.query.as_ref() {
-                    Some(spec) => Query::render(spec, task, &scope, &self.templates)
+                    Some(spec) => or_trouble(|| Query::render(spec, task, &scope, &self.templates))?
                         .map(|query| Prepared::Query(Box::new(query)))
                         .map_err(invalid),
                     None => Err(invalid("the task has no statement")),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::fault::pointer_token;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::channel::check_http_url;
@@ -258,7 +259,7 @@ impl Inner {
         if !group.enabled && !spec.force {
             return Err(SubmitError::Disabled(name));
         }
-        check(&group, &spec)?;
+        or_trouble(|| check(&group, &spec)).map_err(EngineError::from)??;
         let callback = match spec.callback.take() {
             Some(callback) => Some(self.check_callback(callback).await?),
             None => None,

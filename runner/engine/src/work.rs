@@ -250,10 +250,11 @@ impl Inner {
             && let Some(script) = self.sandbox.loaded(&facts.code)
         {
             match crate::prepare::constant_params(&context, at.key.task) {
-                Ok(params) => self.start_script(context, at, hand, &script, params, None),
-                Err(ending) => self.report(context, at, hand, End::plain(ending)),
+                Ok(Ok(params)) => return self.start_script(context, at, hand, &script, params, None),
+                Ok(Err(ending)) => return self.report(context, at, hand, End::plain(ending)),
+                // Below, there is somebody who waits.
+                Err(_) => {}
             }
-            return;
         }
         let inner = self.clone();
         self.hands.park();

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::plan::PlanTask;
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX};
@@ -54,7 +55,7 @@ impl Inner {
         let Some(asked) = &task.spec.audience else {
             return invalid("the task has no audience".into());
         };
-        let audience = match self.templates.render(&asked.audience, scope) {
+        let audience = match or_trouble(|| self.templates.render(&asked.audience, scope))? {
             Ok(Value::String(audience)) => audience,
             Ok(other) => return invalid(format!("audience: {other} is no audience")),
             Err(error) => return invalid(format!("audience: {error}")),
@@ -63,13 +64,10 @@ impl Inner {
             let Some(found) = self.store.template(template.as_str()).await? else {
                 return invalid(format!("there is no template `{template}`"));
             };
-            match Schema::compile(&found.schema) {
-                Ok(schema) => {
-                    let faults = schema.check(&Value::Object(params.clone()));
-                    if !faults.is_empty() {
-                        return invalid(format!("params: {faults}"));
-                    }
-                }
+            let params = Value::Object(params.clone());
+            match or_trouble(|| Schema::compile(&found.schema).map(|schema| schema.check(&params)))? {
+                Ok(faults) if faults.is_empty() => {}
+                Ok(faults) => return invalid(format!("params: {faults}")),
                 Err(error) => return invalid(format!("template `{template}`: {error}")),
             }
         }

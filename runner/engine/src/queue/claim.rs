@@ -246,7 +246,7 @@ impl Inner {
         let at = claimed.claim.at;
         let params = match &claimed.params {
             Some(params) => params.clone(),
-            None => match crate::prepare::constant_params(context, at.key.task) {
+            None => match crate::prepare::constant_params(context, at.key.task)? {
                 Ok(params) => params,
                 Err(ending) => return Ok(Err(ending)),
             },
