@@ -2,10 +2,12 @@
 
 * A block's marks (`sh test`, see tests/docs/blocks.py) are for the tests: the book shows the language alone.
 * Links that lead out of docs/ go to the repository; what they name has to exist.
+* Anchors are those that the repository's pages have, so that a link fits both.
 * A state diagram, which the repository's pages draw, becomes a table: from, to, when.
 """
 
 import re
+import unicodedata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +27,16 @@ def table(diagram):
         if to != "[*]":
             rows.append(f"| {'' if from_ == '[*]' else from_} | {to} | {when or ''} |")
     return "\n".join(rows)
+
+
+def slug(title, separator):
+    kept = (c for c in title.strip().lower() if c in " -_" or unicodedata.category(c)[0] in "LN")
+    return "".join(kept).replace(" ", separator)
+
+
+def on_config(config):
+    config["mdx_configs"]["toc"]["slugify"] = slug
+    return config
 
 
 def on_page_markdown(markdown, page, config, files):
