@@ -44,7 +44,7 @@ def on_page_markdown(markdown, page, config, files):
         path, anchor = link.groups()
         if not (ROOT / path).exists():
             raise FileNotFoundError(f"{page.file.src_path} links to {path}")
-        return f"]({config['repo_url']}/blob/main/{path}{anchor or ''})"
+        return f"]({config['extra']['repository']}/blob/main/{path}{anchor or ''})"
 
     markdown = DIAGRAM.sub(table, markdown)
     markdown = MARKED.sub(r"\1", markdown)
