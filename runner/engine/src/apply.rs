@@ -13,11 +13,11 @@ use heddle_store::live::{
     AttemptRow, Completion, Effect, EndedAttempt, Grant, Interrupted, Locked, NewRun, ReadyRow, RunWrite,
 };
 
+use crate::node::news::News;
+use crate::node::signals::{Signal, SignalSet};
 use crate::queue::{Rings, place};
-use crate::signals::{Signal, SignalSet};
 use crate::trace::Span;
 use crate::transition::{Transition, standing};
-use crate::wake::News;
 use crate::work::{Contexts, Done, End, Ending};
 use crate::{EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -124,7 +124,7 @@ impl Inner {
                         continue;
                     }
                     // Given back: its successor has the next number, so this one is recorded as stopped.
-                    End::Dropped => released_row(outcome.ended, started_at, now, self.config.node),
+                    End::Dropped => released_row(outcome.ended, started_at, now, self.node.identity.id),
                 };
                 let row = AttemptRow { worker, ..row };
                 after.spans.extend(self.attempt_span(&context, &row, started_at));
@@ -265,33 +265,33 @@ impl Inner {
         }
         if !after.interrupted.is_empty() {
             // Sub-runs of stopped attempts have to be cancelled as well: the inbox looks for them.
-            self.signals.raise(Signal::Orphans);
-            self.signals.raise(Signal::Inbox);
+            self.node.signals.raise(Signal::Orphans);
+            self.node.signals.raise(Signal::Inbox);
         }
         if elsewhere {
-            self.wakes.tell(News::Stopped);
+            self.node.outbox.tell(News::Stopped);
         }
         for run in &after.finished {
             self.contexts.remove(run);
         }
-        self.wakes.moved(&after.moved, &after.finished);
+        self.moved(&after.moved, &after.finished);
         self.take(after.taken);
         self.ring(&after.rings);
         if let Some(due) = after.due {
             let mut next = self.next_due.lock();
             if next.is_none_or(|next| due < next) {
                 *next = Some(due);
-                self.signals.raise(Signal::Inbox);
+                self.node.signals.raise(Signal::Inbox);
             }
         }
         if !after.backfilled.is_empty() {
             self.backfills_moved.lock().extend(after.backfilled);
-            self.signals.raise(Signal::Backfills);
+            self.node.signals.raise(Signal::Backfills);
         }
         if after.signals.has(Signal::Work) {
-            self.wakes.tell(News::Work);
+            self.node.outbox.tell(News::Work);
         }
-        self.signals.raise_all(after.signals);
+        self.node.signals.raise_all(after.signals);
         if let Some(tracer) = self.tracer.get() {
             after.spans.into_iter().for_each(|span| tracer.ended(span));
         }

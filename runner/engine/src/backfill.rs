@@ -26,9 +26,9 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::catalog::{Group, Resolution, Revision};
 use crate::control::{BulkAction, ControlError};
-use crate::signals::Signal;
+use crate::node::catalog::{Group, Resolution, Revision};
+use crate::node::signals::Signal;
 use crate::submit::Layout;
 use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -116,12 +116,12 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut looked = None::<tokio::time::Instant>;
     loop {
         let woken = tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = inner.signals.raised(Signal::Backfills) => true,
+            () = inner.node.stop.cancelled() => return,
+            () = inner.node.signals.raised(Signal::Backfills) => true,
             () = tokio::time::sleep(wait) => false,
         };
         wait = LOOK_EVERY;
-        if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
+        if inner.node.is_fenced() || inner.node.is_draining() {
             continue;
         }
         let moved = std::mem::take(&mut *inner.backfills_moved.lock());
@@ -165,6 +165,7 @@ impl Engine {
     ) -> Result<Started, SubmitError> {
         let inner = &self.inner;
         let group = inner
+            .node
             .catalog
             .group(name)
             .await?
@@ -190,7 +191,7 @@ impl Engine {
             .await
             .map_err(|error| EngineError::Unreadable(error.to_string()))??;
         let to = checked.to.unwrap_or(now);
-        let id = uuid_v7(now, inner.chance.bits());
+        let id = uuid_v7(now, inner.node.chance.bits());
         let left = inner
             .left_alone(&group, id, spec.on_existing, (checked.from, to))
             .await?;
@@ -236,12 +237,13 @@ impl Engine {
             expected: expected as i64,
         };
         inner
+            .node
             .store
             .insert_backfill(By { actor, at: now }, &new, asked)
             .await
             .map_err(EngineError::Store)?;
         inner.backfills_moved.lock().insert(id);
-        inner.signals.raise(Signal::Backfills);
+        inner.node.signals.raise(Signal::Backfills);
         Ok(Started::Made(id))
     }
 
@@ -249,7 +251,7 @@ impl Engine {
     pub async fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: &str) -> Result<(), ControlError> {
         let inner = &self.inner;
         let by = By { actor, at: inner.now() };
-        match inner.store.change_backfill(by, id, action).await? {
+        match inner.node.store.change_backfill(by, id, action).await? {
             BackfillChange::Missing => return Err(ControlError::NotFound("backfill")),
             BackfillChange::Refused(state) => {
                 return Err(ControlError::Refused(format!(
@@ -263,7 +265,7 @@ impl Engine {
             inner.cancel_backfill(id).await?;
         }
         inner.backfills_moved.lock().insert(id);
-        inner.signals.raise(Signal::Backfills);
+        inner.node.signals.raise(Signal::Backfills);
         Ok(())
     }
 }
@@ -277,7 +279,7 @@ impl Inner {
         on_existing: OnExisting,
         (from, to): (Time, Time),
     ) -> Result<HashSet<Time>, EngineError> {
-        let standings = self.store.standings_between(group.id, from, to).await?;
+        let standings = self.node.store.standings_between(group.id, from, to).await?;
         Ok(standings
             .iter()
             .filter(|standing| verdict(id, on_existing, standing) == Verdict::Skip)
@@ -287,7 +289,7 @@ impl Inner {
 
     /// One turn at each backfill that has something to do.
     async fn backfill_look(self: &Arc<Self>) -> Result<Turned, EngineError> {
-        let open = self.store.open_backfills(OPEN_MAX).await?;
+        let open = self.node.store.open_backfills(OPEN_MAX).await?;
         self.backfill_turns(open).await
     }
 
@@ -316,7 +318,7 @@ impl Inner {
             return Ok(Turned::Idle);
         }
         let now = self.now();
-        let Some(mut turn) = self.store.backfill_turn(id).await? else {
+        let Some(mut turn) = self.node.store.backfill_turn(id).await? else {
             return Ok(Turned::Busy);
         };
         let row = turn.row.clone();
@@ -331,7 +333,7 @@ impl Inner {
             note: row.note.clone(),
             ..Moved::default()
         };
-        let group = match self.catalog.group(&row.group_name).await? {
+        let group = match self.node.catalog.group(&row.group_name).await? {
             Some(group) if group.id == row.group_id && !row.group_deleted => group,
             _ => {
                 moved.note = Some("the group was deleted".into());
@@ -406,7 +408,7 @@ impl Inner {
             *source.ahead.lock() = Some(ahead);
             return Ok(false);
         };
-        let group = match self.catalog.group(&row.group_name).await? {
+        let group = match self.node.catalog.group(&row.group_name).await? {
             Some(group) if group.id == row.group_id && (group.enabled || row.force) => group,
             _ => return Ok(false),
         };
@@ -425,7 +427,7 @@ impl Inner {
         }
         let mut runs = vec![run];
         self.hand_out(&mut runs);
-        let Some(handed) = self.store.step_backfill(&row, &runs[0], self.lease(), now).await? else {
+        let Some(handed) = self.node.store.step_backfill(&row, &runs[0], self.lease(), now).await? else {
             return Ok(false);
         };
         ahead.free.pop_front();
@@ -479,7 +481,14 @@ impl Inner {
                 from: row.from_at,
                 step: Span::from_micros(step.unsigned_abs()),
             },
-            None => Grid::Calendar(self.catalog.revision(row.calendar_revision_id).await?.calendar.clone()),
+            None => Grid::Calendar(
+                self.node
+                    .catalog
+                    .revision(row.calendar_revision_id)
+                    .await?
+                    .calendar
+                    .clone(),
+            ),
         };
         let source = Arc::new(Source {
             grid,
@@ -507,7 +516,7 @@ impl Inner {
                 Some((_, _, Some(replaced))) if row.pinned => match pinned.entry(replaced) {
                     Entry::Occupied(known) => known.get().clone(),
                     Entry::Vacant(free) => free
-                        .insert(self.catalog.resolve_like(revision, replaced).await?)
+                        .insert(self.node.catalog.resolve_like(revision, replaced).await?)
                         .clone(),
                 },
                 _ => group.resolution.clone(),
@@ -546,12 +555,11 @@ impl Inner {
 
     /// Cancels what a cancelled backfill has under way; when all of that has ended, so has the backfill.
     async fn cancel_backfill(self: &Arc<Self>, id: Uuid) -> Result<(), EngineError> {
-        let runs = self.store.live_runs_of_source(id, CANCELLED_MAX).await?;
-        let engine = Engine { inner: self.clone() };
+        let runs = self.node.store.live_runs_of_source(id, CANCELLED_MAX).await?;
         // Those that have ended meanwhile are refused: so much the better.
-        engine.control_all(&runs, &BulkAction::Cancel, "backfill").await?;
-        if self.store.live_runs_of_source(id, 1).await?.is_empty() {
-            self.store.end_cancelled_backfill(id, self.now()).await?;
+        self.control_all(&runs, &BulkAction::Cancel, "backfill").await?;
+        if self.node.store.live_runs_of_source(id, 1).await?.is_empty() {
+            self.node.store.end_cancelled_backfill(id, self.now()).await?;
         }
         self.sources.remove(&id);
         Ok(())

@@ -43,16 +43,7 @@ impl Engine {
         action: &BulkAction,
         actor: &str,
     ) -> Result<Vec<Controlled>, EngineError> {
-        let mut done = Vec::with_capacity(runs.len());
-        let batches: Vec<Vec<RunId>> = runs.chunks(BATCH_MAX).map(<[RunId]>::to_vec).collect();
-        let (action, actor): (Arc<BulkAction>, Arc<str>) = (Arc::new(action.clone()), actor.into());
-        let mut batches = stream::iter(batches)
-            .map(|batch| self.clone().control_batch(batch, action.clone(), actor.clone()))
-            .buffered(AT_ONCE);
-        while let Some(batch) = batches.next().await {
-            done.extend(batch?);
-        }
-        Ok(done)
+        self.inner.control_all(runs, action, actor).await
     }
 
     /// Does work that concerns many things to its end, even if whoever asked for it goes away; only a node that stops
@@ -64,8 +55,8 @@ impl Engine {
     {
         let permit = self.inner.bulk.clone().acquire_owned().await;
         let permit = permit.map_err(|_| EngineError::Stopping)?;
-        let stop = self.inner.stop.clone();
-        let ended = self.inner.tracker.spawn(async move {
+        let stop = self.inner.node.stop.clone();
+        let ended = self.inner.node.tracker.spawn(async move {
             let _permit = permit;
             stop.run_until_cancelled(work).await
         });
@@ -74,35 +65,6 @@ impl Engine {
             Ok(None) => Err(EngineError::Stopping),
             Err(error) => Err(EngineError::Unreadable(format!("the work ended early: {error}"))),
         }
-    }
-
-    async fn control_batch(
-        self,
-        runs: Vec<RunId>,
-        action: Arc<BulkAction>,
-        actor: Arc<str>,
-    ) -> Result<Vec<Controlled>, EngineError> {
-        let mut known = HashMap::new();
-        if action.is_batched() && runs.len() > 1 {
-            match self.inner.control_together(&runs, &action, &actor).await {
-                Ok(done) => known = done,
-                Err(error) => {
-                    tracing::debug!(error = %Chain(&error), runs = runs.len(), "runs are controlled one by one")
-                }
-            }
-        }
-        let mut done = Vec::with_capacity(runs.len());
-        for run in runs {
-            let controlled = match known.remove(&run) {
-                Some(controlled) => controlled,
-                None => self.control(run, &action, &actor).await,
-            };
-            match controlled {
-                Err(ControlError::Engine(error)) => return Err(error),
-                controlled => done.push(controlled),
-            }
-        }
-        Ok(done)
     }
 }
 
@@ -129,6 +91,53 @@ impl BulkAction {
 }
 
 impl Inner {
+    /// See [`Engine::control_all`].
+    pub(crate) async fn control_all(
+        self: &Arc<Self>,
+        runs: &[RunId],
+        action: &BulkAction,
+        actor: &str,
+    ) -> Result<Vec<Controlled>, EngineError> {
+        let mut done = Vec::with_capacity(runs.len());
+        let batches: Vec<Vec<RunId>> = runs.chunks(BATCH_MAX).map(<[RunId]>::to_vec).collect();
+        let (action, actor): (Arc<BulkAction>, Arc<str>) = (Arc::new(action.clone()), actor.into());
+        let mut batches = stream::iter(batches)
+            .map(|batch| self.clone().control_batch(batch, action.clone(), actor.clone()))
+            .buffered(AT_ONCE);
+        while let Some(batch) = batches.next().await {
+            done.extend(batch?);
+        }
+        Ok(done)
+    }
+
+    async fn control_batch(
+        self: Arc<Self>,
+        runs: Vec<RunId>,
+        action: Arc<BulkAction>,
+        actor: Arc<str>,
+    ) -> Result<Vec<Controlled>, EngineError> {
+        let mut known = HashMap::new();
+        if action.is_batched() && runs.len() > 1 {
+            match self.control_together(&runs, &action, &actor).await {
+                Ok(done) => known = done,
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), runs = runs.len(), "runs are controlled one by one")
+                }
+            }
+        }
+        let mut done = Vec::with_capacity(runs.len());
+        for run in runs {
+            let controlled = match known.remove(&run) {
+                Some(controlled) => controlled,
+                None => self.control(run, &action, &actor).await,
+            };
+            match controlled {
+                Err(ControlError::Engine(error)) => return Err(error),
+                controlled => done.push(controlled),
+            }
+        }
+        Ok(done)
+    }
     /// One transaction over those of the runs that are live, in the order of their ids like every other that locks
     /// several. What it answers nothing for has to be looked at by itself.
     async fn control_together(
@@ -141,7 +150,7 @@ impl Inner {
         let mut runs = runs.to_vec();
         runs.sort_unstable();
         runs.dedup();
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let locked = completion.lock_runs(&runs).await?;
         let live: Vec<RunId> = runs.iter().copied().filter(|run| locked.contains_key(run)).collect();
         let contexts = self.contexts_of(&live).await?;
@@ -209,7 +218,7 @@ impl Inner {
             ids: runs.iter().map(|run| run.0).collect(),
             ..RunFilter::default()
         };
-        let found = self.store.run_states(&filter, runs.len() as i64).await?;
+        let found = self.node.store.run_states(&filter, runs.len() as i64).await?;
         Ok(found.into_iter().map(|(run, state, _)| (run, state)).collect())
     }
 }

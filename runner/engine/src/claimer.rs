@@ -8,7 +8,7 @@ use std::time::Duration;
 use heddle_domain::Chain;
 
 use crate::Inner;
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 
 /// How often a node looks for work that nobody told it of; when it has had none for a while, less often.
 const POLL_BUSY: Duration = Duration::from_millis(100);
@@ -34,9 +34,9 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             (false, false) => POLL_BUSY,
         };
         tokio::select! {
-            () = inner.signals.raised(Signal::Work) => {}
-            () = inner.signals.raised(Signal::Freed), if backlog => if inner.room().free < ROOM_MIN { continue },
-            () = inner.stop.cancelled() => return,
+            () = inner.node.signals.raised(Signal::Work) => {}
+            () = inner.node.signals.raised(Signal::Freed), if backlog => if inner.room().free < ROOM_MIN { continue },
+            () = inner.node.stop.cancelled() => return,
             () = tokio::time::sleep(poll) => idle = idle.saturating_add(1),
         }
         claim(&inner, &mut idle).await;
@@ -51,7 +51,7 @@ async fn claim(inner: &Arc<Inner>, idle: &mut u32) {
         inner.backlog.store(true, Ordering::Relaxed);
         return;
     }
-    match inner.store.claim(inner.lease(), room, inner.now()).await {
+    match inner.node.store.claim(inner.lease(), room, inner.now()).await {
         Ok(claimed) => {
             if !claimed.is_empty() {
                 *idle = 0;

@@ -14,7 +14,7 @@ use heddle_store::run::RunRow;
 use serde_json::{Value, json};
 
 use crate::apply::{After, progress_of};
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::submit::Layout;
 use crate::transition::Transition;
 use crate::{Engine, EngineError, Inner, RunContext, SubmitError};
@@ -145,7 +145,7 @@ impl From<StoreError> for ControlError {
 impl Engine {
     /// Does something to a run; the answer comes after it is committed.
     pub async fn control(&self, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
-        self.inner.retried(|| self.inner.control_once(run, action, actor)).await
+        self.inner.control(run, action, actor).await
     }
 
     /// Sets the state of a task run, for a reason.
@@ -186,10 +186,10 @@ impl Engine {
 
     /// Makes a new run like an ended or live one; the audit says so from the same commit on.
     pub async fn rerun(&self, row: &RunRow, active_scripts: bool, actor: &str) -> Result<RunId, SubmitError> {
-        let revision = self.inner.catalog.revision(row.revision_id).await?;
+        let revision = self.inner.node.catalog.revision(row.revision_id).await?;
         let resolution = match row.resolution_id {
-            Some(id) if !active_scripts => self.inner.catalog.resolution(id, &revision).await?,
-            _ => self.inner.catalog.resolve(&revision).await?,
+            Some(id) if !active_scripts => self.inner.node.catalog.resolution(id, &revision).await?,
+            _ => self.inner.node.catalog.resolve(&revision).await?,
         };
         let layout = Layout {
             trigger: Trigger::Rerun,
@@ -230,6 +230,16 @@ impl Engine {
 }
 
 impl Inner {
+    /// See [`Engine::control`].
+    pub(crate) async fn control(
+        self: &Arc<Self>,
+        run: RunId,
+        action: &BulkAction,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        self.retried(|| self.control_once(run, action, actor)).await
+    }
+
     async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>
     where
         F: Fn() -> Fut,
@@ -253,14 +263,15 @@ impl Inner {
         }
         // It had ended, and comes back within this transaction only: its facts are read where it stands.
         let row = self
+            .node
             .store
             .run(run)
             .await?
             .ok_or_else(|| EngineError::Unreadable(format!("run {run} is gone")))?;
-        let revision = self.catalog.revision(live.revision_id).await?;
+        let revision = self.node.catalog.revision(live.revision_id).await?;
         let resolution = match row.resolution_id {
-            Some(id) => self.catalog.resolution(id, &revision).await?,
-            None => self.catalog.resolve(&revision).await?,
+            Some(id) => self.node.catalog.resolution(id, &revision).await?,
+            None => self.node.catalog.resolve(&revision).await?,
         };
         Ok(Arc::new(RunContext {
             facts: facts_of(&row),
@@ -273,7 +284,7 @@ impl Inner {
     async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
         let now = self.now();
         let reopen = matches!(action, BulkAction::Restart(_));
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let live = completion
             .lock_one(run, reopen)
             .await?
@@ -284,7 +295,7 @@ impl Inner {
         }
         match action {
             BulkAction::Restart(true) => {
-                let resolution = self.catalog.resolve(&context.revision).await?;
+                let resolution = self.node.catalog.resolve(&context.revision).await?;
                 completion.set_resolution(run, resolution.id).await?;
                 self.contexts.remove(&run);
             }
@@ -372,8 +383,8 @@ impl Inner {
         if live.state.is_final() {
             completion
                 .notify(
-                    crate::wake::CHANNEL,
-                    &crate::wake::encode(&[crate::wake::News::Reopened(run)]),
+                    crate::node::news::CHANNEL,
+                    &crate::node::news::encode(&[crate::node::news::News::Reopened(run)]),
                 )
                 .await?;
         }
@@ -392,7 +403,7 @@ impl Inner {
         by_hand: Option<&ByHand<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
-        let mut completion = self.store.completion(self.lease(), self.now()).await?;
+        let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
         let live = completion
             .lock_one(run, true)
             .await?
@@ -428,7 +439,7 @@ impl Inner {
     }
 
     async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
-        let mut completion = self.store.completion(self.lease(), self.now()).await?;
+        let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
         let live = completion
             .lock_one(run, true)
             .await?
@@ -516,9 +527,9 @@ impl Inner {
         if live.state.is_final() {
             completion.set_done_state(run, state, error.as_deref()).await?;
             completion.commit().await?;
-            self.wakes.moved(&[run], &[run]);
-            self.signals.raise(Signal::Inbox);
-            self.signals.raise(Signal::Links);
+            self.moved(&[run], &[run]);
+            self.node.signals.raise(Signal::Inbox);
+            self.node.signals.raise(Signal::Links);
             return Ok(());
         }
         let withdrawn = completion

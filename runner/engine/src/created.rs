@@ -6,7 +6,7 @@ use std::sync::Arc;
 use heddle_store::live::{Created, NewRun};
 
 use crate::apply::After;
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::{Inner, RunContext};
 
 impl Inner {
@@ -65,7 +65,7 @@ mod tests {
     use heddle_store::live::{ReadyRow, Room};
 
     use super::*;
-    use crate::signals::SignalSet;
+    use crate::node::signals::SignalSet;
 
     fn run() -> NewRun {
         let at = Time::default();

@@ -149,7 +149,7 @@ impl Inner {
         let run = ended.run;
         for in_full in [true, false] {
             for _ in 0..TRIES_MAX {
-                if self.fenced.load(Ordering::Acquire) || self.stop.is_cancelled() {
+                if self.node.is_fenced() || self.node.stop.is_cancelled() {
                     // Whoever takes the attempt over as lost comes to the same point.
                     return Tried::Aside;
                 }
@@ -179,14 +179,14 @@ impl Inner {
         let Some(context) = self.contexts_of(&[run]).await?.remove(&run) else {
             return Ok(false);
         };
-        let past = match self.store.run_detail(run).await {
+        let past = match self.node.store.run_detail(run).await {
             Ok(detail) => detail.map(|detail| past_of(&detail.attempts)).unwrap_or_default(),
             Err(error) if error.is_passing() => return Err(error.into()),
             // Then it is made without.
             Err(_) => Vec::new(),
         };
         let progress = Progress::abandoned(&context.revision.plan, &past, at, WHY);
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let Some(stopped) = completion.abandon(ended).await? else {
             return Ok(false);
         };

@@ -24,7 +24,8 @@ use heddle_domain::Chain;
 use heddle_store::StoreError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::{EngineError, Inner};
+use crate::EngineError;
+use crate::node::Node;
 
 /// How a queue's batches are committed.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,7 @@ pub(crate) trait Commits: Send + Sync + 'static {
     const POLICY: Policy;
 
     /// The node that it works for.
-    fn node(&self) -> &Inner;
+    fn node(&self) -> &Node;
 
     /// One transaction for all of these; the answers are in their order.
     fn commit(&self, batch: &mut [Self::Request]) -> impl Future<Output = Committed<Self>> + Send;
@@ -224,7 +225,7 @@ async fn run<C: Commits>(commits: Arc<C>, receiver: Arc<Mutex<mpsc::Receiver<Mes
         }
         let over = || {
             let node = commits.node();
-            node.stop.is_cancelled() || node.fenced.load(std::sync::atomic::Ordering::Acquire)
+            node.stop.is_cancelled() || node.is_fenced()
         };
         settle(&*commits, gathered, over).await;
     }
@@ -406,7 +407,7 @@ mod tests {
             repeatable: true,
         };
 
-        fn node(&self) -> &Inner {
+        fn node(&self) -> &Node {
             unreachable!("no node is needed")
         }
 
@@ -445,7 +446,7 @@ mod tests {
             ..Numbers::POLICY
         };
 
-        fn node(&self) -> &Inner {
+        fn node(&self) -> &Node {
             self.0.node()
         }
 
@@ -470,7 +471,7 @@ mod tests {
         type Then = ();
         const POLICY: Policy = Numbers::POLICY;
 
-        fn node(&self) -> &Inner {
+        fn node(&self) -> &Node {
             self.numbers.node()
         }
 

@@ -8,12 +8,15 @@ use std::time::Duration;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_sandbox::AttemptHandle;
+use heddle_store::live::{EndedAttempt, Grant};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::apply::Applied;
 use crate::log_buffer::{Backlog, LogBuffer};
 use crate::redact::Redactor;
-use crate::work::Ending;
+use crate::work::{End, Ending};
+use crate::{EngineError, Inner};
 
 /// What is wanted under way when tasks are short; FACTS of batching: some hundred rows a transaction.
 pub(crate) const SHORT_TARGET: usize = 800;
@@ -188,5 +191,40 @@ impl Hands {
         let target = (ahead as usize).clamp(threads * 2, SHORT_TARGET);
         let busy = held.saturating_sub(aside + self.parked.load(Ordering::Relaxed));
         slots.saturating_sub(held).min(target.saturating_sub(busy))
+    }
+}
+
+impl Inner {
+    /// Stops what is still in hand and puts it back into the queue, at the end of a drain: not lost, so not counted
+    /// against `max_lost`.
+    pub(crate) async fn hand_back(self: &Arc<Self>) -> Result<(), EngineError> {
+        let left = self.hands.older_than(Duration::ZERO);
+        if left.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(attempts = left.len(), "giving back attempts that did not end in time");
+        let now = self.now();
+        let mut runs: Vec<_> = left.iter().map(|entry| entry.0).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        let contexts = self.contexts_of(&runs).await?;
+        let lease = self.lease();
+        let outcomes = left
+            .into_iter()
+            .map(|(run, at)| Applied {
+                ended: EndedAttempt { run, at, lease },
+                end: End::Dropped,
+                finished_at: now,
+                node: Some(self.node.identity.id),
+            })
+            .collect();
+        let mut completion = self.node.store.completion(lease, now).await?;
+        let after = self
+            .apply(&mut completion, &contexts, outcomes, &mut Grant::none(), now)
+            .await?;
+        completion.commit().await?;
+        self.hands.cancel_all();
+        self.acted(after);
+        Ok(())
     }
 }

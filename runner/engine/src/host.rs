@@ -115,7 +115,7 @@ impl HostServices for Host {
         let key = key.to_owned();
         Box::pin(async move {
             let group = self.context.facts.group_id;
-            let ask = || async { Ok(self.inner.store.script_state(group, &key).await?) };
+            let ask = || async { Ok(self.inner.node.store.script_state(group, &key).await?) };
             Ok(self.owed("read the group's state", ask).await)
         })
     }
@@ -169,7 +169,7 @@ impl Inner {
         category: Option<&str>,
         name: &str,
     ) -> Granted<String> {
-        Ok(match self.store.secret_value(&self.keys, name).await? {
+        Ok(match self.node.store.secret_value(&self.keys, name).await? {
             Some((value, grant)) if grant.allows(user, category) => Ok(value),
             Some(_) => Err(format!("{NOT_GRANTED}secret `{name}`: this {noun} may not use it")),
             None => Err(format!("{NOT_GRANTED}secret `{name}`: there is none")),
@@ -185,7 +185,7 @@ impl Inner {
         name: &str,
     ) -> Granted<ConnectionTarget> {
         let missing = || format!("{NOT_GRANTED}connection `{name}`: there is none");
-        let Some(row) = self.store.connection(name).await? else {
+        let Some(row) = self.node.store.connection(name).await? else {
             return Ok(Err(missing()));
         };
         if !row.options.grant.allows(user, category) {
@@ -193,7 +193,7 @@ impl Inner {
                 "{NOT_GRANTED}connection `{name}`: this {noun} may not use it"
             )));
         }
-        let Some((url, _)) = self.store.connection_url(&self.keys, name).await? else {
+        let Some((url, _)) = self.node.store.connection_url(&self.keys, name).await? else {
             return Ok(Err(missing()));
         };
         let url = if row.options.read_only { read_only(&url) } else { url };

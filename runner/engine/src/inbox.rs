@@ -23,12 +23,12 @@ use crate::apply::{After, Applied};
 use crate::aside::Kind;
 use crate::control::BulkAction;
 use crate::group_commit::is_passing;
+use crate::node::signals::Signal;
 use crate::notify::new_notices;
-use crate::signals::Signal;
 use crate::submit::labels_of;
 use crate::transition::standing;
 use crate::work::{Contexts, Done, End, Ending};
-use crate::{Engine, EngineError, Inner, RunContext};
+use crate::{EngineError, Inner, RunContext};
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -56,11 +56,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     loop {
         let wait = inner.until_due().min(LOOK_EVERY);
         tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = inner.signals.raised(Signal::Inbox) => {}
+            () = inner.node.stop.cancelled() => return,
+            () = inner.node.signals.raised(Signal::Inbox) => {}
             () = tokio::time::sleep(wait) => {}
         }
-        if inner.fenced.load(std::sync::atomic::Ordering::Acquire) {
+        if inner.node.is_fenced() {
             continue;
         }
         if let Err(error) = inner.look().await {
@@ -76,9 +76,14 @@ pub(crate) async fn reap(inner: Arc<Inner>) {
     let mut swept = tokio::time::Instant::now();
     let mut place = None;
     loop {
-        if swept.elapsed() > SWEEP_GATES_EVERY && !inner.fenced.load(std::sync::atomic::Ordering::Acquire) {
+        if swept.elapsed() > SWEEP_GATES_EVERY && !inner.node.is_fenced() {
             swept = tokio::time::Instant::now();
-            match inner.store.wake_gates(place.unwrap_or(i64::MIN), SWEPT_GATES_MAX).await {
+            match inner
+                .node
+                .store
+                .wake_gates(place.unwrap_or(i64::MIN), SWEPT_GATES_MAX)
+                .await
+            {
                 Ok(last) => place = last,
                 Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for gates that were forgotten"),
             }
@@ -87,10 +92,10 @@ pub(crate) async fn reap(inner: Arc<Inner>) {
             tracing::warn!(error = %Chain(&error), "cannot reap");
         }
         tokio::select! {
-            () = inner.stop.cancelled() => return,
+            () = inner.node.stop.cancelled() => return,
             () = tokio::time::sleep(wait) => wait = REAP_EVERY,
             // Once more when what is too young to be judged now is not any more.
-            () = inner.signals.raised(Signal::Orphans) => wait = YOUNG,
+            () = inner.node.signals.raised(Signal::Orphans) => wait = YOUNG,
         }
     }
 }
@@ -105,10 +110,10 @@ impl Inner {
 
     /// Looks, and works off what there is.
     async fn look(self: &Arc<Self>) -> Result<(), EngineError> {
-        let inbox = self.store.inbox(&self.aside.passed_over()).await?;
+        let inbox = self.node.store.inbox(&self.aside.passed_over()).await?;
         *self.next_due.lock() = inbox.next_due;
         if inbox.ready {
-            self.signals.raise(Signal::Work);
+            self.node.signals.raise(Signal::Work);
         }
         for kind in Kind::ALL {
             let found = match kind {
@@ -133,7 +138,7 @@ impl Inner {
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
         let now = self.now();
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let due = completion.take_due(take).await?;
         if due.is_empty() {
             return Ok(());
@@ -188,11 +193,11 @@ impl Inner {
         self.acted(after);
         self.acted(late);
         if !missed.is_empty() {
-            self.signals.raise(Signal::Notices);
+            self.node.signals.raise(Signal::Notices);
         }
         // What ran under a timed-out task has lost its parent.
-        self.signals.raise(Signal::Orphans);
-        self.signals.raise(Signal::Inbox);
+        self.node.signals.raise(Signal::Orphans);
+        self.node.signals.raise(Signal::Inbox);
         Ok(())
     }
 
@@ -241,7 +246,7 @@ impl Inner {
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
         let now = self.now();
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let settlements = completion.take_settlements(take).await?;
         if settlements.is_empty() {
             return Ok(());
@@ -264,7 +269,7 @@ impl Inner {
             .await?;
         completion.commit().await?;
         self.acted(after);
-        self.signals.raise(Signal::Inbox);
+        self.node.signals.raise(Signal::Inbox);
         Ok(())
     }
 
@@ -275,7 +280,7 @@ impl Inner {
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
         let now = self.now();
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let runs = completion.take_starts(take).await?;
         if runs.is_empty() {
             return Ok(());
@@ -319,7 +324,7 @@ impl Inner {
         self.write(&mut completion, &writes, &mut after).await?;
         completion.commit().await?;
         self.acted(after);
-        self.signals.raise(Signal::Inbox);
+        self.node.signals.raise(Signal::Inbox);
         Ok(())
     }
 
@@ -386,7 +391,7 @@ impl Inner {
                 node: lost.node,
             })
             .collect();
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let after = self
             .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
             .await?;
@@ -401,24 +406,23 @@ impl Inner {
         strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
     ) -> Result<(), EngineError> {
         self.give_up_again().await;
-        let mut lost = self.store.lost_attempts().await?;
+        let mut lost = self.node.store.lost_attempts().await?;
         lost.retain(|lost| !self.given_up.knows(lost.ended.run, lost.ended.at));
         if !lost.is_empty() {
             tracing::info!(attempts = lost.len(), "taking over what a node that is gone held");
             self.take_over(lost).await?;
         }
         let old = self.hands.older_than(YOUNG);
-        let held: HashSet<(RunId, AttemptKey)> = self.store.held(self.lease()).await?.into_iter().collect();
+        let held: HashSet<(RunId, AttemptKey)> = self.node.store.held(self.lease()).await?.into_iter().collect();
         for entry in old.into_iter().filter(|entry| !held.contains(entry)) {
             self.hands.cancel(entry.0, entry.1);
         }
-        if !self.fenced.load(std::sync::atomic::Ordering::Acquire) {
+        if !self.node.is_fenced() {
             self.adopt(held, strangers);
         }
-        for run in self.store.orphans(ORPHANS_MAX).await? {
-            let engine = Engine { inner: self.clone() };
+        for run in self.node.store.orphans(ORPHANS_MAX).await? {
             let action = BulkAction::CancelFor("the task that it was a sub-run of has ended".into());
-            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &action, "parent").await {
+            if let Err(crate::ControlError::Engine(error)) = self.control(run, &action, "parent").await {
                 return Err(error);
             }
         }

@@ -31,15 +31,14 @@ mod apply;
 mod aside;
 mod backfill;
 mod bulk;
-mod catalog;
 mod claimer;
-mod clock;
 mod control;
 mod created;
 mod dispatch;
 mod given_up;
 mod group_commit;
 mod hands;
+mod heard;
 mod host;
 mod http_task;
 mod inbox;
@@ -52,21 +51,21 @@ mod overlap;
 mod patience;
 mod pools;
 mod prepare;
-mod pruner;
 mod query_task;
 mod queue;
 mod recorder;
 mod redact;
+mod retention;
 mod retry_after;
 mod room;
 mod scheduler;
-mod signals;
 mod sole;
 mod submit;
 pub mod trace;
 mod transition;
 mod upstream;
-mod wake;
+mod warm;
+mod watch;
 mod work;
 
 use std::collections::{BTreeSet, HashMap};
@@ -77,36 +76,38 @@ use std::time::Duration;
 
 use heddle_domain::Chain;
 use heddle_domain::fault::Faults;
-use heddle_domain::id::{RunId, uuid_v7};
+use heddle_domain::id::RunId;
+use heddle_domain::retention::Retention;
 use heddle_domain::run::{FormatError, Refused};
 use heddle_domain::template::Templates;
-use heddle_domain::{Chance, Clock, Time};
+use heddle_domain::{Chance, Time};
 use heddle_sandbox::{OutboundPolicy, Sandbox};
 use heddle_store::live::RunFacts;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 pub use backfill::Started;
-pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
-pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, Clear, ControlError, not_cleared};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
+pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
+pub use node::clock::{NodeClock, SystemChance};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
-pub use pruner::Pruned;
 pub use queue::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
+pub use retention::Pruned;
 pub use submit::{Submission, SubmitError, Submitted};
-pub use wake::RunWatch;
+pub use watch::RunWatch;
 
-use catalog::Cache;
 use group_commit::GroupCommit;
 use hands::Hands;
+use node::catalog::Cache;
+use node::part::{Part, Parts};
+use node::service::drive;
+use node::{Identity, Node, changes, lease, news};
 
 /// What can go wrong in the engine that is not the caller's fault.
 #[derive(Debug, thiserror::Error)]
@@ -198,6 +199,9 @@ const LOOPS_END_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
+    pruner: Arc<retention::Pruner>,
+    /// What the node tells.
+    parts: Parts,
 }
 
 /// A run as this node works on it.
@@ -215,34 +219,22 @@ type Items = Arc<Vec<Box<serde_json::value::RawValue>>>;
 
 pub(crate) struct Inner {
     pub(crate) config: EngineConfig,
-    pub(crate) store: Store,
+    pub(crate) node: Arc<Node>,
     pub(crate) sandbox: Sandbox,
     pub(crate) keys: Arc<SecretKeys>,
-    pub(crate) clock: Arc<NodeClock>,
-    pub(crate) chance: Arc<dyn Chance>,
     pub(crate) templates: Templates,
     /// Who prepares attempts that may take long to prepare.
     pub(crate) turns: tokio::sync::Semaphore,
-    pub(crate) catalog: Catalog,
     pub(crate) hands: Hands,
     pub(crate) dispatch: dispatch::Dispatch,
     pub(crate) messages: messages::Messages,
     pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
     pub(crate) outbound: reqwest::Client,
     pub(crate) policy: OutboundPolicy,
-    pub(crate) lease: AtomicI64,
     /// The turn that was claimed last: where new rows stand in the queue.
     pub(crate) turn: AtomicI64,
     /// The last claim came back full: there is more where it came from.
     pub(crate) backlog: AtomicBool,
-    /// Other nodes are alive: they have to be woken.
-    pub(crate) others: AtomicBool,
-    pub(crate) fenced: AtomicBool,
-    /// How often it has been.
-    pub(crate) fences: AtomicU64,
-    pub(crate) draining: AtomicBool,
-    pub(crate) position: AtomicI64,
-    pub(crate) signals: signals::Signals,
     /// Those of which a run has ended since the backfiller looked last.
     pub(crate) backfills_moved: Mutex<BTreeSet<uuid::Uuid>>,
     pub(crate) notifier: notify::Notifier,
@@ -255,14 +247,11 @@ pub(crate) struct Inner {
     /// Attempts that have ended, but whose log has to be written before their outcome.
     pub(crate) log_writer: mpsc::Sender<work::Report>,
     pub(crate) submissions: GroupCommit<submit::Submissions>,
-    pub(crate) wakes: wake::Wakes,
+    pub(crate) watches: watch::Watches,
     pub(crate) queues: queue::Queues,
     pub(crate) ready: AtomicBool,
-    pub(crate) on_change: Mutex<Vec<ChangeListener>>,
     /// Who may control many runs at once.
     pub(crate) bulk: Arc<tokio::sync::Semaphore>,
-    pub(crate) stop: CancellationToken,
-    pub(crate) tracker: TaskTracker,
     pub(crate) given_up: given_up::GivenUp,
     pub(crate) aside: aside::Aside,
     pub(crate) runs_ended: AtomicU64,
@@ -273,20 +262,13 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(crate) fn now(&self) -> Time {
-        self.clock.now()
+        self.node.now()
     }
 
     pub(crate) fn lease(&self) -> i64 {
-        self.lease.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn new_run_id(&self, now: Time) -> RunId {
-        RunId(uuid_v7(now, self.chance.bits()))
+        self.node.lease()
     }
 }
-
-/// Hears of changes.
-type ChangeListener = Box<dyn Fn(&str, &str) + Send + Sync>;
 
 /// What a node counts, for metrics.
 #[derive(Clone, Copy, Debug)]
@@ -332,24 +314,24 @@ impl Engine {
         let (submissions, gathering_submissions) = GroupCommit::new();
         let (dispatch, gathering_users) = dispatch::Dispatch::new(config.dispatch);
         let (queues, gathering_claims) = queue::Queues::new();
+        let identity = Identity {
+            id: config.node,
+            name: config.name.clone(),
+            address: config.address.clone(),
+            version: config.version.clone(),
+            slots: config.slots,
+            lease_for: config.lease_for,
+        };
+        let node = Arc::new(Node::new(identity, store, clock, chance));
         let inner = Arc::new(Inner {
-            catalog: Catalog::new(store.clone()),
             templates: Templates::new(),
             turns: tokio::sync::Semaphore::new(prepare::TURNS_MAX),
             hands: Hands::default(),
             dispatch,
             messages: messages::Messages::default(),
             contexts: Cache::new(work::CONTEXTS_MAX),
-            lease: AtomicI64::new(0),
             turn: AtomicI64::new(0),
             backlog: AtomicBool::new(false),
-            // Until the first heartbeat tells.
-            others: AtomicBool::new(true),
-            fenced: AtomicBool::new(false),
-            fences: AtomicU64::new(0),
-            draining: AtomicBool::new(false),
-            position: AtomicI64::new(0),
-            signals: signals::Signals::default(),
             backfills_moved: Mutex::default(),
             notifier: notify::Notifier::new(&policy)?,
             tracer: std::sync::OnceLock::new(),
@@ -358,73 +340,70 @@ impl Engine {
             outcomes,
             log_writer,
             submissions,
-            wakes: wake::Wakes::default(),
+            watches: watch::Watches::default(),
             queues,
             ready: AtomicBool::new(false),
-            on_change: Mutex::default(),
             bulk: Arc::new(tokio::sync::Semaphore::new(bulk::REQUESTS_MAX)),
-            stop: CancellationToken::new(),
-            tracker: TaskTracker::new(),
             given_up: given_up::GivenUp::default(),
             aside: aside::Aside::default(),
             runs_ended: AtomicU64::new(0),
             runs_skipped: Default::default(),
             attempts_ended: AtomicU64::new(0),
             config,
-            store,
+            node: node.clone(),
             sandbox,
             keys,
             outbound,
             policy,
-            clock,
-            chance,
         });
-        inner.register().await?;
-        inner.turn.store(inner.store.first_turn().await?, Ordering::Release);
+        let pruner = Arc::new(retention::Pruner::new(node.clone()));
+        let parts = Parts::new([inner.clone() as Arc<dyn Part>]);
+        node.register().await?;
+        inner.turn.store(node.store.first_turn().await?, Ordering::Release);
         // Before anything is written: of a node that slept for long, no partition stands ready.
-        pruner::make_partitions(&inner).await;
-        let engine = Self { inner: inner.clone() };
+        pruner.make_partitions().await;
+        let loops = &node.tracker;
         gathering_outcomes.start(recorder::Outcomes(inner.clone()));
-        inner.tracker.spawn(claimer::run(inner.clone()));
+        loops.spawn(claimer::run(inner.clone()));
         gathering_submissions.start(submit::Submissions(inner.clone()));
-        inner.tracker.spawn(inbox::run(inner.clone()));
-        inner.tracker.spawn(inbox::reap(inner.clone()));
-        inner.tracker.spawn(scheduler::run(inner.clone()));
-        inner.tracker.spawn(scheduler::look_ahead(inner.clone()));
-        inner.tracker.spawn(upstream::run(inner.clone()));
-        inner.tracker.spawn(backfill::run(inner.clone()));
-        inner.tracker.spawn(pools::run(inner.clone()));
-        inner.tracker.spawn(notify::run(inner.clone()));
-        inner.tracker.spawn(notify::keep(inner.clone()));
-        inner.tracker.spawn(node::keep(inner.clone()));
-        inner.tracker.spawn(wake::follow(inner.clone()));
-        inner.tracker.spawn(wake::send(inner.clone()));
+        loops.spawn(inbox::run(inner.clone()));
+        loops.spawn(inbox::reap(inner.clone()));
+        loops.spawn(scheduler::run(inner.clone()));
+        loops.spawn(scheduler::look_ahead(inner.clone()));
+        loops.spawn(upstream::run(inner.clone()));
+        loops.spawn(backfill::run(inner.clone()));
+        loops.spawn(pools::run(inner.clone()));
+        loops.spawn(notify::run(inner.clone()));
+        loops.spawn(notify::keep(inner.clone()));
+        loops.spawn(lease::keep(node.clone(), parts.clone()));
+        loops.spawn(changes::follow(node.clone(), parts.clone()));
+        loops.spawn(news::send(node.clone()));
         gathering_claims.start(&inner);
-        inner.tracker.spawn(queue::reap(inner.clone()));
-        inner.tracker.spawn(queue::look(inner.clone()));
-        inner.tracker.spawn(logs::write(inner.clone(), log_writer_receiver));
-        inner.tracker.spawn(pruner::run(inner.clone()));
+        loops.spawn(queue::reap(inner.clone()));
+        loops.spawn(queue::look(inner.clone()));
+        loops.spawn(logs::write(inner.clone(), log_writer_receiver));
+        loops.spawn(drive(retention::Rounds::of(pruner.clone())));
         gathering_users.start(&inner);
-        inner.tracker.spawn(dispatch::reap(inner.clone()));
-        inner.tracker.spawn(messages::run(inner.clone()));
-        inner.tracker.spawn(messages::tend(inner.clone()));
-        inner.tracker.spawn(wake::warm(inner.clone()));
-        Ok(engine)
+        loops.spawn(dispatch::reap(inner.clone()));
+        loops.spawn(messages::run(inner.clone()));
+        loops.spawn(messages::tend(inner.clone()));
+        loops.spawn(warm::keep_warm(inner.clone()));
+        Ok(Self { inner, pruner, parts })
     }
 
     /// The node's clock.
     pub fn clock(&self) -> Arc<NodeClock> {
-        self.inner.clock.clone()
+        self.inner.node.clock.clone()
     }
 
     /// The node's randomness.
     pub fn chance(&self) -> Arc<dyn Chance> {
-        self.inner.chance.clone()
+        self.inner.node.chance.clone()
     }
 
     /// The database.
     pub fn store(&self) -> &Store {
-        &self.inner.store
+        &self.inner.node.store
     }
 
     /// Where scripts run.
@@ -439,7 +418,7 @@ impl Engine {
 
     /// What this node knows of groups and scripts.
     pub fn catalog(&self) -> &Catalog {
-        &self.inner.catalog
+        &self.inner.node.catalog
     }
 
     /// Templates, as they are rendered.
@@ -454,17 +433,17 @@ impl Engine {
 
     /// Who this node is.
     pub fn node(&self) -> Uuid {
-        self.inner.config.node
+        self.inner.node.identity.id
     }
 
     /// Follows what has been committed so far: after a change on this node, before its answer.
     pub async fn follow_changes(&self) -> Result<(), EngineError> {
-        self.inner.follow_changes().await
+        changes::follow_changes(&self.inner.node, &self.parts).await
     }
 
     /// Calls `listener` with kind and name of each change, whichever node took it.
     pub fn on_change(&self, listener: impl Fn(&str, &str) + Send + Sync + 'static) {
-        self.inner.on_change.lock().push(Box::new(listener));
+        self.inner.node.changes.listen(listener);
     }
 
     /// Whether the node takes requests; see [`Engine::set_ready`].
@@ -493,17 +472,23 @@ impl Engine {
 
     /// Whether the node holds its lease.
     pub fn is_healthy(&self) -> bool {
-        !self.inner.is_fenced()
+        !self.inner.node.is_fenced()
     }
 
     /// By how much nodes stop before their leases end.
     pub fn lease_margin(&self) -> Duration {
-        self.inner.lease_margin()
+        self.inner.node.lease_margin()
     }
 
     /// Whether the node has been told to stop.
     pub fn is_leaving(&self) -> bool {
-        self.inner.is_leaving()
+        self.inner.node.is_leaving()
+    }
+
+    /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
+    /// stands) would remove.
+    pub async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
+        self.pruner.prune(retention, dry_run).await
     }
 
     /// Counters for metrics.
@@ -517,8 +502,8 @@ impl Engine {
             set_aside: self.inner.given_up.set_aside(),
             rows_set_aside: aside::Kind::ALL.map(|kind| (kind.name(), self.inner.aside.count(kind))),
             lease_held: self.is_healthy(),
-            leases_lost: self.inner.fences.load(Ordering::Relaxed),
-            stalled_for: self.inner.store.stalled_for(),
+            leases_lost: self.inner.node.state.now().leases_lost,
+            stalled_for: self.inner.node.store.stalled_for(),
         }
     }
 
@@ -526,22 +511,19 @@ impl Engine {
     /// Takes 5 s more than that at most, whether the database answers or not: what could not be handed back is taken over
     /// when the lease has run out.
     pub async fn drain(&self) {
-        let inner = &self.inner;
-        inner.draining.store(true, Ordering::Release);
+        let (inner, node) = (&self.inner, &self.inner.node);
+        node.state.drain();
         inner.queues.close();
         let until = tokio::time::Instant::now() + inner.config.drain_for;
         // What a node without a lease has in hand is stopped already, and cannot be recorded.
-        while inner.hands.len() + inner.messages.in_hand() > 0
-            && tokio::time::Instant::now() < until
-            && !inner.is_fenced()
-        {
+        while self.parts.in_hand() > 0 && tokio::time::Instant::now() < until && !node.is_fenced() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let left = async {
             if let Err(error) = inner.hand_back().await {
                 tracing::warn!(error = %Chain(&error), "attempts could not be given back; other nodes take them over as lost");
             }
-            inner.store.release_node(inner.lease()).await
+            node.store.release_node(node.lease()).await
         };
         match tokio::time::timeout(HAND_BACK_MAX, left).await {
             Ok(Ok(())) => {}
@@ -550,12 +532,11 @@ impl Engine {
                 "the database does not answer; what is left here is taken over when the lease has run out"
             ),
         }
-        inner.fenced.store(true, Ordering::Release);
-        inner.hands.cancel_all();
-        inner.messages.cancel_all();
-        inner.stop.cancel();
-        inner.tracker.close();
-        let _ = tokio::time::timeout(LOOPS_END_MAX, inner.tracker.wait()).await;
+        node.state.give_up_lease();
+        self.parts.stop_in_hand();
+        node.stop.cancel();
+        node.tracker.close();
+        let _ = tokio::time::timeout(LOOPS_END_MAX, node.tracker.wait()).await;
     }
 }
 

@@ -58,7 +58,9 @@ impl Inner {
         if let Err(mpsc::error::TrySendError::Full(report)) = self.log_writer.try_send(report) {
             tracing::warn!(run = %report.run, "more attempts with long logs have ended than the node has places for");
             let log_writer = self.log_writer.clone();
-            self.tracker.spawn(async move { drop(log_writer.send(report).await) });
+            self.node
+                .tracker
+                .spawn(async move { drop(log_writer.send(report).await) });
         }
     }
 }
@@ -82,7 +84,7 @@ pub(crate) async fn write(inner: Arc<Inner>, mut reports: mpsc::Receiver<Report>
     let mut ended: Vec<Ended> = Vec::new();
     loop {
         tokio::select! {
-            () = inner.stop.cancelled() => return,
+            () = inner.node.stop.cancelled() => return,
             // What has ended goes first: somebody waits for its outcome.
             Some(report) = reports.recv() => ended.push(report.into()),
             () = tokio::time::sleep(FLUSH_EVERY), if ended.is_empty() => {}
@@ -103,7 +105,7 @@ pub(crate) async fn write(inner: Arc<Inner>, mut reports: mpsc::Receiver<Report>
                 inner.hands.unpark();
                 let _ = inner.outcomes.send_patiently(report.into()).await;
             }
-            if ended.is_empty() || inner.stop.is_cancelled() {
+            if ended.is_empty() || inner.node.stop.is_cancelled() {
                 break;
             }
         }
@@ -163,9 +165,9 @@ async fn flush(inner: &Inner, lines: &mut Vec<LogRow>, whose: &mut Vec<Arc<LogBu
 async fn insert(inner: &Inner, lines: &[LogRow]) -> Duration {
     for attempt in 1..=TRIES_MAX {
         let began = tokio::time::Instant::now();
-        match inner.store.insert_logs(lines).await {
+        match inner.node.store.insert_logs(lines).await {
             Ok(()) => return began.elapsed(),
-            Err(error) if attempt == TRIES_MAX || inner.stop.is_cancelled() => {
+            Err(error) if attempt == TRIES_MAX || inner.node.stop.is_cancelled() => {
                 tracing::error!(error = %Chain(&error), lines = lines.len(), "log lines are lost");
             }
             Err(error) => {
@@ -173,7 +175,7 @@ async fn insert(inner: &Inner, lines: &[LogRow]) -> Duration {
                 tokio::time::sleep(FLUSH_EVERY).await;
             }
         }
-        if inner.stop.is_cancelled() {
+        if inner.node.stop.is_cancelled() {
             break;
         }
     }

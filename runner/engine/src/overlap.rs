@@ -40,12 +40,12 @@ use heddle_store::live::{ActiveRun, AtGate, RunWrite};
 use heddle_store::notice::NewNotices;
 
 use crate::apply::After;
-use crate::catalog::is_timed;
 use crate::control::BulkAction;
+use crate::node::catalog::is_timed;
+use crate::node::signals::Signal;
 use crate::notify::new_notices;
-use crate::signals::Signal;
 use crate::transition::standing;
-use crate::{Engine, EngineError, Inner, RunContext};
+use crate::{EngineError, Inner, RunContext};
 
 /// How many waiting runs of a group one look decides upon at most, and of all groups together (what of them a node has in
 /// its memory has to fit, see [`crate::work::CONTEXTS_MAX`]); a gate before which more wait is looked at again.
@@ -177,7 +177,7 @@ impl Inner {
     /// Groups whose waiting runs may be let through.
     pub(crate) async fn turnstiles(self: &Arc<Self>) -> Result<(), EngineError> {
         let now = self.now();
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let groups = completion.take_turnstiles().await?;
         let each = (LOOKED_AT_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
         let gates = completion.gates(&groups, each as i64).await?;
@@ -189,7 +189,7 @@ impl Inner {
         let mut contexts = self.contexts_of(&waiting).await?;
         // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
         let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
-        let today = self.catalog.revisions(&revisions).await?;
+        let today = self.node.catalog.revisions(&revisions).await?;
         let mut admission = Admission::default();
         let mut more = Vec::new();
         let mut surplus = Vec::new();
@@ -310,12 +310,11 @@ impl Inner {
         self.acted(after);
         if !groups.is_empty() {
             // There may be more of them.
-            self.signals.raise(Signal::Inbox);
+            self.node.signals.raise(Signal::Inbox);
         }
         for run in cancelled {
-            let engine = Engine { inner: self.clone() };
             let why = BulkAction::CancelFor("cancelled for a later run (overlap: cancel_previous)".into());
-            if let Err(crate::ControlError::Engine(error)) = engine.control(run, &why, "overlap").await {
+            if let Err(crate::ControlError::Engine(error)) = self.control(run, &why, "overlap").await {
                 return Err(error);
             }
         }

@@ -54,7 +54,7 @@ impl Inner {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !is_passing(&error) || Instant::now() + pause > until || self.stop.is_cancelled() {
+            if !is_passing(&error) || Instant::now() + pause > until || self.node.stop.is_cancelled() {
                 return Err(error);
             }
             if !std::mem::replace(&mut told, true) {

@@ -6,19 +6,20 @@ use std::sync::Arc;
 
 use heddle_domain::Faults;
 use heddle_domain::params;
-use heddle_domain::plan::{Executor, ITEMS_MAX, Plan, PlanTask, TaskIndex};
+use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, TaskKey};
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::{ForEach, Shards, SubmissionSpec};
 use heddle_domain::state::{ErrorKind, TaskState};
-use heddle_domain::template::{self, Given, Scope, UpstreamNames};
+use heddle_domain::template::{Given, Scope, UpstreamNames};
 use heddle_sandbox::{CompileError, LoadError, Script};
 use heddle_store::StoreError;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::catalog::ScriptFacts;
 use crate::http_task::HttpRequest;
+use crate::node::catalog::ScriptFacts;
+use crate::node::templates::templates_of;
 use crate::query_task::Query;
 use crate::work::{End, Ending};
 use crate::{EngineError, Inner, RunContext};
@@ -47,53 +48,8 @@ pub(crate) enum Prepared {
     },
 }
 
-/// How many attempts that may take long to prepare are prepared at once, and how many of one revision: each holds a thread
-/// and what its templates see.
+/// How many attempts that may take long to prepare are prepared at once: each holds a thread and what its templates see.
 pub(crate) const TURNS_MAX: usize = 64;
-pub(crate) const TURNS_OF_REVISION_MAX: usize = 4;
-
-/// Calls `seen` with each string of a task that is a template, and with each value that may hold some.
-fn templates_of<'p>(
-    plan: &'p Plan,
-    task: &'p PlanTask,
-    text: &mut dyn FnMut(&'p str),
-    value: &mut dyn FnMut(&'p Value),
-) {
-    plan.spec
-        .params
-        .values()
-        .chain(task.spec.params.values())
-        .for_each(&mut *value);
-    task.spec.when.iter().for_each(|when| text(when));
-    match &task.spec.for_each {
-        Some(ForEach::Template(template)) => text(template),
-        Some(ForEach::Items(items)) => items.iter().for_each(&mut *value),
-        None => {}
-    }
-    if let Some(audience) = &task.spec.audience {
-        text(&audience.audience);
-    }
-    if let Some(http) = &task.spec.http {
-        text(&http.url);
-        http.headers.values().for_each(|header| text(header));
-        http.body.iter().for_each(&mut *value);
-    }
-    if let Some(query) = &task.spec.query {
-        query.params.iter().for_each(&mut *value);
-    }
-}
-
-/// Whether a task's templates may have to be rendered where that is bounded.
-pub(crate) fn is_heavy(plan: &Plan, task: &PlanTask) -> bool {
-    let heavy = std::cell::Cell::new(task.spec.when.as_deref().is_some_and(template::may_be_heavy));
-    templates_of(
-        plan,
-        task,
-        &mut |text| heavy.set(heavy.get() || (template::is_template(text) && template::may_be_heavy(text))),
-        &mut |value| heavy.set(heavy.get() || template::holds_heavy(value)),
-    );
-    heavy.get()
-}
 
 /// An early end, or a value.
 type Step<T> = Result<Result<T, Ending>, EngineError>;
@@ -224,9 +180,12 @@ impl Inner {
             }
             if task.mapped {
                 let workers = match (&task.spec.shards, &task.spec.queue) {
-                    (Some(Shards::Workers(_)), Some(queue)) => {
-                        Some(self.store.connected_workers(queue.as_str(), &task.spec.tags).await?)
-                    }
+                    (Some(Shards::Workers(_)), Some(queue)) => Some(
+                        self.node
+                            .store
+                            .connected_workers(queue.as_str(), &task.spec.tags)
+                            .await?,
+                    ),
                     _ => None,
                 };
                 return Ok(self.expand(task, &scope, workers).map(Prepared::End));
@@ -395,7 +354,7 @@ impl Inner {
         let items = match known {
             Some((_, items)) => items,
             None => {
-                let Some(text) = self.store.map_items(context.facts.id, task).await? else {
+                let Some(text) = self.node.store.map_items(context.facts.id, task).await? else {
                     return Ok(Err(invalid("its items are gone")));
                 };
                 let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
@@ -483,7 +442,7 @@ impl Inner {
         let run = context.facts.id;
         let plan = &context.revision.plan;
         let numbers: Vec<i16> = tasks.iter().map(|&task| task as i16).collect();
-        let rows = self.store.outputs(run, &numbers).await?;
+        let rows = self.node.store.outputs(run, &numbers).await?;
         let mut whole: HashMap<TaskIndex, (heddle_domain::Time, Option<String>)> = HashMap::new();
         let mut items: HashMap<TaskIndex, Vec<(u32, Option<String>)>> = HashMap::new();
         for (key, at, output) in rows {
@@ -499,7 +458,7 @@ impl Inner {
             }
         }
         let progress = match tasks.iter().any(|&task| plan.tasks[task as usize].mapped) {
-            true => match self.store.progress(run).await? {
+            true => match self.node.store.progress(run).await? {
                 Some(bytes) => Some(crate::apply::progress_of(run, &bytes)?),
                 None => None,
             },
@@ -535,7 +494,7 @@ impl Inner {
 
     /// Makes a script runnable on this node.
     pub(crate) async fn load_script(&self, script: &ScriptFacts) -> Step<Script> {
-        let store = self.store.clone();
+        let store = self.node.store.clone();
         let digest = script.digest.trim_start_matches("sha256:").to_owned();
         let fetch = async move {
             match store.blob(&digest).await {

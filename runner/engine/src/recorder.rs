@@ -15,7 +15,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use heddle_domain::Chain;
@@ -26,7 +25,8 @@ use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
 
 use crate::apply::{After, Applied};
 use crate::group_commit::{Asked, Commits, Committed, Policy, chunks};
-use crate::signals::Signal;
+use crate::node::Node;
+use crate::node::signals::Signal;
 use crate::trace::Span;
 use crate::work::{Contexts, End, Ending, Report};
 use crate::{EngineError, Inner, sole};
@@ -93,8 +93,8 @@ impl Commits for Outcomes {
         repeatable: true,
     };
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     /// Those that take the short way, and the others.
@@ -132,7 +132,7 @@ impl Commits for Outcomes {
                 (false, false) => general.push(asked),
             }
         }
-        inner.signals.raise(Signal::Freed);
+        inner.node.signals.raise(Signal::Freed);
         let mut batches = chunks(general, Self::POLICY.batch_max);
         batches.extend(chunks(sole, Self::POLICY.batch_max));
         batches
@@ -140,7 +140,7 @@ impl Commits for Outcomes {
 
     async fn commit(&self, batch: &mut [Outcome]) -> Committed<Self> {
         let inner = &self.0;
-        if inner.fenced.load(Ordering::Acquire) {
+        if inner.node.is_fenced() {
             // Without the lease nothing can be recorded: other nodes run these again.
             return Err(EngineError::Unavailable);
         }
@@ -196,7 +196,8 @@ impl Inner {
         if let Err(outcome) = self.outcomes.put(report.into()) {
             tracing::warn!(run = %outcome.report.run, "more attempts have ended than the node has places for");
             let outcomes = self.outcomes.clone();
-            self.tracker
+            self.node
+                .tracker
                 .spawn(async move { drop(outcomes.send_patiently(outcome).await) });
         }
     }
@@ -214,7 +215,7 @@ fn is_sole(inner: &Inner, report: &Report) -> bool {
 
 async fn record_sole(inner: &Arc<Inner>, reports: &[&Report]) -> Result<After, EngineError> {
     let lease = inner.lease();
-    let node = Some(inner.config.node);
+    let node = Some(inner.node.identity.id);
     let mut rows = Vec::with_capacity(reports.len());
     for report in reports {
         let ended = EndedAttempt {
@@ -227,8 +228,9 @@ async fn record_sole(inner: &Arc<Inner>, reports: &[&Report]) -> Result<After, E
     }
     let lines = lines_of(reports);
     let (owned, followed) = inner
+        .node
         .store
-        .complete_sole(&rows, &lines, lease, inner.config.node)
+        .complete_sole(&rows, &lines, lease, inner.node.identity.id)
         .await?;
     if owned.len() < rows.len() {
         tracing::info!(
@@ -284,11 +286,11 @@ async fn record_general(inner: &Arc<Inner>, reports: &[&Report]) -> Result<After
             },
             end: report.end.clone(),
             finished_at: report.finished_at,
-            node: Some(inner.config.node),
+            node: Some(inner.node.identity.id),
         })
         .collect();
     let mut grant = inner.grant();
-    let mut completion = inner.store.completion(lease, now).await?;
+    let mut completion = inner.node.store.completion(lease, now).await?;
     completion.insert_logs(&lines_of(reports)).await?;
     let after = inner
         .apply(&mut completion, &contexts, outcomes, &mut grant, now)

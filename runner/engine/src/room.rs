@@ -13,10 +13,10 @@ const SHARE_WITH_OTHERS: usize = 128;
 impl Inner {
     /// What this node can take at this moment. Nothing, if it is to stop or has lost its lease.
     pub(crate) fn room(&self) -> Room {
-        let idle = self.draining.load(Ordering::Acquire) || self.fenced.load(Ordering::Acquire);
+        let idle = self.node.is_draining() || self.node.is_fenced();
         Room {
             free: if idle { 0 } else { self.free_slots() },
-            share: match self.others.load(Ordering::Relaxed) {
+            share: match self.node.has_others() {
                 true => SHARE_WITH_OTHERS,
                 false => usize::MAX,
             },

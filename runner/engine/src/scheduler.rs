@@ -33,9 +33,9 @@ use heddle_store::live::{Created, NewRun};
 use heddle_store::notice::NewNotices;
 use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
-use crate::catalog::{Resolution, Revision};
+use crate::node::catalog::{Resolution, Revision};
+use crate::node::signals::Signal;
 use crate::notify::new_notices;
-use crate::signals::Signal;
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner, RunContext};
 
@@ -58,11 +58,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut wait = Duration::ZERO;
     loop {
         tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = inner.signals.raised(Signal::Schedules) => {}
+            () = inner.node.stop.cancelled() => return,
+            () = inner.node.signals.raised(Signal::Schedules) => {}
             () = tokio::time::sleep(wait) => {}
         }
-        if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
+        if inner.node.is_fenced() || inner.node.is_draining() {
             wait = LOOK_EVERY;
             continue;
         }
@@ -87,20 +87,20 @@ pub(crate) async fn look_ahead(inner: Arc<Inner>) {
     let mut known_until = inner.now();
     loop {
         tokio::select! {
-            () = inner.stop.cancelled() => return,
+            () = inner.node.stop.cancelled() => return,
             () = tokio::time::sleep(AHEAD_EVERY) => {}
         }
-        if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
+        if inner.node.is_fenced() || inner.node.is_draining() {
             continue;
         }
         let now = inner.now();
         let (after, until) = (known_until.clamp(now, now + AHEAD), now + AHEAD);
         let read = async {
-            let mut ids = inner.store.revisions_due(after, until, AHEAD_MAX).await?;
+            let mut ids = inner.node.store.revisions_due(after, until, AHEAD_MAX).await?;
             ids.sort_unstable();
             ids.dedup();
             for some in ids.chunks(AHEAD_AT_ONCE) {
-                inner.catalog.current(some).await?;
+                inner.node.catalog.current(some).await?;
                 // Whatever is due goes first.
                 tokio::task::yield_now().await;
             }
@@ -203,20 +203,20 @@ impl Inner {
     /// Fires all that is due; answers how long nothing will be.
     async fn fire_due(self: &Arc<Self>) -> Result<Duration, EngineError> {
         loop {
-            let (next, now) = self.store.next_schedule().await?;
+            let (next, now) = self.node.store.next_schedule().await?;
             match next {
                 Some(next) if next <= now => self.fire_batch().await?,
                 Some(next) => return Ok((next - now).to_std().unwrap_or_default().min(LOOK_EVERY)),
                 None => return Ok(LOOK_EVERY),
             }
-            if self.stop.is_cancelled() || self.fenced.load(Ordering::Acquire) {
+            if self.node.stop.is_cancelled() || self.node.is_fenced() {
                 return Ok(LOOK_EVERY);
             }
         }
     }
 
     async fn fire_batch(self: &Arc<Self>) -> Result<(), EngineError> {
-        let mut completion = self.store.completion(self.lease(), self.now()).await?;
+        let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
         let (due, now) = completion.take_schedules(BATCH_MAX).await?;
         let Some(now) = now else {
             // Another node has them.
@@ -227,7 +227,7 @@ impl Inner {
         let mut ids: Vec<i64> = due.iter().map(|due| due.revision_id).collect();
         ids.sort_unstable();
         ids.dedup();
-        let revisions = self.catalog.current(&ids).await?;
+        let revisions = self.node.catalog.current(&ids).await?;
         let mut batch = Batch::default();
         for due in due {
             match revisions.get(&due.revision_id) {
@@ -250,7 +250,7 @@ impl Inner {
         completion.commit().await?;
         batch.missed.tell();
         if !batch.notices.is_empty() {
-            self.signals.raise(Signal::Notices);
+            self.node.signals.raise(Signal::Notices);
         }
         self.created(batch.runs.into_iter().zip(batch.contexts), &created);
         Ok(())

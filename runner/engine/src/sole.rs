@@ -9,7 +9,7 @@ use heddle_store::live::{EndedAttempt, SoleRow};
 use uuid::Uuid;
 
 use crate::apply::{After, attempt_row, bytes_of, event_of};
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::work::End;
 use crate::{EngineError, Inner, RunContext};
 

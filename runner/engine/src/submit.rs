@@ -25,8 +25,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::catalog::{Group, Resolution, Revision};
 use crate::group_commit::{Answered, Commits, Committed, Policy, answer};
+use crate::node::Node;
+use crate::node::catalog::{Group, Resolution, Revision};
 use crate::queue::place;
 use crate::{Engine, EngineError, Inner, RunContext};
 
@@ -161,15 +162,15 @@ impl Commits for Submissions {
         repeatable: false,
     };
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     async fn commit(&self, batch: &mut [Request]) -> Committed<Self> {
         let inner = &self.0;
         inner.hand_out(batch.iter_mut().map(|request| &mut request.run));
         let runs: Vec<&NewRun> = batch.iter().map(|request| &request.run).collect();
-        let created = inner.store.create_runs(&runs, inner.lease(), inner.now()).await?;
+        let created = inner.node.store.create_runs(&runs, inner.lease(), inner.now()).await?;
         Ok((created.clone(), created))
     }
 
@@ -251,6 +252,7 @@ impl Inner {
             parent,
         } = submission;
         let group = self
+            .node
             .catalog
             .group(&name)
             .await?
@@ -299,7 +301,7 @@ impl Inner {
             return Ok(callback);
         }
         let callback = Name::sought(&callback);
-        if self.catalog.channel(&callback).await? {
+        if self.node.catalog.channel(&callback).await? {
             return Ok(callback);
         }
         let shown: String = callback.chars().filter(|c| !c.is_control()).take(100).collect();
@@ -313,7 +315,7 @@ impl Inner {
         request: Layout,
         now: Time,
     ) -> (NewRun, Arc<RunContext>) {
-        let id = self.new_run_id(now);
+        let id = self.node.new_run_id(now);
         let plan = &revision.plan;
         let sourced = request.source.is_some();
         let gated = revision.is_gated(request.trigger, sourced);

@@ -202,7 +202,7 @@ impl Inner {
             error: finish.failed.first().map(|failed| beginning(&failed.error)),
             started_at,
             finished_at: self.now().max(started_at),
-            node: self.config.node,
+            node: self.node.identity.id,
         }));
     }
 

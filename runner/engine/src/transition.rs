@@ -80,7 +80,7 @@ impl Inner {
         now: Time,
     ) -> Result<Transition, NoTransition> {
         let plan = &context.revision.plan;
-        let mut bits = || self.chance.bits();
+        let mut bits = || self.node.chance.bits();
         let mut actions = decide(plan, &mut state, &mut progress, events, now, &mut bits)?;
         if actions.withdraw {
             let withdrawn = completion.withdraw(&[context.facts.id]).await?;

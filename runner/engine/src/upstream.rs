@@ -44,8 +44,8 @@ use heddle_store::upstream::{Above, Follower, LinkEvent, Success, WaitingRun, We
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::catalog::Revision;
-use crate::signals::Signal;
+use crate::node::catalog::Revision;
+use crate::node::signals::Signal;
 use crate::submit::{Layout, labels_of};
 use crate::{EngineError, Inner};
 
@@ -76,11 +76,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut place = Uuid::nil();
     loop {
         tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = inner.signals.raised(Signal::Links) => {}
+            () = inner.node.stop.cancelled() => return,
+            () = inner.node.signals.raised(Signal::Links) => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        if inner.fenced.load(Ordering::Acquire) {
+        if inner.node.is_fenced() {
             continue;
         }
         let mut worked = inner.work_links().await;
@@ -116,8 +116,8 @@ impl Family {
 
 impl Inner {
     async fn work_links(self: &Arc<Self>) -> Result<(), EngineError> {
-        while self.store.has_link_events().await? {
-            let mut completion = self.store.completion(self.lease(), self.now()).await?;
+        while self.node.store.has_link_events().await? {
+            let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
             let events = completion.take_link_events().await?;
             if events.is_empty() {
                 // Another node has them.
@@ -130,7 +130,7 @@ impl Inner {
 
     /// Looks at runs that wait, although nothing was said of them: the safety net.
     async fn sweep_links(self: &Arc<Self>, place: &mut Uuid) -> Result<(), EngineError> {
-        let waiting = self.store.waiting_for_upstreams(*place, SWEEP_MAX).await?;
+        let waiting = self.node.store.waiting_for_upstreams(*place, SWEEP_MAX).await?;
         *place = match waiting.last() {
             Some((run, _)) if waiting.len() as i64 == SWEEP_MAX => run.0,
             _ => Uuid::nil(),
@@ -138,7 +138,7 @@ impl Inner {
         if waiting.is_empty() {
             return Ok(());
         }
-        let completion = self.store.completion(self.lease(), self.now()).await?;
+        let completion = self.node.store.completion(self.lease(), self.now()).await?;
         let events = waiting
             .into_iter()
             .map(|(run, group_id)| LinkEvent::Arrived { group_id, run })
@@ -207,7 +207,7 @@ impl Inner {
         completion.commit().await?;
         self.created(runs.into_iter().zip(contexts), &created);
         if weighed.iter().any(|entry| entry.lacks.is_empty()) {
-            self.signals.raise(Signal::Inbox);
+            self.node.signals.raise(Signal::Inbox);
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ impl Inner {
         };
         for link in links {
             if let Entry::Vacant(vacant) = family.revisions.entry(link.upstream_id) {
-                vacant.insert(self.catalog.revision(link.revision_id).await?);
+                vacant.insert(self.node.catalog.revision(link.revision_id).await?);
                 family.names.insert(link.upstream_id, link.name.clone());
             }
             family.above.entry(link.group_id).or_default().push(link);
@@ -351,7 +351,7 @@ impl Inner {
                     }
                 }
             }
-            let Some(group) = self.catalog.group(&follower.name).await? else {
+            let Some(group) = self.node.catalog.group(&follower.name).await? else {
                 continue;
             };
             let revision = &group.revision;
@@ -386,7 +386,7 @@ impl Inner {
 
     /// The instants of a follower with schedules that need the one that succeeded, up to now.
     async fn touched(&self, follower: &Follower, success: &Success, now: Time) -> Result<Vec<Time>, EngineError> {
-        let Some(group) = self.catalog.group(&follower.name).await? else {
+        let Some(group) = self.node.catalog.group(&follower.name).await? else {
             return Ok(Vec::new());
         };
         if !group.revision.plan.spec.history {
@@ -400,8 +400,8 @@ impl Inner {
             return Ok(calendar.instants(after, now).next().into_iter().collect());
         }
         // It is the latest until the upstream's next one.
-        let upstream = match self.store.group_by_id(success.group_id).await? {
-            Some(row) => self.catalog.revision(row.revision_id).await?,
+        let upstream = match self.node.store.group_by_id(success.group_id).await? {
+            Some(row) => self.node.catalog.revision(row.revision_id).await?,
             None => return Ok(Vec::new()),
         };
         let until = upstream

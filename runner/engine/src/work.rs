@@ -152,7 +152,9 @@ impl Inner {
         }
         if !unknown.is_empty() {
             let inner = self.clone();
-            self.tracker.spawn(async move { inner.begin_unknown(unknown).await });
+            self.node
+                .tracker
+                .spawn(async move { inner.begin_unknown(unknown).await });
         }
     }
 
@@ -167,7 +169,7 @@ impl Inner {
                     tracing::warn!(error = %Chain(&error), runs = runs.len(), "cannot read the facts of claimed runs; asking again");
                     tokio::select! {
                         () = tokio::time::sleep(ASK_AGAIN) => {}
-                        () = self.stop.cancelled() => return,
+                        () = self.node.stop.cancelled() => return,
                     }
                 }
             }
@@ -195,17 +197,17 @@ impl Inner {
         if missing.is_empty() {
             return Ok(contexts);
         }
-        let found = self.store.run_facts(&missing).await?;
+        let found = self.node.store.run_facts(&missing).await?;
         let ids: Vec<i64> = found.iter().map(|facts| facts.revision_id).collect();
-        let revisions = self.catalog.revisions(&ids).await?;
+        let revisions = self.node.catalog.revisions(&ids).await?;
         for facts in found {
             let revision = match revisions.get(&facts.revision_id) {
                 Some(revision) => revision.clone(),
-                None => self.catalog.revision(facts.revision_id).await?,
+                None => self.node.catalog.revision(facts.revision_id).await?,
             };
             let resolution = match facts.resolution_id {
-                Some(id) => self.catalog.resolution(id, &revision).await?,
-                None => self.catalog.resolve(&revision).await?,
+                Some(id) => self.node.catalog.resolution(id, &revision).await?,
+                None => self.node.catalog.resolve(&revision).await?,
             };
             let id = facts.id;
             let context = Arc::new(RunContext {
@@ -257,7 +259,7 @@ impl Inner {
         }
         let inner = self.clone();
         self.hands.park();
-        self.tracker.spawn(async move {
+        self.node.tracker.spawn(async move {
             let stop = hand.stop.clone();
             let prepared = tokio::select! {
                 prepared = inner.patient("prepare an attempt", until(hand.since, None), || async {

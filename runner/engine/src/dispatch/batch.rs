@@ -9,6 +9,7 @@ use heddle_store::assignment::{BATCH_MAX, End, Ended, Proposal, UserFacts, Verdi
 
 use super::DispatchError;
 use crate::group_commit::{Asked, Commits, Committed, Gathering, GroupCommit, Policy, chunks};
+use crate::node::Node;
 use crate::{EngineError, Inner};
 
 /// How batches of each kind are committed. Two at once; what met another transaction is tried again a few times.
@@ -33,8 +34,8 @@ impl Commits for Looks {
     type Then = ();
     const POLICY: Policy = policy("looks of users", true);
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     async fn commit(&self, batch: &mut [String]) -> Committed<Self> {
@@ -59,13 +60,18 @@ impl Commits for Takes {
     type Then = ();
     const POLICY: Policy = policy("proposals to users", false);
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     async fn commit(&self, batch: &mut [Proposal]) -> Committed<Self> {
         let now = self.0.now();
-        let verdicts = self.0.store.take(batch, self.0.dispatch.config.horizon, now).await?;
+        let verdicts = self
+            .0
+            .node
+            .store
+            .take(batch, self.0.dispatch.config.horizon, now)
+            .await?;
         Ok((verdicts.into_iter().map(|verdict| (verdict, now)).collect(), ()))
     }
 }
@@ -79,8 +85,8 @@ impl Commits for Ends {
     type Then = ();
     const POLICY: Policy = policy("ends of assignments", false);
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
@@ -96,7 +102,7 @@ impl Commits for Ends {
     }
 
     async fn commit(&self, batch: &mut [End]) -> Committed<Self> {
-        let ended = self.0.store.end_holds(batch, self.0.now()).await?;
+        let ended = self.0.node.store.end_holds(batch, self.0.now()).await?;
         let mut ended: HashMap<(String, uuid::Uuid), Ended> = ended
             .into_iter()
             .map(|one| ((one.assignment.uid.clone(), one.assignment.id), one))

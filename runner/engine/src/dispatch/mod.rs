@@ -45,7 +45,7 @@ use heddle_store::assignment::{AssignmentRow, End, Proposal, UserFacts, Verdict}
 use heddle_store::used_up::TakenEnd;
 use uuid::Uuid;
 
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::{Engine, Inner};
 pub(crate) use batch::Batches;
 pub(crate) use cache::Cache as DispatchCache;
@@ -214,11 +214,11 @@ impl Dispatcher {
                 Sought::Nothing(nothing) => nothing,
             };
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            if left.is_zero() || inner.is_leaving() {
+            if left.is_zero() || inner.node.is_leaving() {
                 return Ok(Next::Nothing(nothing.next));
             }
             self.wait_for_change(&nothing, left).await;
-            if inner.is_leaving() {
+            if inner.node.is_leaving() {
                 // There is nobody left to look; the user goes on at another node.
                 return Ok(Next::Nothing(nothing.next));
             }
@@ -244,13 +244,13 @@ impl Dispatcher {
         loop {
             let now = tokio::time::Instant::now();
             let due = (*until - self.inner.now()).to_std().unwrap_or(Duration::ZERO);
-            if now >= end || due.is_zero() || self.inner.is_leaving() {
+            if now >= end || due.is_zero() || self.inner.node.is_leaving() {
                 return;
             }
             tokio::select! {
                 _ = &mut any => return,
                 () = tokio::time::sleep(due.min(end - now).min(LOOK_UP)) => {}
-                () = self.inner.stop.cancelled() => return,
+                () = self.inner.node.stop.cancelled() => return,
             }
         }
     }
@@ -313,7 +313,7 @@ impl Dispatcher {
                     }));
                 };
                 let proposal = Proposal {
-                    id: uuid_v7(now, inner.chance.bits()),
+                    id: uuid_v7(now, inner.node.chance.bits()),
                     uid: uid.to_owned(),
                     offer_id: candidate.id,
                     version: candidate.version,
@@ -376,7 +376,7 @@ impl Dispatcher {
         let _alone = offers.looking.lock().await;
         if offers.looks() == looks {
             let (ids, repeating) = offers.ids();
-            let store = &self.inner.store;
+            let store = &self.inner.node.store;
             let used_up = store.used_up(&ids, repeating, from, TakenEnd::Earliest).await?;
             self.inner.dispatch.cache.marked();
             offers.learn(used_up);
@@ -404,11 +404,11 @@ impl Dispatcher {
                 inner.dispatch.cache.changed(&ended.offered_to);
             }
             if ended.of_task {
-                inner.signals.raise(Signal::Holds);
+                inner.node.signals.raise(Signal::Holds);
             }
             return Ok(ended.assignment);
         }
-        match inner.store.assignment(id).await? {
+        match inner.node.store.assignment(id).await? {
             Some(row) if row.uid == uid && row.state == state => Ok(row),
             Some(row) if row.uid == uid => Err(DispatchError::Conflict(format!(
                 "the assignment is {} already",
@@ -421,12 +421,12 @@ impl Dispatcher {
     /// An operator has ended something, or changed an audience: what this node remembers of it is old.
     pub fn changed(&self, audience: &str) {
         self.inner.dispatch.cache.changed(audience);
-        self.inner.signals.raise(Signal::Holds);
+        self.inner.node.signals.raise(Signal::Holds);
     }
 
     /// The present instant.
     pub fn now(&self) -> Time {
-        self.inner.clock.now()
+        self.inner.node.clock.now()
     }
 }
 
@@ -539,7 +539,7 @@ impl Inner {
         let version = cell.version();
         // No window begins before this, now or later.
         let reach = now - self.dispatch.config.horizon.chrono();
-        let read: Cached = self.store.offers_of_audience(&cell.audience, reach).await?;
+        let read: Cached = self.node.store.offers_of_audience(&cell.audience, reach).await?;
         let offers = Arc::new(Offers::new(&cell.audience, version, read, reach, now));
         cell.keep(offers.clone());
         Ok(offers)
@@ -548,7 +548,8 @@ impl Inner {
     /// What is known of users, for a batch of polls.
     pub(crate) async fn look_up(&self, uids: &[String]) -> Result<Vec<UserFacts>, StoreError> {
         let now = self.now();
-        self.store
+        self.node
+            .store
             .look_up_users(uids, now - self.dispatch.config.horizon.chrono(), now)
             .await
     }

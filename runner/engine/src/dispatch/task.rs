@@ -19,7 +19,7 @@ use heddle_store::offer::{OfferSettlement, TaskOffer, written_out};
 use serde_json::{Map, Value, json};
 
 use crate::apply::Applied;
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::work::{End, Ending};
 use crate::{EngineError, Inner, RunContext};
 
@@ -60,7 +60,7 @@ impl Inner {
             Err(error) => return invalid(format!("audience: {error}")),
         };
         if let Some(template) = &asked.template {
-            let Some(found) = self.store.template(template.as_str()).await? else {
+            let Some(found) = self.node.store.template(template.as_str()).await? else {
                 return invalid(format!("there is no template `{template}`"));
             };
             match Schema::compile(&found.schema) {
@@ -103,7 +103,7 @@ impl Inner {
                 .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
             offer,
         };
-        if self.store.hand_to_offer(&handed, now).await? {
+        if self.node.store.hand_to_offer(&handed, now).await? {
             self.dispatch.cache.changed(&handed.offer.audience);
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Inner {
     /// Ends attempts whose offers have ended; answers how many.
     pub(super) async fn settle_offers(self: &Arc<Self>) -> Result<usize, EngineError> {
         let now = self.now();
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let settlements = completion.take_offer_settlements().await?;
         let mut runs: Vec<_> = settlements.iter().map(|settlement| settlement.ended.run).collect();
         runs.sort_unstable();
@@ -137,7 +137,7 @@ impl Inner {
             .await?;
         completion.commit().await?;
         self.acted(after);
-        self.signals.raise(Signal::Inbox);
+        self.node.signals.raise(Signal::Inbox);
         Ok(count)
     }
 
@@ -145,7 +145,7 @@ impl Inner {
         if let Some((kind, message)) = settlement.error {
             return Ok(Ending::failed(kind, message));
         }
-        let results = self.store.offer_results(settlement.offer_id, RESULTS_MAX).await?;
+        let results = self.node.store.offer_results(settlement.offer_id, RESULTS_MAX).await?;
         let mut output = String::from("[");
         for (place, result) in results.iter().enumerate() {
             if place > 0 {

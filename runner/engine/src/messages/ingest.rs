@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::compile;
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::{Engine, EngineError, Inner};
 
 /// After so many messages, or so long, a transaction commits.
@@ -119,6 +119,7 @@ impl Engine {
     pub async fn ingest(&self, topic: &str) -> Result<Ingestion, IngestError> {
         let row = self
             .inner
+            .node
             .store
             .topic(topic)
             .await?
@@ -184,7 +185,9 @@ impl Ingestion {
         let Some(open) = self.open.as_mut() else {
             return Ok(());
         };
-        let (at, first) = inner.messages.sequence(now, inner.chance.bits(), incoming.len() as u64);
+        let (at, first) = inner
+            .messages
+            .sequence(now, inner.node.chance.bits(), incoming.len() as u64);
         let mut messages = Vec::with_capacity(incoming.len());
         let mut lines = Vec::with_capacity(incoming.len());
         let mut keyed = false;
@@ -210,7 +213,7 @@ impl Ingestion {
                     match open.slices.get(&(message.day, end)) {
                         Some(slice) => *slice,
                         None => {
-                            let slice = inner.messages.slice(now, inner.chance.bits());
+                            let slice = inner.messages.slice(now, inner.node.chance.bits());
                             let due = match late {
                                 true => now,
                                 false => chrono::DateTime::from_timestamp_micros(end * SLICE_MICROS).unwrap_or(now),
@@ -270,7 +273,7 @@ impl Ingestion {
         let messages = &self.inner.messages;
         messages.ingested.fetch_add(open.rows as u64, Ordering::Relaxed);
         if open.due {
-            self.inner.signals.raise(Signal::Messages);
+            self.inner.node.signals.raise(Signal::Messages);
         }
         Ok(())
     }
@@ -303,7 +306,7 @@ impl Ingestion {
                 self.flush().await?;
                 for day in unknown {
                     let due_at = by_day.then(|| self.topic.sent_from(day));
-                    self.inner.store.prepare_day(self.row.id, day, due_at).await?;
+                    self.inner.node.store.prepare_day(self.row.id, day, due_at).await?;
                     self.inner.messages.learn(self.row.id, day);
                 }
             }
@@ -311,7 +314,7 @@ impl Ingestion {
                 let place = self.inner.messages.ingests.enter().await;
                 self.open = Some(Open {
                     _place: place,
-                    tx: self.inner.store.ingest(self.row.id).await?,
+                    tx: self.inner.node.store.ingest(self.row.id).await?,
                     since: Instant::now(),
                     rows: 0,
                     repeated: 0,

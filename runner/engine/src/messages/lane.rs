@@ -160,12 +160,12 @@ impl Lane {
             let last = finish.as_ref().map(|pending| &pending.finish);
             let plain = last.filter(|last| only_records && last.is_plain());
             let answer = if let Some(last) = plain {
-                let finished = inner.store.finish_plain(self.row.id, last).await;
+                let finished = inner.node.store.finish_plain(self.row.id, last).await;
                 finished.map(|finished| (finished, Claimed::Nothing))
             } else {
                 let _turn = self.turn.enter().await;
                 let _place = inner.messages.claims.enter().await;
-                inner.store.next_batch(self.row.id, last, wish.as_ref()).await
+                inner.node.store.next_batch(self.row.id, last, wish.as_ref()).await
             };
             let claimed = match answer {
                 Ok((finished, claimed)) => {
@@ -183,12 +183,12 @@ impl Lane {
                 Err(error) => {
                     tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot record or claim messages");
                     // What was sent is recorded as soon as may be; without a lease it is not ours to record.
-                    if finish.is_none() || inner.fenced.load(Ordering::Acquire) {
+                    if finish.is_none() || inner.node.is_fenced() {
                         return;
                     }
                     tokio::select! {
                         () = tokio::time::sleep(AGAIN_AFTER) => continue,
-                        () = inner.stop.cancelled() => return,
+                        () = inner.node.stop.cancelled() => return,
                     }
                 }
             };
@@ -235,7 +235,7 @@ impl Lane {
                     drop(asking);
                     tokio::select! {
                         () = tokio::time::sleep(Duration::from_millis(millis).min(PAUSE_MAX)) => {}
-                        () = inner.stop.cancelled() => return,
+                        () = inner.node.stop.cancelled() => return,
                     }
                 }
                 Claimed::Nothing if only_records => {}
@@ -264,7 +264,7 @@ impl Lane {
         BatchWish {
             topic: self.row.id,
             lease: inner.lease(),
-            id: uuid_v7(inner.now(), inner.chance.bits()),
+            id: uuid_v7(inner.now(), inner.node.chance.bits()),
             // They are read before they are weighed.
             messages_max: i64::from(spec.batch).min((READ_BYTES_MAX / spec.max_payload.0.max(1)).max(1) as i64),
             bytes_max: if queued {
@@ -289,7 +289,7 @@ impl Lane {
         }
         let changes = inner.messages.changes.load(Ordering::Acquire);
         if changes != self.seen {
-            let Some(row) = inner.store.topic_by_id(self.row.id).await? else {
+            let Some(row) = inner.node.store.topic_by_id(self.row.id).await? else {
                 return Ok(None);
             };
             self.topic = Arc::new(compile(&row)?);
@@ -304,7 +304,7 @@ impl Lane {
         };
         let shown = self.topic.spec.script.as_deref().unwrap_or_default();
         let version = version.and_then(|version| i32::try_from(version).ok());
-        let problem = match inner.catalog.script(name.as_str(), version).await? {
+        let problem = match inner.node.catalog.script(name.as_str(), version).await? {
             None => format!("there is no script `{shown}`"),
             Some(facts) => match inner.load_script(&facts).await? {
                 Ok(script) if script.consumes() => return Ok(Some(Consumer::Script(script))),
@@ -316,7 +316,7 @@ impl Lane {
                 Err(_) => format!("the script `{shown}` cannot be loaded"),
             },
         };
-        if inner.store.note_problem(self.row.id, &problem).await? {
+        if inner.node.store.note_problem(self.row.id, &problem).await? {
             tracing::warn!(topic = self.row.name, problem, "nothing is sent");
         }
         Ok(None)
@@ -376,7 +376,7 @@ impl Lane {
     }
 
     async fn give_back(&self, batch: &MessageBatch, lease: i64) {
-        if let Err(error) = self.inner.store.give_batch_back(batch.id, lease).await {
+        if let Err(error) = self.inner.node.store.give_batch_back(batch.id, lease).await {
             tracing::warn!(error = %Chain(&error), "a batch could not be given back; it is taken over when the lease ends");
         }
     }
@@ -431,7 +431,7 @@ impl Lane {
             }),
         );
         inner.messages.handles.lock().insert(batch.id, handle.clone());
-        if inner.fenced.load(Ordering::Acquire) {
+        if inner.node.is_fenced() {
             handle.cancel();
         }
         let result = ended.await.ok();
@@ -510,7 +510,14 @@ pub(super) fn finish_of(
                     .and_then(|tried| serde_json::from_value(tried.retry.clone()).ok())
                     .unwrap_or_default();
                 let due_at = topic.retry.as_ref().filter(|_| !fatal).and_then(|policy| {
-                    retry::next(policy, &mut state, now, topic.zone, retry_after, inner.chance.bits())
+                    retry::next(
+                        policy,
+                        &mut state,
+                        now,
+                        topic.zone,
+                        retry_after,
+                        inner.node.chance.bits(),
+                    )
                 });
                 failed.push(FailedMessage {
                     id,

@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::{Engine, EngineError, Inner};
 
 /// How often a node looks for what is due.
@@ -229,13 +229,13 @@ impl Engine {
 
     /// Something may be due: a topic was enabled, a message has arrived.
     pub fn look_for_messages(&self) {
-        self.inner.signals.raise(Signal::Messages);
+        self.inner.node.signals.raise(Signal::Messages);
     }
 }
 
 impl Inner {
     fn sends(&self) -> bool {
-        !self.draining.load(Ordering::Acquire) && !self.fenced.load(Ordering::Acquire) && !self.stop.is_cancelled()
+        !self.node.is_draining() && !self.node.is_fenced() && !self.node.stop.is_cancelled()
     }
 
     /// Starts a lane for a topic, if it may have one more here.
@@ -253,7 +253,7 @@ impl Inner {
             (lanes.turn.clone(), lanes.sending.clone())
         };
         let lane = lane::Lane::new(self.clone(), row.clone(), topic.clone(), turn, sending);
-        self.tracker.spawn(lane.run());
+        self.node.tracker.spawn(lane.run());
     }
 
     fn end_lane(&self, topic: i32) {
@@ -267,7 +267,7 @@ impl Inner {
     }
 
     async fn look_for_due(self: &Arc<Self>) -> Result<(), EngineError> {
-        for work in self.store.topics_with_work().await? {
+        for work in self.node.store.topics_with_work().await? {
             let row = work.topic;
             let topic = match compile(&row) {
                 Ok(topic) => Arc::new(topic),
@@ -292,9 +292,9 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut disowned = tokio::time::Instant::now();
     loop {
         tokio::select! {
-            () = inner.stop.cancelled() => return,
+            () = inner.node.stop.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = inner.signals.raised(Signal::Messages) => {}
+            () = inner.node.signals.raised(Signal::Messages) => {}
         }
         if !inner.sends() {
             continue;
@@ -305,7 +305,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         if disowned.elapsed() > DISOWN_EVERY {
             disowned = tokio::time::Instant::now();
             let held: Vec<Uuid> = inner.messages.held.lock().iter().copied().collect();
-            match inner.store.disown_batches(inner.lease(), &held).await {
+            match inner.node.store.disown_batches(inner.lease(), &held).await {
                 Ok(0) => {}
                 Ok(batches) => tracing::warn!(batches, "batches whose claims went unanswered are given back"),
                 Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for batches that nobody works on"),

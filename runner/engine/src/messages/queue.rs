@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::lane::{MessageEnd, finish_of, params_of};
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::submit::PARAMS_BYTES_MAX;
 use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
 
@@ -107,9 +107,9 @@ pub(super) async fn hand_over(
         Err(error) => {
             tracing::warn!(error = %Chain(&error), topic = row.name, "a batch cannot be handed to its queue");
             if !matches!(error, SubmitError::Engine(_)) {
-                let _ = inner.store.note_problem(row.id, &error.to_string()).await;
+                let _ = inner.node.store.note_problem(row.id, &error.to_string()).await;
             }
-            if let Err(error) = inner.store.give_batch_back(batch.id, lease).await {
+            if let Err(error) = inner.node.store.give_batch_back(batch.id, lease).await {
                 tracing::warn!(error = %Chain(&error), "a batch could not be given back; it is taken over when the lease ends");
             }
             tokio::time::sleep(super::LOOK_EVERY).await;
@@ -117,7 +117,7 @@ pub(super) async fn hand_over(
         }
     };
     // Whoever takes the batch over after a failure here finds the run by its key.
-    if let Err(error) = inner.store.hand_batch_to_run(batch.id, lease, run.0).await {
+    if let Err(error) = inner.node.store.hand_batch_to_run(batch.id, lease, run.0).await {
         tracing::warn!(error = %Chain(&error), batch = %batch.id, "cannot note which run has a batch");
     }
     None
@@ -232,7 +232,7 @@ impl Inner {
         let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
             return Ok(Some(params));
         };
-        Ok(match self.store.cut_queue_batch(topic, batch).await? {
+        Ok(match self.node.store.cut_queue_batch(topic, batch).await? {
             Some(kept) if kept.is_empty() => None,
             Some(kept) => Some(without_others(&params, &kept).unwrap_or(params)),
             // Its topic was deleted, or it is no batch of ours at all.
@@ -252,7 +252,7 @@ impl Inner {
 
     /// Records batches whose runs have ended.
     pub(super) async fn settle_queue(self: &Arc<Self>, row: &TopicRow, topic: &Topic) -> Result<(), EngineError> {
-        for ended in self.store.ended_queue_batches(row.id).await? {
+        for ended in self.node.store.ended_queue_batches(row.id).await? {
             let ends = said(&ended);
             let messages = ended
                 .ids
@@ -261,8 +261,8 @@ impl Inner {
                 .collect();
             let finish = finish_of(self, topic, ended.id, ended.day, 0, (messages, &ended.tried), ends);
             let _place = self.messages.claims.enter().await;
-            self.store.next_batch(row.id, Some(&finish), None).await?;
-            self.signals.raise(Signal::Messages);
+            self.node.store.next_batch(row.id, Some(&finish), None).await?;
+            self.node.signals.raise(Signal::Messages);
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Inner {
     /// Notes which days are drained, and lets go of those whose retention is over.
     async fn tend_days(&self) -> Result<(), EngineError> {
         let now = self.now();
-        for row in self.store.topics_with_open_days().await? {
+        for row in self.node.store.topics_with_open_days().await? {
             let topic = match compile(&row) {
                 Ok(topic) => topic,
                 Err(error) => {
@@ -40,15 +40,15 @@ impl Inner {
                 Granularity::Instant => today,
                 Granularity::Day => tomorrow(today),
             };
-            self.store.close_days(row.id, before).await?;
+            self.node.store.close_days(row.id, before).await?;
             let retention_ms = i64::try_from(topic.spec.retention.millis()).unwrap_or(i64::MAX);
-            let released = self.store.release_days(row.id, retention_ms, RELEASED_MAX).await?;
+            let released = self.node.store.release_days(row.id, retention_ms, RELEASED_MAX).await?;
             if released > 0 {
                 tracing::info!(topic = row.name, days = released, "drained days are let go of");
             }
         }
         for _ in 0..RELEASED_MAX {
-            if !self.store.forget_deleted_topic().await? {
+            if !self.node.store.forget_deleted_topic().await? {
                 break;
             }
         }
@@ -61,7 +61,7 @@ impl Inner {
         let days: Vec<NaiveDate> = (0..=AHEAD_DAYS)
             .filter_map(|ahead| today.checked_add_days(Days::new(ahead)))
             .collect();
-        self.store.make_message_days(&days).await?;
+        self.node.store.make_message_days(&days).await?;
         self.drop_days().await
     }
 
@@ -70,8 +70,8 @@ impl Inner {
         let Some(before) = self.now().date_naive().checked_sub_days(Days::new(1)) else {
             return Ok(());
         };
-        for day in self.store.unneeded_days(before).await? {
-            if self.store.drop_message_day(day).await? {
+        for day in self.node.store.unneeded_days(before).await? {
+            if self.node.store.drop_message_day(day).await? {
                 tracing::info!(%day, "a day's messages are dropped");
             }
         }
@@ -101,7 +101,7 @@ pub(crate) async fn tend(inner: Arc<Inner>) {
             Err(error) => tracing::warn!(error = %Chain(&error), "cannot look after days of messages"),
         }
         tokio::select! {
-            () = inner.stop.cancelled() => return,
+            () = inner.node.stop.cancelled() => return,
             () = tokio::time::sleep(TEND_EVERY) => {}
         }
     }

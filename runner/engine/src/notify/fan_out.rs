@@ -30,8 +30,8 @@ use uuid::Uuid;
 
 use super::count::Way;
 use super::{instant, send::is_url};
-use crate::catalog::Revision;
 use crate::group_commit::is_passing;
+use crate::node::catalog::Revision;
 use crate::{EngineError, Inner};
 
 /// How many notices one transaction takes.
@@ -69,7 +69,7 @@ struct Growing {
 impl Inner {
     /// Turns a batch of notices into notifications; whether there may be more.
     pub(super) async fn fan_out(self: &Arc<Self>) -> Result<bool, EngineError> {
-        let notices = self.store.notices(BATCH_MAX as i64).await?;
+        let notices = self.node.store.notices(BATCH_MAX as i64).await?;
         if notices.is_empty() {
             return Ok(false);
         }
@@ -91,7 +91,7 @@ impl Inner {
                 Ok(false) => return Ok(false),
                 Err(error) if !is_passing(&error) => {
                     tracing::error!(error = %Chain(&error), event = notice.event.as_str(), run = ?notice.run, "nobody can be told of this");
-                    let Some(mut tx) = self.store.fan_out().await? else {
+                    let Some(mut tx) = self.node.store.fan_out().await? else {
                         return Ok(false);
                     };
                     tx.take(&[notice.id]).await?;
@@ -107,7 +107,7 @@ impl Inner {
     /// are none.
     async fn fan_out_of(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
         let known = self.look_into(notices).await?;
-        let Some(mut tx) = self.store.fan_out().await? else {
+        let Some(mut tx) = self.node.store.fan_out().await? else {
             return Ok(false);
         };
         let ids: Vec<i64> = notices.iter().map(|notice| notice.id).collect();
@@ -131,14 +131,14 @@ impl Inner {
 
     /// Reads what notices are about.
     async fn look_into(&self, notices: &[NoticeRow]) -> Result<Known, EngineError> {
-        let channels = self.store.all_channels().await?;
+        let channels = self.node.store.all_channels().await?;
         let mut revisions = HashMap::new();
         for id in notices
             .iter()
             .filter_map(|notice| notice.revision_id)
             .collect::<BTreeSet<_>>()
         {
-            match self.catalog.revision(id).await {
+            match self.node.catalog.revision(id).await {
                 Ok(revision) => {
                     revisions.insert(id, revision);
                 }
@@ -154,11 +154,11 @@ impl Inner {
                 ids: ids.into_iter().collect(),
                 ..RunFilter::default()
             };
-            let rows = self.store.runs(&filter, notices.len() as i64).await?;
+            let rows = self.node.store.runs(&filter, notices.len() as i64).await?;
             runs = rows.into_iter().map(|row| (row.id, row)).collect();
         }
         let asked: Vec<&NoticeRow> = notices.iter().filter(|notice| has_failed(notice.event)).collect();
-        let failures = self.store.last_failures(&asked).await?;
+        let failures = self.node.store.last_failures(&asked).await?;
         let groups: Vec<i64> = notices.iter().filter_map(|notice| notice.group_id).collect();
         let mut payloads = HashMap::new();
         for notice in notices.iter().filter(|notice| notice.event == Event::Callback) {
@@ -173,7 +173,7 @@ impl Inner {
             runs,
             failures,
             payloads,
-            next: self.store.next_instants(&groups).await?,
+            next: self.node.store.next_instants(&groups).await?,
             reach: channels
                 .iter()
                 .map(|(name, channel)| (name.clone(), channel.reach()))
@@ -403,7 +403,7 @@ impl Inner {
             draft.channel.clone()
         };
         let row = NewNotification {
-            id: uuid_v7(now, self.chance.bits()),
+            id: uuid_v7(now, self.node.chance.bits()),
             payload: known.payloads.get(&draft.notice.id).cloned(),
             lane,
             channel: draft.channel,
@@ -430,7 +430,11 @@ impl Inner {
                 let lines = match read.entry(place) {
                     hash_map::Entry::Occupied(known) => known.into_mut(),
                     hash_map::Entry::Vacant(unknown) => {
-                        let lines = self.store.last_lines(place.0, place.1, LOG_LINES_MAX as i64).await?;
+                        let lines = self
+                            .node
+                            .store
+                            .last_lines(place.0, place.1, LOG_LINES_MAX as i64)
+                            .await?;
                         unknown.insert(lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect())
                     }
                 };

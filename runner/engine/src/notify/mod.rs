@@ -55,8 +55,8 @@ use uuid::Uuid;
 
 pub use count::NotificationCount;
 
-use crate::catalog::Revision;
-use crate::signals::Signal;
+use crate::node::catalog::Revision;
+use crate::node::signals::Signal;
 use crate::{Engine, EngineError, Inner, RunContext};
 
 /// How often to look without being rung.
@@ -119,11 +119,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut wait = Duration::ZERO;
     loop {
         tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = inner.signals.raised(Signal::Notices) => {}
+            () = inner.node.stop.cancelled() => return,
+            () = inner.node.signals.raised(Signal::Notices) => {}
             () = tokio::time::sleep(wait) => {}
         }
-        if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
+        if inner.node.is_fenced() || inner.node.is_draining() {
             wait = LOOK_EVERY;
             continue;
         }
@@ -141,10 +141,10 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 pub(crate) async fn keep(inner: Arc<Inner>) {
     loop {
         tokio::select! {
-            () = inner.stop.cancelled() => return,
+            () = inner.node.stop.cancelled() => return,
             () = tokio::time::sleep(STALLS_EVERY.min(inner.config.notify.stalled_after)) => {}
         }
-        if inner.fenced.load(Ordering::Acquire) {
+        if inner.node.is_fenced() {
             continue;
         }
         if let Err(error) = inner.tell_stalls().await {
@@ -156,7 +156,7 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
 impl Inner {
     /// Works off what there is; answers how long nothing will be due.
     async fn notify_once(self: &Arc<Self>) -> Result<Duration, EngineError> {
-        let pending = self.store.outbox().await?;
+        let pending = self.node.store.outbox().await?;
         if pending.notices {
             while self.fan_out().await? {}
         }
@@ -220,8 +220,13 @@ impl Inner {
         };
         let run = context.facts.id;
         let notices = new_notices(&context.revision, Some(run), telling, None);
-        if self.store.tell_start(run, at.key.task, notices, self.now()).await? {
-            self.signals.raise(Signal::Notices);
+        if self
+            .node
+            .store
+            .tell_start(run, at.key.task, notices, self.now())
+            .await?
+        {
+            self.node.signals.raise(Signal::Notices);
         }
         Ok(())
     }
@@ -229,7 +234,7 @@ impl Inner {
     async fn tell_stalls(&self) -> Result<(), EngineError> {
         let now = self.now();
         let after = Span::from_std(self.config.notify.stalled_after);
-        let stalled = self.store.stalled(now - after.chrono(), now, STALLS_MAX).await?;
+        let stalled = self.node.store.stalled(now - after.chrono(), now, STALLS_MAX).await?;
         let mut all = Vec::new();
         for Stalled {
             revision_id,
@@ -240,7 +245,7 @@ impl Inner {
             ..
         } in stalled
         {
-            let revision = self.catalog.revision(revision_id).await?;
+            let revision = self.node.catalog.revision(revision_id).await?;
             if !revision.told.group(STALLED) && !revision.told.task(task, STALLED) {
                 continue;
             }
@@ -254,8 +259,8 @@ impl Inner {
             all.push(new_notices(&revision, Some(run), telling, Some(queue)));
         }
         if !all.is_empty() {
-            self.store.tell(&all, now).await?;
-            self.signals.raise(Signal::Notices);
+            self.node.store.tell(&all, now).await?;
+            self.node.signals.raise(Signal::Notices);
         }
         Ok(())
     }
@@ -297,19 +302,19 @@ impl Engine {
 
     /// There is something to be sent.
     pub fn ring_notifier(&self) {
-        self.inner.signals.raise(Signal::Notices);
+        self.inner.node.signals.raise(Signal::Notices);
     }
 
     /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
     /// The answer is the notification's id.
     pub async fn test_channel(&self, name: &str) -> Result<Option<Uuid>, EngineError> {
         let inner = &self.inner;
-        let Some(channel) = inner.store.open_channel(&inner.keys, name).await? else {
+        let Some(channel) = inner.node.store.open_channel(&inner.keys, name).await? else {
             return Ok(None);
         };
         let now = inner.now();
         let row = NewNotification {
-            id: uuid_v7(now, inner.chance.bits()),
+            id: uuid_v7(now, inner.node.chance.bits()),
             channel: name.to_owned(),
             lane: name.to_owned(),
             event: Event::Test,

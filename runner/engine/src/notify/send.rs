@@ -20,8 +20,8 @@ use uuid::Uuid;
 
 use super::count::Way;
 use super::{LANE_MAX, SENDS_MAX, chat, mail, post, sign};
+use crate::node::signals::Signal;
 use crate::redact::Redactor;
-use crate::signals::Signal;
 use crate::{EngineError, Inner};
 
 /// How long a try may take: a POST, and a mail to many.
@@ -83,6 +83,7 @@ impl Inner {
         }
         let lease = self.lease();
         let taken = self
+            .node
             .store
             .take_outgoing(lease, LANE_MAX as i64, room as i64, &busy, &in_hand)
             .await?;
@@ -90,12 +91,12 @@ impl Inner {
         for outgoing in taken {
             self.notifier.in_hand.lock().insert(outgoing.id, outgoing.lane.clone());
             let inner = self.clone();
-            self.tracker.spawn(async move {
+            self.node.tracker.spawn(async move {
                 let (id, lane) = (outgoing.id, outgoing.lane.clone());
                 inner.send_one(outgoing, lease).await;
                 tracing::debug!(%id, lane, "a notification has been tried");
                 inner.notifier.in_hand.lock().remove(&id);
-                inner.signals.raise(Signal::Notices);
+                inner.node.signals.raise(Signal::Notices);
             });
         }
         Ok(more)
@@ -105,7 +106,7 @@ impl Inner {
         let channel = if is_url(&outgoing.channel) {
             Ok(None)
         } else {
-            match self.store.open_channel(&self.keys, &outgoing.channel).await {
+            match self.node.store.open_channel(&self.keys, &outgoing.channel).await {
                 Ok(Some(channel)) => Ok(Some(channel)),
                 Ok(None) => Err(Failure::Final(format!("there is no channel `{}`", outgoing.channel))),
                 Err(error) => Err(Failure::passing(format!("the channel cannot be read: {error}"))),
@@ -128,7 +129,7 @@ impl Inner {
         let sent = match result.map_err(|failure| failure.without(&secrets)) {
             Ok(()) => Sent::Done,
             Err(Failure::Final(why)) => Sent::Failed(why),
-            Err(Failure::Passing(why, asked)) => match retry_after(outgoing.attempts + 1, self.chance.bits()) {
+            Err(Failure::Passing(why, asked)) => match retry_after(outgoing.attempts + 1, self.node.chance.bits()) {
                 Some(wait) => {
                     let wait = wait.max(asked.unwrap_or_default());
                     Sent::Later(why, now + chrono::TimeDelta::from_std(wait).unwrap_or_default())
@@ -156,6 +157,7 @@ impl Inner {
         for attempt in 1..=RECORD_TRIES_MAX {
             let now = self.now();
             match self
+                .node
                 .store
                 .finish_outgoing(outgoing.id, lease, sent, delivered, now)
                 .await
@@ -194,7 +196,7 @@ impl Inner {
         // In hand before it can be seen, so that this node's own loop leaves it alone.
         self.notifier.in_hand.lock().insert(row.id, row.lane.clone());
         let sent = async {
-            self.store.begin_outgoing(row, lease).await?;
+            self.node.store.begin_outgoing(row, lease).await?;
             let mut delivered = Vec::new();
             let result = whole(self.deliver(&outgoing, Some(&channel), &mut delivered)).await;
             let sent = match result.map_err(|failure| failure.without(&secrets_of(&channel))) {

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::millis;
 use crate::group_commit::is_passing;
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::work::Ending;
 use crate::{Engine, EngineError, Inner, RunContext};
 
@@ -75,7 +75,7 @@ impl Engine {
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<QueueClaim>, EngineError> {
         let inner = &self.inner;
         let until = Instant::now() + request.wait;
-        if inner.is_leaving() {
+        if inner.node.is_leaving() {
             return Err(EngineError::Stopping);
         }
         let listening = inner.queues.listen(&request.queue);
@@ -86,21 +86,21 @@ impl Engine {
             let looked = inner.look_as(request).await;
             let left = until.saturating_duration_since(Instant::now());
             let pause = match looked {
-                Ok(found) if !found.claims.is_empty() || left.is_zero() || inner.is_leaving() => {
+                Ok(found) if !found.claims.is_empty() || left.is_zero() || inner.node.is_leaving() => {
                     return Ok(found.claims);
                 }
                 Ok(found) => found.limited.unwrap_or(BACKSTOP),
                 // Who has time left waits for the database as for work: a thousand polls at once may find it busy.
-                Err(error) if is_passing(&error) && !left.is_zero() && !inner.is_leaving() => BUSY_FOR,
+                Err(error) if is_passing(&error) && !left.is_zero() && !inner.node.is_leaving() => BUSY_FOR,
                 Err(error) => return Err(error),
             };
             let pause = pause.min(left);
             tokio::select! {
                 () = bell => {}
                 () = tokio::time::sleep(pause) => {}
-                () = inner.stop.cancelled() => return Ok(Vec::new()),
+                () = inner.node.stop.cancelled() => return Ok(Vec::new()),
             }
-            if inner.is_leaving() {
+            if inner.node.is_leaving() {
                 return Ok(Vec::new());
             }
         }
@@ -108,15 +108,13 @@ impl Engine {
 }
 
 impl Inner {
-    /// Whether the node has been told to stop.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.draining.load(std::sync::atomic::Ordering::Acquire) || self.stop.is_cancelled()
-    }
-
     /// Looks once, and notes that the worker does.
     async fn look_as(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         if self.queues.is_news(&request.queue, &request.worker, &request.tags) {
-            let seen = self.store.worker_seen(&request.queue, &request.worker, &request.tags);
+            let seen = self
+                .node
+                .store
+                .worker_seen(&request.queue, &request.worker, &request.tags);
             if let Err(error) = seen.await {
                 self.queues.forget(&request.queue, &request.worker);
                 return Err(error.into());
@@ -129,7 +127,7 @@ impl Inner {
     async fn look_for(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         let (answer, answered) = oneshot::channel();
         let (inner, request) = (self.clone(), request.clone());
-        self.tracker.spawn(async move {
+        self.node.tracker.spawn(async move {
             let found = inner.claim_once(&request).await;
             if let Err(Ok(found)) = answer.send(found)
                 && !found.claims.is_empty()
@@ -150,8 +148,8 @@ impl Inner {
         let fresh: Vec<(Uuid, i64)> = (0..request.max)
             .map(|_| {
                 (
-                    uuid_v7(now, self.chance.bits()),
-                    !((self.chance.bits() as u64 >> 1) as i64),
+                    uuid_v7(now, self.node.chance.bits()),
+                    !((self.node.chance.bits() as u64 >> 1) as i64),
                 )
             })
             .collect();
@@ -163,7 +161,7 @@ impl Inner {
             fresh: &fresh,
             bytes_max: CLAIM_BYTES_MAX as i64,
         };
-        let answer = self.store.claim_queued(&wish).await?;
+        let answer = self.node.store.claim_queued(&wish).await?;
         let limited = answer.limited_ms.map(Duration::from_millis);
         let Some(last) = answer.claimed.iter().map(|claimed| claimed.turn).max() else {
             return Ok(Found {
@@ -174,7 +172,7 @@ impl Inner {
         self.queues.claimed(&request.queue, last);
         let soon = now + REAPED_AFTER;
         if answer.claimed.iter().any(|claimed| claimed.lease_expires_at < soon) {
-            self.signals.raise(Signal::Claims);
+            self.node.signals.raise(Signal::Claims);
         }
         if answer.cut || answer.claimed.len() == request.max {
             // There may be more where these came from.

@@ -35,9 +35,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::Inner;
-use crate::catalog::Revision;
 use crate::group_commit::{Gathering, GroupCommit};
-use crate::wake::News;
+use crate::node::catalog::Revision;
+use crate::node::news::News;
 
 pub use claim::{CLAIM_BYTES_MAX, ClaimRequest, QueueClaim};
 pub(crate) use reaper::reap;
@@ -280,7 +280,7 @@ impl Inner {
     pub(crate) fn ring(&self, rings: &Rings) {
         for (queue, ring) in &rings.0 {
             self.queues.ring(queue, *ring);
-            self.wakes.tell(News::Filled(queue.clone()));
+            self.node.outbox.tell(News::Filled(queue.clone()));
         }
     }
 
@@ -300,14 +300,14 @@ impl Inner {
 pub(crate) async fn look(inner: Arc<Inner>) {
     loop {
         tokio::select! {
-            () = inner.stop.cancelled() => return,
+            () = inner.node.stop.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         let names = inner.queues.listened();
         if names.is_empty() {
             continue;
         }
-        match inner.store.queues_with_work(&names).await {
+        match inner.node.store.queues_with_work(&names).await {
             Ok(names) => names.iter().for_each(|name| inner.heard_of_queue(name)),
             Err(error) => tracing::warn!(error = %Chain(&error), "cannot look at queues"),
         }

@@ -11,7 +11,7 @@ use heddle_store::live::ClaimKey;
 use tokio::time::Instant;
 
 use super::settle::applied;
-use crate::signals::Signal;
+use crate::node::signals::Signal;
 use crate::work::Ending;
 use crate::{EngineError, Inner};
 
@@ -26,7 +26,7 @@ const PRUNE_MAX: i64 = 10_000;
 impl Inner {
     /// Takes back what workers did not finish, and fails what nobody claimed in time; answers when to look again.
     async fn reap_queues(self: &Arc<Self>) -> Result<Duration, EngineError> {
-        let overdue = self.store.overdue().await?;
+        let overdue = self.node.store.overdue().await?;
         if !overdue.claims.is_empty() {
             tracing::info!(
                 claims = overdue.claims.len(),
@@ -62,7 +62,7 @@ impl Inner {
                     applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message), now)
                 })
                 .collect();
-            let mut completion = self.store.completion(self.lease(), now).await?;
+            let mut completion = self.node.store.completion(self.lease(), now).await?;
             let locked = completion.lock_overdue(&keys).await?;
             self.finish_claims(completion, &contexts, outcomes, locked, now).await?;
         }
@@ -86,14 +86,14 @@ pub(crate) async fn reap(inner: Arc<Inner>) {
         };
         if pruned.elapsed() > PRUNE_EVERY {
             pruned = Instant::now();
-            if let Err(error) = inner.store.prune_workers(PRUNE_MAX).await {
+            if let Err(error) = inner.node.store.prune_workers(PRUNE_MAX).await {
                 tracing::warn!(error = %Chain(&error), "cannot forget workers that are gone");
             }
         }
         tokio::select! {
-            () = inner.stop.cancelled() => return,
+            () = inner.node.stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
-            () = inner.signals.raised(Signal::Claims) => tokio::time::sleep(REAP_PAUSE).await,
+            () = inner.node.signals.raised(Signal::Claims) => tokio::time::sleep(REAP_PAUSE).await,
         }
     }
 }

@@ -17,6 +17,7 @@ use heddle_store::live::{
 use super::{ASKS_MAX, Rings};
 use crate::apply::{After, Applied, progress_of};
 use crate::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
+use crate::node::Node;
 use crate::work::{Contexts, End, Ending};
 use crate::{Engine, EngineError, Inner, RunContext, sole};
 
@@ -106,8 +107,8 @@ impl Commits for Settlements {
         repeatable: true,
     };
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
@@ -178,8 +179,8 @@ impl Commits for Enqueues {
         repeatable: true,
     };
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     async fn commit(&self, batch: &mut [Enqueue]) -> Committed<Self> {
@@ -251,7 +252,7 @@ impl Engine {
     }
 
     async fn fate(&self, claim: &ClaimKey) -> Result<ClaimFate, EngineError> {
-        Ok(self.inner.store.claim_fate(claim).await?)
+        Ok(self.inner.node.store.claim_fate(claim).await?)
     }
 
     /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
@@ -271,8 +272,8 @@ impl Engine {
         let extended = loop {
             let now = self.inner.now();
             let done = match reports.is_empty() {
-                true => self.inner.store.heartbeat_claims(&keys, &leases).await,
-                false => self.inner.store.report_claims(&keys, &leases, &reports, now).await,
+                true => self.inner.node.store.heartbeat_claims(&keys, &leases).await,
+                false => self.inner.node.store.report_claims(&keys, &leases, &reports, now).await,
             };
             match done {
                 Err(StoreError::Conflict(_)) if tries < TRIES_MAX => tries += 1,
@@ -443,7 +444,7 @@ impl Inner {
             .iter()
             .map(|(key, ending)| applied(key.run, key.at, key.lease, ending, now))
             .collect();
-        let mut completion = self.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
         let locked = completion.lock_claims(&keys, expired).await?;
         if let Some(queue) = unseen {
             completion.refund_queue(queue, locked.owned.len()).await?;
@@ -474,7 +475,7 @@ impl Inner {
         ends: &[(ClaimKey, &Sole)],
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
         let rows: Vec<(ClaimKey, &SoleRow)> = ends.iter().map(|(key, sole)| (*key, &sole.0)).collect();
-        let (owned, followed) = self.store.complete_sole_claims(&rows).await?;
+        let (owned, followed) = self.node.store.complete_sole_claims(&rows).await?;
         let of: HashMap<RunId, AttemptKey> = rows.iter().map(|(key, _)| (key.run, key.at)).collect();
         let accepted = owned.iter().filter_map(|run| Some((*run, *of.get(run)?))).collect();
         self.acted(sole::after(owned, followed, ends.iter().map(|(_, sole)| &*sole.1)));
@@ -500,7 +501,7 @@ impl Inner {
                 lease,
             })
             .collect();
-        let mut completion = self.store.completion(lease, now).await?;
+        let mut completion = self.node.store.completion(lease, now).await?;
         let locked = completion.lock(&keys).await?;
         let (mut rows, mut back, mut rings) = (Vec::new(), Vec::new(), Rings::default());
         let mut ordinals: HashMap<RunId, usize> = HashMap::new();

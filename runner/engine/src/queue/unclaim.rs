@@ -26,7 +26,7 @@ impl Inner {
             .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
             .await?;
         let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
-        let mut completion = self.store.completion(lease, now).await?;
+        let mut completion = self.node.store.completion(lease, now).await?;
         let locked = completion.lock_claims(&keys, false).await?;
         let (mut rows, mut back, mut rings) = (Vec::new(), Vec::new(), Rings::default());
         for claimed in claimed {

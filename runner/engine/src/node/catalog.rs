@@ -25,7 +25,11 @@ use heddle_store::{Store, StoreError, schedule};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
+use super::templates::is_heavy;
 use crate::EngineError;
+
+/// How many attempts of one revision that may take long to prepare are prepared at once.
+const TURNS_OF_REVISION_MAX: usize = 4;
 
 /// How many entries each cache keeps.
 const CACHE_ENTRIES_MAX: usize = 10_000;
@@ -381,12 +385,8 @@ impl Catalog {
             pooled: pools.iter().any(Option::is_some),
             pools,
             templated,
-            heavy: plan
-                .tasks
-                .iter()
-                .map(|task| crate::prepare::is_heavy(&plan, task))
-                .collect(),
-            turns: tokio::sync::Semaphore::new(crate::prepare::TURNS_OF_REVISION_MAX),
+            heavy: plan.tasks.iter().map(|task| is_heavy(&plan, task)).collect(),
+            turns: tokio::sync::Semaphore::new(TURNS_OF_REVISION_MAX),
             told: Told::of(&plan),
             plan,
             schedules,

@@ -1,25 +1,29 @@
-//! The pruner: removes what has been kept for long enough, and makes the partitions of days to come. What is due, and
+//! Retention. The pruner removes what has been kept for long enough, and makes the partitions of days to come. What is due, and
 //! the locks, `heddle_store::retention` and `docs/retention.md` tell.
 //!
 //! There is no leader: once in [`PRUNE_EVERY`] some node moves the row of *upkeep* on, and with it takes the round. If
 //! it dies, the next round is another's. A round is bounded, in rows and in statements; when it has not come to an end,
 //! the next one begins soon.
 
-use std::collections::BTreeMap;
+mod pruned;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use chrono::{NaiveDate, TimeDelta};
+use chrono::TimeDelta;
 use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::retention::Retention;
-use heddle_domain::state::RunState;
 use heddle_store::StoreError;
 use heddle_store::retention::{Day, Dropped, INSTANTS_KEPT, Partitioned, RunRules};
 use heddle_store::spent::SpentBefore;
 
-use crate::{Engine, EngineError, Inner};
+use crate::EngineError;
+use crate::node::Node;
+use crate::node::service::{Every, Needs, Service};
+use pruned::Budget;
+
+pub use pruned::Pruned;
 
 /// How often a node looks whether a round is due.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
@@ -40,12 +44,9 @@ const ROWS_MAX: i64 = 10_000;
 /// How many offers or backfills: each is looked up in every partition of what may hold it.
 const SPENT_MAX: i64 = 1_000;
 
-/// How many statements that removed as much as they could a round has.
-const STATEMENTS_MAX: usize = 300;
-
 /// Partitions are made for so many days ahead, and looked after so often.
 const PARTITION_DAYS: i32 = 9;
-const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
+const PARTITIONS_EVERY: TimeDelta = TimeDelta::minutes(10);
 
 /// How long the log of changes is kept: a node that has not followed it for so long has lost its lease long ago.
 const CHANGES_KEPT: TimeDelta = TimeDelta::days(7);
@@ -56,121 +57,78 @@ const STORMS_KEPT: TimeDelta = TimeDelta::days(2);
 /// How long nodes that are gone are remembered.
 const NODES_KEPT: TimeDelta = TimeDelta::days(30);
 
-/// What a round removed, or (`dry_run`) what one would remove now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pruned {
-    /// Nothing was removed.
-    pub dry_run: bool,
-    /// Runs, those of whole days among them.
-    pub runs: u64,
-    /// The same by state; states that none had may be missing.
-    pub by_state: BTreeMap<RunState, u64>,
-    /// Days whose runs went as a whole.
-    pub days: Vec<NaiveDate>,
-    /// Days whose logs went before their runs.
-    pub log_days: Vec<NaiveDate>,
-    /// Runs whose logs went before them, one by one.
-    pub logs: u64,
-    /// Rows of the audit.
-    pub audit: u64,
-    /// Events, but for those of days that went as a whole.
-    pub events: u64,
-    /// Ended assignments, likewise.
-    pub assignments: u64,
-    /// Notifications that were sent or given up.
-    pub notifications: u64,
-    /// Occurrences of offers.
-    pub occurrences: u64,
-    /// Deleted offers of which nothing is left.
-    pub offers: u64,
-    /// Ended backfills none of whose runs is kept.
-    pub backfills: u64,
-    /// Tokens that were revoked or expired.
-    pub tokens: u64,
-    /// There is more to do; the next round goes on.
-    pub more: bool,
+/// Removes what has been kept for long enough.
+pub(crate) struct Pruner {
+    node: Arc<Node>,
 }
 
-impl Pruned {
-    /// Counts runs, by the number of their state; answers how many.
-    fn count_runs(&mut self, states: impl IntoIterator<Item = (i16, u64)>) -> u64 {
-        let mut all = 0;
-        for (state, count) in states {
-            all += count;
-            if let Some(state) = RunState::from_number(state) {
-                *self.by_state.entry(state).or_default() += count;
+/// Its rounds.
+pub(crate) struct Rounds {
+    pruner: Arc<Pruner>,
+    partitions: Every,
+}
+
+impl Rounds {
+    pub(crate) fn of(pruner: Arc<Pruner>) -> Self {
+        Self {
+            pruner,
+            partitions: Every::at_once(PARTITIONS_EVERY),
+        }
+    }
+}
+
+impl Service for Rounds {
+    const FAILED: &'static str = "pruning failed; trying again";
+    const NEEDS: Needs = Needs::Lease;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.pruner.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        if self.partitions.is_due(now) && self.pruner.make_partitions().await {
+            self.partitions.done(now);
+        }
+        self.pruner.round_if_due(now).await?;
+        Ok(LOOK_EVERY)
+    }
+}
+
+impl Pruner {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self { node }
+    }
+
+    /// Makes the partitions of the next days; `false`: somebody is in the way, or the database is away, and there is time.
+    pub(crate) async fn make_partitions(&self) -> bool {
+        match self.node.store.make_all_partitions(PARTITION_DAYS).await {
+            Ok(()) => true,
+            Err(StoreError::Conflict(_)) => {
+                tracing::info!("partitions are made later: somebody has had the tables for long");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "cannot make partitions");
+                false
             }
         }
-        self.runs += all;
-        all
     }
 
-    /// Counts runs that were removed one by one; answers how many.
-    fn count_each(&mut self, states: Vec<i16>) -> u64 {
-        self.count_runs(states.into_iter().map(|state| (state, 1)))
-    }
-}
-
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut partitions_due = tokio::time::Instant::now();
-    loop {
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
-        if inner.fenced.load(Ordering::Acquire) {
-            continue;
-        }
-        if tokio::time::Instant::now() >= partitions_due && make_partitions(&inner).await {
-            partitions_due = tokio::time::Instant::now() + PARTITIONS_EVERY;
-        }
-        if let Err(error) = inner.prune_tick(inner.now()).await {
-            tracing::warn!(error = %Chain(&error), "pruning failed; trying again");
-        }
-    }
-}
-
-/// Makes the partitions of the next days; `false`: somebody is in the way, or the database is away, and there is time.
-pub(crate) async fn make_partitions(inner: &Inner) -> bool {
-    match inner.store.make_all_partitions(PARTITION_DAYS).await {
-        Ok(()) => true,
-        Err(StoreError::Conflict(_)) => {
-            tracing::info!("partitions are made later: somebody has had the tables for long");
-            false
-        }
-        Err(error) => {
-            tracing::warn!(error = %Chain(&error), "cannot make partitions");
-            false
-        }
-    }
-}
-
-/// How much a round may still do.
-struct Budget(usize);
-
-impl Budget {
-    /// Whether another statement may follow one that removed `count` of at most `limit`.
-    fn goes_on(&mut self, count: u64, limit: i64, pruned: &mut Pruned) -> bool {
-        if count < limit as u64 {
-            return false;
-        }
-        if self.0 == 0 {
-            pruned.more = true;
-            return false;
-        }
-        self.0 -= 1;
-        true
-    }
-}
-
-impl Inner {
     /// A round, if one is due.
-    async fn prune_tick(&self, now: Time) -> Result<(), EngineError> {
-        if self.store.take_upkeep("prune", now, PRUNE_EVERY, false).await? {
-            let retention = self.store.retention().await?;
-            let pruned = self.prune(&retention, now).await?;
+    async fn round_if_due(&self, now: Time) -> Result<(), EngineError> {
+        if self.node.store.take_upkeep("prune", now, PRUNE_EVERY, false).await? {
+            let retention = self.node.store.retention().await?;
+            let pruned = self.round(&retention, now).await?;
             if pruned.more {
-                self.store.take_upkeep("prune", now, GO_ON_AFTER, true).await?;
+                self.node.store.take_upkeep("prune", now, GO_ON_AFTER, true).await?;
             }
             if pruned != Pruned::default() {
                 tracing::info!(
@@ -190,10 +148,15 @@ impl Inner {
                 );
             }
         }
-        if self.store.take_upkeep("instants", now, INSTANTS_EVERY, false).await? {
-            let mut budget = Budget(STATEMENTS_MAX);
+        if self
+            .node
+            .store
+            .take_upkeep("instants", now, INSTANTS_EVERY, false)
+            .await?
+        {
+            let mut budget = Budget::full();
             loop {
-                let gone = self.store.prune_instants(now - INSTANTS_KEPT, ROWS_MAX).await?;
+                let gone = self.node.store.prune_instants(now - INSTANTS_KEPT, ROWS_MAX).await?;
                 if !budget.goes_on(gone, ROWS_MAX, &mut Pruned::default()) {
                     break;
                 }
@@ -202,26 +165,37 @@ impl Inner {
         Ok(())
     }
 
+    /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
+    /// stands) would remove.
+    pub(crate) async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
+        let stands = self.node.store.retention().await?;
+        let now = self.node.now();
+        if dry_run {
+            return self.preview(&retention.unwrap_or(stands), now).await;
+        }
+        self.round(&stands, now).await
+    }
+
     /// A round.
-    async fn prune(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
+    async fn round(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
         let mut pruned = Pruned::default();
-        let mut budget = Budget(STATEMENTS_MAX);
-        let rules = self.store.run_rules(retention).await?;
-        for day in self.store.partition_days(Partitioned::Runs).await? {
+        let mut budget = Budget::full();
+        let rules = self.node.store.run_rules(retention).await?;
+        for day in self.node.store.partition_days(Partitioned::Runs).await? {
             if rules.may_be_due(day, now) {
                 self.prune_day(&rules, day, now, &mut budget, &mut pruned).await?;
             }
         }
         for &group in &rules.shorter {
             loop {
-                let gone = pruned.count_each(self.store.prune_runs_of(&rules, group, now, RUNS_MAX).await?);
+                let gone = pruned.count_each(self.node.store.prune_runs_of(&rules, group, now, RUNS_MAX).await?);
                 if !budget.goes_on(gone, RUNS_MAX, &mut pruned) {
                     break;
                 }
             }
         }
         loop {
-            let gone = pruned.count_each(self.store.prune_runs(&rules, None, now, RUNS_MAX).await?);
+            let gone = pruned.count_each(self.node.store.prune_runs(&rules, None, now, RUNS_MAX).await?);
             if !budget.goes_on(gone, RUNS_MAX, &mut pruned) {
                 break;
             }
@@ -229,12 +203,10 @@ impl Inner {
         if rules.logs_go_first() {
             self.prune_logs(&rules, now, &mut budget, &mut pruned).await?;
         }
-        while self.store.clear_pruned_days(ROWS_MAX).await? {
-            if budget.0 == 0 {
-                pruned.more = true;
+        while self.node.store.clear_pruned_days(ROWS_MAX).await? {
+            if !budget.spend(&mut pruned) {
                 break;
             }
-            budget.0 -= 1;
         }
         self.prune_rows(retention, now, &mut budget, &mut pruned).await?;
         Ok(pruned)
@@ -248,17 +220,17 @@ impl Inner {
         budget: &mut Budget,
         pruned: &mut Pruned,
     ) -> Result<(), EngineError> {
-        if day.is_over(now) && !self.store.is_day_needed(rules, day, now, false).await? {
+        if day.is_over(now) && !self.node.store.is_day_needed(rules, day, now, false).await? {
             let mut after = None;
             loop {
-                after = self.store.note_day_successes(day, after, ROWS_MAX).await?;
+                after = self.node.store.note_day_successes(day, after, ROWS_MAX).await?;
                 if after.is_none() {
                     break;
                 }
             }
             // All of them have ended, so that nothing is added while the day goes.
-            let counts = self.store.count_day_runs(day).await?;
-            match self.store.drop_run_day(rules, day, now).await? {
+            let counts = self.node.store.count_day_runs(day).await?;
+            match self.node.store.drop_run_day(rules, day, now).await? {
                 Dropped::Gone => {
                     pruned.days.push(day.0);
                     pruned.count_runs(counts.into_iter().map(|(state, count)| (state, count as u64)));
@@ -273,7 +245,7 @@ impl Inner {
             }
         }
         loop {
-            let gone = pruned.count_each(self.store.prune_runs(rules, Some(day), now, RUNS_MAX).await?);
+            let gone = pruned.count_each(self.node.store.prune_runs(rules, Some(day), now, RUNS_MAX).await?);
             if !budget.goes_on(gone, RUNS_MAX, pruned) {
                 return Ok(());
             }
@@ -287,12 +259,12 @@ impl Inner {
         budget: &mut Budget,
         pruned: &mut Pruned,
     ) -> Result<(), EngineError> {
-        for day in self.store.partition_days(Partitioned::Logs).await? {
+        for day in self.node.store.partition_days(Partitioned::Logs).await? {
             if !rules.logs_may_be_due(day, now) {
                 continue;
             }
-            if day.is_over(now) && !self.store.is_day_needed(rules, day, now, true).await? {
-                match self.store.drop_log_day(rules, day, now).await? {
+            if day.is_over(now) && !self.node.store.is_day_needed(rules, day, now, true).await? {
+                match self.node.store.drop_log_day(rules, day, now).await? {
                     Dropped::Gone => {
                         pruned.log_days.push(day.0);
                         continue;
@@ -306,7 +278,7 @@ impl Inner {
                 }
             }
             loop {
-                let gone = self.store.prune_logs(rules, day, now, RUNS_MAX).await?;
+                let gone = self.node.store.prune_logs(rules, day, now, RUNS_MAX).await?;
                 pruned.logs += gone;
                 if !budget.goes_on(gone, RUNS_MAX, pruned) {
                     break;
@@ -324,7 +296,7 @@ impl Inner {
         budget: &mut Budget,
         pruned: &mut Pruned,
     ) -> Result<(), EngineError> {
-        let store = &self.store;
+        let store = &self.node.store;
         let events = now - retention.events.chrono();
         let spent = SpentBefore::of(retention, now);
         for (table, before) in [
@@ -388,55 +360,42 @@ impl Inner {
 
     /// What a round would remove.
     async fn preview(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
-        let rules = self.store.run_rules(retention).await?;
+        let rules = self.node.store.run_rules(retention).await?;
         let mut pruned = Pruned {
             dry_run: true,
             ..Pruned::default()
         };
-        let due = self.store.count_due_runs(&rules, now).await?;
+        let due = self.node.store.count_due_runs(&rules, now).await?;
         pruned.count_runs(due.into_iter().map(|(state, count)| (state, count as u64)));
-        for day in self.store.partition_days(Partitioned::Runs).await? {
+        for day in self.node.store.partition_days(Partitioned::Runs).await? {
             if rules.may_be_due(day, now)
                 && day.is_over(now)
-                && !self.store.is_day_needed(&rules, day, now, false).await?
+                && !self.node.store.is_day_needed(&rules, day, now, false).await?
             {
                 pruned.days.push(day.0);
             }
         }
         if rules.logs_go_first() {
-            for day in self.store.partition_days(Partitioned::Logs).await? {
+            for day in self.node.store.partition_days(Partitioned::Logs).await? {
                 if rules.logs_may_be_due(day, now)
                     && day.is_over(now)
                     && !pruned.days.contains(&day.0)
-                    && !self.store.is_day_needed(&rules, day, now, true).await?
+                    && !self.node.store.is_day_needed(&rules, day, now, true).await?
                 {
                     pruned.log_days.push(day.0);
                 }
             }
         }
-        let rows = self.store.count_due_rows(retention, now).await?;
+        let rows = self.node.store.count_due_rows(retention, now).await?;
         pruned.audit = rows.audit as u64;
         pruned.events = rows.events as u64;
         pruned.assignments = rows.assignments as u64;
-        let spent = self.store.count_spent(&SpentBefore::of(retention, now)).await?;
+        let spent = self.node.store.count_spent(&SpentBefore::of(retention, now)).await?;
         pruned.notifications = spent.notifications as u64;
         pruned.occurrences = spent.occurrences as u64;
         pruned.offers = spent.offers as u64;
         pruned.backfills = spent.backfills as u64;
         pruned.tokens = spent.tokens as u64;
         Ok(pruned)
-    }
-}
-
-impl Engine {
-    /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
-    /// stands) would remove.
-    pub async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
-        let stands = self.inner.store.retention().await?;
-        let now = self.inner.now();
-        if dry_run {
-            return self.inner.preview(&retention.unwrap_or(stands), now).await;
-        }
-        self.inner.prune(&stands, now).await
     }
 }

@@ -3,7 +3,7 @@
 //! One bell for each part. It keeps one ring for who does not listen just now, so a part that registers before it looks
 //! misses nothing; and no part depends on it: each looks by itself as well, only less often. Who waits for one thing
 //! among many (a run, a queue, an audience) listens to a bell of that thing instead. What other nodes are told is
-//! [`crate::wake::News`].
+//! [`super::news::News`].
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;

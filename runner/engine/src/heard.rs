@@ -1,0 +1,63 @@
+//! What runs and attempts hear of their node.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use heddle_store::change::Change;
+
+use crate::node::news::News;
+use crate::node::part::Part;
+use crate::node::signals::Signal;
+use crate::{EngineError, Inner};
+
+impl Part for Inner {
+    fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
+        let signals = &self.node.signals;
+        self.dispatch.forget(&change.kind, &change.name);
+        self.messages.forget(&change.kind);
+        async move {
+            match change.kind.as_str() {
+                "topic" => signals.raise(Signal::Messages),
+                "script" => {
+                    signals.raise(Signal::Messages);
+                    signals.raise(Signal::Scripts);
+                }
+                "group" => {
+                    signals.raise(Signal::Schedules);
+                    signals.raise(Signal::Links);
+                    // Its bounds may have changed, and with them whose turn it is.
+                    if self.node.store.wake_gate(&change.name).await? {
+                        signals.raise(Signal::Inbox);
+                    }
+                }
+                "pool" => signals.raise(Signal::Pools),
+                "queue" => self.queues.ring_all(&change.name),
+                _ => {}
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn heard(&self, news: &News) {
+        match news {
+            News::Ended(run) => self.watches.ring(*run),
+            News::ManyEnded => self.watches.ring_all(),
+            News::Reopened(run) => self.contexts.remove(run),
+            News::Filled(queue) => self.heard_of_queue(queue),
+            News::Work | News::Stopped => {}
+        }
+    }
+
+    fn attempts_in_hand(&self) -> usize {
+        self.hands.len()
+    }
+
+    fn in_hand(&self) -> usize {
+        self.hands.len() + self.messages.in_hand()
+    }
+
+    fn stop_in_hand(&self) {
+        self.hands.cancel_all();
+        self.messages.cancel_all();
+    }
+}
