@@ -61,6 +61,7 @@ mod room;
 mod scheduler;
 mod sole;
 mod submit;
+mod told;
 pub mod trace;
 mod transition;
 mod upstream;
@@ -107,6 +108,7 @@ use hands::Hands;
 use node::catalog::Cache;
 use node::part::{Part, Parts};
 use node::service::drive;
+use node::signals::Signal;
 use node::{Identity, Node, changes, lease, news};
 
 /// What can go wrong in the engine that is not the caller's fault.
@@ -200,6 +202,7 @@ const LOOPS_END_MAX: Duration = Duration::from_secs(1);
 pub struct Engine {
     inner: Arc<Inner>,
     pruner: Arc<retention::Pruner>,
+    notifier: Arc<notify::Notifier>,
     /// What the node tells.
     parts: Parts,
 }
@@ -237,7 +240,6 @@ pub(crate) struct Inner {
     pub(crate) backlog: AtomicBool,
     /// Those of which a run has ended since the backfiller looked last.
     pub(crate) backfills_moved: Mutex<BTreeSet<uuid::Uuid>>,
-    pub(crate) notifier: notify::Notifier,
     /// Who hears of what has ended; nobody unless configured.
     pub(crate) tracer: std::sync::OnceLock<Arc<dyn trace::Tracer>>,
     pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
@@ -323,6 +325,12 @@ impl Engine {
             lease_for: config.lease_for,
         };
         let node = Arc::new(Node::new(identity, store, clock, chance));
+        let notifier = Arc::new(notify::Notifier::new(
+            node.clone(),
+            keys.clone(),
+            config.notify.clone(),
+            &policy,
+        )?);
         let inner = Arc::new(Inner {
             templates: Templates::new(),
             turns: tokio::sync::Semaphore::new(prepare::TURNS_MAX),
@@ -333,7 +341,6 @@ impl Engine {
             turn: AtomicI64::new(0),
             backlog: AtomicBool::new(false),
             backfills_moved: Mutex::default(),
-            notifier: notify::Notifier::new(&policy)?,
             tracer: std::sync::OnceLock::new(),
             sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
@@ -373,8 +380,8 @@ impl Engine {
         loops.spawn(upstream::run(inner.clone()));
         loops.spawn(backfill::run(inner.clone()));
         loops.spawn(pools::run(inner.clone()));
-        loops.spawn(notify::run(inner.clone()));
-        loops.spawn(notify::keep(inner.clone()));
+        loops.spawn(drive(notifier.clone()));
+        loops.spawn(drive(notify::Stalls(notifier.clone())));
         loops.spawn(lease::keep(node.clone(), parts.clone()));
         loops.spawn(changes::follow(node.clone(), parts.clone()));
         loops.spawn(news::send(node.clone()));
@@ -388,7 +395,12 @@ impl Engine {
         loops.spawn(messages::run(inner.clone()));
         loops.spawn(messages::tend(inner.clone()));
         loops.spawn(warm::keep_warm(inner.clone()));
-        Ok(Self { inner, pruner, parts })
+        Ok(Self {
+            inner,
+            pruner,
+            notifier,
+            parts,
+        })
     }
 
     /// The node's clock.
@@ -489,6 +501,27 @@ impl Engine {
     /// stands) would remove.
     pub async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
         self.pruner.prune(retention, dry_run).await
+    }
+
+    /// How runs are shown to those who are called back.
+    pub fn show_runs_with(&self, runs: RunObject) {
+        self.notifier.show_runs_with(runs);
+    }
+
+    /// There is something to be sent.
+    pub fn ring_notifier(&self) {
+        self.inner.node.signals.raise(Signal::Notices);
+    }
+
+    /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
+    /// The answer is the notification's id.
+    pub async fn test_channel(&self, name: &str) -> Result<Option<Uuid>, EngineError> {
+        self.notifier.test_channel(name).await
+    }
+
+    /// Notifications that this node has tried to send.
+    pub fn notification_counts(&self) -> Vec<NotificationCount> {
+        self.notifier.counts()
     }
 
     /// Counters for metrics.

@@ -43,7 +43,7 @@ use crate::apply::After;
 use crate::control::BulkAction;
 use crate::node::catalog::is_timed;
 use crate::node::signals::Signal;
-use crate::notify::new_notices;
+use crate::told::new_notices;
 use crate::transition::standing;
 use crate::{EngineError, Inner, RunContext};
 

@@ -35,8 +35,8 @@ use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
 use crate::node::catalog::{Resolution, Revision};
 use crate::node::signals::Signal;
-use crate::notify::new_notices;
 use crate::submit::{Layout, labels_of};
+use crate::told::new_notices;
 use crate::{EngineError, Inner, RunContext};
 
 /// How many schedules one transaction fires.
