@@ -284,10 +284,7 @@ impl Inner {
                 self.node.signals.raise(Signal::Inbox);
             }
         }
-        if !after.backfilled.is_empty() {
-            self.backfills_moved.lock().extend(after.backfilled);
-            self.node.signals.raise(Signal::Backfills);
-        }
+        self.node.signals.raise_backfills(after.backfilled);
         if after.signals.has(Signal::Work) {
             self.node.outbox.tell(News::Work);
         }

@@ -22,8 +22,6 @@ impl Part for Inner {
                     signals.raise(Signal::Scripts);
                 }
                 "group" => {
-                    signals.raise(Signal::Schedules);
-                    signals.raise(Signal::Links);
                     // Its bounds may have changed, and with them whose turn it is.
                     if self.node.store.wake_gate(&change.name).await? {
                         signals.raise(Signal::Inbox);

@@ -29,7 +29,6 @@
 
 mod apply;
 mod aside;
-mod backfill;
 mod bulk;
 mod claimer;
 mod control;
@@ -58,24 +57,24 @@ mod redact;
 mod retention;
 mod retry_after;
 mod room;
-mod scheduler;
+mod schedules;
 mod sole;
 mod submit;
 mod told;
 pub mod trace;
 mod transition;
-mod upstream;
 mod warm;
 mod watch;
 mod work;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::Chain;
+use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::fault::Faults;
 use heddle_domain::id::RunId;
 use heddle_domain::retention::Retention;
@@ -83,6 +82,7 @@ use heddle_domain::run::{FormatError, Refused};
 use heddle_domain::template::Templates;
 use heddle_domain::{Chance, Time};
 use heddle_sandbox::{OutboundPolicy, Sandbox};
+use heddle_store::backfill::BackfillAction;
 use heddle_store::live::RunFacts;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
@@ -90,7 +90,6 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-pub use backfill::Started;
 pub use control::{BulkAction, Clear, ControlError, not_cleared};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
@@ -100,6 +99,7 @@ pub use node::clock::{NodeClock, SystemChance};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use queue::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
+pub use schedules::Started;
 pub use submit::{Submission, SubmitError, Submitted};
 pub use watch::RunWatch;
 
@@ -203,6 +203,7 @@ pub struct Engine {
     inner: Arc<Inner>,
     pruner: Arc<retention::Pruner>,
     notifier: Arc<notify::Notifier>,
+    schedules: Arc<schedules::Schedules>,
     /// What the node tells.
     parts: Parts,
 }
@@ -238,11 +239,8 @@ pub(crate) struct Inner {
     pub(crate) turn: AtomicI64,
     /// The last claim came back full: there is more where it came from.
     pub(crate) backlog: AtomicBool,
-    /// Those of which a run has ended since the backfiller looked last.
-    pub(crate) backfills_moved: Mutex<BTreeSet<uuid::Uuid>>,
     /// Who hears of what has ended; nobody unless configured.
     pub(crate) tracer: std::sync::OnceLock<Arc<dyn trace::Tracer>>,
-    pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
     pub(crate) next_due: Mutex<Option<Time>>,
     /// See [`work::reports_max`].
     pub(crate) outcomes: GroupCommit<recorder::Outcomes>,
@@ -340,9 +338,7 @@ impl Engine {
             contexts: Cache::new(work::CONTEXTS_MAX),
             turn: AtomicI64::new(0),
             backlog: AtomicBool::new(false),
-            backfills_moved: Mutex::default(),
             tracer: std::sync::OnceLock::new(),
-            sources: Cache::new(backfill::SOURCES_MAX),
             next_due: Mutex::new(None),
             outcomes,
             log_writer,
@@ -364,7 +360,8 @@ impl Engine {
             policy,
         });
         let pruner = Arc::new(retention::Pruner::new(node.clone()));
-        let parts = Parts::new([inner.clone() as Arc<dyn Part>]);
+        let schedules = Arc::new(schedules::Schedules::new(node.clone(), inner.clone()));
+        let parts = Parts::new([inner.clone() as Arc<dyn Part>, schedules.clone()]);
         node.register().await?;
         inner.turn.store(node.store.first_turn().await?, Ordering::Release);
         // Before anything is written: of a node that slept for long, no partition stands ready.
@@ -375,10 +372,10 @@ impl Engine {
         gathering_submissions.start(submit::Submissions(inner.clone()));
         loops.spawn(inbox::run(inner.clone()));
         loops.spawn(inbox::reap(inner.clone()));
-        loops.spawn(scheduler::run(inner.clone()));
-        loops.spawn(scheduler::look_ahead(inner.clone()));
-        loops.spawn(upstream::run(inner.clone()));
-        loops.spawn(backfill::run(inner.clone()));
+        loops.spawn(drive(schedules::Scheduler(schedules.clone())));
+        loops.spawn(drive(schedules::LookAhead::of(&schedules)));
+        loops.spawn(drive(schedules::Links::of(schedules.clone())));
+        loops.spawn(drive(schedules::Backfiller::of(schedules.clone())));
         loops.spawn(pools::run(inner.clone()));
         loops.spawn(drive(notifier.clone()));
         loops.spawn(drive(notify::Stalls(notifier.clone())));
@@ -501,6 +498,22 @@ impl Engine {
     /// stands) would remove.
     pub async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
         self.pruner.prune(retention, dry_run).await
+    }
+
+    /// Starts a backfill, or lists what it would do.
+    pub async fn start_backfill(
+        &self,
+        name: &str,
+        spec: BackfillSpec,
+        asked: &serde_json::Value,
+        actor: &str,
+    ) -> Result<Started, SubmitError> {
+        self.schedules.start_backfill(name, spec, asked, actor).await
+    }
+
+    /// Pauses, resumes or cancels a backfill; the answer comes after it is committed.
+    pub async fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: &str) -> Result<(), ControlError> {
+        self.schedules.change_backfill(id, action, actor).await
     }
 
     /// How runs are shown to those who are called back.

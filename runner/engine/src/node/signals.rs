@@ -5,8 +5,12 @@
 //! among many (a run, a queue, an audience) listens to a bell of that thing instead. What other nodes are told is
 //! [`super::news::News`].
 
+use std::collections::BTreeSet;
+
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use uuid::Uuid;
 
 /// For whom there may be something to do, and what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +49,55 @@ const KINDS: usize = Signal::Scripts as usize + 1;
 
 /// The bells of a node.
 #[derive(Default)]
-pub(crate) struct Signals([Notify; KINDS]);
+pub(crate) struct Signals {
+    bells: [Notify; KINDS],
+    backfills: Mutex<Which>,
+}
+
+/// How many backfills are named; of more there may be something to do for any.
+const BACKFILLS_NAMED_MAX: usize = 1_000;
+
+/// For which of many there may be something to do.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Which {
+    pub(crate) named: BTreeSet<Uuid>,
+    /// And for others, which are not named.
+    pub(crate) others: bool,
+}
+
+impl Which {
+    fn add(&mut self, id: Uuid) {
+        if self.named.len() < BACKFILLS_NAMED_MAX || self.named.contains(&id) {
+            self.named.insert(id);
+        } else {
+            self.others = true;
+        }
+    }
+}
 
 impl Signals {
     pub(crate) fn raise(&self, signal: Signal) {
-        self.0[signal as usize].notify_one();
+        self.bells[signal as usize].notify_one();
+    }
+
+    /// Raises [`Signal::Backfills`] for these.
+    pub(crate) fn raise_backfills(&self, ids: impl IntoIterator<Item = Uuid>) {
+        let mut ids = ids.into_iter().peekable();
+        if ids.peek().is_some() {
+            let mut backfills = self.backfills.lock();
+            ids.for_each(|id| backfills.add(id));
+            drop(backfills);
+            self.raise(Signal::Backfills);
+        }
+    }
+
+    /// For which it was raised since this was asked last.
+    pub(crate) fn take_backfills(&self) -> Which {
+        std::mem::take(&mut *self.backfills.lock())
     }
 
     pub(crate) fn raise_all(&self, signals: SignalSet) {
-        for (place, bell) in self.0.iter().enumerate() {
+        for (place, bell) in self.bells.iter().enumerate() {
             if signals.0 & (1 << place) != 0 {
                 bell.notify_one();
             }
@@ -62,7 +106,7 @@ impl Signals {
 
     /// Waits for the next ring, or takes one that nobody has heard yet.
     pub(crate) fn raised(&self, signal: Signal) -> Notified<'_> {
-        self.0[signal as usize].notified()
+        self.bells[signal as usize].notified()
     }
 }
 
@@ -93,6 +137,23 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
+
+    #[test]
+    fn backfills_are_named_as_far_as_there_is_room() {
+        let signals = Signals::default();
+        signals.raise_backfills([]);
+        assert!(signals.raised(Signal::Backfills).now_or_never().is_none(), "for none");
+        let ids = |count: usize| (0..count as u128).map(Uuid::from_u128);
+        signals.raise_backfills(ids(BACKFILLS_NAMED_MAX));
+        signals.raise_backfills(ids(2));
+        assert!(signals.raised(Signal::Backfills).now_or_never().is_some());
+        let which = signals.take_backfills();
+        assert_eq!((which.named.len(), which.others), (BACKFILLS_NAMED_MAX, false));
+        assert_eq!(signals.take_backfills(), Which::default());
+        signals.raise_backfills(ids(BACKFILLS_NAMED_MAX + 1));
+        let which = signals.take_backfills();
+        assert_eq!((which.named.len(), which.others), (BACKFILLS_NAMED_MAX, true));
+    }
 
     #[test]
     fn each_is_heard_by_whom_it_is_for_even_if_nobody_listened() {

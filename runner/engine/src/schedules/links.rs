@@ -32,10 +32,9 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use heddle_domain::Chain;
+use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::{RunState, Trigger};
@@ -44,16 +43,19 @@ use heddle_store::upstream::{Above, Follower, LinkEvent, Success, WaitingRun, We
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::Schedules;
+use crate::EngineError;
+use crate::node::Node;
 use crate::node::catalog::Revision;
+use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::submit::{Layout, labels_of};
-use crate::{EngineError, Inner};
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The repair sweep's period, and how many waiting runs it looks at.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
+const SWEEP_EVERY: TimeDelta = TimeDelta::seconds(30);
 const SWEEP_MAX: i64 = 500;
 
 /// How many waiting runs of changed groups one transaction looks at; the sweep comes by the others.
@@ -71,27 +73,48 @@ const CASCADE_MAX: usize = 10_000;
 /// How many groups without schedules may follow one another before their instants are not looked for any more.
 const DEPTH_MAX: u32 = 100;
 
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut swept = tokio::time::Instant::now();
-    let mut place = Uuid::nil();
-    loop {
-        tokio::select! {
-            () = inner.node.stop.cancelled() => return,
-            () = inner.node.signals.raised(Signal::Links) => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+/// Lets begin what waits for other groups.
+pub(crate) struct Links {
+    schedules: Arc<Schedules>,
+    sweep: Every,
+    /// Behind which run the next sweep goes on.
+    place: Uuid,
+}
+
+impl Links {
+    pub(crate) fn of(schedules: Arc<Schedules>) -> Self {
+        Self {
+            sweep: Every::later(SWEEP_EVERY, schedules.node.now()),
+            schedules,
+            place: Uuid::nil(),
         }
-        if inner.node.is_fenced() {
-            continue;
+    }
+}
+
+impl Service for Links {
+    const FAILED: &'static str = "links between groups could not be worked off; trying again";
+    const NEEDS: Needs = Needs::Lease;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Links);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.schedules.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        self.schedules.work_links().await?;
+        if self.sweep.is_due(now) {
+            self.sweep.done(now);
+            self.schedules.sweep_links(&mut self.place).await?;
         }
-        let mut worked = inner.work_links().await;
-        if worked.is_ok() && swept.elapsed() > SWEEP_EVERY {
-            swept = tokio::time::Instant::now();
-            worked = inner.sweep_links(&mut place).await;
-        }
-        if let Err(error) = worked {
-            tracing::warn!(error = %Chain(&error), "links between groups could not be worked off; trying again");
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
+        Ok(LOOK_EVERY)
     }
 }
 
@@ -114,10 +137,10 @@ impl Family {
     }
 }
 
-impl Inner {
+impl Schedules {
     async fn work_links(self: &Arc<Self>) -> Result<(), EngineError> {
         while self.node.store.has_link_events().await? {
-            let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
+            let mut completion = self.node.store.completion(self.node.lease(), self.node.now()).await?;
             let events = completion.take_link_events().await?;
             if events.is_empty() {
                 // Another node has them.
@@ -138,7 +161,7 @@ impl Inner {
         if waiting.is_empty() {
             return Ok(());
         }
-        let completion = self.node.store.completion(self.lease(), self.now()).await?;
+        let completion = self.node.store.completion(self.node.lease(), self.node.now()).await?;
         let events = waiting
             .into_iter()
             .map(|(run, group_id)| LinkEvent::Arrived { group_id, run })
@@ -202,10 +225,10 @@ impl Inner {
         let weighed = self.weigh(&mut completion, waiting).await?;
         completion.write_weighed(&weighed).await?;
         let mut runs = runs;
-        self.hand_out(&mut runs);
+        self.runs.hand_out(&mut runs);
         let created = completion.create(&runs).await?;
         completion.commit().await?;
-        self.created(runs.into_iter().zip(contexts), &created);
+        self.runs.created(runs.into_iter().zip(contexts), &created);
         if weighed.iter().any(|entry| entry.lacks.is_empty()) {
             self.node.signals.raise(Signal::Inbox);
         }
@@ -289,7 +312,7 @@ impl Inner {
         left_out: &[(i64, Time)],
         followers: &[Follower],
     ) -> Result<(Vec<heddle_store::live::NewRun>, Vec<Arc<crate::RunContext>>), EngineError> {
-        let now = self.now();
+        let now = self.node.now();
         let mut wanted: Vec<(&Follower, Time, Option<Uuid>)> = Vec::new();
         for (success, &first) in successes.iter().zip(first) {
             // A backfill calls for dependants only if it says so; what succeeds again calls for nothing.
@@ -376,7 +399,7 @@ impl Inner {
                 source,
                 parent: None,
             };
-            let (run, context) = self.lay_out(revision, &group.resolution, layout, now);
+            let (run, context) = self.runs.lay_out(revision, &group.resolution, layout, now);
             runs.push(run);
             contexts.push(context);
         }

@@ -8,12 +8,13 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use chrono::TimeDelta;
 
 use heddle_domain::Chain;
 use heddle_domain::backfill::{self, BackfillSpec, Existing, Grid, OnExisting, Order, Scripts, Verdict};
-use heddle_domain::id::{RunId, uuid_v7};
+use heddle_domain::id::RunId;
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Span, Time};
@@ -26,14 +27,20 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::Schedules;
 use crate::control::{BulkAction, ControlError};
+use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
+use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::submit::Layout;
-use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
+use crate::{EngineError, RunContext, Submission, SubmitError};
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// After so long without a look at all backfills one is due, whatever is told of single ones.
+const TURNS_FOR: TimeDelta = TimeDelta::milliseconds(500);
 
 /// How long to wait for another node's turn.
 const BUSY_FOR: Duration = Duration::from_millis(5);
@@ -60,7 +67,7 @@ const OPEN_MAX: i64 = 1_000;
 const CANCELLED_MAX: i64 = 10_000;
 
 /// Of how many backfills a node remembers where their instants come from.
-pub(crate) const SOURCES_MAX: usize = 1_000;
+pub(super) const SOURCES_MAX: usize = 1_000;
 
 /// What came of asking for a backfill.
 #[derive(Clone, Debug)]
@@ -84,7 +91,7 @@ enum Turned {
 
 /// Where a backfill's instants come from.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(super) struct Source {
     grid: Grid,
     ahead: Mutex<Option<Ahead>>,
 }
@@ -111,36 +118,54 @@ impl Ahead {
     }
 }
 
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut wait = Duration::ZERO;
-    let mut looked = None::<tokio::time::Instant>;
-    loop {
-        let woken = tokio::select! {
-            () = inner.node.stop.cancelled() => return,
-            () = inner.node.signals.raised(Signal::Backfills) => true,
-            () = tokio::time::sleep(wait) => false,
-        };
-        wait = LOOK_EVERY;
-        if inner.node.is_fenced() || inner.node.is_draining() {
-            continue;
+/// Takes turns at backfills.
+pub(crate) struct Backfiller {
+    schedules: Arc<Schedules>,
+    /// When all were looked at last.
+    looked: Option<Time>,
+    /// There is more to do for some, of which nobody will tell.
+    more: bool,
+}
+
+impl Backfiller {
+    pub(crate) fn of(schedules: Arc<Schedules>) -> Self {
+        Self {
+            schedules,
+            looked: None,
+            more: false,
         }
-        let moved = std::mem::take(&mut *inner.backfills_moved.lock());
+    }
+}
+
+impl Service for Backfiller {
+    const FAILED: &'static str = "backfills cannot be moved on; trying again";
+    const NEEDS: Needs = Needs::Active;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Backfills);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.schedules.node
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        let moved = self.schedules.node.signals.take_backfills();
         // The end of a run says whose turn it may be; whatever else woke it does not, and nothing may be forgotten.
-        let told = woken && !moved.is_empty() && looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY);
-        let turns = if told {
-            inner.backfill_turns(moved).await
+        let lately = self.looked.is_some_and(|looked| now - looked < TURNS_FOR);
+        let turned = if lately && !self.more && !moved.others && !moved.named.is_empty() {
+            self.schedules.backfill_turns(moved.named).await?
         } else {
-            looked = Some(tokio::time::Instant::now());
-            inner.backfill_look().await
+            self.looked = Some(now);
+            self.schedules.backfill_look().await?
         };
-        match turns {
-            Ok(Turned::More) => wait = Duration::ZERO,
-            Ok(Turned::Busy) => wait = BUSY_FOR,
-            Ok(Turned::Idle) => {}
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "backfills cannot be moved on; trying again");
-            }
-        }
+        self.more = turned != Turned::Idle;
+        Ok(match turned {
+            Turned::More => Duration::ZERO,
+            Turned::Busy => BUSY_FOR,
+            Turned::Idle => LOOK_EVERY,
+        })
     }
 }
 
@@ -154,17 +179,16 @@ fn verdict(row_made: Uuid, on_existing: OnExisting, standing: &Standing) -> Verd
     backfill::decide(on_existing, existing)
 }
 
-impl Engine {
+impl Schedules {
     /// Starts a backfill, or lists what it would do.
-    pub async fn start_backfill(
+    pub(crate) async fn start_backfill(
         &self,
         name: &str,
         spec: BackfillSpec,
         asked: &Value,
         actor: &str,
     ) -> Result<Started, SubmitError> {
-        let inner = &self.inner;
-        let group = inner
+        let group = self
             .node
             .catalog
             .group(name)
@@ -181,18 +205,18 @@ impl Engine {
             force: true,
             ..SubmissionSpec::default()
         };
-        inner.layout(Submission::manual(name, given)).await?;
+        self.runs.layout(Submission::manual(name, given)).await?;
         let calendar = group.revision.calendar.clone();
         let (zone, priority) = (plan.zone, plan.spec.priority);
-        let now = inner.now();
+        let now = self.node.now();
         let counted = spec.clone();
         // A million instants of a cron expression take a while to count: not on the threads that answer requests.
         let checked = tokio::task::spawn_blocking(move || counted.check(calendar, zone, priority, now))
             .await
             .map_err(|error| EngineError::Unreadable(error.to_string()))??;
         let to = checked.to.unwrap_or(now);
-        let id = uuid_v7(now, inner.node.chance.bits());
-        let left = inner
+        let id = self.node.new_id(now);
+        let left = self
             .left_alone(&group, id, spec.on_existing, (checked.from, to))
             .await?;
         let (grid, from, order, dry_run) = (checked.grid.clone(), checked.from, spec.order, spec.dry_run);
@@ -236,22 +260,27 @@ impl Engine {
             started_to: to,
             expected: expected as i64,
         };
-        inner
-            .node
+        self.node
             .store
             .insert_backfill(By { actor, at: now }, &new, asked)
             .await
             .map_err(EngineError::Store)?;
-        inner.backfills_moved.lock().insert(id);
-        inner.node.signals.raise(Signal::Backfills);
+        self.node.signals.raise_backfills([id]);
         Ok(Started::Made(id))
     }
 
     /// Pauses, resumes or cancels a backfill; the answer comes after it is committed.
-    pub async fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: &str) -> Result<(), ControlError> {
-        let inner = &self.inner;
-        let by = By { actor, at: inner.now() };
-        match inner.node.store.change_backfill(by, id, action).await? {
+    pub(crate) async fn change_backfill(
+        self: &Arc<Self>,
+        id: Uuid,
+        action: BackfillAction,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        let by = By {
+            actor,
+            at: self.node.now(),
+        };
+        match self.node.store.change_backfill(by, id, action).await? {
             BackfillChange::Missing => return Err(ControlError::NotFound("backfill")),
             BackfillChange::Refused(state) => {
                 return Err(ControlError::Refused(format!(
@@ -262,15 +291,14 @@ impl Engine {
             BackfillChange::Done => {}
         }
         if action == BackfillAction::Cancel {
-            inner.cancel_backfill(id).await?;
+            self.cancel_backfill(id).await?;
         }
-        inner.backfills_moved.lock().insert(id);
-        inner.node.signals.raise(Signal::Backfills);
+        self.node.signals.raise_backfills([id]);
         Ok(())
     }
 }
 
-impl Inner {
+impl Schedules {
     /// The instants that stand as they are: what a backfill passes over.
     async fn left_alone(
         &self,
@@ -317,7 +345,7 @@ impl Inner {
         if self.backfill_step(id).await? {
             return Ok(Turned::Idle);
         }
-        let now = self.now();
+        let now = self.node.now();
         let Some(mut turn) = self.node.store.backfill_turn(id).await? else {
             return Ok(Turned::Busy);
         };
@@ -386,7 +414,8 @@ impl Inner {
                 ..row
             }));
         }
-        self.created(made.runs.into_iter().zip(made.contexts), &made.created);
+        self.runs
+            .created(made.runs.into_iter().zip(made.contexts), &made.created);
         Ok(if found.exhausted || count == room {
             Turned::Idle
         } else {
@@ -412,7 +441,7 @@ impl Inner {
             Some(group) if group.id == row.group_id && (group.enabled || row.force) => group,
             _ => return Ok(false),
         };
-        let now = self.now();
+        let now = self.node.now();
         let labels = labels_of(&group.revision);
         let (run, context) = self.lay_out_instant(
             &row,
@@ -426,8 +455,13 @@ impl Inner {
             return Ok(false);
         }
         let mut runs = vec![run];
-        self.hand_out(&mut runs);
-        let Some(handed) = self.node.store.step_backfill(&row, &runs[0], self.lease(), now).await? else {
+        self.runs.hand_out(&mut runs);
+        let Some(handed) = self
+            .node
+            .store
+            .step_backfill(&row, &runs[0], self.node.lease(), now)
+            .await?
+        else {
             return Ok(false);
         };
         ahead.free.pop_front();
@@ -438,7 +472,8 @@ impl Inner {
             ..BackfillRow::clone(&row)
         }));
         *source.ahead.lock() = Some(ahead);
-        self.created(runs.into_iter().zip([context]), &[Created::Made { handed }]);
+        self.runs
+            .created(runs.into_iter().zip([context]), &[Created::Made { handed }]);
         Ok(true)
     }
 
@@ -466,7 +501,7 @@ impl Inner {
             source: Some(row.id),
             parent: None,
         };
-        let (mut run, context) = self.lay_out(revision, resolution, layout, now);
+        let (mut run, context) = self.runs.lay_out(revision, resolution, layout, now);
         run.instant = false;
         (run, context)
     }
@@ -538,8 +573,8 @@ impl Inner {
         let got: HashSet<RunId> = turn.register(&registrations, moved).await?.into_iter().collect();
         laid_out.retain(|(run, _)| got.contains(&run.id));
         let (mut runs, contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = laid_out.into_iter().unzip();
-        self.hand_out(&mut runs);
-        let created = turn.create(&runs, self.lease(), now).await?;
+        self.runs.hand_out(&mut runs);
+        let created = turn.create(&runs, self.node.lease(), now).await?;
         if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
             return Err(EngineError::Unreadable(format!(
                 "a run of backfill {} was not made: {refused:?}",
@@ -557,9 +592,9 @@ impl Inner {
     async fn cancel_backfill(self: &Arc<Self>, id: Uuid) -> Result<(), EngineError> {
         let runs = self.node.store.live_runs_of_source(id, CANCELLED_MAX).await?;
         // Those that have ended meanwhile are refused: so much the better.
-        self.control_all(&runs, &BulkAction::Cancel, "backfill").await?;
+        self.runs.control_all(&runs, &BulkAction::Cancel, "backfill").await?;
         if self.node.store.live_runs_of_source(id, 1).await?.is_empty() {
-            self.node.store.end_cancelled_backfill(id, self.now()).await?;
+            self.node.store.end_cancelled_backfill(id, self.node.now()).await?;
         }
         self.sources.remove(&id);
         Ok(())

@@ -4,7 +4,7 @@
 //! entry); only what is due is read, decided, and moved on, up to a thousand schedules in one transaction, so the cost
 //! of a tick follows what is due and not what is there.
 //!
-//! What a firing needs to know of revisions is read in advance, a second before it is due ([`look_ahead`]): of a million
+//! What a firing needs to know of revisions is read in advance, a second before it is due ([`LookAhead`]): of a million
 //! groups no cache holds all, and a thousand that are due at one instant would wait for each other's specs to be read.
 //!
 //! # What a firing does
@@ -19,7 +19,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -33,11 +32,14 @@ use heddle_store::live::{Created, NewRun};
 use heddle_store::notice::NewNotices;
 use heddle_store::schedule::{DueSchedule, MovedSchedule};
 
+use super::Schedules;
+use crate::node::Node;
 use crate::node::catalog::{Resolution, Revision};
+use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::submit::{Layout, labels_of};
 use crate::told::new_notices;
-use crate::{EngineError, Inner, RunContext};
+use crate::{EngineError, RunContext};
 
 /// How many schedules one transaction fires.
 const BATCH_MAX: usize = 1_000;
@@ -54,25 +56,24 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// A schedule whose revision this node cannot read is left to others, and looked at again after this.
 const UNREADABLE_FOR: TimeDelta = TimeDelta::seconds(60);
 
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut wait = Duration::ZERO;
-    loop {
-        tokio::select! {
-            () = inner.node.stop.cancelled() => return,
-            () = inner.node.signals.raised(Signal::Schedules) => {}
-            () = tokio::time::sleep(wait) => {}
-        }
-        if inner.node.is_fenced() || inner.node.is_draining() {
-            wait = LOOK_EVERY;
-            continue;
-        }
-        wait = match inner.fire_due().await {
-            Ok(wait) => wait,
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "schedules could not be fired; trying again");
-                AGAIN_AFTER
-            }
-        };
+/// Fires what is due.
+pub(crate) struct Scheduler(pub(crate) Arc<Schedules>);
+
+impl Service for Scheduler {
+    const FAILED: &'static str = "schedules could not be fired; trying again";
+    const NEEDS: Needs = Needs::Active;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Schedules);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    fn again_after(&self) -> Duration {
+        AGAIN_AFTER
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        self.0.fire_due().await
     }
 }
 
@@ -83,33 +84,55 @@ const AHEAD_MAX: i64 = 2_000;
 const AHEAD_AT_ONCE: usize = 100;
 
 /// Reads the revisions of what is due soon. Nothing depends on it: what it misses is read when it is due.
-pub(crate) async fn look_ahead(inner: Arc<Inner>) {
-    let mut known_until = inner.now();
-    loop {
-        tokio::select! {
-            () = inner.node.stop.cancelled() => return,
-            () = tokio::time::sleep(AHEAD_EVERY) => {}
+pub(crate) struct LookAhead {
+    node: Arc<Node>,
+    known_until: Time,
+}
+
+impl LookAhead {
+    pub(crate) fn of(schedules: &Schedules) -> Self {
+        Self {
+            node: schedules.node.clone(),
+            known_until: schedules.node.now(),
         }
-        if inner.node.is_fenced() || inner.node.is_draining() {
-            continue;
+    }
+
+    async fn read(&self, after: Time, until: Time) -> Result<(), EngineError> {
+        let mut ids = self.node.store.revisions_due(after, until, AHEAD_MAX).await?;
+        ids.sort_unstable();
+        ids.dedup();
+        for some in ids.chunks(AHEAD_AT_ONCE) {
+            self.node.catalog.current(some).await?;
+            // Whatever is due goes first.
+            tokio::task::yield_now().await;
         }
-        let now = inner.now();
-        let (after, until) = (known_until.clamp(now, now + AHEAD), now + AHEAD);
-        let read = async {
-            let mut ids = inner.node.store.revisions_due(after, until, AHEAD_MAX).await?;
-            ids.sort_unstable();
-            ids.dedup();
-            for some in ids.chunks(AHEAD_AT_ONCE) {
-                inner.node.catalog.current(some).await?;
-                // Whatever is due goes first.
-                tokio::task::yield_now().await;
-            }
-            Ok::<(), EngineError>(())
-        };
-        match read.await {
-            Ok(()) => known_until = until,
+        Ok(())
+    }
+}
+
+impl Service for LookAhead {
+    const FAILED: &'static str = "revisions of schedules are not read in advance";
+    const NEEDS: Needs = Needs::Active;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    fn first_after(&self) -> Duration {
+        AHEAD_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        AHEAD_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        let (after, until) = (self.known_until.clamp(now, now + AHEAD), now + AHEAD);
+        match self.read(after, until).await {
+            Ok(()) => self.known_until = until,
             Err(error) => tracing::debug!(error = %Chain(&error), "revisions of schedules were not read in advance"),
         }
+        Ok(AHEAD_EVERY)
     }
 }
 
@@ -199,7 +222,7 @@ impl Missed {
     }
 }
 
-impl Inner {
+impl Schedules {
     /// Fires all that is due; answers how long nothing will be.
     async fn fire_due(self: &Arc<Self>) -> Result<Duration, EngineError> {
         loop {
@@ -216,7 +239,7 @@ impl Inner {
     }
 
     async fn fire_batch(self: &Arc<Self>) -> Result<(), EngineError> {
-        let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
+        let mut completion = self.node.store.completion(self.node.lease(), self.node.now()).await?;
         let (due, now) = completion.take_schedules(BATCH_MAX).await?;
         let Some(now) = now else {
             // Another node has them.
@@ -235,7 +258,7 @@ impl Inner {
                 None => batch.postpone(due, now),
             }
         }
-        self.hand_out(&mut batch.runs);
+        self.runs.hand_out(&mut batch.runs);
         let created = completion.create(&batch.runs).await?;
         for (moved, awaits) in batch.moved.iter_mut().zip(&batch.awaits) {
             let Some(place) = *awaits else { continue };
@@ -252,7 +275,7 @@ impl Inner {
         if !batch.notices.is_empty() {
             self.node.signals.raise(Signal::Notices);
         }
-        self.created(batch.runs.into_iter().zip(batch.contexts), &created);
+        self.runs.created(batch.runs.into_iter().zip(batch.contexts), &created);
         Ok(())
     }
 
@@ -290,7 +313,9 @@ impl Inner {
         let mut place = None;
         for instant in firing.instants {
             place = Some(*batch.places.entry((due.group_id, instant)).or_insert_with(|| {
-                let (run, context) = self.lay_out(revision, resolution, scheduled(revision, instant), now);
+                let (run, context) = self
+                    .runs
+                    .lay_out(revision, resolution, scheduled(revision, instant), now);
                 batch.runs.push(run);
                 batch.contexts.push(context);
                 batch.runs.len() - 1
