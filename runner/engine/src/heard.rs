@@ -12,7 +12,6 @@ use crate::{EngineError, Inner};
 impl Part for Inner {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
         let signals = &self.node.signals;
-        self.dispatch.forget(&change.kind, &change.name);
         self.messages.forget(&change.kind);
         async move {
             match change.kind.as_str() {

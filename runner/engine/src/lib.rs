@@ -29,6 +29,7 @@
 
 mod apply;
 mod aside;
+mod audience_task;
 mod bulk;
 mod claimer;
 mod control;
@@ -103,6 +104,7 @@ pub use schedules::Started;
 pub use submit::{Submission, SubmitError, Submitted};
 pub use watch::RunWatch;
 
+use audience_task::Audiences;
 use group_commit::GroupCommit;
 use hands::Hands;
 use node::catalog::Cache;
@@ -204,6 +206,7 @@ pub struct Engine {
     pruner: Arc<retention::Pruner>,
     notifier: Arc<notify::Notifier>,
     schedules: Arc<schedules::Schedules>,
+    dispatch: Arc<dispatch::Dispatch>,
     /// What the node tells.
     parts: Parts,
 }
@@ -230,7 +233,8 @@ pub(crate) struct Inner {
     /// Who prepares attempts that may take long to prepare.
     pub(crate) turns: tokio::sync::Semaphore,
     pub(crate) hands: Hands,
-    pub(crate) dispatch: dispatch::Dispatch,
+    /// Who hears of what tasks offer to audiences.
+    pub(crate) audiences: Arc<dyn Audiences>,
     pub(crate) messages: messages::Messages,
     pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
     pub(crate) outbound: reqwest::Client,
@@ -312,7 +316,7 @@ impl Engine {
         let (outcomes, gathering_outcomes) = GroupCommit::sized(work::reports_max(config.slots));
         let (log_writer, log_writer_receiver) = mpsc::channel(work::reports_max(config.slots));
         let (submissions, gathering_submissions) = GroupCommit::new();
-        let (dispatch, gathering_users) = dispatch::Dispatch::new(config.dispatch);
+        let offers = Arc::new(dispatch::Cache::default());
         let (queues, gathering_claims) = queue::Queues::new();
         let identity = Identity {
             id: config.node,
@@ -333,7 +337,7 @@ impl Engine {
             templates: Templates::new(),
             turns: tokio::sync::Semaphore::new(prepare::TURNS_MAX),
             hands: Hands::default(),
-            dispatch,
+            audiences: offers.clone(),
             messages: messages::Messages::default(),
             contexts: Cache::new(work::CONTEXTS_MAX),
             turn: AtomicI64::new(0),
@@ -361,7 +365,9 @@ impl Engine {
         });
         let pruner = Arc::new(retention::Pruner::new(node.clone()));
         let schedules = Arc::new(schedules::Schedules::new(node.clone(), inner.clone()));
-        let parts = Parts::new([inner.clone() as Arc<dyn Part>, schedules.clone()]);
+        let (dispatch, gathering_users) =
+            dispatch::Dispatch::new(node.clone(), inner.clone(), inner.config.dispatch, offers);
+        let parts = Parts::new([inner.clone() as Arc<dyn Part>, schedules.clone(), dispatch.clone()]);
         node.register().await?;
         inner.turn.store(node.store.first_turn().await?, Ordering::Release);
         // Before anything is written: of a node that slept for long, no partition stands ready.
@@ -387,8 +393,8 @@ impl Engine {
         loops.spawn(queue::look(inner.clone()));
         loops.spawn(logs::write(inner.clone(), log_writer_receiver));
         loops.spawn(drive(retention::Rounds::of(pruner.clone())));
-        gathering_users.start(&inner);
-        loops.spawn(dispatch::reap(inner.clone()));
+        gathering_users.start(&dispatch);
+        loops.spawn(drive(dispatch::Reaper::of(dispatch.clone())));
         loops.spawn(messages::run(inner.clone()));
         loops.spawn(messages::tend(inner.clone()));
         loops.spawn(warm::keep_warm(inner.clone()));
@@ -514,6 +520,11 @@ impl Engine {
     /// Pauses, resumes or cancels a backfill; the answer comes after it is committed.
     pub async fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: &str) -> Result<(), ControlError> {
         self.schedules.change_backfill(id, action, actor).await
+    }
+
+    /// Gives out offers.
+    pub fn dispatcher(&self) -> Dispatcher {
+        self.dispatch.dispatcher()
     }
 
     /// How runs are shown to those who are called back.

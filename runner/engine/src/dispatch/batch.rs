@@ -7,10 +7,10 @@ use std::time::Duration;
 use heddle_domain::Time;
 use heddle_store::assignment::{BATCH_MAX, End, Ended, Proposal, UserFacts, Verdict};
 
-use super::DispatchError;
+use super::{Dispatch, DispatchError};
+use crate::EngineError;
 use crate::group_commit::{Asked, Commits, Committed, Gathering, GroupCommit, Policy, chunks};
 use crate::node::Node;
-use crate::{EngineError, Inner};
 
 /// How batches of each kind are committed. Two at once; what met another transaction is tried again a few times.
 const fn policy(what: &'static str, repeatable: bool) -> Policy {
@@ -26,7 +26,7 @@ const fn policy(what: &'static str, repeatable: bool) -> Policy {
 }
 
 /// What is known of users.
-pub(crate) struct Looks(Arc<Inner>);
+pub(crate) struct Looks(Arc<Dispatch>);
 
 impl Commits for Looks {
     type Request = String;
@@ -52,7 +52,7 @@ impl Commits for Looks {
 }
 
 /// What the database says of proposals, and since when they are the users' if they were given.
-pub(crate) struct Takes(Arc<Inner>);
+pub(crate) struct Takes(Arc<Dispatch>);
 
 impl Commits for Takes {
     type Request = Proposal;
@@ -65,19 +65,14 @@ impl Commits for Takes {
     }
 
     async fn commit(&self, batch: &mut [Proposal]) -> Committed<Self> {
-        let now = self.0.now();
-        let verdicts = self
-            .0
-            .node
-            .store
-            .take(batch, self.0.dispatch.config.horizon, now)
-            .await?;
+        let now = self.0.node.now();
+        let verdicts = self.0.node.store.take(batch, self.0.config.horizon, now).await?;
         Ok((verdicts.into_iter().map(|verdict| (verdict, now)).collect(), ()))
     }
 }
 
 /// What users have done with what they hold.
-pub(crate) struct Ends(Arc<Inner>);
+pub(crate) struct Ends(Arc<Dispatch>);
 
 impl Commits for Ends {
     type Request = End;
@@ -102,7 +97,7 @@ impl Commits for Ends {
     }
 
     async fn commit(&self, batch: &mut [End]) -> Committed<Self> {
-        let ended = self.0.node.store.end_holds(batch, self.0.now()).await?;
+        let ended = self.0.node.store.end_holds(batch, self.0.node.now()).await?;
         let mut ended: HashMap<(String, uuid::Uuid), Ended> = ended
             .into_iter()
             .map(|one| ((one.assignment.uid.clone(), one.assignment.id), one))
@@ -123,10 +118,10 @@ pub(crate) struct Batches {
 pub(crate) struct GatheringUsers(Gathering<Looks>, Gathering<Takes>, Gathering<Ends>);
 
 impl GatheringUsers {
-    pub(crate) fn start(self, inner: &Arc<Inner>) {
-        self.0.start(Looks(inner.clone()));
-        self.1.start(Takes(inner.clone()));
-        self.2.start(Ends(inner.clone()));
+    pub(crate) fn start(self, dispatch: &Arc<Dispatch>) {
+        self.0.start(Looks(dispatch.clone()));
+        self.1.start(Takes(dispatch.clone()));
+        self.2.start(Ends(dispatch.clone()));
     }
 }
 

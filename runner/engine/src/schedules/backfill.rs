@@ -160,7 +160,7 @@ impl Service for Backfiller {
             self.looked = Some(now);
             self.schedules.backfill_look().await?
         };
-        self.more = turned != Turned::Idle;
+        self.more = turned == Turned::More;
         Ok(match turned {
             Turned::More => Duration::ZERO,
             Turned::Busy => BUSY_FOR,

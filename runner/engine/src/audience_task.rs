@@ -9,22 +9,23 @@ use std::sync::Arc;
 
 use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::plan::PlanTask;
-use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX};
+use heddle_domain::run::AttemptKey;
 use heddle_domain::schema::Schema;
 use heddle_domain::state::ErrorKind;
 use heddle_domain::template::Scope;
 use heddle_domain::{Faults, Time};
 use heddle_store::live::EndedAttempt;
-use heddle_store::offer::{OfferSettlement, TaskOffer, written_out};
+use heddle_store::offer::{TaskOffer, written_out};
 use serde_json::{Map, Value, json};
 
-use crate::apply::Applied;
-use crate::node::signals::Signal;
-use crate::work::{End, Ending};
+use crate::work::Ending;
 use crate::{EngineError, Inner, RunContext};
 
-/// How many results a task's output has at most.
-const RESULTS_MAX: i64 = 100_000;
+/// Who gives out offers, as far as those who make them know it.
+pub(crate) trait Audiences: Send + Sync {
+    /// An audience has other offers than it had.
+    fn changed(&self, audience: &str);
+}
 
 /// The offer of an attempt.
 fn offer_of(task: &PlanTask, audience: &str, params: Map<String, Value>, now: Time) -> Result<Offer, Faults> {
@@ -104,60 +105,8 @@ impl Inner {
             offer,
         };
         if self.node.store.hand_to_offer(&handed, now).await? {
-            self.dispatch.cache.changed(&handed.offer.audience);
+            self.audiences.changed(&handed.offer.audience);
         }
         Ok(())
-    }
-
-    /// Ends attempts whose offers have ended; answers how many.
-    pub(super) async fn settle_offers(self: &Arc<Self>) -> Result<usize, EngineError> {
-        let now = self.now();
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
-        let settlements = completion.take_offer_settlements().await?;
-        let mut runs: Vec<_> = settlements.iter().map(|settlement| settlement.ended.run).collect();
-        runs.sort_unstable();
-        runs.dedup();
-        let contexts = self.contexts_of(&runs).await?;
-        let count = settlements.len();
-        let mut outcomes = Vec::with_capacity(count);
-        for settlement in settlements {
-            let ended = settlement.ended;
-            // A run that has ended meanwhile has nothing to settle.
-            if contexts.contains_key(&ended.run) {
-                outcomes.push(Applied {
-                    ended,
-                    end: End::plain(self.ending(settlement).await?),
-                    finished_at: now,
-                    node: None,
-                });
-            }
-        }
-        let after = self
-            .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
-            .await?;
-        completion.commit().await?;
-        self.acted(after);
-        self.node.signals.raise(Signal::Inbox);
-        Ok(count)
-    }
-
-    async fn ending(&self, settlement: OfferSettlement) -> Result<Ending, EngineError> {
-        if let Some((kind, message)) = settlement.error {
-            return Ok(Ending::failed(kind, message));
-        }
-        let results = self.node.store.offer_results(settlement.offer_id, RESULTS_MAX).await?;
-        let mut output = String::from("[");
-        for (place, result) in results.iter().enumerate() {
-            if place > 0 {
-                output.push(',');
-            }
-            output.push_str(result.as_deref().unwrap_or("null"));
-        }
-        output.push(']');
-        if output.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
-            let said = format!("results of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}", output.len());
-            return Ok(Ending::fatal(ErrorKind::Output, said));
-        }
-        Ok(Ending::Succeeded(output))
     }
 }
