@@ -12,14 +12,9 @@ use crate::{EngineError, Inner};
 impl Part for Inner {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
         let signals = &self.node.signals;
-        self.messages.forget(&change.kind);
         async move {
             match change.kind.as_str() {
-                "topic" => signals.raise(Signal::Messages),
-                "script" => {
-                    signals.raise(Signal::Messages);
-                    signals.raise(Signal::Scripts);
-                }
+                "script" => signals.raise(Signal::Scripts),
                 "group" => {
                     // Its bounds may have changed, and with them whose turn it is.
                     if self.node.store.wake_gate(&change.name).await? {
@@ -49,12 +44,7 @@ impl Part for Inner {
         self.hands.len()
     }
 
-    fn in_hand(&self) -> usize {
-        self.hands.len() + self.messages.in_hand()
-    }
-
     fn stop_in_hand(&self) {
         self.hands.cancel_all();
-        self.messages.cancel_all();
     }
 }

@@ -30,6 +30,7 @@
 mod apply;
 mod aside;
 mod audience_task;
+mod batch_run;
 mod bulk;
 mod claimer;
 mod control;
@@ -91,10 +92,11 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
+pub use batch_run::group_name as topic_group_name;
 pub use control::{BulkAction, Clear, ControlError, not_cleared};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
-pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
+pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters};
 pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use node::clock::{NodeClock, SystemChance};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
@@ -207,6 +209,7 @@ pub struct Engine {
     notifier: Arc<notify::Notifier>,
     schedules: Arc<schedules::Schedules>,
     dispatch: Arc<dispatch::Dispatch>,
+    messages: Arc<messages::Messages>,
     /// What the node tells.
     parts: Parts,
 }
@@ -235,7 +238,6 @@ pub(crate) struct Inner {
     pub(crate) hands: Hands,
     /// Who hears of what tasks offer to audiences.
     pub(crate) audiences: Arc<dyn Audiences>,
-    pub(crate) messages: messages::Messages,
     pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
     pub(crate) outbound: reqwest::Client,
     pub(crate) policy: OutboundPolicy,
@@ -338,7 +340,6 @@ impl Engine {
             turns: tokio::sync::Semaphore::new(prepare::TURNS_MAX),
             hands: Hands::default(),
             audiences: offers.clone(),
-            messages: messages::Messages::default(),
             contexts: Cache::new(work::CONTEXTS_MAX),
             turn: AtomicI64::new(0),
             backlog: AtomicBool::new(false),
@@ -367,7 +368,13 @@ impl Engine {
         let schedules = Arc::new(schedules::Schedules::new(node.clone(), inner.clone()));
         let (dispatch, gathering_users) =
             dispatch::Dispatch::new(node.clone(), inner.clone(), inner.config.dispatch, offers);
-        let parts = Parts::new([inner.clone() as Arc<dyn Part>, schedules.clone(), dispatch.clone()]);
+        let messages = Arc::new(messages::Messages::new(node.clone(), inner.clone()));
+        let parts = Parts::new([
+            inner.clone() as Arc<dyn Part>,
+            schedules.clone(),
+            dispatch.clone(),
+            messages.clone(),
+        ]);
         node.register().await?;
         inner.turn.store(node.store.first_turn().await?, Ordering::Release);
         // Before anything is written: of a node that slept for long, no partition stands ready.
@@ -395,8 +402,8 @@ impl Engine {
         loops.spawn(drive(retention::Rounds::of(pruner.clone())));
         gathering_users.start(&dispatch);
         loops.spawn(drive(dispatch::Reaper::of(dispatch.clone())));
-        loops.spawn(messages::run(inner.clone()));
-        loops.spawn(messages::tend(inner.clone()));
+        loops.spawn(drive(messages::Drain::of(messages.clone())));
+        loops.spawn(drive(messages::Days::of(node.clone())));
         loops.spawn(warm::keep_warm(inner.clone()));
         Ok(Self {
             inner,
@@ -525,6 +532,21 @@ impl Engine {
     /// Gives out offers.
     pub fn dispatcher(&self) -> Dispatcher {
         self.dispatch.dispatcher()
+    }
+
+    /// Begins to take messages of a topic.
+    pub async fn ingest(&self, topic: &str) -> Result<Ingestion, IngestError> {
+        self.messages.ingest(topic).await
+    }
+
+    /// Something may be due: a topic was enabled, a message has arrived.
+    pub fn look_for_messages(&self) {
+        self.inner.node.signals.raise(Signal::Messages);
+    }
+
+    /// Counters for metrics.
+    pub fn message_counters(&self) -> MessageCounters {
+        self.messages.counters()
     }
 
     /// How runs are shown to those who are called back.
