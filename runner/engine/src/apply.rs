@@ -15,7 +15,7 @@ use heddle_store::live::{
 
 use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
-use crate::queue::{Rings, place};
+use crate::queued::{Rings, place};
 use crate::trace::Span;
 use crate::transition::{Transition, standing};
 use crate::work::{Contexts, Done, End, Ending};
@@ -162,7 +162,7 @@ impl Inner {
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
             if let Some(place) = place(&context.revision, at) {
                 after.rings.add(&place);
-                queued.push(self.queues.row(at, queued.len(), place, None));
+                queued.push(self.queued.row(at, queued.len(), place, None));
                 continue;
             }
             let mut row = ReadyRow::new(at, turn + 1 + ordinal as i64, context.revision.need_of(at));

@@ -22,7 +22,6 @@ impl Part for Inner {
                     }
                 }
                 "pool" => signals.raise(Signal::Pools),
-                "queue" => self.queues.ring_all(&change.name),
                 _ => {}
             }
             Ok(())
@@ -35,8 +34,7 @@ impl Part for Inner {
             News::Ended(run) => self.watches.ring(*run),
             News::ManyEnded => self.watches.ring_all(),
             News::Reopened(run) => self.contexts.remove(run),
-            News::Filled(queue) => self.heard_of_queue(queue),
-            News::Work | News::Stopped => {}
+            News::Filled(_) | News::Work | News::Stopped => {}
         }
     }
 

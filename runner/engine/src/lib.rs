@@ -53,7 +53,9 @@ mod patience;
 mod pools;
 mod prepare;
 mod query_task;
-mod queue;
+mod queue_task;
+mod queued;
+mod queues;
 mod recorder;
 mod redact;
 mod retention;
@@ -85,7 +87,7 @@ use heddle_domain::template::Templates;
 use heddle_domain::{Chance, Time};
 use heddle_sandbox::{OutboundPolicy, Sandbox};
 use heddle_store::backfill::BackfillAction;
-use heddle_store::live::RunFacts;
+use heddle_store::live::{ClaimKey, RunFacts};
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
 use parking_lot::Mutex;
@@ -100,7 +102,7 @@ pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, Message
 pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use node::clock::{NodeClock, SystemChance};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
-pub use queue::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
+pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
 pub use schedules::Started;
 pub use submit::{Submission, SubmitError, Submitted};
@@ -208,6 +210,7 @@ pub struct Engine {
     pruner: Arc<retention::Pruner>,
     notifier: Arc<notify::Notifier>,
     schedules: Arc<schedules::Schedules>,
+    queues: Arc<queues::Queues>,
     dispatch: Arc<dispatch::Dispatch>,
     messages: Arc<messages::Messages>,
     /// What the node tells.
@@ -254,7 +257,8 @@ pub(crate) struct Inner {
     pub(crate) log_writer: mpsc::Sender<work::Report>,
     pub(crate) submissions: GroupCommit<submit::Submissions>,
     pub(crate) watches: watch::Watches,
-    pub(crate) queues: queue::Queues,
+    pub(crate) queued: queued::Queued,
+    pub(crate) enqueues: GroupCommit<queue_task::Enqueues>,
     pub(crate) ready: AtomicBool,
     /// Who may control many runs at once.
     pub(crate) bulk: Arc<tokio::sync::Semaphore>,
@@ -319,7 +323,7 @@ impl Engine {
         let (log_writer, log_writer_receiver) = mpsc::channel(work::reports_max(config.slots));
         let (submissions, gathering_submissions) = GroupCommit::new();
         let offers = Arc::new(dispatch::Cache::default());
-        let (queues, gathering_claims) = queue::Queues::new();
+        let (enqueues, gathering_enqueues) = GroupCommit::new();
         let identity = Identity {
             id: config.node,
             name: config.name.clone(),
@@ -349,7 +353,8 @@ impl Engine {
             log_writer,
             submissions,
             watches: watch::Watches::default(),
-            queues,
+            queued: queued::Queued::default(),
+            enqueues,
             ready: AtomicBool::new(false),
             bulk: Arc::new(tokio::sync::Semaphore::new(bulk::REQUESTS_MAX)),
             given_up: given_up::GivenUp::default(),
@@ -366,12 +371,14 @@ impl Engine {
         });
         let pruner = Arc::new(retention::Pruner::new(node.clone()));
         let schedules = Arc::new(schedules::Schedules::new(node.clone(), inner.clone()));
+        let (queues, gathering_claims) = queues::Queues::new(node.clone(), inner.clone());
         let (dispatch, gathering_users) =
             dispatch::Dispatch::new(node.clone(), inner.clone(), inner.config.dispatch, offers);
         let messages = Arc::new(messages::Messages::new(node.clone(), inner.clone()));
         let parts = Parts::new([
             inner.clone() as Arc<dyn Part>,
             schedules.clone(),
+            queues.clone(),
             dispatch.clone(),
             messages.clone(),
         ]);
@@ -395,9 +402,10 @@ impl Engine {
         loops.spawn(lease::keep(node.clone(), parts.clone()));
         loops.spawn(changes::follow(node.clone(), parts.clone()));
         loops.spawn(news::send(node.clone()));
-        gathering_claims.start(&inner);
-        loops.spawn(queue::reap(inner.clone()));
-        loops.spawn(queue::look(inner.clone()));
+        gathering_enqueues.start(queue_task::Enqueues(inner.clone()));
+        gathering_claims.start(&queues);
+        loops.spawn(drive(queues::Reaper::of(queues.clone())));
+        loops.spawn(drive(queues::LookOut(queues.clone())));
         loops.spawn(logs::write(inner.clone(), log_writer_receiver));
         loops.spawn(drive(retention::Rounds::of(pruner.clone())));
         gathering_users.start(&dispatch);
@@ -409,6 +417,10 @@ impl Engine {
             inner,
             pruner,
             notifier,
+            schedules,
+            queues,
+            dispatch,
+            messages,
             parts,
         })
     }
@@ -529,6 +541,22 @@ impl Engine {
         self.schedules.change_backfill(id, action, actor).await
     }
 
+    /// Claims task runs; waits for the first of them. None are no error.
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<QueueClaim>, EngineError> {
+        self.queues.claim(request).await
+    }
+
+    /// Ends claims; the answers come after their commits, in the order of the claims.
+    pub async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
+        self.queues.end_claims(ends).await
+    }
+
+    /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
+    /// when they run out now.
+    pub async fn heartbeat(&self, beats: Vec<Beat>) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
+        self.queues.heartbeat(beats).await
+    }
+
     /// Gives out offers.
     pub fn dispatcher(&self) -> Dispatcher {
         self.dispatch.dispatcher()
@@ -592,7 +620,7 @@ impl Engine {
     pub async fn drain(&self) {
         let (inner, node) = (&self.inner, &self.inner.node);
         node.state.drain();
-        inner.queues.close();
+        self.parts.leaves();
         let until = tokio::time::Instant::now() + inner.config.drain_for;
         // What a node without a lease has in hand is stopped already, and cannot be recorded.
         while self.parts.in_hand() > 0 && tokio::time::Instant::now() < until && !node.is_fenced() {

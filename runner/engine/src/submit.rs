@@ -28,7 +28,7 @@ use uuid::Uuid;
 use crate::group_commit::{Answered, Commits, Committed, Policy, answer};
 use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
-use crate::queue::place;
+use crate::queued::place;
 use crate::{Engine, EngineError, Inner, RunContext};
 
 /// The largest `params`, and the largest `task_params`, of a run, as JSON text.
@@ -329,7 +329,7 @@ impl Inner {
         let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
         for &at in ready {
             match place(revision, at) {
-                Some(place) => queued.push(self.queues.row(at, queued.len(), place, None)),
+                Some(place) => queued.push(self.queued.row(at, queued.len(), place, None)),
                 None => rows.push(ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))),
             }
         }

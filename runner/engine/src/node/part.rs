@@ -30,6 +30,9 @@ pub(crate) trait Part: Send + Sync {
 
     /// Stops what is in hand: it is not this node's any more.
     fn stop_in_hand(&self) {}
+
+    /// The node has been told to stop: whoever waits for something here goes elsewhere.
+    fn leaves(&self) {}
 }
 
 /// The services of a node, as the node sees them.
@@ -62,5 +65,8 @@ impl Parts {
 
     pub(crate) fn stop_in_hand(&self) {
         self.0.iter().for_each(|part| part.stop_in_hand());
+    }
+    pub(crate) fn leaves(&self) {
+        self.0.iter().for_each(|part| part.leaves());
     }
 }

@@ -12,17 +12,19 @@ use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use heddle_store::live::{ClaimKey, Grant, QueueClaimed, QueueRow};
 
-use super::Rings;
-use super::settle::applied;
+use super::Queues;
+use crate::EngineError;
 use crate::apply::{After, progress_of};
+use crate::queue_task::applied;
+use crate::queued::{Rings, place_of};
 use crate::work::Ending;
-use crate::{EngineError, Inner};
 
-impl Inner {
+impl Queues {
     /// Takes claims back that were made a moment ago, in one transaction.
     pub(super) async fn unclaim(self: &Arc<Self>, queue: &str, claimed: Vec<QueueClaimed>) -> Result<(), EngineError> {
-        let (now, lease) = (self.now(), self.lease());
+        let (now, lease) = (self.node.now(), self.node.lease());
         let contexts = self
+            .runs
             .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
             .await?;
         let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
@@ -34,14 +36,14 @@ impl Inner {
             let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {
                 continue;
             };
-            let context = self.known(&contexts, run).await?;
+            let context = self.runs.known(&contexts, run).await?;
             let progress = progress_of(run, &found.progress)?;
             let task = context.revision.plan.task(at.key.task);
             let (RunState::Running, false, Some(task)) = (found.state, progress.is_stopping(), task) else {
                 back.push(applied(run, at, lease, &Ending::Released, now));
                 continue;
             };
-            let place = super::place_of(task);
+            let place = place_of(task);
             rings.add(&place);
             let row = QueueRow {
                 at,
@@ -60,13 +62,14 @@ impl Inner {
         let after = match back.is_empty() {
             true => After::default(),
             false => {
-                self.apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none(), now)
+                self.runs
+                    .apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none(), now)
                     .await?
             }
         };
         completion.commit().await?;
-        self.acted(after);
-        self.ring(&rings);
+        self.runs.acted(after);
+        self.runs.ring(&rings);
         Ok(())
     }
 }

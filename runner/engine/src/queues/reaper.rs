@@ -3,29 +3,82 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_domain::Chain;
+use chrono::TimeDelta;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
+use heddle_domain::{Chain, Time};
 use heddle_store::live::ClaimKey;
-use tokio::time::Instant;
 
-use super::settle::applied;
+use super::Queues;
+use crate::EngineError;
+use crate::node::Node;
+use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
+use crate::queue_task::applied;
 use crate::work::Ending;
-use crate::{EngineError, Inner};
 
 /// The reaper's period, when nothing is known to be due earlier, and the shortest one.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 const REAP_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often workers that are gone are forgotten, and how many at once.
-const PRUNE_EVERY: Duration = Duration::from_secs(600);
+const PRUNE_EVERY: TimeDelta = TimeDelta::minutes(10);
 const PRUNE_MAX: i64 = 10_000;
 
-impl Inner {
+/// Ends what no worker ends.
+pub(crate) struct Reaper {
+    queues: Arc<Queues>,
+    reaped_at: Option<Time>,
+    prune: Every,
+}
+
+impl Reaper {
+    pub(crate) fn of(queues: Arc<Queues>) -> Self {
+        Self {
+            prune: Every::later(PRUNE_EVERY, queues.node.now()),
+            queues,
+            reaped_at: None,
+        }
+    }
+}
+
+impl Service for Reaper {
+    const FAILED: &'static str = "cannot take back what workers hold";
+    const NEEDS: Needs = Needs::Nothing;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Claims);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.queues.node
+    }
+
+    fn again_after(&self) -> Duration {
+        REAP_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        // Each short lease that is given wakes it.
+        let since = self.reaped_at.and_then(|at| (now - at).to_std().ok());
+        if let Some(rest) = since
+            .and_then(|since| REAP_PAUSE.checked_sub(since))
+            .filter(|rest| !rest.is_zero())
+        {
+            return Ok(rest);
+        }
+        self.reaped_at = Some(now);
+        if self.prune.is_due(now) {
+            self.prune.done(now);
+            if let Err(error) = self.queues.node.store.prune_workers(PRUNE_MAX).await {
+                tracing::warn!(error = %Chain(&error), "cannot forget workers that are gone");
+            }
+        }
+        self.queues.reap().await
+    }
+}
+
+impl Queues {
     /// Takes back what workers did not finish, and fails what nobody claimed in time; answers when to look again.
-    async fn reap_queues(self: &Arc<Self>) -> Result<Duration, EngineError> {
+    async fn reap(self: &Arc<Self>) -> Result<Duration, EngineError> {
         let overdue = self.node.store.overdue().await?;
         if !overdue.claims.is_empty() {
             tracing::info!(
@@ -49,8 +102,9 @@ impl Inner {
             self.settle(&ends, true, None).await?;
         }
         if !overdue.waiting.is_empty() {
-            let now = self.now();
+            let now = self.node.now();
             let contexts = self
+                .runs
                 .contexts_for(overdue.waiting.iter().map(|waiting| waiting.0))
                 .await?;
             let keys: Vec<(RunId, AttemptKey)> = overdue.waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
@@ -62,7 +116,7 @@ impl Inner {
                     applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message), now)
                 })
                 .collect();
-            let mut completion = self.node.store.completion(self.lease(), now).await?;
+            let mut completion = self.node.store.completion(self.node.lease(), now).await?;
             let locked = completion.lock_overdue(&keys).await?;
             self.finish_claims(completion, &contexts, outcomes, locked, now).await?;
         }
@@ -70,30 +124,5 @@ impl Inner {
             .next_ms
             .map_or(REAP_EVERY, |next| Duration::from_millis(next.max(0) as u64 + 1));
         Ok(next.clamp(REAP_PAUSE, REAP_EVERY))
-    }
-}
-
-/// The reaper of claims.
-pub(crate) async fn reap(inner: Arc<Inner>) {
-    let mut pruned = Instant::now();
-    loop {
-        let pause = match inner.reap_queues().await {
-            Ok(pause) => pause,
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "cannot take back what workers hold");
-                REAP_EVERY
-            }
-        };
-        if pruned.elapsed() > PRUNE_EVERY {
-            pruned = Instant::now();
-            if let Err(error) = inner.node.store.prune_workers(PRUNE_MAX).await {
-                tracing::warn!(error = %Chain(&error), "cannot forget workers that are gone");
-            }
-        }
-        tokio::select! {
-            () = inner.node.stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-            () = inner.node.signals.raised(Signal::Claims) => tokio::time::sleep(REAP_PAUSE).await,
-        }
     }
 }

@@ -10,16 +10,16 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
-use heddle_store::live::{
-    ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Grant, Locked, QueuePlace, QueueRow, SoleRow,
-};
+use heddle_store::live::{ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Locked, SoleRow};
 
-use super::{ASKS_MAX, Rings};
-use crate::apply::{After, Applied, progress_of};
+use super::{ASKS_MAX, Queues};
+use crate::apply::Applied;
 use crate::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
 use crate::node::Node;
+use crate::queue_task::applied;
+use crate::queued::millis;
 use crate::work::{Contexts, End, Ending};
-use crate::{Engine, EngineError, Inner, RunContext, sole};
+use crate::{EngineError, RunContext, sole};
 
 /// How long to wait before a transaction that failed is tried again, and how often that is done.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -88,7 +88,7 @@ pub(crate) struct Settling {
 }
 
 /// Ends claims; each answer tells whether it was the caller's to end.
-pub(crate) struct Settlements(pub(super) Arc<Inner>);
+pub(crate) struct Settlements(pub(super) Arc<Queues>);
 
 impl Commits for Settlements {
     type Request = Settling;
@@ -152,46 +152,9 @@ impl Commits for Settlements {
     }
 }
 
-/// A task run on its way to workers.
-pub(crate) struct Enqueue {
-    run: RunId,
-    at: AttemptKey,
-    priority: i16,
-    place: QueuePlace,
-    params: String,
-}
-
-/// Hands task runs to workers, until it is done or the node has lost them.
-pub(crate) struct Enqueues(pub(super) Arc<Inner>);
-
-impl Commits for Enqueues {
-    type Request = Enqueue;
-    type Answer = ();
-    type Then = ();
-    const POLICY: Policy = Policy {
-        what: "task runs for queues",
-        queue_max: ASKS_MAX,
-        batch_max: 1_000,
-        workers: 1,
-        tries_max: None,
-        again_after: AGAIN_AFTER,
-        // The row that is handed on is this node's once.
-        repeatable: true,
-    };
-
-    fn node(&self) -> &Node {
-        &self.0.node
-    }
-
-    async fn commit(&self, batch: &mut [Enqueue]) -> Committed<Self> {
-        self.0.hand_to_queues(batch).await?;
-        Ok((vec![(); batch.len()], ()))
-    }
-}
-
-impl Engine {
+impl Queues {
     /// Ends claims; the answers come after their commits, in the order of the claims.
-    pub async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
+    pub(crate) async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
         let count = ends.len();
         match self.begin_to_end(ends).await {
             Ok(waiting) => {
@@ -215,16 +178,15 @@ impl Engine {
 
     /// Hands claims to the settler, in one piece: so they end in one transaction.
     async fn begin_to_end(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Result<Vec<(ClaimKey, Begun)>, EngineError> {
-        let inner = &self.inner;
-        let contexts = inner.contexts_for(ends.iter().map(|(claim, _)| claim.run)).await?;
-        let now = inner.now();
+        let contexts = self.runs.contexts_for(ends.iter().map(|(claim, _)| claim.run)).await?;
+        let now = self.node.now();
         let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
         for (claim, end) in ends {
             let context = contexts.get(&claim.run);
-            match inner.ending_of(context.map(|context| &**context), &claim, end) {
+            match self.ending_of(context.map(|context| &**context), &claim, end) {
                 Ok(ending) => {
                     settlings.push(Settling {
-                        sole: context.and_then(|context| inner.sole_of(context, &claim, &ending, now)),
+                        sole: context.and_then(|context| self.sole_of(context, &claim, &ending, now)),
                         claim,
                         ending,
                     });
@@ -233,7 +195,7 @@ impl Engine {
                 Err(refused) => waiting.push((claim, Some(refused))),
             }
         }
-        let mut answered = inner.queues.ends.send_all(settlings)?.into_iter();
+        let mut answered = self.ends.send_all(settlings)?.into_iter();
         let begun = waiting.into_iter().map(|(claim, refused)| {
             let begun = match refused {
                 Some(refused) => Err(refused),
@@ -252,17 +214,17 @@ impl Engine {
     }
 
     async fn fate(&self, claim: &ClaimKey) -> Result<ClaimFate, EngineError> {
-        Ok(self.inner.node.store.claim_fate(claim).await?)
+        Ok(self.node.store.claim_fate(claim).await?)
     }
 
     /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
     /// when they run out now.
-    pub async fn heartbeat(&self, beats: Vec<Beat>) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
+    pub(crate) async fn heartbeat(&self, beats: Vec<Beat>) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
         let keys: Vec<ClaimKey> = beats.iter().map(|beat| beat.claim).collect();
-        let leases: Vec<Option<i64>> = beats.iter().map(|beat| beat.lease.map(super::millis)).collect();
+        let leases: Vec<Option<i64>> = beats.iter().map(|beat| beat.lease.map(millis)).collect();
         let mut reports: Vec<ClaimReport> = Vec::new();
         if beats.iter().any(|beat| beat.report != ClaimReport::default()) {
-            let contexts = self.inner.contexts_for(keys.iter().map(|key| key.run)).await?;
+            let contexts = self.runs.contexts_for(keys.iter().map(|key| key.run)).await?;
             reports = beats.into_iter().map(|beat| beat.report).collect();
             for (report, key) in reports.iter_mut().zip(&keys) {
                 report.log_bytes_max = contexts.get(&key.run).map_or(0, |context| log_max(context, key.at)) as i64;
@@ -270,10 +232,10 @@ impl Engine {
         }
         let mut tries = 1;
         let extended = loop {
-            let now = self.inner.now();
+            let now = self.node.now();
             let done = match reports.is_empty() {
-                true => self.inner.node.store.heartbeat_claims(&keys, &leases).await,
-                false => self.inner.node.store.report_claims(&keys, &leases, &reports, now).await,
+                true => self.node.store.heartbeat_claims(&keys, &leases).await,
+                false => self.node.store.report_claims(&keys, &leases, &reports, now).await,
             };
             match done {
                 Err(StoreError::Conflict(_)) if tries < TRIES_MAX => tries += 1,
@@ -358,7 +320,7 @@ fn reason(fate: &ClaimFate) -> String {
     }
 }
 
-impl Inner {
+impl Queues {
     /// What a worker said, as an outcome; refused if it says too much, or what nobody can read. Without a context the run
     /// is not live, and the claim with it.
     fn ending_of(&self, context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
@@ -369,7 +331,8 @@ impl Inner {
                     if output.len() > bytes_max {
                         return Err(ClaimRefused::TooLarge(bytes_max));
                     }
-                    self.check_batch_output(context, &output)
+                    self.runs
+                        .check_batch_output(context, &output)
                         .map_err(ClaimRefused::Invalid)?;
                 }
                 Ending::Succeeded(output)
@@ -392,11 +355,11 @@ impl Inner {
     /// The run's end, if this claim is all that there is to know of it.
     fn sole_of(&self, context: &Arc<RunContext>, claim: &ClaimKey, ending: &Ending, now: Time) -> Option<Sole> {
         // A tracer wants to hear when the attempt began, which this statement does not read.
-        if self.tracer.get().is_some() {
+        if self.runs.tracer.get().is_some() {
             return None;
         }
         let ended = ended(claim);
-        let row = sole::row(self, context, ended, &End::plain(ending.clone()), now, None)?.ok()?;
+        let row = sole::row(&self.runs, context, ended, &End::plain(ending.clone()), now, None)?.ok()?;
         Some((row, context.clone()))
     }
 
@@ -408,28 +371,6 @@ impl Inner {
         }
     }
 
-    /// Hands a task run whose params are rendered to workers; what comes of it is nobody's report.
-    pub(crate) async fn enqueue_queued(&self, context: &RunContext, at: AttemptKey, params: String) -> End {
-        let Some(task) = context.revision.plan.task(at.key.task) else {
-            return End::Dropped;
-        };
-        let enqueue = Enqueue {
-            run: context.facts.id,
-            at,
-            priority: context.facts.priority,
-            place: super::place_of(task),
-            params,
-        };
-        let Ok(answered) = self.queues.enqueues.send_patiently(enqueue).await else {
-            return End::Dropped;
-        };
-        match answered.await {
-            Ok(Err(error)) => End::plain(Ending::ours("queue the task run", &error)),
-            // A worker's claim holds the attempt from now on, or somebody has taken it away.
-            Ok(Ok(())) | Err(_) => End::Dropped,
-        }
-    }
-
     /// One transaction that ends claims; answers which were there to be ended.
     pub(super) async fn settle(
         self: &Arc<Self>,
@@ -437,14 +378,14 @@ impl Inner {
         expired: bool,
         unseen: Option<&str>,
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
-        let now = self.now();
-        let contexts = self.contexts_for(ends.iter().map(|end| end.0.run)).await?;
+        let now = self.node.now();
+        let contexts = self.runs.contexts_for(ends.iter().map(|end| end.0.run)).await?;
         let keys: Vec<ClaimKey> = ends.iter().map(|end| end.0).collect();
         let outcomes = ends
             .iter()
             .map(|(key, ending)| applied(key.run, key.at, key.lease, ending, now))
             .collect();
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.store.completion(self.node.lease(), now).await?;
         let locked = completion.lock_claims(&keys, expired).await?;
         if let Some(queue) = unseen {
             completion.refund_queue(queue, locked.owned.len()).await?;
@@ -461,11 +402,12 @@ impl Inner {
         now: Time,
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
         let mut after = self
-            .apply_locked(&mut completion, contexts, outcomes, locked, &mut self.grant(), now)
+            .runs
+            .apply_locked(&mut completion, contexts, outcomes, locked, &mut self.runs.grant(), now)
             .await?;
         completion.commit().await?;
         let accepted = std::mem::take(&mut after.accepted).into_iter().collect();
-        self.acted(after);
+        self.runs.acted(after);
         Ok(accepted)
     }
 
@@ -478,67 +420,9 @@ impl Inner {
         let (owned, followed) = self.node.store.complete_sole_claims(&rows).await?;
         let of: HashMap<RunId, AttemptKey> = rows.iter().map(|(key, _)| (key.run, key.at)).collect();
         let accepted = owned.iter().filter_map(|run| Some((*run, *of.get(run)?))).collect();
-        self.acted(sole::after(owned, followed, ends.iter().map(|(_, sole)| &*sole.1)));
+        self.runs
+            .acted(sole::after(owned, followed, ends.iter().map(|(_, sole)| &*sole.1)));
         Ok(accepted)
-    }
-
-    pub(super) async fn contexts_for(&self, runs: impl Iterator<Item = RunId>) -> Result<Contexts, EngineError> {
-        let mut runs: Vec<RunId> = runs.collect();
-        runs.sort_unstable();
-        runs.dedup();
-        self.contexts_of(&runs).await
-    }
-
-    /// Hands what nodes have prepared to workers. Task runs of paused or stopping runs go back instead.
-    async fn hand_to_queues(self: &Arc<Self>, batch: &[Enqueue]) -> Result<(), EngineError> {
-        let (now, lease) = (self.now(), self.lease());
-        let contexts = self.contexts_for(batch.iter().map(|entry| entry.run)).await?;
-        let keys: Vec<EndedAttempt> = batch
-            .iter()
-            .map(|entry| EndedAttempt {
-                run: entry.run,
-                at: entry.at,
-                lease,
-            })
-            .collect();
-        let mut completion = self.node.store.completion(lease, now).await?;
-        let locked = completion.lock(&keys).await?;
-        let (mut rows, mut back, mut rings) = (Vec::new(), Vec::new(), Rings::default());
-        let mut ordinals: HashMap<RunId, usize> = HashMap::new();
-        for entry in batch {
-            let (true, Some(found)) = (
-                locked.owned.contains_key(&(entry.run, entry.at)),
-                locked.runs.get(&entry.run),
-            ) else {
-                continue;
-            };
-            let progress = progress_of(entry.run, &found.progress)?;
-            if found.state != RunState::Running || progress.is_stopping() {
-                back.push(applied(entry.run, entry.at, lease, &Ending::Released, now));
-                continue;
-            }
-            let ordinal = ordinals.entry(entry.run).or_default();
-            rings.add(&entry.place);
-            let row = self
-                .queues
-                .row(entry.at, *ordinal, entry.place.clone(), Some(entry.params.clone()));
-            rows.push((entry.run, entry.priority, row));
-            *ordinal += 1;
-        }
-        let rows: Vec<(RunId, i16, &QueueRow)> =
-            rows.iter().map(|(run, priority, row)| (*run, *priority, row)).collect();
-        completion.put_queued(&rows).await?;
-        let after = match back.is_empty() {
-            true => After::default(),
-            false => {
-                self.apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none(), now)
-                    .await?
-            }
-        };
-        completion.commit().await?;
-        self.acted(after);
-        self.ring(&rings);
-        Ok(())
     }
 }
 
@@ -547,14 +431,5 @@ fn ended(claim: &ClaimKey) -> EndedAttempt {
         run: claim.run,
         at: claim.at,
         lease: claim.lease,
-    }
-}
-
-pub(super) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending, now: Time) -> Applied {
-    Applied {
-        ended: EndedAttempt { run, at, lease },
-        end: End::plain(ending.clone()),
-        finished_at: now,
-        node: None,
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_domain::Time;
-use heddle_domain::id::uuid_v7;
 use heddle_sandbox::MapItem;
 use heddle_store::live::{ClaimKey, ClaimWish, QueueClaimed};
 use serde_json::value::RawValue;
@@ -12,11 +11,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::millis;
+use super::Queues;
 use crate::group_commit::is_passing;
 use crate::node::signals::Signal;
+use crate::queued::millis;
 use crate::work::Ending;
-use crate::{Engine, EngineError, Inner, RunContext};
+use crate::{EngineError, RunContext};
 
 /// A poll that hears nothing looks by itself this often.
 const BACKSTOP: Duration = Duration::from_secs(10);
@@ -70,53 +70,52 @@ struct Found {
     limited: Option<Duration>,
 }
 
-impl Engine {
+impl Queues {
     /// Claims task runs; waits for the first of them. None are no error.
-    pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<QueueClaim>, EngineError> {
-        let inner = &self.inner;
+    pub(crate) async fn claim(self: &Arc<Self>, request: &ClaimRequest) -> Result<Vec<QueueClaim>, EngineError> {
         let until = Instant::now() + request.wait;
-        if inner.node.is_leaving() {
+        if self.node.is_leaving() {
             return Err(EngineError::Stopping);
         }
-        let listening = inner.queues.listen(&request.queue);
+        let listening = self.runs.queued.listen(&request.queue);
         loop {
             let bell = listening.bell.notify.notified();
             tokio::pin!(bell);
             bell.as_mut().enable();
-            let looked = inner.look_as(request).await;
+            let looked = self.look_as(request).await;
             let left = until.saturating_duration_since(Instant::now());
             let pause = match looked {
-                Ok(found) if !found.claims.is_empty() || left.is_zero() || inner.node.is_leaving() => {
+                Ok(found) if !found.claims.is_empty() || left.is_zero() || self.node.is_leaving() => {
                     return Ok(found.claims);
                 }
                 Ok(found) => found.limited.unwrap_or(BACKSTOP),
                 // Who has time left waits for the database as for work: a thousand polls at once may find it busy.
-                Err(error) if is_passing(&error) && !left.is_zero() && !inner.node.is_leaving() => BUSY_FOR,
+                Err(error) if is_passing(&error) && !left.is_zero() && !self.node.is_leaving() => BUSY_FOR,
                 Err(error) => return Err(error),
             };
             let pause = pause.min(left);
             tokio::select! {
                 () = bell => {}
                 () = tokio::time::sleep(pause) => {}
-                () = inner.node.stop.cancelled() => return Ok(Vec::new()),
+                () = self.node.stop.cancelled() => return Ok(Vec::new()),
             }
-            if inner.node.is_leaving() {
+            if self.node.is_leaving() {
                 return Ok(Vec::new());
             }
         }
     }
 }
 
-impl Inner {
+impl Queues {
     /// Looks once, and notes that the worker does.
     async fn look_as(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
-        if self.queues.is_news(&request.queue, &request.worker, &request.tags) {
+        if self.is_news(&request.queue, &request.worker, &request.tags) {
             let seen = self
                 .node
                 .store
                 .worker_seen(&request.queue, &request.worker, &request.tags);
             if let Err(error) = seen.await {
-                self.queues.forget(&request.queue, &request.worker);
+                self.forget(&request.queue, &request.worker);
                 return Err(error.into());
             }
         }
@@ -126,9 +125,9 @@ impl Inner {
     /// Looks once. The look goes on when the caller vanishes, and gives back what it found then.
     async fn look_for(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         let (answer, answered) = oneshot::channel();
-        let (inner, request) = (self.clone(), request.clone());
+        let (queues, request) = (self.clone(), request.clone());
         self.node.tracker.spawn(async move {
-            let found = inner.claim_once(&request).await;
+            let found = queues.claim_once(&request).await;
             if let Err(Ok(found)) = answer.send(found)
                 && !found.claims.is_empty()
             {
@@ -137,21 +136,16 @@ impl Inner {
                     .into_iter()
                     .map(|claim| (claim.claim, Ending::Released))
                     .collect();
-                inner.give_back(claims, Some(&request.queue)).await;
+                queues.give_back(claims, Some(&request.queue)).await;
             }
         });
         answered.await.unwrap_or(Err(EngineError::Stopping))
     }
 
     async fn claim_once(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
-        let now = self.now();
+        let now = self.node.now();
         let fresh: Vec<(Uuid, i64)> = (0..request.max)
-            .map(|_| {
-                (
-                    uuid_v7(now, self.node.chance.bits()),
-                    !((self.node.chance.bits() as u64 >> 1) as i64),
-                )
-            })
+            .map(|_| (self.node.new_id(now), !((self.node.chance.bits() as u64 >> 1) as i64)))
             .collect();
         let wish = ClaimWish {
             queue: &request.queue,
@@ -169,14 +163,14 @@ impl Inner {
                 limited,
             });
         };
-        self.queues.claimed(&request.queue, last);
+        self.runs.queued.claimed(&request.queue, last);
         let soon = now + REAPED_AFTER;
         if answer.claimed.iter().any(|claimed| claimed.lease_expires_at < soon) {
             self.node.signals.raise(Signal::Claims);
         }
         if answer.cut || answer.claimed.len() == request.max {
             // There may be more where these came from.
-            self.queues.ring(&request.queue, super::Ring { rows: 1, tagged: false });
+            self.runs.queued.wake(&request.queue, 1);
         }
         let keys: Vec<ClaimKey> = answer.claimed.iter().map(|claimed| claimed.claim).collect();
         match self.told(request, answer.claimed).await {
@@ -196,6 +190,7 @@ impl Inner {
         claimed: Vec<QueueClaimed>,
     ) -> Result<Vec<QueueClaim>, EngineError> {
         let contexts = self
+            .runs
             .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
             .await?;
         let mut claims: Vec<QueueClaim> = Vec::with_capacity(claimed.len());
@@ -223,7 +218,7 @@ impl Inner {
                 break;
             }
             if crate::work::tells_start(context, key.at) {
-                self.tell_started(context, key.at).await?;
+                self.runs.tell_started(context, key.at).await?;
             }
             claims.push(claim);
         }
@@ -249,18 +244,18 @@ impl Inner {
                 Err(ending) => return Ok(Err(ending)),
             },
         };
-        let Some(params) = self.cut_batch(context, params).await? else {
+        let Some(params) = self.runs.cut_batch(context, params).await? else {
             // Of a batch of messages that were all cancelled meanwhile there is nothing to be done.
             return Ok(Err(Ending::Succeeded("null".to_owned())));
         };
         let item = match at.key.item {
-            Some(index) => match self.item(context, at, index).await? {
+            Some(index) => match self.runs.item(context, at, index).await? {
                 Ok((item, count)) => Some(MapItem { item, index, count }),
                 Err(ending) => return Ok(Err(ending)),
             },
             None => None,
         };
-        let mut told = self.context_of(context, at, item);
+        let mut told = self.runs.context_of(context, at, item);
         told.deadline = claimed.deadline_at;
         let raw =
             |text: String| RawValue::from_string(text).map_err(|error| EngineError::Unreadable(error.to_string()));
