@@ -23,7 +23,7 @@ use heddle_store::live::{PassedOver, Take};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::group_commit::is_passing;
+use crate::node::group_commit::is_passing;
 use crate::{EngineError, Inner};
 
 /// How many runs' rows of one kind are set aside at most. With more, rows that cannot be handled are looked for anew each

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::apply::After;
-use crate::group_commit::is_passing;
+use crate::node::group_commit::is_passing;
 use crate::transition::Transition;
 use crate::{EngineError, Inner};
 

@@ -22,7 +22,9 @@ use serde_json::json;
 use crate::apply::{After, Applied};
 use crate::aside::Kind;
 use crate::control::BulkAction;
-use crate::group_commit::is_passing;
+use crate::node::Node;
+use crate::node::group_commit::is_passing;
+use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::submit::labels_of;
 use crate::told::new_notices;
@@ -52,21 +54,29 @@ const SWEPT_GATES_MAX: i64 = 1_000;
 /// How many sub-runs without a parent one look cancels.
 const ORPHANS_MAX: i64 = 500;
 
-pub(crate) async fn run(inner: Arc<Inner>) {
-    loop {
-        let wait = inner.until_due().min(LOOK_EVERY);
-        tokio::select! {
-            () = inner.node.stop.cancelled() => return,
-            () = inner.node.signals.raised(Signal::Inbox) => {}
-            () = tokio::time::sleep(wait) => {}
-        }
-        if inner.node.is_fenced() {
-            continue;
-        }
-        if let Err(error) = inner.look().await {
-            tracing::warn!(error = %Chain(&error), "the inbox could not be worked off; trying again");
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
+/// Works off what timers, other transactions and other systems have left.
+pub(crate) struct Inbox(pub(crate) Arc<Inner>);
+
+impl Service for Inbox {
+    const FAILED: &'static str = "the inbox could not be worked off; trying again";
+    const NEEDS: Needs = Needs::Lease;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Inbox);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        self.0.look().await?;
+        Ok(self.0.until_due().min(LOOK_EVERY))
     }
 }
 

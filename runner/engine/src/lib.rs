@@ -1,4 +1,10 @@
-//! The loops that make runs move. Each is a `tick` that can be called with a time, and a thin loop around it.
+//! The engine: what makes runs move.
+//!
+//! [`Engine`] is the handle; it puts a node together and starts its loops. What they all stand on is the `Node`, which knows
+//! none of them (`node/mod.rs` draws the house and says who may use whom); around it stand services, each with its own
+//! struct, state and folder. A service is a `tick` that is told the time, and one loop drives them all (`node/service.rs`).
+//! What does not tick: group commits (`node/group_commit.rs`), which begin as soon as there is something to commit, and a few
+//! loops that wait for more than an instant and a signal (keeper, follower, teller, claimer, reaper, log writer, warmer).
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
@@ -6,24 +12,28 @@
 //! | recorder | `recorder.rs` | an outcome | records outcomes, many in one transaction |
 //! | claimer | `claimer.rs` | work, room | claims what is ready |
 //! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
-//! | scheduler | `scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
-//! | schedule look-ahead | `scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
-//! | links | `upstream.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
 //! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
-//! | backfiller | `backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
 //! | admitter | `pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
+//! | queuer | `queue_task.rs` | a prepared task run | hands on to queues what was prepared for them |
+//! | log writer | `logs.rs` | every 200 ms, an attempt with a long log | lines of attempts that are under way, or that wrote many |
+//! | warmer | `warm.rs` | a new script | loads scripts before a run asks for them |
+//! | keeper | `node/lease.rs` | every two seconds | the node's lease; fences the node when it is lost |
+//! | follower | `node/changes.rs` | notifications, every second | changes made on other nodes |
+//! | teller | `node/news.rs` | news for other nodes | tells them |
+//! | scheduler | `schedules/scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
+//! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
+//! | links | `schedules/links.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
+//! | backfiller | `schedules/backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
 //! | notifier | `notify/mod.rs` | a notice, a notification that is due, every second | tells people |
-//! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
-//! | follower | `wake.rs` | notifications, every second | changes made on other nodes |
-//! | settlers | `queue/settle.rs` | a worker's outcome | ends claims of queues, hands on what was prepared for them |
-//! | claim reaper | `queue/reaper.rs` | every second, a lease that runs out | takes back what workers did not finish |
-//! | queue look-out | `queue/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
+//! | stalls | `notify/mod.rs` | every ten seconds | finds queues that nobody claims from |
+//! | settler | `queues/settle.rs` | a worker's outcome | ends claims of queues |
+//! | claim reaper | `queues/reaper.rs` | every second, a lease that runs out | takes back what workers did not finish |
+//! | queue look-out | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
 //! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks |
 //! | drain | `messages/mod.rs` | something due, every 200 ms | starts lanes that send scheduled messages |
 //! | days | `messages/tend.rs` | every two seconds | partitions, drained days and retention of messages |
-//! | pruner | `pruner.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
-//! | log writer | `logs.rs` | every 200 ms, an attempt with a long log | lines of attempts that are under way, or that wrote many |
+//! | pruner | `retention/mod.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
 //!
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
 
@@ -37,7 +47,6 @@ mod control;
 mod created;
 mod dispatch;
 mod given_up;
-mod group_commit;
 mod hands;
 mod heard;
 mod host;
@@ -109,9 +118,9 @@ pub use submit::{Submission, SubmitError, Submitted};
 pub use watch::RunWatch;
 
 use audience_task::Audiences;
-use group_commit::GroupCommit;
 use hands::Hands;
 use node::catalog::Cache;
+use node::group_commit::GroupCommit;
 use node::part::{Part, Parts};
 use node::service::drive;
 use node::signals::Signal;
@@ -207,13 +216,18 @@ const LOOPS_END_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
-    pruner: Arc<retention::Pruner>,
-    notifier: Arc<notify::Notifier>,
+    services: Arc<Services>,
+}
+
+/// What a node does beside its runs, by subject.
+struct Services {
+    retention: Arc<retention::Pruner>,
+    notify: Arc<notify::Notifier>,
     schedules: Arc<schedules::Schedules>,
     queues: Arc<queues::Queues>,
     dispatch: Arc<dispatch::Dispatch>,
     messages: Arc<messages::Messages>,
-    /// What the node tells.
+    /// Whom the node tells what concerns the whole of it.
     parts: Parts,
 }
 
@@ -333,7 +347,7 @@ impl Engine {
             lease_for: config.lease_for,
         };
         let node = Arc::new(Node::new(identity, store, clock, chance));
-        let notifier = Arc::new(notify::Notifier::new(
+        let notify = Arc::new(notify::Notifier::new(
             node.clone(),
             keys.clone(),
             config.notify.clone(),
@@ -369,36 +383,36 @@ impl Engine {
             outbound,
             policy,
         });
-        let pruner = Arc::new(retention::Pruner::new(node.clone()));
+        let retention = Arc::new(retention::Pruner::new(node.clone()));
         let schedules = Arc::new(schedules::Schedules::new(node.clone(), inner.clone()));
         let (queues, gathering_claims) = queues::Queues::new(node.clone(), inner.clone());
         let (dispatch, gathering_users) =
             dispatch::Dispatch::new(node.clone(), inner.clone(), inner.config.dispatch, offers);
         let messages = Arc::new(messages::Messages::new(node.clone(), inner.clone()));
         let parts = Parts::new([
-            inner.clone() as Arc<dyn Part>,
-            schedules.clone(),
+            schedules.clone() as Arc<dyn Part>,
             queues.clone(),
             dispatch.clone(),
             messages.clone(),
+            inner.clone(),
         ]);
         node.register().await?;
         inner.turn.store(node.store.first_turn().await?, Ordering::Release);
         // Before anything is written: of a node that slept for long, no partition stands ready.
-        pruner.make_partitions().await;
+        retention.make_partitions().await;
         let loops = &node.tracker;
         gathering_outcomes.start(recorder::Outcomes(inner.clone()));
         loops.spawn(claimer::run(inner.clone()));
         gathering_submissions.start(submit::Submissions(inner.clone()));
-        loops.spawn(inbox::run(inner.clone()));
+        loops.spawn(drive(inbox::Inbox(inner.clone())));
         loops.spawn(inbox::reap(inner.clone()));
         loops.spawn(drive(schedules::Scheduler(schedules.clone())));
         loops.spawn(drive(schedules::LookAhead::of(&schedules)));
         loops.spawn(drive(schedules::Links::of(schedules.clone())));
         loops.spawn(drive(schedules::Backfiller::of(schedules.clone())));
-        loops.spawn(pools::run(inner.clone()));
-        loops.spawn(drive(notifier.clone()));
-        loops.spawn(drive(notify::Stalls(notifier.clone())));
+        loops.spawn(drive(pools::Admitter(inner.clone())));
+        loops.spawn(drive(notify.clone()));
+        loops.spawn(drive(notify::Stalls(notify.clone())));
         loops.spawn(lease::keep(node.clone(), parts.clone()));
         loops.spawn(changes::follow(node.clone(), parts.clone()));
         loops.spawn(news::send(node.clone()));
@@ -407,21 +421,24 @@ impl Engine {
         loops.spawn(drive(queues::Reaper::of(queues.clone())));
         loops.spawn(drive(queues::LookOut(queues.clone())));
         loops.spawn(logs::write(inner.clone(), log_writer_receiver));
-        loops.spawn(drive(retention::Rounds::of(pruner.clone())));
+        loops.spawn(drive(retention::Rounds::of(retention.clone())));
         gathering_users.start(&dispatch);
         loops.spawn(drive(dispatch::Reaper::of(dispatch.clone())));
         loops.spawn(drive(messages::Drain::of(messages.clone())));
         loops.spawn(drive(messages::Days::of(node.clone())));
         loops.spawn(warm::keep_warm(inner.clone()));
-        Ok(Self {
-            inner,
-            pruner,
-            notifier,
+        let services = Services {
+            retention,
+            notify,
             schedules,
             queues,
             dispatch,
             messages,
             parts,
+        };
+        Ok(Self {
+            inner,
+            services: Arc::new(services),
         })
     }
 
@@ -472,7 +489,7 @@ impl Engine {
 
     /// Follows what has been committed so far: after a change on this node, before its answer.
     pub async fn follow_changes(&self) -> Result<(), EngineError> {
-        changes::follow_changes(&self.inner.node, &self.parts).await
+        changes::follow_changes(&self.inner.node, &self.services.parts).await
     }
 
     /// Calls `listener` with kind and name of each change, whichever node took it.
@@ -522,7 +539,7 @@ impl Engine {
     /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
     /// stands) would remove.
     pub async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
-        self.pruner.prune(retention, dry_run).await
+        self.services.retention.prune(retention, dry_run).await
     }
 
     /// Starts a backfill, or lists what it would do.
@@ -533,38 +550,38 @@ impl Engine {
         asked: &serde_json::Value,
         actor: &str,
     ) -> Result<Started, SubmitError> {
-        self.schedules.start_backfill(name, spec, asked, actor).await
+        self.services.schedules.start_backfill(name, spec, asked, actor).await
     }
 
     /// Pauses, resumes or cancels a backfill; the answer comes after it is committed.
     pub async fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: &str) -> Result<(), ControlError> {
-        self.schedules.change_backfill(id, action, actor).await
+        self.services.schedules.change_backfill(id, action, actor).await
     }
 
     /// Claims task runs; waits for the first of them. None are no error.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<QueueClaim>, EngineError> {
-        self.queues.claim(request).await
+        self.services.queues.claim(request).await
     }
 
     /// Ends claims; the answers come after their commits, in the order of the claims.
     pub async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
-        self.queues.end_claims(ends).await
+        self.services.queues.end_claims(ends).await
     }
 
     /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
     /// when they run out now.
     pub async fn heartbeat(&self, beats: Vec<Beat>) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
-        self.queues.heartbeat(beats).await
+        self.services.queues.heartbeat(beats).await
     }
 
     /// Gives out offers.
     pub fn dispatcher(&self) -> Dispatcher {
-        self.dispatch.dispatcher()
+        self.services.dispatch.dispatcher()
     }
 
     /// Begins to take messages of a topic.
     pub async fn ingest(&self, topic: &str) -> Result<Ingestion, IngestError> {
-        self.messages.ingest(topic).await
+        self.services.messages.ingest(topic).await
     }
 
     /// Something may be due: a topic was enabled, a message has arrived.
@@ -574,12 +591,12 @@ impl Engine {
 
     /// Counters for metrics.
     pub fn message_counters(&self) -> MessageCounters {
-        self.messages.counters()
+        self.services.messages.counters()
     }
 
     /// How runs are shown to those who are called back.
     pub fn show_runs_with(&self, runs: RunObject) {
-        self.notifier.show_runs_with(runs);
+        self.services.notify.show_runs_with(runs);
     }
 
     /// There is something to be sent.
@@ -590,12 +607,12 @@ impl Engine {
     /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
     /// The answer is the notification's id.
     pub async fn test_channel(&self, name: &str) -> Result<Option<Uuid>, EngineError> {
-        self.notifier.test_channel(name).await
+        self.services.notify.test_channel(name).await
     }
 
     /// Notifications that this node has tried to send.
     pub fn notification_counts(&self) -> Vec<NotificationCount> {
-        self.notifier.counts()
+        self.services.notify.counts()
     }
 
     /// Counters for metrics.
@@ -620,10 +637,10 @@ impl Engine {
     pub async fn drain(&self) {
         let (inner, node) = (&self.inner, &self.inner.node);
         node.state.drain();
-        self.parts.leaves();
+        self.services.parts.leaves();
         let until = tokio::time::Instant::now() + inner.config.drain_for;
         // What a node without a lease has in hand is stopped already, and cannot be recorded.
-        while self.parts.in_hand() > 0 && tokio::time::Instant::now() < until && !node.is_fenced() {
+        while self.services.parts.in_hand() > 0 && tokio::time::Instant::now() < until && !node.is_fenced() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let left = async {
@@ -640,7 +657,7 @@ impl Engine {
             ),
         }
         node.state.give_up_lease();
-        self.parts.stop_in_hand();
+        self.services.parts.stop_in_hand();
         node.stop.cancel();
         node.tracker.close();
         let _ = tokio::time::timeout(LOOPS_END_MAX, node.tracker.wait()).await;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use heddle_domain::Chain;
 use tokio::time::Instant;
 
-use crate::group_commit::is_passing;
+use crate::node::group_commit::is_passing;
 use crate::work::Ending;
 use crate::{EngineError, Inner};
 

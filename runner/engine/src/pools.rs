@@ -5,33 +5,43 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Inner;
+use heddle_domain::Time;
+
+use crate::node::Node;
 use crate::node::news::News;
+use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
-use heddle_domain::Chain;
+use crate::{EngineError, Inner};
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-pub(crate) async fn run(inner: Arc<Inner>) {
-    loop {
-        tokio::select! {
-            () = inner.node.stop.cancelled() => return,
-            () = inner.node.signals.raised(Signal::Pools) => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+/// Gives out slots of pools.
+pub(crate) struct Admitter(pub(crate) Arc<Inner>);
+
+impl Service for Admitter {
+    const FAILED: &'static str = "slots of pools cannot be given out; trying again";
+    const NEEDS: Needs = Needs::Lease;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Pools);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        let node = &self.0.node;
+        if node.store.admit_pooled().await? > 0 {
+            node.signals.raise(Signal::Work);
+            node.outbox.tell(News::Work);
         }
-        if inner.node.is_fenced() {
-            continue;
-        }
-        match inner.node.store.admit_pooled().await {
-            Ok(0) => {}
-            Ok(_) => {
-                inner.node.signals.raise(Signal::Work);
-                inner.node.outbox.tell(News::Work);
-            }
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "slots of pools cannot be given out; trying again");
-            }
-        }
+        Ok(LOOK_EVERY)
     }
 }

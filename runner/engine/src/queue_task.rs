@@ -13,8 +13,8 @@ use heddle_domain::state::RunState;
 use heddle_store::live::{EndedAttempt, Grant, QueuePlace, QueueRow};
 
 use crate::apply::{After, Applied, progress_of};
-use crate::group_commit::{Commits, Committed, Policy};
 use crate::node::Node;
+use crate::node::group_commit::{Commits, Committed, Policy};
 use crate::queued::{Rings, place_of};
 use crate::work::{Contexts, End, Ending};
 use crate::{EngineError, Inner, RunContext};

@@ -24,8 +24,8 @@ use heddle_domain::state::ErrorKind;
 use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
 
 use crate::apply::{After, Applied};
-use crate::group_commit::{Asked, Commits, Committed, Policy, chunks};
 use crate::node::Node;
+use crate::node::group_commit::{Asked, Commits, Committed, Policy, chunks};
 use crate::node::signals::Signal;
 use crate::trace::Span;
 use crate::work::{Contexts, End, Ending, Report};

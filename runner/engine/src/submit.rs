@@ -25,9 +25,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::group_commit::{Answered, Commits, Committed, Policy, answer};
 use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
+use crate::node::group_commit::{Answered, Commits, Committed, Policy, answer};
 use crate::queued::place;
 use crate::{Engine, EngineError, Inner, RunContext};
 

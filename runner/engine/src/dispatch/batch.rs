@@ -1,4 +1,4 @@
-//! Looks, takes and ends of many users in one statement or transaction each (see [`crate::group_commit`]).
+//! Looks, takes and ends of many users in one statement or transaction each (see [`crate::node::group_commit`]).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use heddle_store::assignment::{BATCH_MAX, End, Ended, Proposal, UserFacts, Verdi
 
 use super::{Dispatch, DispatchError};
 use crate::EngineError;
-use crate::group_commit::{Asked, Commits, Committed, Gathering, GroupCommit, Policy, chunks};
 use crate::node::Node;
+use crate::node::group_commit::{Asked, Commits, Committed, Gathering, GroupCommit, Policy, chunks};
 
 /// How batches of each kind are committed. Two at once; what met another transaction is tried again a few times.
 const fn policy(what: &'static str, repeatable: bool) -> Policy {

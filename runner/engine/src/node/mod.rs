@@ -3,22 +3,25 @@
 //! # The house
 //!
 //! ```text
-//! lib.rs      Engine, the handle: wires everything, starts the loops
+//! lib.rs   Engine, the handle: puts everything together, starts the loops
 //!   │
-//!   ├── retention/  notify/  schedules/  dispatch/  messages/  services: each its own state, none knows another
-//!   │      │            │         │          │          │
-//!   │      │            │         └──────────┴──────────┴──▶ Inner: runs, attempts, queues (services to come)
-//!   │      ▼            ▼                                     │
-//!   └────▶ Node ◀─────────────────────────────────────────────┘
+//!   ├─▶ retention/  notify/  schedules/  queues/  dispatch/  messages/    services: none knows another
+//!   │        │         │         │          │         │          │
+//!   │        │         │         ▼          ▼         ▼          ▼
+//!   ├────────┼─────────┼──────▶ runs and attempts: all other files beside lib.rs
+//!   │        ▼         ▼                    │
+//!   └─────▶ Node ◀──────────────────────────┘
 //! ```
 //!
-//! A service may use the node and the runs, and no other service. What one has to say to another goes one of these ways:
+//! A service uses the node and the runs, and no other service. What one has to say to another goes one of these ways:
 //!
-//! * a [`signals::Signal`]: there may be something to do, go and look. It says nothing else, and losing it costs time only;
+//! * a [`signals::Signal`]: there may be something to do, go and look. Losing it costs time, nothing else;
 //! * a row: what has to be known for sure is in the database, where the other finds it;
-//! * [`part::Part`]: the node tells all of its services what concerns the whole of it, and each listens for what is its
-//!   own: something was changed, here or elsewhere ([`changes`]); another node has told something ([`news`]); the lease is
-//!   lost, so that what is in hand has to stop ([`lease`]).
+//! * [`part::Part`]: the node tells all of its services what concerns the whole of it, and each listens for its own:
+//!   something was changed, here or elsewhere ([`changes`]); another node has told something ([`news`]); the lease is lost,
+//!   so that what is in hand has to stop ([`lease`]); the node leaves;
+//! * what runs have to know of a service's matter stands with the runs (`queued.rs`, `batch_run.rs`, `told.rs`), or behind a
+//!   trait of theirs that is given to them when the node is put together (`audience_task.rs`).
 //!
 //! A test (`runner/cli/tests/architecture.rs`) reads the imports and keeps these rules.
 //!
@@ -32,12 +35,27 @@
 //! | [`news`] | wake-ups between nodes |
 //! | [`changes`] | the log of changes, and who hears of them |
 //! | [`service`] | what a service is, and the loop that drives it |
+//! | [`part`] | what a node tells its services |
+//! | [`group_commit`] | what gathers during one transaction goes into the next |
 //! | [`catalog`], [`templates`] | groups, revisions, scripts, as they were read last; where a task has templates |
 //! | [`clock`] | time and chance |
+//!
+//! Of the services:
+//!
+//! | folder | struct | its state |
+//! |---|---|---|
+//! | `retention/` | `Pruner` | none: what is due is in the tables |
+//! | `notify/` | `Notifier` | notifications that are being sent, by lane; counts; clients |
+//! | `schedules/` | `Schedules` | where the instants of open backfills come from |
+//! | `queues/` | `Queues` | which workers were noted lately; claims that end |
+//! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; looks, takes and ends that gather |
+//! | `messages/` | `Messages` | lanes by topic, batches in hand, days that are prepared |
+//! | beside `lib.rs` | `Inner` | runs and attempts: contexts, attempts in hand, submissions and outcomes that gather, polls that hang |
 
 pub(crate) mod catalog;
 pub(crate) mod changes;
 pub(crate) mod clock;
+pub(crate) mod group_commit;
 pub(crate) mod lease;
 pub(crate) mod news;
 pub(crate) mod part;

@@ -31,8 +31,8 @@ use uuid::Uuid;
 use super::count::Way;
 use super::{Notifier, instant, send::is_url};
 use crate::EngineError;
-use crate::group_commit::is_passing;
 use crate::node::catalog::Revision;
+use crate::node::group_commit::is_passing;
 
 /// How many notices one transaction takes.
 const BATCH_MAX: usize = 200;

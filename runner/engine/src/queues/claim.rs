@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::Queues;
-use crate::group_commit::is_passing;
+use crate::node::group_commit::is_passing;
 use crate::node::signals::Signal;
 use crate::queued::millis;
 use crate::work::Ending;

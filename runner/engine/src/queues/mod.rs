@@ -31,8 +31,8 @@ use heddle_store::change::Change;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::group_commit::{Gathering, GroupCommit};
 use crate::node::Node;
+use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::node::news::News;
 use crate::node::part::Part;
 use crate::node::service::{Needs, Service};

@@ -14,8 +14,8 @@ use heddle_store::live::{ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Locked,
 
 use super::{ASKS_MAX, Queues};
 use crate::apply::Applied;
-use crate::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
 use crate::node::Node;
+use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
 use crate::queue_task::applied;
 use crate::queued::millis;
 use crate::work::{Contexts, End, Ending};
