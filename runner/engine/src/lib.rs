@@ -8,15 +8,15 @@
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
-//! | submitter | `submit.rs` | a submission | creates runs, many in one transaction |
-//! | recorder | `recorder.rs` | an outcome | records outcomes, many in one transaction |
-//! | claimer | `claimer.rs` | work, room | claims what is ready |
-//! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
-//! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
-//! | admitter | `pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
-//! | queuer | `queue_task.rs` | a prepared task run | hands on to queues what was prepared for them |
-//! | log writer | `logs.rs` | every 200 ms, an attempt with a long log | lines of attempts that are under way, or that wrote many |
-//! | warmer | `warm.rs` | a new script | loads scripts before a run asks for them |
+//! | submitter | `runs/submit.rs` | a submission | creates runs, many in one transaction |
+//! | recorder | `runs/recorder.rs` | an outcome | records outcomes, many in one transaction |
+//! | claimer | `runs/claimer.rs` | work, room | claims what is ready |
+//! | inbox | `runs/inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
+//! | reaper | `runs/inbox.rs` | every second | takes over what dead nodes held |
+//! | admitter | `runs/pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
+//! | queuer | `attempts/queue_task.rs` | a prepared task run | hands on to queues what was prepared for them |
+//! | log writer | `runs/logs.rs` | every 200 ms, an attempt with a long log | lines of attempts that are under way, or that wrote many |
+//! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run asks for them |
 //! | keeper | `node/lease.rs` | every two seconds | the node's lease; fences the node when it is lost |
 //! | follower | `node/changes.rs` | notifications, every second | changes made on other nodes |
 //! | teller | `node/news.rs` | news for other nodes | tells them |
@@ -37,53 +37,19 @@
 //!
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
 
-mod apply;
-mod aside;
-mod audience_task;
-mod batch_run;
-mod bulk;
-mod claimer;
-mod control;
-mod created;
+mod attempts;
 mod dispatch;
-mod given_up;
-mod hands;
-mod heard;
-mod host;
-mod http_task;
-mod inbox;
-mod log_buffer;
-mod logs;
 mod messages;
 mod node;
 mod notify;
-mod overlap;
-mod patience;
-mod pools;
-mod prepare;
-mod query_task;
-mod queue_task;
-mod queued;
 mod queues;
-mod recorder;
-mod redact;
 mod retention;
-mod retry_after;
-mod room;
+mod runs;
 mod schedules;
-mod sole;
-mod submit;
-mod told;
-pub mod trace;
-mod transition;
-mod warm;
-mod watch;
-mod work;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use heddle_domain::Chain;
@@ -94,17 +60,13 @@ use heddle_domain::retention::Retention;
 use heddle_domain::run::{FormatError, Refused};
 use heddle_domain::template::Templates;
 use heddle_domain::{Chance, Time};
-use heddle_sandbox::{OutboundPolicy, Sandbox};
+use heddle_sandbox::Sandbox;
 use heddle_store::backfill::BackfillAction;
-use heddle_store::live::{ClaimKey, RunFacts};
+use heddle_store::live::ClaimKey;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
-use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use uuid::Uuid;
 
-pub use batch_run::group_name as topic_group_name;
-pub use control::{BulkAction, Clear, ControlError, not_cleared};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters};
@@ -113,18 +75,20 @@ pub use node::clock::{NodeClock, SystemChance};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
+pub use runs::batch_run::group_name as topic_group_name;
+pub use runs::control::{BulkAction, Clear, ControlError, not_cleared};
+pub use runs::submit::{Submission, SubmitError, Submitted};
+pub use runs::trace;
+pub use runs::watch::RunWatch;
 pub use schedules::Started;
-pub use submit::{Submission, SubmitError, Submitted};
-pub use watch::RunWatch;
 
-use audience_task::Audiences;
-use hands::Hands;
-use node::catalog::Cache;
-use node::group_commit::GroupCommit;
+use attempts::Attempts;
+use attempts::queue_task::Enqueues;
 use node::part::{Part, Parts};
 use node::service::drive;
 use node::signals::Signal;
 use node::{Identity, Node, changes, lease, news};
+use runs::{RunContext, Runs};
 
 /// What can go wrong in the engine that is not the caller's fault.
 #[derive(Debug, thiserror::Error)]
@@ -215,12 +179,15 @@ const LOOPS_END_MAX: Duration = Duration::from_secs(1);
 /// A node's engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    runs: Arc<Runs>,
     services: Arc<Services>,
 }
 
 /// What a node does beside its runs, by subject.
 struct Services {
+    drain_for: Duration,
+    ready: AtomicBool,
+    attempts: Arc<Attempts>,
     retention: Arc<retention::Pruner>,
     notify: Arc<notify::Notifier>,
     schedules: Arc<schedules::Schedules>,
@@ -229,69 +196,6 @@ struct Services {
     messages: Arc<messages::Messages>,
     /// Whom the node tells what concerns the whole of it.
     parts: Parts,
-}
-
-/// A run as this node works on it.
-#[derive(Debug)]
-pub(crate) struct RunContext {
-    pub(crate) facts: RunFacts,
-    pub(crate) revision: Arc<Revision>,
-    pub(crate) resolution: Arc<Resolution>,
-    /// Arrays of mapped tasks, parsed, with the highest attempt that they were read for.
-    pub(crate) maps: Mutex<HashMap<u16, (u32, Items)>>,
-}
-
-/// The items of a mapped task.
-type Items = Arc<Vec<Box<serde_json::value::RawValue>>>;
-
-pub(crate) struct Inner {
-    pub(crate) config: EngineConfig,
-    pub(crate) node: Arc<Node>,
-    pub(crate) sandbox: Sandbox,
-    pub(crate) keys: Arc<SecretKeys>,
-    pub(crate) templates: Templates,
-    /// Who prepares attempts that may take long to prepare.
-    pub(crate) turns: tokio::sync::Semaphore,
-    pub(crate) hands: Hands,
-    /// Who hears of what tasks offer to audiences.
-    pub(crate) audiences: Arc<dyn Audiences>,
-    pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
-    pub(crate) outbound: reqwest::Client,
-    pub(crate) policy: OutboundPolicy,
-    /// The turn that was claimed last: where new rows stand in the queue.
-    pub(crate) turn: AtomicI64,
-    /// The last claim came back full: there is more where it came from.
-    pub(crate) backlog: AtomicBool,
-    /// Who hears of what has ended; nobody unless configured.
-    pub(crate) tracer: std::sync::OnceLock<Arc<dyn trace::Tracer>>,
-    pub(crate) next_due: Mutex<Option<Time>>,
-    /// See [`work::reports_max`].
-    pub(crate) outcomes: GroupCommit<recorder::Outcomes>,
-    /// Attempts that have ended, but whose log has to be written before their outcome.
-    pub(crate) log_writer: mpsc::Sender<work::Report>,
-    pub(crate) submissions: GroupCommit<submit::Submissions>,
-    pub(crate) watches: watch::Watches,
-    pub(crate) queued: queued::Queued,
-    pub(crate) enqueues: GroupCommit<queue_task::Enqueues>,
-    pub(crate) ready: AtomicBool,
-    /// Who may control many runs at once.
-    pub(crate) bulk: Arc<tokio::sync::Semaphore>,
-    pub(crate) given_up: given_up::GivenUp,
-    pub(crate) aside: aside::Aside,
-    pub(crate) runs_ended: AtomicU64,
-    /// Of these, runs that were never begun, by [`Skip`] from 1.
-    pub(crate) runs_skipped: [AtomicU64; 2],
-    pub(crate) attempts_ended: AtomicU64,
-}
-
-impl Inner {
-    pub(crate) fn now(&self) -> Time {
-        self.node.now()
-    }
-
-    pub(crate) fn lease(&self) -> i64 {
-        self.node.lease()
-    }
 }
 
 /// What a node counts, for metrics.
@@ -329,105 +233,76 @@ impl Engine {
         clock: Arc<NodeClock>,
         chance: Arc<dyn Chance>,
     ) -> Result<Self, EngineError> {
-        let policy = sandbox.outbound().clone();
-        let outbound = policy
-            .redirecting_client()
-            .map_err(|error| EngineError::Unreadable(error.to_string()))?;
-        let (outcomes, gathering_outcomes) = GroupCommit::sized(work::reports_max(config.slots));
-        let (log_writer, log_writer_receiver) = mpsc::channel(work::reports_max(config.slots));
-        let (submissions, gathering_submissions) = GroupCommit::new();
-        let offers = Arc::new(dispatch::Cache::default());
-        let (enqueues, gathering_enqueues) = GroupCommit::new();
         let identity = Identity {
             id: config.node,
-            name: config.name.clone(),
-            address: config.address.clone(),
-            version: config.version.clone(),
+            name: config.name,
+            address: config.address,
+            version: config.version,
             slots: config.slots,
             lease_for: config.lease_for,
         };
         let node = Arc::new(Node::new(identity, store, clock, chance));
+        let offers = Arc::new(dispatch::Cache::default());
+        let (runs, gathering_runs) = Runs::new(
+            node.clone(),
+            sandbox.clone(),
+            keys.clone(),
+            config.slots,
+            config.threads,
+        );
+        let (attempts, gathering_enqueues) =
+            Attempts::new(node.clone(), runs.clone(), sandbox.clone(), offers.clone())?;
         let notify = Arc::new(notify::Notifier::new(
             node.clone(),
-            keys.clone(),
-            config.notify.clone(),
-            &policy,
-        )?);
-        let inner = Arc::new(Inner {
-            templates: Templates::new(),
-            turns: tokio::sync::Semaphore::new(prepare::TURNS_MAX),
-            hands: Hands::default(),
-            audiences: offers.clone(),
-            contexts: Cache::new(work::CONTEXTS_MAX),
-            turn: AtomicI64::new(0),
-            backlog: AtomicBool::new(false),
-            tracer: std::sync::OnceLock::new(),
-            next_due: Mutex::new(None),
-            outcomes,
-            log_writer,
-            submissions,
-            watches: watch::Watches::default(),
-            queued: queued::Queued::default(),
-            enqueues,
-            ready: AtomicBool::new(false),
-            bulk: Arc::new(tokio::sync::Semaphore::new(bulk::REQUESTS_MAX)),
-            given_up: given_up::GivenUp::default(),
-            aside: aside::Aside::default(),
-            runs_ended: AtomicU64::new(0),
-            runs_skipped: Default::default(),
-            attempts_ended: AtomicU64::new(0),
-            config,
-            node: node.clone(),
-            sandbox,
             keys,
-            outbound,
-            policy,
-        });
+            config.notify,
+            sandbox.outbound(),
+        )?);
         let retention = Arc::new(retention::Pruner::new(node.clone()));
-        let schedules = Arc::new(schedules::Schedules::new(node.clone(), inner.clone()));
-        let (queues, gathering_claims) = queues::Queues::new(node.clone(), inner.clone());
-        let (dispatch, gathering_users) =
-            dispatch::Dispatch::new(node.clone(), inner.clone(), inner.config.dispatch, offers);
-        let messages = Arc::new(messages::Messages::new(node.clone(), inner.clone()));
+        let schedules = Arc::new(schedules::Schedules::new(node.clone(), runs.clone()));
+        let (queues, gathering_claims) = queues::Queues::new(node.clone(), runs.clone());
+        let (dispatch, gathering_users) = dispatch::Dispatch::new(node.clone(), runs.clone(), config.dispatch, offers);
+        let messages = Arc::new(messages::Messages::new(node.clone(), runs.clone()));
         let parts = Parts::new([
             schedules.clone() as Arc<dyn Part>,
             queues.clone(),
             dispatch.clone(),
             messages.clone(),
-            inner.clone(),
+            runs.clone(),
         ]);
         node.register().await?;
-        inner.turn.store(node.store.first_turn().await?, Ordering::Release);
+        runs.turn.store(node.store.first_turn().await?, Ordering::Release);
         // Before anything is written: of a node that slept for long, no partition stands ready.
         retention.make_partitions().await;
         let loops = &node.tracker;
-        gathering_outcomes.start(recorder::Outcomes(inner.clone()));
-        loops.spawn(claimer::run(inner.clone()));
-        gathering_submissions.start(submit::Submissions(inner.clone()));
-        loops.spawn(drive(inbox::Inbox(inner.clone())));
-        loops.spawn(inbox::reap(inner.clone()));
+        gathering_runs.start(&runs);
+        loops.spawn(runs::claimer::run(runs.clone()));
+        loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
+        loops.spawn(runs::inbox::reap(runs.clone()));
         loops.spawn(drive(schedules::Scheduler(schedules.clone())));
         loops.spawn(drive(schedules::LookAhead::of(&schedules)));
         loops.spawn(drive(schedules::Links::of(schedules.clone())));
         loops.spawn(drive(schedules::Backfiller::of(schedules.clone())));
-        loops.spawn(drive(pools::Admitter(inner.clone())));
+        loops.spawn(drive(runs::pools::Admitter(runs.clone())));
         loops.spawn(drive(notify.clone()));
         loops.spawn(drive(notify::Stalls(notify.clone())));
         loops.spawn(lease::keep(node.clone(), parts.clone()));
         loops.spawn(changes::follow(node.clone(), parts.clone()));
         loops.spawn(news::send(node.clone()));
-        gathering_enqueues.start(queue_task::Enqueues(inner.clone()));
+        gathering_enqueues.start(Enqueues(attempts.clone()));
         gathering_claims.start(&queues);
         loops.spawn(drive(queues::Reaper::of(queues.clone())));
         loops.spawn(drive(queues::LookOut(queues.clone())));
-        loops.spawn(logs::write(inner.clone(), log_writer_receiver));
         loops.spawn(drive(retention::Rounds::of(retention.clone())));
         gathering_users.start(&dispatch);
         loops.spawn(drive(dispatch::Reaper::of(dispatch.clone())));
         loops.spawn(drive(messages::Drain::of(messages.clone())));
         loops.spawn(drive(messages::Days::of(node.clone())));
-        loops.spawn(warm::keep_warm(inner.clone()));
+        loops.spawn(runs::scripts::keep_warm(runs.clone()));
         let services = Services {
+            drain_for: config.drain_for,
+            ready: AtomicBool::new(false),
+            attempts,
             retention,
             notify,
             schedules,
@@ -437,79 +312,79 @@ impl Engine {
             parts,
         };
         Ok(Self {
-            inner,
+            runs,
             services: Arc::new(services),
         })
     }
 
     /// The node's clock.
     pub fn clock(&self) -> Arc<NodeClock> {
-        self.inner.node.clock.clone()
+        self.runs.node.clock.clone()
     }
 
     /// The node's randomness.
     pub fn chance(&self) -> Arc<dyn Chance> {
-        self.inner.node.chance.clone()
+        self.runs.node.chance.clone()
     }
 
     /// The database.
     pub fn store(&self) -> &Store {
-        &self.inner.node.store
+        &self.runs.node.store
     }
 
     /// Where scripts run.
     pub fn sandbox(&self) -> &Sandbox {
-        &self.inner.sandbox
+        &self.runs.sandbox
     }
 
     /// The keys that secrets are sealed with.
     pub fn keys(&self) -> &Arc<SecretKeys> {
-        &self.inner.keys
+        &self.runs.keys
     }
 
     /// What this node knows of groups and scripts.
     pub fn catalog(&self) -> &Catalog {
-        &self.inner.node.catalog
+        &self.runs.node.catalog
     }
 
     /// Templates, as they are rendered.
     pub fn templates(&self) -> &Templates {
-        &self.inner.templates
+        &self.services.attempts.templates
     }
 
     /// The client that outbound requests are made with: it follows the outbound policy.
     pub fn outbound(&self) -> &reqwest::Client {
-        &self.inner.outbound
+        &self.services.attempts.outbound
     }
 
     /// Who this node is.
     pub fn node(&self) -> Uuid {
-        self.inner.node.identity.id
+        self.runs.node.identity.id
     }
 
     /// Follows what has been committed so far: after a change on this node, before its answer.
     pub async fn follow_changes(&self) -> Result<(), EngineError> {
-        changes::follow_changes(&self.inner.node, &self.services.parts).await
+        changes::follow_changes(&self.runs.node, &self.services.parts).await
     }
 
     /// Calls `listener` with kind and name of each change, whichever node took it.
     pub fn on_change(&self, listener: impl Fn(&str, &str) + Send + Sync + 'static) {
-        self.inner.node.changes.listen(listener);
+        self.runs.node.changes.listen(listener);
     }
 
     /// Whether the node takes requests; see [`Engine::set_ready`].
     pub fn is_ready(&self) -> bool {
-        self.inner.ready.load(Ordering::Acquire) && self.is_healthy()
+        self.services.ready.load(Ordering::Acquire) && self.is_healthy()
     }
 
     /// Says that everything is in that the node needs, or that it takes nothing more.
     pub fn set_ready(&self, ready: bool) {
-        self.inner.ready.store(ready, Ordering::Release);
+        self.services.ready.store(ready, Ordering::Release);
     }
 
     /// Loads the scripts that enabled groups use, so that no run waits for a compiler here.
     pub async fn warm(&self) {
-        match self.inner.warm().await {
+        match self.runs.warm().await {
             Ok(0) => {}
             Ok(scripts) => tracing::info!(scripts, "scripts are loaded"),
             Err(error) => tracing::warn!(error = %Chain(&error), "scripts could not be loaded in advance"),
@@ -518,22 +393,22 @@ impl Engine {
 
     /// How far an attempt that this node has in hand has come: a fraction and a note.
     pub fn progress_of(&self, run: RunId, key: heddle_domain::run::TaskKey) -> Option<(f64, String)> {
-        self.inner.hands.get(run, key)?.progress.lock().clone()
+        self.runs.hands.get(run, key)?.progress.lock().clone()
     }
 
     /// Whether the node holds its lease.
     pub fn is_healthy(&self) -> bool {
-        !self.inner.node.is_fenced()
+        !self.runs.node.is_fenced()
     }
 
     /// By how much nodes stop before their leases end.
     pub fn lease_margin(&self) -> Duration {
-        self.inner.node.lease_margin()
+        self.runs.node.lease_margin()
     }
 
     /// Whether the node has been told to stop.
     pub fn is_leaving(&self) -> bool {
-        self.inner.node.is_leaving()
+        self.runs.node.is_leaving()
     }
 
     /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
@@ -586,7 +461,7 @@ impl Engine {
 
     /// Something may be due: a topic was enabled, a message has arrived.
     pub fn look_for_messages(&self) {
-        self.inner.node.signals.raise(Signal::Messages);
+        self.runs.node.signals.raise(Signal::Messages);
     }
 
     /// Counters for metrics.
@@ -601,7 +476,7 @@ impl Engine {
 
     /// There is something to be sent.
     pub fn ring_notifier(&self) {
-        self.inner.node.signals.raise(Signal::Notices);
+        self.runs.node.signals.raise(Signal::Notices);
     }
 
     /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
@@ -618,16 +493,16 @@ impl Engine {
     /// Counters for metrics.
     pub fn counters(&self) -> Counters {
         Counters {
-            runs_ended: self.inner.runs_ended.load(Ordering::Relaxed),
-            runs_skipped: [0, 1].map(|why: usize| self.inner.runs_skipped[why].load(Ordering::Relaxed)),
-            attempts_ended: self.inner.attempts_ended.load(Ordering::Relaxed),
-            in_hand: self.inner.hands.len(),
-            given_up: self.inner.given_up.runs(),
-            set_aside: self.inner.given_up.set_aside(),
-            rows_set_aside: aside::Kind::ALL.map(|kind| (kind.name(), self.inner.aside.count(kind))),
+            runs_ended: self.runs.counts.ended.load(Ordering::Relaxed),
+            runs_skipped: [0, 1].map(|why: usize| self.runs.counts.skipped[why].load(Ordering::Relaxed)),
+            attempts_ended: self.runs.counts.attempts_ended.load(Ordering::Relaxed),
+            in_hand: self.runs.hands.len(),
+            given_up: self.runs.given_up.runs(),
+            set_aside: self.runs.given_up.set_aside(),
+            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.aside.count(kind))),
             lease_held: self.is_healthy(),
-            leases_lost: self.inner.node.state.now().leases_lost,
-            stalled_for: self.inner.node.store.stalled_for(),
+            leases_lost: self.runs.node.state.now().leases_lost,
+            stalled_for: self.runs.node.store.stalled_for(),
         }
     }
 
@@ -635,16 +510,16 @@ impl Engine {
     /// Takes 5 s more than that at most, whether the database answers or not: what could not be handed back is taken over
     /// when the lease has run out.
     pub async fn drain(&self) {
-        let (inner, node) = (&self.inner, &self.inner.node);
+        let node = &self.runs.node;
         node.state.drain();
         self.services.parts.leaves();
-        let until = tokio::time::Instant::now() + inner.config.drain_for;
+        let until = tokio::time::Instant::now() + self.services.drain_for;
         // What a node without a lease has in hand is stopped already, and cannot be recorded.
         while self.services.parts.in_hand() > 0 && tokio::time::Instant::now() < until && !node.is_fenced() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let left = async {
-            if let Err(error) = inner.hand_back().await {
+            if let Err(error) = self.runs.hand_back().await {
                 tracing::warn!(error = %Chain(&error), "attempts could not be given back; other nodes take them over as lost");
             }
             node.store.release_node(node.lease()).await

@@ -46,11 +46,11 @@ use heddle_store::change::Change;
 use heddle_store::used_up::TakenEnd;
 use uuid::Uuid;
 
-use crate::audience_task::Audiences;
 use crate::node::Node;
 use crate::node::part::Part;
 use crate::node::signals::Signal;
-use crate::{EngineError, Inner};
+use crate::runs::Audiences;
+use crate::{EngineError, Runs};
 use batch::{Batches, GatheringUsers};
 pub(crate) use cache::Cache;
 use cache::{Cached, Candidate, Cell, Offers, Quiet};
@@ -103,7 +103,7 @@ pub enum Next {
 /// Gives out offers.
 pub(crate) struct Dispatch {
     node: Arc<Node>,
-    runs: Arc<Inner>,
+    runs: Arc<Runs>,
     config: DispatchConfig,
     cache: Arc<Cache>,
     batches: Batches,
@@ -113,7 +113,7 @@ impl Dispatch {
     /// `cache` is shared with the runs, whose tasks make offers.
     pub(crate) fn new(
         node: Arc<Node>,
-        runs: Arc<Inner>,
+        runs: Arc<Runs>,
         config: DispatchConfig,
         cache: Arc<Cache>,
     ) -> (Arc<Self>, GatheringUsers) {

@@ -10,10 +10,10 @@ use heddle_store::assignment::BATCH_MAX;
 
 use super::Dispatch;
 use crate::EngineError;
-use crate::apply::progress_of;
 use crate::node::Node;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
+use crate::runs::apply::progress_of;
 
 /// The period.
 const EVERY: Duration = Duration::from_millis(200);

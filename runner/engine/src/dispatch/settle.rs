@@ -8,9 +8,9 @@ use heddle_store::offer::OfferSettlement;
 
 use super::Dispatch;
 use crate::EngineError;
-use crate::apply::Applied;
 use crate::node::signals::Signal;
-use crate::work::{End, Ending};
+use crate::runs::apply::Applied;
+use crate::runs::ending::{End, Ending};
 
 /// How many results a task's output has at most.
 const RESULTS_MAX: i64 = 100_000;

@@ -6,19 +6,19 @@ use heddle_domain::topic::Topic;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
 use tokio::time::Instant;
 
-use crate::Inner;
-use crate::host::{Granted, unavailable};
-use crate::patience::until;
+use crate::Runs;
+use crate::runs::grants::{Granted, unavailable};
+use crate::runs::patience::until;
 
 /// The services of one batch.
 pub(super) struct ConsumerHost {
-    runs: Arc<Inner>,
+    runs: Arc<Runs>,
     name: String,
     topic: Arc<Topic>,
 }
 
 impl ConsumerHost {
-    pub(super) fn new(runs: Arc<Inner>, name: String, topic: Arc<Topic>) -> Self {
+    pub(super) fn new(runs: Arc<Runs>, name: String, topic: Arc<Topic>) -> Self {
         Self { runs, name, topic }
     }
 

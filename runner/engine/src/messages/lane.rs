@@ -27,7 +27,7 @@ use super::host::ConsumerHost;
 use super::{Messages, Sending, Turns, compile, queue};
 use crate::EngineError;
 use crate::node::Node;
-use crate::work::Ending;
+use crate::runs::ending::Ending;
 
 /// About how many bytes of payload a batch has at most.
 const BATCH_BYTES_MAX: usize = 4 << 20;

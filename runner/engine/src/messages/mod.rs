@@ -49,7 +49,7 @@ use crate::node::Node;
 use crate::node::part::Part;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
-use crate::{EngineError, Inner};
+use crate::{EngineError, Runs};
 
 /// How often a node looks for what is due.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -74,7 +74,7 @@ const KNOWN_MAX: usize = 20_000;
 /// Takes messages in, and sends what is due.
 pub(crate) struct Messages {
     node: Arc<Node>,
-    runs: Arc<Inner>,
+    runs: Arc<Runs>,
     /// Lanes that send, by topic.
     lanes: Mutex<HashMap<i32, Lanes>>,
     ingests: Gate<INGESTS_MAX>,
@@ -164,7 +164,7 @@ impl Part for Messages {
 }
 
 impl Messages {
-    pub(crate) fn new(node: Arc<Node>, runs: Arc<Inner>) -> Self {
+    pub(crate) fn new(node: Arc<Node>, runs: Arc<Runs>) -> Self {
         Self {
             node,
             runs,

@@ -20,9 +20,9 @@ use uuid::Uuid;
 
 use super::Messages;
 use super::lane::{MessageEnd, finish_of, params_of};
-use crate::batch_run::{failed_of, group_name};
 use crate::node::signals::Signal;
-use crate::submit::PARAMS_BYTES_MAX;
+use crate::runs::batch_run::{failed_of, group_name};
+use crate::runs::submit::PARAMS_BYTES_MAX;
 use crate::{EngineError, Submission, SubmitError};
 
 /// A batch for a queue is cut so that a run's params can carry it: its messages, as they are written there, and the

@@ -5,12 +5,12 @@
 //! ```text
 //! lib.rs   Engine, the handle: puts everything together, starts the loops
 //!   │
-//!   ├─▶ retention/  notify/  schedules/  queues/  dispatch/  messages/    services: none knows another
-//!   │        │         │         │          │         │          │
-//!   │        │         │         ▼          ▼         ▼          ▼
-//!   ├────────┼─────────┼──────▶ runs and attempts: all other files beside lib.rs
-//!   │        ▼         ▼                    │
-//!   └─────▶ Node ◀──────────────────────────┘
+//!   ├─▶ attempts/  schedules/  queues/  dispatch/  messages/   retention/  notify/    services: none knows another
+//!   │        └──────────┴─────────┴─────────┴──────────┘            │         │
+//!   │                             ▼                                 │         │
+//!   ├─────────────────────────▶ runs/                               │         │
+//!   │                             ▼                                 ▼         ▼
+//!   └─────────────────────────▶ node/ ◀─────────────────────────────┴─────────┘
 //! ```
 //!
 //! A service uses the node and the runs, and no other service. What one has to say to another goes one of these ways:
@@ -20,8 +20,9 @@
 //! * [`part::Part`]: the node tells all of its services what concerns the whole of it, and each listens for its own:
 //!   something was changed, here or elsewhere ([`changes`]); another node has told something ([`news`]); the lease is lost,
 //!   so that what is in hand has to stop ([`lease`]); the node leaves;
-//! * what runs have to know of a service's matter stands with the runs (`queued.rs`, `batch_run.rs`, `told.rs`), or behind a
-//!   trait of theirs that is given to them when the node is put together (`audience_task.rs`).
+//! * what runs have to know of a service's matter stands with the runs (`runs/queued.rs`, `runs/batch_run.rs`,
+//!   `runs/told.rs`), or is asked through a trait of theirs, behind which the service is put at the start (`runs/mod.rs`: who
+//!   carries attempts out, who gives out offers).
 //!
 //! A test (`runner/cli/tests/architecture.rs`) reads the imports and keeps these rules.
 //!
@@ -50,7 +51,7 @@
 //! | `queues/` | `Queues` | which workers were noted lately; claims that end |
 //! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; looks, takes and ends that gather |
 //! | `messages/` | `Messages` | lanes by topic, batches in hand, days that are prepared |
-//! | beside `lib.rs` | `Inner` | runs and attempts: contexts, attempts in hand, submissions and outcomes that gather, polls that hang |
+//! | beside `lib.rs` | `Runs` | runs and attempts: contexts, attempts in hand, submissions and outcomes that gather, polls that hang |
 
 pub(crate) mod catalog;
 pub(crate) mod changes;

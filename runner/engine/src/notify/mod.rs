@@ -55,7 +55,7 @@ use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
-use crate::told::new_notices;
+use crate::runs::told::new_notices;
 
 /// How often to look without being rung.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ use super::count::Way;
 use super::{LANE_MAX, Notifier, SENDS_MAX, chat, mail, post, sign};
 use crate::EngineError;
 use crate::node::signals::Signal;
-use crate::redact::Redactor;
+use crate::runs::redact::Redactor;
 
 /// How long a try may take: a POST, and a mail to many.
 const POST_TIMEOUT: Duration = Duration::from_secs(20);

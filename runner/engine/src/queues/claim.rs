@@ -14,8 +14,8 @@ use uuid::Uuid;
 use super::Queues;
 use crate::node::group_commit::is_passing;
 use crate::node::signals::Signal;
-use crate::queued::millis;
-use crate::work::Ending;
+use crate::runs::ending::Ending;
+use crate::runs::queued::millis;
 use crate::{EngineError, RunContext};
 
 /// A poll that hears nothing looks by itself this often.
@@ -217,7 +217,7 @@ impl Queues {
                 untold.extend(left);
                 break;
             }
-            if crate::work::tells_start(context, key.at) {
+            if crate::runs::told::tells_start(context, key.at) {
                 self.runs.tell_started(context, key.at).await?;
             }
             claims.push(claim);
@@ -239,7 +239,7 @@ impl Queues {
         let at = claimed.claim.at;
         let params = match &claimed.params {
             Some(params) => params.clone(),
-            None => match crate::prepare::constant_params(context, at.key.task) {
+            None => match crate::runs::params::constant_params(context, at.key.task) {
                 Ok(params) => params,
                 Err(ending) => return Ok(Err(ending)),
             },

@@ -5,7 +5,7 @@
 //! A task run of a queue that became ready is put into *queue_ready* by the very transaction that made it so, if plan
 //! and run tell its params. If something has to be found out first (`when`, templates, the items of a map), or slots of
 //! pools have to be had, a node claims it through *ready* like any other, finds it out, and hands it on with its params
-//! rendered ([`crate::queue_task`]). Its slots it keeps, in *queue_ready* as in *running*.
+//! rendered ([`crate::attempts::queue_task`]). Its slots it keeps, in *queue_ready* as in *running*.
 //!
 //! A worker's claim ([`claim`]) moves rows to *running* under a random lease of its own, which its token carries. The
 //! lease runs out by the database's clock, and once it has it is never extended: the token is old, whether anybody has
@@ -36,7 +36,7 @@ use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::node::news::News;
 use crate::node::part::Part;
 use crate::node::service::{Needs, Service};
-use crate::{EngineError, Inner};
+use crate::{EngineError, Runs};
 
 pub use claim::{CLAIM_BYTES_MAX, ClaimRequest, QueueClaim};
 pub(crate) use reaper::Reaper;
@@ -65,7 +65,7 @@ type Seen = (Instant, Vec<String>);
 /// Gives task runs to workers, and hears what became of them.
 pub(crate) struct Queues {
     node: Arc<Node>,
-    runs: Arc<Inner>,
+    runs: Arc<Runs>,
     /// When a worker's poll was noted last, and with which tags, by queue and worker.
     seen: Mutex<HashMap<(String, String), Seen>>,
     ends: GroupCommit<Settlements>,
@@ -81,7 +81,7 @@ impl GatheringClaims {
 }
 
 impl Queues {
-    pub(crate) fn new(node: Arc<Node>, runs: Arc<Inner>) -> (Arc<Self>, GatheringClaims) {
+    pub(crate) fn new(node: Arc<Node>, runs: Arc<Runs>) -> (Arc<Self>, GatheringClaims) {
         let (ends, gathering) = GroupCommit::new();
         let queues = Self {
             node,

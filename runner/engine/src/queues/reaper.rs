@@ -15,8 +15,8 @@ use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
-use crate::queue_task::applied;
-use crate::work::Ending;
+use crate::runs::apply::applied;
+use crate::runs::ending::Ending;
 
 /// The reaper's period, when nothing is known to be due earlier, and the shortest one.
 const REAP_EVERY: Duration = Duration::from_secs(1);

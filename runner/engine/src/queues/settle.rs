@@ -13,13 +13,15 @@ use heddle_store::StoreError;
 use heddle_store::live::{ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Locked, SoleRow};
 
 use super::{ASKS_MAX, Queues};
-use crate::apply::Applied;
 use crate::node::Node;
 use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
-use crate::queue_task::applied;
-use crate::queued::millis;
-use crate::work::{Contexts, End, Ending};
-use crate::{EngineError, RunContext, sole};
+use crate::runs::apply::Applied;
+use crate::runs::apply::applied;
+use crate::runs::contexts::Contexts;
+use crate::runs::ending::{End, Ending};
+use crate::runs::queued::millis;
+use crate::runs::sole;
+use crate::{EngineError, RunContext};
 
 /// How long to wait before a transaction that failed is tried again, and how often that is done.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);

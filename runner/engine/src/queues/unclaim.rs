@@ -14,10 +14,10 @@ use heddle_store::live::{ClaimKey, Grant, QueueClaimed, QueueRow};
 
 use super::Queues;
 use crate::EngineError;
-use crate::apply::{After, progress_of};
-use crate::queue_task::applied;
-use crate::queued::{Rings, place_of};
-use crate::work::Ending;
+use crate::runs::apply::applied;
+use crate::runs::apply::{After, progress_of};
+use crate::runs::ending::Ending;
+use crate::runs::queued::{Rings, place_of};
 
 impl Queues {
     /// Takes claims back that were made a moment ago, in one transaction.

@@ -28,12 +28,12 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::Schedules;
-use crate::control::{BulkAction, ControlError};
 use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
-use crate::submit::Layout;
+use crate::runs::control::{BulkAction, ControlError};
+use crate::runs::submit::Layout;
 use crate::{EngineError, RunContext, Submission, SubmitError};
 
 /// How often to look without being told.

@@ -49,7 +49,7 @@ use crate::node::Node;
 use crate::node::catalog::Revision;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
-use crate::submit::{Layout, labels_of};
+use crate::runs::submit::{Layout, labels_of};
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::node::catalog::Cache;
 use crate::node::part::Part;
 use crate::node::signals::Signal;
-use crate::{EngineError, Inner};
+use crate::{EngineError, Runs};
 
 pub(crate) use backfill::Backfiller;
 pub use backfill::Started;
@@ -27,13 +27,13 @@ pub(crate) use scheduler::{LookAhead, Scheduler};
 /// Makes runs that are due.
 pub(crate) struct Schedules {
     node: Arc<Node>,
-    runs: Arc<Inner>,
+    runs: Arc<Runs>,
     /// Where the instants of open backfills come from.
     sources: Cache<Uuid, Arc<backfill::Source>>,
 }
 
 impl Schedules {
-    pub(crate) fn new(node: Arc<Node>, runs: Arc<Inner>) -> Self {
+    pub(crate) fn new(node: Arc<Node>, runs: Arc<Runs>) -> Self {
         Self {
             node,
             runs,

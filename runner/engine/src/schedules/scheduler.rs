@@ -37,8 +37,8 @@ use crate::node::Node;
 use crate::node::catalog::{Resolution, Revision};
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
-use crate::submit::{Layout, labels_of};
-use crate::told::new_notices;
+use crate::runs::submit::{Layout, labels_of};
+use crate::runs::told::new_notices;
 use crate::{EngineError, RunContext};
 
 /// How many schedules one transaction fires.
