@@ -4,7 +4,7 @@
 //! none of them (`node/mod.rs` draws the house and says who may use whom); around it stand services, each with its own
 //! struct, state and folder. A service is a `tick` that is told the time, and one loop drives them all (`node/service.rs`).
 //! What does not tick: group commits (`node/group_commit.rs`), which begin as soon as there is something to commit, and a few
-//! loops that wait for more than an instant and a signal (keeper, follower, teller, claimer, reaper, log writer, warmer).
+//! loops that wait for more than an instant and a signal (keeper, follower, teller, claimer, log writer).
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
@@ -278,7 +278,7 @@ impl Engine {
         gathering_runs.start(&runs);
         loops.spawn(runs::claimer::run(runs.clone()));
         loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
-        loops.spawn(runs::inbox::reap(runs.clone()));
+        loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(schedules.clone())));
         loops.spawn(drive(schedules::LookAhead::of(&schedules)));
         loops.spawn(drive(schedules::Links::of(schedules.clone())));
@@ -298,7 +298,7 @@ impl Engine {
         loops.spawn(drive(dispatch::Reaper::of(dispatch.clone())));
         loops.spawn(drive(messages::Drain::of(messages.clone())));
         loops.spawn(drive(messages::Days::of(node.clone())));
-        loops.spawn(runs::scripts::keep_warm(runs.clone()));
+        loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
         let services = Services {
             drain_for: config.drain_for,
             ready: AtomicBool::new(false),

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -21,7 +22,7 @@ use serde_json::json;
 
 use crate::node::Node;
 use crate::node::group_commit::is_passing;
-use crate::node::service::{Needs, Service};
+use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, Applied};
 use crate::runs::aside::Kind;
@@ -47,7 +48,7 @@ const ADOPT_AFTER: Duration = Duration::from_secs(3);
 
 /// How often runs that wait for their turn are looked at without being told. A run's end wakes its group's gate if its
 /// own revision had one; where a bound came with a later revision, nobody else would.
-const SWEEP_GATES_EVERY: Duration = Duration::from_secs(3);
+const SWEEP_GATES_EVERY: TimeDelta = TimeDelta::seconds(3);
 
 /// How many gates one sweep wakes; the next one goes on behind them.
 const SWEPT_GATES_MAX: i64 = 1_000;
@@ -81,33 +82,62 @@ impl Service for Inbox {
     }
 }
 
-pub(crate) async fn reap(runs: Arc<Runs>) {
-    let mut strangers = HashMap::new();
-    let mut wait = REAP_EVERY;
-    let mut swept = tokio::time::Instant::now();
-    let mut place = None;
-    loop {
-        if swept.elapsed() > SWEEP_GATES_EVERY && !runs.node.is_fenced() {
-            swept = tokio::time::Instant::now();
-            match runs
-                .node
-                .store
-                .wake_gates(place.unwrap_or(i64::MIN), SWEPT_GATES_MAX)
-                .await
-            {
-                Ok(last) => place = last,
-                Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for gates that were forgotten"),
-            }
+/// Takes over what dead nodes held, and looks for what was forgotten.
+pub(crate) struct Reaper {
+    runs: Arc<Runs>,
+    /// What stands under our lease and is in nobody's hand, since when.
+    strangers: HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+    sweep: Every,
+    /// Behind which group's gate the next sweep goes on.
+    place: Option<i64>,
+    /// When it wants to come back: sooner, it has been woken.
+    back_at: Option<Time>,
+}
+
+impl Reaper {
+    pub(crate) fn of(runs: Arc<Runs>) -> Self {
+        Self {
+            strangers: HashMap::new(),
+            sweep: Every::later(SWEEP_GATES_EVERY, runs.now()),
+            place: None,
+            back_at: None,
+            runs,
         }
-        if let Err(error) = runs.reap_once(&mut strangers).await {
-            tracing::warn!(error = %Chain(&error), "cannot reap");
+    }
+
+    async fn sweep_gates(&mut self) {
+        let place = self.place.unwrap_or(i64::MIN);
+        match self.runs.node.store.wake_gates(place, SWEPT_GATES_MAX).await {
+            Ok(last) => self.place = last,
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for gates that were forgotten"),
         }
-        tokio::select! {
-            () = runs.node.stop.cancelled() => return,
-            () = tokio::time::sleep(wait) => wait = REAP_EVERY,
-            // Once more when what is too young to be judged now is not any more.
-            () = runs.node.signals.raised(Signal::Orphans) => wait = YOUNG,
+    }
+}
+
+impl Service for Reaper {
+    const FAILED: &'static str = "cannot reap";
+    const NEEDS: Needs = Needs::Nothing;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Orphans);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.runs.node
+    }
+
+    fn again_after(&self) -> Duration {
+        REAP_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        let woken = self.back_at.take().is_some_and(|back_at| now < back_at);
+        if self.sweep.is_due(now) && !self.runs.node.is_fenced() {
+            self.sweep.done(now);
+            self.sweep_gates().await;
         }
+        self.runs.reap_once(&mut self.strangers).await?;
+        // Once more when what is too young to be judged now is not any more.
+        let wait = if woken { YOUNG } else { REAP_EVERY };
+        self.back_at = TimeDelta::from_std(wait).ok().map(|wait| now + wait);
+        Ok(wait)
     }
 }
 

@@ -1,31 +1,59 @@
 //! Scripts on this node: made runnable when they are asked for, or before.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use heddle_domain::Chain;
+use heddle_domain::Time;
 use heddle_domain::state::ErrorKind;
 use heddle_sandbox::{CompileError, LoadError, Script};
 use heddle_store::StoreError;
 
+use crate::node::Node;
 use crate::node::catalog::ScriptFacts;
+use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::ending::{Ending, Step};
 use crate::{Engine, EngineError, Runs};
 
+/// How long until scripts are loaded of which nobody has told: never, as people count.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// How long to wait after scripts could not be loaded.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
 /// Loads scripts that were uploaded on other nodes before a run asks for them.
-pub(crate) async fn keep_warm(runs: Arc<Runs>) {
-    // Once for a node, not at the first upload of a text.
-    if let Err(error) = runs.sandbox.warm_runtimes().await {
-        tracing::warn!(%error, "scripts that are text cannot be run");
+pub(crate) struct Warmer {
+    runs: Arc<Runs>,
+    /// What scripts that are text run in is loaded: once for a node, not at the first upload of a text.
+    has_begun: bool,
+}
+
+impl Warmer {
+    pub(crate) fn of(runs: Arc<Runs>) -> Self {
+        Self { runs, has_begun: false }
     }
-    loop {
-        tokio::select! {
-            () = runs.node.stop.cancelled() => return,
-            () = runs.node.signals.raised(Signal::Scripts) => {}
+}
+
+impl Service for Warmer {
+    const FAILED: &'static str = "scripts could not be loaded in advance";
+    const NEEDS: Needs = Needs::Nothing;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Scripts);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.runs.node
+    }
+
+    fn again_after(&self) -> Duration {
+        AGAIN_AFTER
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        if std::mem::replace(&mut self.has_begun, true) {
+            self.runs.warm().await?;
+        } else if let Err(error) = self.runs.sandbox.warm_runtimes().await {
+            tracing::warn!(%error, "scripts that are text cannot be run");
         }
-        if let Err(error) = runs.warm().await {
-            tracing::warn!(error = %Chain(&error), "scripts could not be loaded in advance");
-        }
+        Ok(NEVER)
     }
 }
 
