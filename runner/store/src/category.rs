@@ -1,9 +1,11 @@
 //! Categories: what groups are sorted by, and what secrets and connections are granted to.
 
 use heddle_domain::Time;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
+use crate::named::{Named, Stop};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -28,6 +30,61 @@ pub enum CategoryDelete {
 /// How many users of a thing are named when it may not be deleted.
 const USERS_NAMED_MAX: i64 = 20;
 
+/// A category to be put.
+struct CategoryWrite<'a> {
+    name: &'a str,
+    description: &'a str,
+}
+
+impl Named for CategoryWrite<'_> {
+    const PUT: &'static str = "put_category";
+    const NOUN: Noun = Noun::Category;
+    type Kept = CategoryRow;
+    type Row = CategoryRow;
+    type Answer = Put<CategoryRow>;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<CategoryRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            CategoryRow,
+            "SELECT name, description, created_at, updated_at FROM heddle.categories WHERE name = $1 FOR UPDATE",
+            self.name,
+        )
+        .fetch_optional(tx)
+        .await?)
+    }
+
+    fn is_same(&self, kept: &CategoryRow) -> bool {
+        kept.description == self.description
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        _kept: Option<&CategoryRow>,
+    ) -> Result<CategoryRow, Stop<Self::Answer>> {
+        Ok(sqlx::query_as!(
+            CategoryRow,
+            "INSERT INTO heddle.categories (name, description, created_at, updated_at) VALUES ($1, $2, $3, $3)
+             ON CONFLICT (name) DO UPDATE SET description = excluded.description, updated_at = excluded.updated_at
+             RETURNING name, description, created_at, updated_at",
+            self.name,
+            self.description,
+            at,
+        )
+        .fetch_one(tx)
+        .await?)
+    }
+
+    fn shown(row: &CategoryRow) -> Value {
+        json!({"description": row.description})
+    }
+}
+
 impl Store {
     /// Creates or changes a category.
     pub async fn put_category(
@@ -36,67 +93,7 @@ impl Store {
         name: &str,
         description: &str,
     ) -> Result<Put<CategoryRow>, StoreError> {
-        transaction!(self, control, "put_category", |tx| {
-            let added = sqlx::query_as!(
-                CategoryRow,
-                "INSERT INTO heddle.categories (name, description, created_at, updated_at) VALUES ($1, $2, $3, $3)
-             ON CONFLICT (name) DO NOTHING RETURNING name, description, created_at, updated_at",
-                name,
-                description,
-                by.at,
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            if let Some(row) = added {
-                let after = json!({"description": description});
-                change::record(&mut tx, by, "create", Noun::Category, name, None, Some(&after)).await?;
-                tx.commit().await?;
-                return Ok(Put {
-                    row,
-                    created: true,
-                    changed: true,
-                });
-            }
-            let before = sqlx::query_as!(
-                CategoryRow,
-                "SELECT name, description, created_at, updated_at FROM heddle.categories WHERE name = $1 FOR UPDATE",
-                name,
-            )
-            .fetch_optional(&mut *tx)
-            .await?
-            .ok_or_else(StoreError::contended)?;
-            if before.description == description {
-                return Ok(Put {
-                    row: before,
-                    created: false,
-                    changed: false,
-                });
-            }
-            sqlx::query!(
-                "UPDATE heddle.categories SET description = $2, updated_at = $3 WHERE name = $1",
-                name,
-                description,
-                by.at,
-            )
-            .execute(&mut *tx)
-            .await?;
-            let (was, is) = (
-                json!({"description": before.description}),
-                json!({"description": description}),
-            );
-            change::record(&mut tx, by, "update", Noun::Category, name, Some(&was), Some(&is)).await?;
-            tx.commit().await?;
-            let row = CategoryRow {
-                description: description.into(),
-                updated_at: by.at,
-                ..before
-            };
-            Ok(Put {
-                row,
-                created: false,
-                changed: true,
-            })
-        })
+        self.put(by, &CategoryWrite { name, description }).await
     }
 
     /// A category.

@@ -1,5 +1,6 @@
 //! Channels: where people are told. What is secret of them is sealed as secrets are.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use heddle_domain::notify::channel::{ChannelSecrets, ChannelSpec};
@@ -7,6 +8,8 @@ use heddle_domain::{Chance, Faults, Time};
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
+use crate::named::{Named, Stop};
 use crate::secret::{Sealed, SecretKeys};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -42,8 +45,6 @@ pub enum ChannelPut {
 struct Kept {
     shown: ChannelSpec,
     sealed: Sealed,
-    created_at: Time,
-    updated_at: Time,
 }
 
 impl Kept {
@@ -66,6 +67,145 @@ fn to_value(spec: &ChannelSpec) -> Value {
     serde_json::to_value(spec).unwrap_or_default()
 }
 
+impl From<Put<ChannelRow>> for ChannelPut {
+    fn from(put: Put<ChannelRow>) -> Self {
+        Self::Done(Box::new(put))
+    }
+}
+
+/// A channel to be put.
+struct ChannelWrite<'a> {
+    keys: &'a SecretKeys,
+    chance: &'a dyn Chance,
+    name: &'a str,
+    spec: ChannelSpec,
+}
+
+/// A channel as it is kept, opened.
+struct OpenChannel {
+    row: ChannelRow,
+    /// With what is secret; without, if no key opens it any more: then it can still be written anew, whole.
+    spec: ChannelSpec,
+    /// It is sealed with the key of today.
+    current: bool,
+}
+
+impl Borrow<ChannelRow> for OpenChannel {
+    fn borrow(&self) -> &ChannelRow {
+        &self.row
+    }
+}
+
+impl From<OpenChannel> for ChannelRow {
+    fn from(kept: OpenChannel) -> Self {
+        kept.row
+    }
+}
+
+impl ChannelWrite<'_> {
+    /// What is put, with what was left out of what is secret.
+    fn completed(&self, kept: Option<&OpenChannel>) -> ChannelSpec {
+        self.spec.clone().complete(kept.map(|kept| &kept.spec))
+    }
+}
+
+impl Named for ChannelWrite<'_> {
+    const PUT: &'static str = "put_channel";
+    const NOUN: Noun = Noun::Channel;
+    type Kept = OpenChannel;
+    type Row = ChannelRow;
+    type Answer = ChannelPut;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<OpenChannel>, StoreError> {
+        let row = sqlx::query!(
+            "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1
+                FOR UPDATE",
+            self.name
+        )
+        .fetch_optional(tx)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let kept = Kept {
+            shown: spec_of(self.name, row.options)?,
+            sealed: Sealed {
+                ciphertext: row.ciphertext,
+                nonce: row.nonce,
+                key_id: row.key_id,
+            },
+        };
+        Ok(Some(OpenChannel {
+            row: ChannelRow {
+                name: self.name.into(),
+                shown: kept.shown.clone(),
+                created_at: row.created_at,
+                updated_at: row.updated_at,
+            },
+            current: kept.sealed.key_id == self.keys.current_id(),
+            spec: {
+                let shown = kept.shown.clone();
+                kept.open(self.keys, self.name).unwrap_or(shown)
+            },
+        }))
+    }
+
+    async fn check(&self, _tx: &mut PgSession, kept: Option<&OpenChannel>) -> Result<(), Stop<ChannelPut>> {
+        let checked = self.completed(kept).check();
+        checked.map_err(|faults| Stop::Refused(ChannelPut::Invalid(faults)))
+    }
+
+    fn is_same(&self, kept: &OpenChannel) -> bool {
+        kept.current && kept.spec == self.completed(Some(kept))
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        kept: Option<&OpenChannel>,
+    ) -> Result<ChannelRow, Stop<ChannelPut>> {
+        let spec = self.completed(kept);
+        let secrets = serde_json::to_string(&spec.secrets()).map_err(|error| unreadable(self.name, &error))?;
+        let sealed = self.keys.seal(self.chance, Noun::Channel, self.name, &secrets)?;
+        let shown = spec.shown();
+        let written = sqlx::query!(
+            "INSERT INTO heddle.channels (name, kind, options, ciphertext, nonce, key_id, created_at, updated_at)
+             SELECT $1::text, $2::text, $3::jsonb, $4::bytea, $5::bytea, $6::text, $7::timestamptz, $7
+              WHERE EXISTS (SELECT FROM heddle.channels WHERE name = $1)
+                 OR (SELECT count(*) FROM heddle.channels) < $8
+             ON CONFLICT (name) DO UPDATE
+                SET kind = excluded.kind, options = excluded.options, ciphertext = excluded.ciphertext,
+                    nonce = excluded.nonce, key_id = excluded.key_id, updated_at = excluded.updated_at",
+            self.name,
+            spec.kind.map(|kind| kind.as_str()),
+            to_value(&shown),
+            sealed.ciphertext,
+            sealed.nonce,
+            sealed.key_id,
+            at,
+            CHANNELS_MAX
+        )
+        .execute(tx)
+        .await?;
+        if written.rows_affected() == 0 {
+            return Err(Stop::Refused(ChannelPut::TooMany));
+        }
+        Ok(ChannelRow {
+            name: self.name.into(),
+            shown,
+            created_at: kept.map_or(at, |kept| kept.row.created_at),
+            updated_at: at,
+        })
+    }
+
+    fn shown(row: &ChannelRow) -> Value {
+        to_value(&row.shown)
+    }
+}
+
 impl Store {
     /// Creates or changes a channel; what was left out of what is secret is taken from what is kept.
     pub async fn put_channel(
@@ -76,89 +216,13 @@ impl Store {
         name: &str,
         spec: ChannelSpec,
     ) -> Result<ChannelPut, StoreError> {
-        let mut tx = self.control.begin().await?;
-        change::lock_name(&mut tx, Noun::Channel, name).await?;
-        let row = sqlx::query!(
-            "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1
-                FOR UPDATE",
-            name
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let mut before = None;
-        if let Some(row) = row {
-            let kept = Kept {
-                shown: spec_of(name, row.options)?,
-                sealed: Sealed {
-                    ciphertext: row.ciphertext,
-                    nonce: row.nonce,
-                    key_id: row.key_id,
-                },
-                created_at: row.created_at,
-                updated_at: row.updated_at,
-            };
-            let times = (kept.created_at, kept.updated_at);
-            let current = kept.sealed.key_id == keys.current_id();
-            let shown = kept.shown.clone();
-            // A row that no key opens any more can still be written anew, whole.
-            let kept = kept.open(keys, name).unwrap_or_else(|_| shown.clone());
-            before = Some((shown, kept, times, current));
-        }
-        let spec = spec.complete(before.as_ref().map(|(_, kept, ..)| kept));
-        if let Err(faults) = spec.check() {
-            return Ok(ChannelPut::Invalid(faults));
-        }
-        let row = |created_at, updated_at| ChannelRow {
-            name: name.into(),
-            shown: spec.shown(),
-            created_at,
-            updated_at,
-        };
-        if let Some((_, kept, (created_at, updated_at), true)) = &before
-            && *kept == spec
-        {
-            return Ok(ChannelPut::Done(Box::new(Put {
-                row: row(*created_at, *updated_at),
-                created: false,
-                changed: false,
-            })));
-        }
-        let secrets = serde_json::to_string(&spec.secrets()).map_err(|error| unreadable(name, &error))?;
-        let sealed = keys.seal(chance, Noun::Channel, name, &secrets)?;
-        let shown = to_value(&spec.shown());
-        let written = sqlx::query!(
-            "INSERT INTO heddle.channels (name, kind, options, ciphertext, nonce, key_id, created_at, updated_at)
-             SELECT $1::text, $2::text, $3::jsonb, $4::bytea, $5::bytea, $6::text, $7::timestamptz, $7
-              WHERE EXISTS (SELECT FROM heddle.channels WHERE name = $1)
-                 OR (SELECT count(*) FROM heddle.channels) < $8
-             ON CONFLICT (name) DO UPDATE
-                SET kind = excluded.kind, options = excluded.options, ciphertext = excluded.ciphertext,
-                    nonce = excluded.nonce, key_id = excluded.key_id, updated_at = excluded.updated_at",
+        let write = ChannelWrite {
+            keys,
+            chance,
             name,
-            spec.kind.map(|kind| kind.as_str()),
-            shown,
-            sealed.ciphertext,
-            sealed.nonce,
-            sealed.key_id,
-            by.at,
-            CHANNELS_MAX
-        )
-        .execute(&mut *tx)
-        .await?;
-        if written.rows_affected() == 0 {
-            return Ok(ChannelPut::TooMany);
-        }
-        let created = before.is_none();
-        let action = if created { "create" } else { "update" };
-        let was = before.as_ref().map(|(shown, ..)| to_value(shown));
-        change::record(&mut tx, by, action, Noun::Channel, name, was.as_ref(), Some(&shown)).await?;
-        tx.commit().await?;
-        let created_at = before.map_or(by.at, |(_, _, (created_at, _), _)| created_at);
-        Ok(ChannelPut::Done(Box::new(Put {
-            row: row(created_at, by.at),
-            created,
-            changed: true,
-        })))
+            spec,
+        };
+        self.put(by, &write).await
     }
 
     /// A channel without what is secret of it.
@@ -230,8 +294,6 @@ impl Store {
                 nonce: row.nonce,
                 key_id: row.key_id,
             },
-            created_at: row.created_at,
-            updated_at: row.updated_at,
         };
         kept.open(keys, name).map(Some)
     }

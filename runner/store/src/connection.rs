@@ -1,9 +1,13 @@
 //! Named SQL connections that scripts may query. Their URLs are sealed as secrets are.
 
+use std::borrow::Borrow;
+
 use heddle_domain::{Chance, Time};
 use serde_json::{Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
+use crate::named::{Named, Stop};
 use crate::secret::{Grant, Sealed, SecretKeys};
 use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
@@ -46,6 +50,147 @@ fn shown(options: &ConnectionOptions) -> Value {
     shown
 }
 
+impl From<Put<ConnectionRow>> for ConnectionPut {
+    fn from(put: Put<ConnectionRow>) -> Self {
+        Self::Done(put)
+    }
+}
+
+/// A connection to be put.
+struct ConnectionWrite<'a> {
+    keys: &'a SecretKeys,
+    chance: &'a dyn Chance,
+    name: &'a str,
+    /// `None`: the one that is kept.
+    url: Option<&'a str>,
+    options: &'a ConnectionOptions,
+}
+
+/// A connection as it is kept, compared with the one to be put.
+struct KeptConnection {
+    row: ConnectionRow,
+    url: Sealed,
+    same_url: bool,
+}
+
+impl Borrow<ConnectionRow> for KeptConnection {
+    fn borrow(&self) -> &ConnectionRow {
+        &self.row
+    }
+}
+
+impl From<KeptConnection> for ConnectionRow {
+    fn from(kept: KeptConnection) -> Self {
+        kept.row
+    }
+}
+
+impl Named for ConnectionWrite<'_> {
+    const PUT: &'static str = "put_connection";
+    const NOUN: Noun = Noun::Connection;
+    type Kept = KeptConnection;
+    type Row = ConnectionRow;
+    type Answer = ConnectionPut;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<KeptConnection>, StoreError> {
+        let kept = sqlx::query!(
+            "SELECT ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at
+             FROM heddle.connections WHERE name = $1 FOR UPDATE",
+            self.name,
+        )
+        .fetch_optional(tx)
+        .await?;
+        Ok(kept.map(|kept| {
+            let sealed = Sealed {
+                ciphertext: kept.ciphertext,
+                nonce: kept.nonce,
+                key_id: kept.key_id,
+            };
+            let opened = |url| {
+                let kept = self.keys.open(Noun::Connection, self.name, &sealed);
+                kept.is_ok_and(|kept| kept == url)
+            };
+            KeptConnection {
+                same_url: self.url.is_none_or(opened),
+                url: sealed,
+                row: ConnectionRow {
+                    name: self.name.into(),
+                    options: ConnectionOptions {
+                        grant: Grant {
+                            groups: kept.groups,
+                            categories: kept.categories,
+                        },
+                        max_connections: kept.max_connections,
+                        read_only: kept.read_only,
+                    },
+                    created_at: kept.created_at,
+                    updated_at: kept.updated_at,
+                },
+            }
+        }))
+    }
+
+    fn is_same(&self, kept: &KeptConnection) -> bool {
+        kept.row.options == *self.options && kept.same_url
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        kept: Option<&KeptConnection>,
+    ) -> Result<ConnectionRow, Stop<ConnectionPut>> {
+        let sealed = match (self.url, kept) {
+            (Some(url), _) => &self.keys.seal(self.chance, Noun::Connection, self.name, url)?,
+            (None, Some(kept)) => &kept.url,
+            (None, None) => return Err(Stop::Refused(ConnectionPut::UrlMissing)),
+        };
+        sqlx::query!(
+            "INSERT INTO heddle.connections
+                 (name, ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
+             ON CONFLICT (name) DO UPDATE
+             SET ciphertext = excluded.ciphertext, nonce = excluded.nonce, key_id = excluded.key_id,
+                 groups = excluded.groups, categories = excluded.categories,
+                 max_connections = excluded.max_connections, read_only = excluded.read_only,
+                 updated_at = excluded.updated_at",
+            self.name,
+            sealed.ciphertext,
+            sealed.nonce,
+            sealed.key_id,
+            &self.options.grant.groups,
+            &self.options.grant.categories,
+            self.options.max_connections,
+            self.options.read_only,
+            at,
+        )
+        .execute(tx)
+        .await?;
+        Ok(ConnectionRow {
+            name: self.name.into(),
+            options: self.options.clone(),
+            created_at: kept.map_or(at, |kept| kept.row.created_at),
+            updated_at: at,
+        })
+    }
+
+    fn shown(row: &ConnectionRow) -> Value {
+        shown(&row.options)
+    }
+
+    fn after(&self, row: &ConnectionRow, kept: Option<&KeptConnection>) -> Value {
+        let mut after = Self::shown(row);
+        if let Some(kept) = kept {
+            after["url_changed"] = json!(!kept.same_url);
+        }
+        after
+    }
+}
+
 impl Store {
     /// Creates or changes a connection; without a URL the one that is kept stays.
     pub async fn put_connection(
@@ -57,109 +202,14 @@ impl Store {
         url: Option<&str>,
         options: &ConnectionOptions,
     ) -> Result<ConnectionPut, StoreError> {
-        transaction!(self, control, "put_connection", |tx| {
-            change::lock_name(&mut tx, Noun::Connection, name).await?;
-            let before = sqlx::query!(
-            "SELECT ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at
-             FROM heddle.connections WHERE name = $1 FOR UPDATE",
+        let write = ConnectionWrite {
+            keys,
+            chance,
             name,
-        )
-            .fetch_optional(&mut *tx)
-            .await?;
-            let mut created_at = by.at;
-            let mut options_before = None;
-            let (mut sealed_before, mut url_changed) = (None, false);
-            if let Some(before) = before {
-                let was = ConnectionOptions {
-                    grant: Grant {
-                        groups: before.groups,
-                        categories: before.categories,
-                    },
-                    max_connections: before.max_connections,
-                    read_only: before.read_only,
-                };
-                let sealed = Sealed {
-                    ciphertext: before.ciphertext,
-                    nonce: before.nonce,
-                    key_id: before.key_id,
-                };
-                let same_url = match url {
-                    None => true,
-                    Some(url) => keys.open(Noun::Connection, name, &sealed).is_ok_and(|kept| kept == url),
-                };
-                if was == *options && same_url {
-                    let row = ConnectionRow {
-                        name: name.into(),
-                        options: was,
-                        created_at: before.created_at,
-                        updated_at: before.updated_at,
-                    };
-                    return Ok(ConnectionPut::Done(Put {
-                        row,
-                        created: false,
-                        changed: false,
-                    }));
-                }
-                created_at = before.created_at;
-                url_changed = !same_url;
-                options_before = Some(shown(&was));
-                sealed_before = Some(sealed);
-            }
-            let sealed = match (url, sealed_before) {
-                (Some(url), _) => keys.seal(chance, Noun::Connection, name, url)?,
-                (None, Some(sealed)) => sealed,
-                (None, None) => return Ok(ConnectionPut::UrlMissing),
-            };
-            sqlx::query!(
-            "INSERT INTO heddle.connections
-                 (name, ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
-             ON CONFLICT (name) DO UPDATE
-             SET ciphertext = excluded.ciphertext, nonce = excluded.nonce, key_id = excluded.key_id,
-                 groups = excluded.groups, categories = excluded.categories,
-                 max_connections = excluded.max_connections, read_only = excluded.read_only,
-                 updated_at = excluded.updated_at",
-            name,
-            sealed.ciphertext,
-            sealed.nonce,
-            sealed.key_id,
-            &options.grant.groups,
-            &options.grant.categories,
-            options.max_connections,
-            options.read_only,
-            by.at,
-        )
-        .execute(&mut *tx)
-        .await?;
-            let created = options_before.is_none();
-            let action = if created { "create" } else { "update" };
-            let mut after = shown(options);
-            if !created {
-                after["url_changed"] = json!(url_changed);
-            }
-            change::record(
-                &mut tx,
-                by,
-                action,
-                Noun::Connection,
-                name,
-                options_before.as_ref(),
-                Some(&after),
-            )
-            .await?;
-            tx.commit().await?;
-            let row = ConnectionRow {
-                name: name.into(),
-                options: options.clone(),
-                created_at,
-                updated_at: by.at,
-            };
-            Ok(ConnectionPut::Done(Put {
-                row,
-                created,
-                changed: true,
-            }))
-        })
+            url,
+            options,
+        };
+        self.put(by, &write).await
     }
 
     /// A connection without its URL.

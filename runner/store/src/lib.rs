@@ -20,6 +20,7 @@ pub mod link;
 pub mod live;
 pub mod log;
 pub mod message;
+mod named;
 pub mod node;
 pub mod notice;
 pub mod notification;

@@ -12,8 +12,9 @@ use uuid::Uuid;
 
 use crate::assignment::{End, announce_returned, end_in};
 use crate::change::{self, By, Noun, Page, Put};
-use crate::database::PgSession;
+use crate::database::{PgSession, Pool};
 use crate::live::{BATCH_MAX, Completion, EndedAttempt};
+use crate::named::{Named, Stop, Told};
 use crate::transaction::transaction;
 use crate::used_up::{TakenEnd, UsedUp};
 use crate::{Store, StoreError, audit};
@@ -144,6 +145,176 @@ pub fn written_out(offer: &Offer) -> Value {
     spec
 }
 
+impl From<Put<OfferRow>> for OfferPut {
+    fn from(put: Put<OfferRow>) -> Self {
+        Self::Done(put)
+    }
+}
+
+/// An offer to be put.
+struct OfferWrite<'a> {
+    name: &'a str,
+    offer: &'a Offer,
+    /// The same, [written out](written_out).
+    spec: Value,
+    /// It must not be there.
+    only_new: bool,
+    /// How many repeating ones its audience may have.
+    repeating_max: i64,
+}
+
+impl OfferWrite<'_> {
+    /// What has to be there for it to be given out, and stays there until the commit.
+    async fn hold(&self, tx: &mut PgSession) -> Result<(), Stop<OfferPut>> {
+        let offer = self.offer;
+        if let Some(template) = &offer.template {
+            // Held until the commit: whoever deletes the template waits, and then finds this offer.
+            let there = sqlx::query_scalar!(
+                r#"SELECT true AS "there!" FROM heddle.templates WHERE name = $1 FOR SHARE"#,
+                template.as_str()
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if there.is_none() {
+                return Err(Stop::Refused(OfferPut::NoTemplate));
+            }
+        }
+        if offer.kind != OfferKind::Once {
+            change::lock_name(&mut *tx, Noun::Audience, &offer.audience).await?;
+            let others = sqlx::query_scalar!(
+                r#"SELECT count(*) AS "count!" FROM heddle.offers
+                    WHERE audience = $1 AND kind <> 0 AND deleted_at IS NULL AND name <> $2"#,
+                offer.audience,
+                self.name
+            )
+            .fetch_one(tx)
+            .await?;
+            if others >= self.repeating_max {
+                return Err(Stop::Refused(OfferPut::TooMany(others)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Named for OfferWrite<'_> {
+    const PUT: &'static str = "put_offer";
+    const NOUN: Noun = Noun::Offer;
+    type Kept = OfferRow;
+    type Row = OfferRow;
+    type Answer = OfferPut;
+
+    fn pool(store: &Store) -> &Pool {
+        &store.pool
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<OfferRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL FOR UPDATE",
+            self.name
+        )
+        .fetch_optional(tx)
+        .await?)
+    }
+
+    async fn check(&self, _tx: &mut PgSession, kept: Option<&OfferRow>) -> Result<(), Stop<OfferPut>> {
+        match kept {
+            Some(_) if self.only_new => Err(Stop::Refused(OfferPut::Exists)),
+            Some(row) if row.run.is_some() => Err(Stop::Refused(OfferPut::OfTask)),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_same(&self, kept: &OfferRow) -> bool {
+        kept.spec == self.spec
+    }
+
+    async fn write(&self, tx: &mut PgSession, at: Time, kept: Option<&OfferRow>) -> Result<OfferRow, Stop<OfferPut>> {
+        self.hold(tx).await?;
+        let offer = self.offer;
+        let row = match kept {
+            None => {
+                sqlx::query_as!(
+                    OfferRow,
+                    "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
+                         max_hold, enabled, template, spec, created_at, updated_at)
+                     VALUES ($1, $2, 1, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12)
+                     RETURNING id, name, audience, version, starts_at, spec, run, created_at, updated_at",
+                    self.name,
+                    offer.audience,
+                    offer.kind.number(),
+                    offer.starts_at,
+                    offer.stock,
+                    offer.mode == Mode::Repeat,
+                    offer.return_failed,
+                    offer.max_hold.map(|hold| hold.micros() as i64),
+                    offer.enabled,
+                    offer.template.as_ref().map(|name| name.as_str()),
+                    self.spec,
+                    at
+                )
+                .fetch_one(&mut *tx)
+                .await?
+            }
+            Some(kept) => {
+                sqlx::query_as!(
+                    OfferRow,
+                    "UPDATE heddle.offers
+                        SET audience = $2, version = $3, kind = $4, starts_at = $5, stock = $6, repeats = $7,
+                            return_failed = $8, max_hold = $9, enabled = $10, template = $11, spec = $12, updated_at = $13
+                      WHERE id = $1
+                     RETURNING id, name, audience, version, starts_at, spec, run, created_at, updated_at",
+                    kept.id,
+                    offer.audience,
+                    kept.version + 1,
+                    offer.kind.number(),
+                    offer.starts_at,
+                    offer.stock,
+                    offer.mode == Mode::Repeat,
+                    offer.return_failed,
+                    offer.max_hold.map(|hold| hold.micros() as i64),
+                    offer.enabled,
+                    offer.template.as_ref().map(|name| name.as_str()),
+                    self.spec,
+                    at
+                )
+                .fetch_one(&mut *tx)
+                .await?
+            }
+        };
+        sqlx::query!(
+            "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",
+            row.id,
+            row.version,
+            Value::Object(offer.params.clone())
+        )
+        .execute(tx)
+        .await?;
+        Ok(row)
+    }
+
+    fn shown(row: &OfferRow) -> Value {
+        row.spec.clone()
+    }
+
+    /// What nodes follow is what an audience is offered: the one that had it, and the one that has it.
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: Told<'_>) -> Result<(), StoreError> {
+        let Told { action, before, after } = told;
+        audit::write(&mut *tx, by, action, Noun::Offer, self.name, before, Some(after)).await?;
+        let had = before.and_then(|spec| spec["audience"].as_str());
+        if let Some(had) = had.filter(|had| *had != self.offer.audience) {
+            change::announce(&mut *tx, by.at, Noun::Audience, had).await?;
+        }
+        change::announce(tx, by.at, Noun::Audience, &self.offer.audience).await
+    }
+}
+
 /// See [`Store::dispatch_news`].
 #[derive(Clone, Copy, Debug)]
 pub struct DispatchNews {
@@ -167,127 +338,14 @@ impl Store {
         only_new: bool,
         repeating_max: i64,
     ) -> Result<OfferPut, StoreError> {
-        let spec = written_out(offer);
-        let mut tx = self.pool.begin().await?;
-        change::lock_name(&mut tx, Noun::Offer, name).await?;
-        let before = sqlx::query_as!(
-            OfferRow,
-            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
-               FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL FOR UPDATE",
-            name
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        match &before {
-            Some(_) if only_new => return Ok(OfferPut::Exists),
-            Some(row) if row.run.is_some() => return Ok(OfferPut::OfTask),
-            Some(row) if row.spec == spec => {
-                return Ok(OfferPut::Done(Put {
-                    row: row.clone(),
-                    created: false,
-                    changed: false,
-                }));
-            }
-            _ => {}
-        }
-        if let Some(template) = &offer.template {
-            // Held until the commit: whoever deletes the template waits, and then finds this offer.
-            let there = sqlx::query_scalar!(
-                r#"SELECT true AS "there!" FROM heddle.templates WHERE name = $1 FOR SHARE"#,
-                template.as_str()
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            if there.is_none() {
-                return Ok(OfferPut::NoTemplate);
-            }
-        }
-        if offer.kind != OfferKind::Once {
-            change::lock_name(&mut tx, Noun::Audience, &offer.audience).await?;
-            let others = sqlx::query_scalar!(
-                r#"SELECT count(*) AS "count!" FROM heddle.offers
-                    WHERE audience = $1 AND kind <> 0 AND deleted_at IS NULL AND name <> $2"#,
-                offer.audience,
-                name
-            )
-            .fetch_one(&mut *tx)
-            .await?;
-            if others >= repeating_max {
-                return Ok(OfferPut::TooMany(others));
-            }
-        }
-        let (id, version) = before.as_ref().map_or((None, 1), |row| (Some(row.id), row.version + 1));
-        let row = match id {
-            None => {
-                sqlx::query_as!(
-                    OfferRow,
-                    "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
-                         max_hold, enabled, template, spec, created_at, updated_at)
-                     VALUES ($1, $2, 1, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12)
-                     RETURNING id, name, audience, version, starts_at, spec, run, created_at, updated_at",
-                    name,
-                    offer.audience,
-                    offer.kind.number(),
-                    offer.starts_at,
-                    offer.stock,
-                    offer.mode == Mode::Repeat,
-                    offer.return_failed,
-                    offer.max_hold.map(|hold| hold.micros() as i64),
-                    offer.enabled,
-                    offer.template.as_ref().map(|name| name.as_str()),
-                    spec,
-                    by.at
-                )
-                .fetch_one(&mut *tx)
-                .await?
-            }
-            Some(id) => {
-                sqlx::query_as!(
-                    OfferRow,
-                    "UPDATE heddle.offers
-                        SET audience = $2, version = $3, kind = $4, starts_at = $5, stock = $6, repeats = $7,
-                            return_failed = $8, max_hold = $9, enabled = $10, template = $11, spec = $12, updated_at = $13
-                      WHERE id = $1
-                     RETURNING id, name, audience, version, starts_at, spec, run, created_at, updated_at",
-                    id,
-                    offer.audience,
-                    version,
-                    offer.kind.number(),
-                    offer.starts_at,
-                    offer.stock,
-                    offer.mode == Mode::Repeat,
-                    offer.return_failed,
-                    offer.max_hold.map(|hold| hold.micros() as i64),
-                    offer.enabled,
-                    offer.template.as_ref().map(|name| name.as_str()),
-                    spec,
-                    by.at
-                )
-                .fetch_one(&mut *tx)
-                .await?
-            }
+        let write = OfferWrite {
+            name,
+            offer,
+            spec: written_out(offer),
+            only_new,
+            repeating_max,
         };
-        sqlx::query!(
-            "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",
-            row.id,
-            version,
-            Value::Object(offer.params.clone())
-        )
-        .execute(&mut *tx)
-        .await?;
-        let action = if before.is_none() { "create" } else { "update" };
-        let was = before.as_ref().map(|row| &row.spec);
-        audit::write(&mut tx, by, action, Noun::Offer, name, was, Some(&spec)).await?;
-        if let Some(row) = before.as_ref().filter(|row| row.audience != offer.audience) {
-            change::announce(&mut tx, by.at, Noun::Audience, &row.audience).await?;
-        }
-        change::announce(&mut tx, by.at, Noun::Audience, &offer.audience).await?;
-        tx.commit().await?;
-        Ok(OfferPut::Done(Put {
-            row,
-            created: before.is_none(),
-            changed: true,
-        }))
+        self.put(by, &write).await
     }
 
     /// An offer.

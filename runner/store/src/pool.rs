@@ -1,9 +1,11 @@
 //! Pools: named numbers of slots that tasks take across the cluster.
 
 use heddle_domain::Time;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
+use crate::named::{Named, Stop};
 use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
@@ -21,74 +23,65 @@ pub struct PoolRow {
 /// The most slots that a pool may have.
 pub const POOL_SLOTS_MAX: i32 = 1_000_000;
 
+/// A pool to be put.
+struct PoolWrite<'a> {
+    name: &'a str,
+    slots: i32,
+}
+
+impl Named for PoolWrite<'_> {
+    const PUT: &'static str = "put_pool";
+    const NOUN: Noun = Noun::Pool;
+    type Kept = PoolRow;
+    type Row = PoolRow;
+    type Answer = Put<PoolRow>;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<PoolRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            PoolRow,
+            "SELECT name, slots, created_at, updated_at FROM heddle.pools WHERE name = $1 FOR UPDATE",
+            self.name,
+        )
+        .fetch_optional(tx)
+        .await?)
+    }
+
+    fn is_same(&self, kept: &PoolRow) -> bool {
+        kept.slots == self.slots
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        _kept: Option<&PoolRow>,
+    ) -> Result<PoolRow, Stop<Self::Answer>> {
+        Ok(sqlx::query_as!(
+            PoolRow,
+            "INSERT INTO heddle.pools (name, slots, created_at, updated_at) VALUES ($1, $2, $3, $3)
+             ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, updated_at = excluded.updated_at
+             RETURNING name, slots, created_at, updated_at",
+            self.name,
+            self.slots,
+            at,
+        )
+        .fetch_one(tx)
+        .await?)
+    }
+
+    fn shown(row: &PoolRow) -> Value {
+        json!({"slots": row.slots})
+    }
+}
+
 impl Store {
     /// Creates or changes a pool. Taken slots are never taken away: a smaller pool fills up again later.
     pub async fn put_pool(&self, by: By<'_>, name: &str, slots: i32) -> Result<Put<PoolRow>, StoreError> {
-        transaction!(self, control, "put_pool", |tx| {
-            let added = sqlx::query_as!(
-                PoolRow,
-                "INSERT INTO heddle.pools (name, slots, created_at, updated_at) VALUES ($1, $2, $3, $3)
-             ON CONFLICT (name) DO NOTHING RETURNING name, slots, created_at, updated_at",
-                name,
-                slots,
-                by.at,
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            if let Some(row) = added {
-                change::record(
-                    &mut tx,
-                    by,
-                    "create",
-                    Noun::Pool,
-                    name,
-                    None,
-                    Some(&json!({"slots": slots})),
-                )
-                .await?;
-                tx.commit().await?;
-                return Ok(Put {
-                    row,
-                    created: true,
-                    changed: true,
-                });
-            }
-            let before = sqlx::query_as!(
-                PoolRow,
-                "SELECT name, slots, created_at, updated_at FROM heddle.pools WHERE name = $1 FOR UPDATE",
-                name,
-            )
-            .fetch_optional(&mut *tx)
-            .await?
-            .ok_or_else(StoreError::contended)?;
-            if before.slots == slots {
-                return Ok(Put {
-                    row: before,
-                    created: false,
-                    changed: false,
-                });
-            }
-            sqlx::query!(
-                "UPDATE heddle.pools SET slots = $2, updated_at = $3 WHERE name = $1",
-                name,
-                slots,
-                by.at
-            )
-            .execute(&mut *tx)
-            .await?;
-            let (was, is) = (json!({"slots": before.slots}), json!({"slots": slots}));
-            change::record(&mut tx, by, "update", Noun::Pool, name, Some(&was), Some(&is)).await?;
-            tx.commit().await?;
-            Ok(Put {
-                row: PoolRow {
-                    slots,
-                    updated_at: by.at,
-                    ..before
-                },
-                created: false,
-                changed: true,
-            })
-        })
+        self.put(by, &PoolWrite { name, slots }).await
     }
 
     /// A pool.

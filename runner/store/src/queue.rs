@@ -5,7 +5,9 @@ use std::time::Duration;
 use heddle_domain::Time;
 use serde_json::{Value, json};
 
-use crate::change::{self, By, Noun, Page, Put};
+use crate::change::{By, Noun, Page, Put};
+use crate::database::{PgSession, Pool};
+use crate::named::{Named, Stop};
 use crate::{Store, StoreError};
 
 /// How long after its last poll a worker counts as connected; one that holds a claim does so anyway.
@@ -96,35 +98,60 @@ fn settings_of(paused: bool, count: Option<i32>, per_ms: Option<i64>) -> QueueSe
     QueueSettings { paused, rate }
 }
 
-impl Store {
-    /// Changes what is said of a queue; the first time makes its row. A new rate limit begins with a full bucket.
-    pub async fn put_queue(
-        &self,
-        by: By<'_>,
-        name: &str,
-        given: QueueChange,
-    ) -> Result<Put<QueueSettings>, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        change::lock_name(&mut tx, Noun::Queue, name).await?;
-        let before = sqlx::query!(
-            "SELECT paused, rate_count, rate_per_ms FROM heddle.queues WHERE name = $1",
-            name
-        )
-        .fetch_optional(&mut *tx)
-        .await?
-        .map(|row| settings_of(row.paused, row.rate_count, row.rate_per_ms));
-        let was = before.unwrap_or_default();
-        let is = QueueSettings {
-            paused: given.paused.unwrap_or(was.paused),
-            rate: given.rate.unwrap_or(was.rate),
-        };
-        if before.is_some() && was == is {
-            return Ok(Put {
-                row: is,
-                created: false,
-                changed: false,
-            });
+/// What is to be changed of a queue.
+struct QueueWrite<'a> {
+    name: &'a str,
+    given: QueueChange,
+}
+
+impl QueueWrite<'_> {
+    /// What was not given stays.
+    fn settings(&self, kept: Option<&QueueSettings>) -> QueueSettings {
+        let kept = kept.copied().unwrap_or_default();
+        QueueSettings {
+            paused: self.given.paused.unwrap_or(kept.paused),
+            rate: self.given.rate.unwrap_or(kept.rate),
         }
+    }
+}
+
+impl Named for QueueWrite<'_> {
+    const PUT: &'static str = "put_queue";
+    const NOUN: Noun = Noun::Queue;
+    type Kept = QueueSettings;
+    type Row = QueueSettings;
+    type Answer = Put<QueueSettings>;
+
+    fn pool(store: &Store) -> &Pool {
+        &store.pool
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    /// The row itself is left to those who claim at a rate; the name's lock is enough for those who put.
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<QueueSettings>, StoreError> {
+        Ok(sqlx::query!(
+            "SELECT paused, rate_count, rate_per_ms FROM heddle.queues WHERE name = $1",
+            self.name
+        )
+        .fetch_optional(tx)
+        .await?
+        .map(|row| settings_of(row.paused, row.rate_count, row.rate_per_ms)))
+    }
+
+    fn is_same(&self, kept: &QueueSettings) -> bool {
+        self.settings(Some(kept)) == *kept
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        kept: Option<&QueueSettings>,
+    ) -> Result<QueueSettings, Stop<Self::Answer>> {
+        let settings = self.settings(kept);
         sqlx::query!(
             "INSERT INTO heddle.queues (name, paused, rate_count, rate_per_ms, allowance, created_at, updated_at)
              VALUES ($1, $2, $3, $4, coalesce($3, 0), $5, $5)
@@ -134,23 +161,31 @@ impl Store {
                                    AND queues.rate_per_ms IS NOT DISTINCT FROM excluded.rate_per_ms
                                   THEN queues.allowance ELSE excluded.allowance END,
                  updated_at = excluded.updated_at",
-            name,
-            is.paused,
-            is.rate.map(|rate| rate.count),
-            is.rate.map(|rate| rate.per_ms),
-            by.at
+            self.name,
+            settings.paused,
+            settings.rate.map(|rate| rate.count),
+            settings.rate.map(|rate| rate.per_ms),
+            at
         )
-        .execute(&mut *tx)
+        .execute(tx)
         .await?;
-        let action = if before.is_none() { "create" } else { "update" };
-        let (old, new) = (before.as_ref().map(shown), shown(&is));
-        change::record(&mut tx, by, action, Noun::Queue, name, old.as_ref(), Some(&new)).await?;
-        tx.commit().await?;
-        Ok(Put {
-            row: is,
-            created: before.is_none(),
-            changed: true,
-        })
+        Ok(settings)
+    }
+
+    fn shown(row: &QueueSettings) -> Value {
+        shown(row)
+    }
+}
+
+impl Store {
+    /// Changes what is said of a queue; the first time makes its row. A new rate limit begins with a full bucket.
+    pub async fn put_queue(
+        &self,
+        by: By<'_>,
+        name: &str,
+        given: QueueChange,
+    ) -> Result<Put<QueueSettings>, StoreError> {
+        self.put(by, &QueueWrite { name, given }).await
     }
 
     /// Queues by name, behind `cursor`: all that were spoken of, hold something, are polled, or are named by a group.

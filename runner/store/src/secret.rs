@@ -5,6 +5,8 @@
 //! new one first and the old one behind it: what the old one sealed still opens, and is sealed anew when it is put, or all
 //! at once ([`crate::reseal`]).
 
+use std::borrow::Borrow;
+
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use heddle_domain::{Chance, Time};
@@ -12,6 +14,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
+use crate::named::{Named, Stop};
 use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
@@ -174,6 +178,125 @@ pub struct SecretRow {
     pub updated_at: Time,
 }
 
+/// A secret to be put.
+struct SecretWrite<'a> {
+    keys: &'a SecretKeys,
+    chance: &'a dyn Chance,
+    name: &'a str,
+    value: &'a str,
+    grant: &'a Grant,
+}
+
+/// A secret as it is kept, compared with the one to be put.
+struct KeptSecret {
+    row: SecretRow,
+    /// It is sealed with the key of today.
+    current: bool,
+    same_value: bool,
+}
+
+impl Borrow<SecretRow> for KeptSecret {
+    fn borrow(&self) -> &SecretRow {
+        &self.row
+    }
+}
+
+impl From<KeptSecret> for SecretRow {
+    fn from(kept: KeptSecret) -> Self {
+        kept.row
+    }
+}
+
+impl Named for SecretWrite<'_> {
+    const PUT: &'static str = "put_secret";
+    const NOUN: Noun = Noun::Secret;
+    type Kept = KeptSecret;
+    type Row = SecretRow;
+    type Answer = Put<SecretRow>;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<KeptSecret>, StoreError> {
+        let kept = sqlx::query!(
+            "SELECT ciphertext, nonce, key_id, groups, categories, created_at, updated_at
+             FROM heddle.secrets WHERE name = $1 FOR UPDATE",
+            self.name,
+        )
+        .fetch_optional(tx)
+        .await?;
+        Ok(kept.map(|kept| {
+            let sealed = Sealed {
+                ciphertext: kept.ciphertext,
+                nonce: kept.nonce,
+                key_id: kept.key_id,
+            };
+            let opened = self.keys.open(Noun::Secret, self.name, &sealed);
+            KeptSecret {
+                row: SecretRow {
+                    name: self.name.into(),
+                    grant: Grant {
+                        groups: kept.groups,
+                        categories: kept.categories,
+                    },
+                    created_at: kept.created_at,
+                    updated_at: kept.updated_at,
+                },
+                current: sealed.key_id == self.keys.current_id(),
+                same_value: opened.is_ok_and(|plain| plain == self.value),
+            }
+        }))
+    }
+
+    fn is_same(&self, kept: &KeptSecret) -> bool {
+        kept.row.grant == *self.grant && kept.current && kept.same_value
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        kept: Option<&KeptSecret>,
+    ) -> Result<SecretRow, Stop<Self::Answer>> {
+        let sealed = self.keys.seal(self.chance, Noun::Secret, self.name, self.value)?;
+        sqlx::query!(
+            "INSERT INTO heddle.secrets (name, ciphertext, nonce, key_id, groups, categories, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $7)
+             ON CONFLICT (name) DO UPDATE
+             SET ciphertext = excluded.ciphertext, nonce = excluded.nonce, key_id = excluded.key_id,
+                 groups = excluded.groups, categories = excluded.categories, updated_at = excluded.updated_at",
+            self.name,
+            sealed.ciphertext,
+            sealed.nonce,
+            sealed.key_id,
+            &self.grant.groups,
+            &self.grant.categories,
+            at,
+        )
+        .execute(tx)
+        .await?;
+        Ok(SecretRow {
+            name: self.name.into(),
+            grant: self.grant.clone(),
+            created_at: kept.map_or(at, |kept| kept.row.created_at),
+            updated_at: at,
+        })
+    }
+
+    fn shown(row: &SecretRow) -> Value {
+        row.grant.to_json()
+    }
+
+    fn after(&self, row: &SecretRow, kept: Option<&KeptSecret>) -> Value {
+        let mut after = Self::shown(row);
+        if let Some(kept) = kept {
+            after["value_changed"] = json!(!kept.same_value);
+        }
+        after
+    }
+}
+
 impl Store {
     /// Creates or changes a secret.
     pub async fn put_secret(
@@ -185,91 +308,14 @@ impl Store {
         value: &str,
         grant: &Grant,
     ) -> Result<Put<SecretRow>, StoreError> {
-        transaction!(self, control, "put_secret", |tx| {
-            change::lock_name(&mut tx, Noun::Secret, name).await?;
-            let before = sqlx::query!(
-                "SELECT ciphertext, nonce, key_id, groups, categories, created_at, updated_at
-             FROM heddle.secrets WHERE name = $1 FOR UPDATE",
-                name,
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            let mut created_at = by.at;
-            let (mut grant_before, mut same_value) = (None, false);
-            if let Some(before) = before {
-                let was = Grant {
-                    groups: before.groups,
-                    categories: before.categories,
-                };
-                let sealed = Sealed {
-                    ciphertext: before.ciphertext,
-                    nonce: before.nonce,
-                    key_id: before.key_id,
-                };
-                let same_key = sealed.key_id == keys.current.id;
-                same_value = keys.open(Noun::Secret, name, &sealed).is_ok_and(|plain| plain == value);
-                if was == *grant && same_key && same_value {
-                    let row = SecretRow {
-                        name: name.into(),
-                        grant: was,
-                        created_at: before.created_at,
-                        updated_at: before.updated_at,
-                    };
-                    return Ok(Put {
-                        row,
-                        created: false,
-                        changed: false,
-                    });
-                }
-                created_at = before.created_at;
-                grant_before = Some(was.to_json());
-            }
-            let sealed = keys.seal(chance, Noun::Secret, name, value)?;
-            sqlx::query!(
-            "INSERT INTO heddle.secrets (name, ciphertext, nonce, key_id, groups, categories, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $7)
-             ON CONFLICT (name) DO UPDATE
-             SET ciphertext = excluded.ciphertext, nonce = excluded.nonce, key_id = excluded.key_id,
-                 groups = excluded.groups, categories = excluded.categories, updated_at = excluded.updated_at",
+        let write = SecretWrite {
+            keys,
+            chance,
             name,
-            sealed.ciphertext,
-            sealed.nonce,
-            sealed.key_id,
-            &grant.groups,
-            &grant.categories,
-            by.at,
-        )
-            .execute(&mut *tx)
-            .await?;
-            let created = grant_before.is_none();
-            let action = if created { "create" } else { "update" };
-            let mut after = grant.to_json();
-            if !created {
-                after["value_changed"] = json!(!same_value);
-            }
-            change::record(
-                &mut tx,
-                by,
-                action,
-                Noun::Secret,
-                name,
-                grant_before.as_ref(),
-                Some(&after),
-            )
-            .await?;
-            tx.commit().await?;
-            let row = SecretRow {
-                name: name.into(),
-                grant: grant.clone(),
-                created_at,
-                updated_at: by.at,
-            };
-            Ok(Put {
-                row,
-                created,
-                changed: true,
-            })
-        })
+            value,
+            grant,
+        };
+        self.put(by, &write).await
     }
 
     /// A secret without its value.

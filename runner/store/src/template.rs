@@ -4,6 +4,8 @@ use heddle_domain::Time;
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
+use crate::named::{Named, Stop};
 use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
@@ -17,74 +19,65 @@ pub struct TemplateRow {
     pub updated_at: Time,
 }
 
+/// A template to be put.
+struct TemplateWrite<'a> {
+    name: &'a str,
+    schema: &'a Value,
+}
+
+impl Named for TemplateWrite<'_> {
+    const PUT: &'static str = "put_template";
+    const NOUN: Noun = Noun::Template;
+    type Kept = TemplateRow;
+    type Row = TemplateRow;
+    type Answer = Put<TemplateRow>;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<TemplateRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TemplateRow,
+            "SELECT name, schema, created_at, updated_at FROM heddle.templates WHERE name = $1 FOR UPDATE",
+            self.name,
+        )
+        .fetch_optional(tx)
+        .await?)
+    }
+
+    fn is_same(&self, kept: &TemplateRow) -> bool {
+        kept.schema == *self.schema
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        _kept: Option<&TemplateRow>,
+    ) -> Result<TemplateRow, Stop<Self::Answer>> {
+        Ok(sqlx::query_as!(
+            TemplateRow,
+            "INSERT INTO heddle.templates (name, schema, created_at, updated_at) VALUES ($1, $2, $3, $3)
+             ON CONFLICT (name) DO UPDATE SET schema = excluded.schema, updated_at = excluded.updated_at
+             RETURNING name, schema, created_at, updated_at",
+            self.name,
+            self.schema,
+            at,
+        )
+        .fetch_one(tx)
+        .await?)
+    }
+
+    fn shown(row: &TemplateRow) -> Value {
+        row.schema.clone()
+    }
+}
+
 impl Store {
     /// Creates or changes a template. The schema has been checked.
     pub async fn put_template(&self, by: By<'_>, name: &str, schema: &Value) -> Result<Put<TemplateRow>, StoreError> {
-        transaction!(self, control, "put_template", |tx| {
-            let added = sqlx::query_as!(
-                TemplateRow,
-                "INSERT INTO heddle.templates (name, schema, created_at, updated_at) VALUES ($1, $2, $3, $3)
-             ON CONFLICT (name) DO NOTHING RETURNING name, schema, created_at, updated_at",
-                name,
-                schema,
-                by.at,
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            if let Some(row) = added {
-                change::record(&mut tx, by, "create", Noun::Template, name, None, Some(schema)).await?;
-                tx.commit().await?;
-                return Ok(Put {
-                    row,
-                    created: true,
-                    changed: true,
-                });
-            }
-            let before = sqlx::query_as!(
-                TemplateRow,
-                "SELECT name, schema, created_at, updated_at FROM heddle.templates WHERE name = $1 FOR UPDATE",
-                name,
-            )
-            .fetch_optional(&mut *tx)
-            .await?
-            .ok_or_else(StoreError::contended)?;
-            if before.schema == *schema {
-                return Ok(Put {
-                    row: before,
-                    created: false,
-                    changed: false,
-                });
-            }
-            sqlx::query!(
-                "UPDATE heddle.templates SET schema = $2, updated_at = $3 WHERE name = $1",
-                name,
-                schema,
-                by.at,
-            )
-            .execute(&mut *tx)
-            .await?;
-            change::record(
-                &mut tx,
-                by,
-                "update",
-                Noun::Template,
-                name,
-                Some(&before.schema),
-                Some(schema),
-            )
-            .await?;
-            tx.commit().await?;
-            let row = TemplateRow {
-                schema: schema.clone(),
-                updated_at: by.at,
-                ..before
-            };
-            Ok(Put {
-                row,
-                created: false,
-                changed: true,
-            })
-        })
+        self.put(by, &TemplateWrite { name, schema }).await
     }
 
     /// A template.

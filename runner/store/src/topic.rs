@@ -4,6 +4,8 @@ use heddle_domain::Time;
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::database::{PgSession, Pool};
+use crate::named::{Named, Stop};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -41,6 +43,117 @@ pub enum TopicPut {
     NoScript,
 }
 
+impl From<Put<TopicRow>> for TopicPut {
+    fn from(put: Put<TopicRow>) -> Self {
+        Self::Done(put)
+    }
+}
+
+/// A topic to be put, and which fields of its spec cannot change while it has messages that are kept.
+struct FixedTopic<'a> {
+    write: TopicWrite<'a>,
+    fixed: &'a [&'static str],
+}
+
+impl Named for FixedTopic<'_> {
+    const PUT: &'static str = "put_topic";
+    const NOUN: Noun = Noun::Topic;
+    type Kept = TopicRow;
+    type Row = TopicRow;
+    type Answer = TopicPut;
+
+    fn pool(store: &Store) -> &Pool {
+        &store.pool
+    }
+
+    fn name(&self) -> &str {
+        self.write.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<TopicRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TopicRow,
+            "SELECT id, name, spec, created_at, updated_at, NULL::text AS problem FROM heddle.topics
+              WHERE name = $1 FOR UPDATE",
+            self.write.name
+        )
+        .fetch_optional(tx)
+        .await?)
+    }
+
+    async fn check(&self, tx: &mut PgSession, _kept: Option<&TopicRow>) -> Result<(), Stop<TopicPut>> {
+        let Some(script) = self.write.script else {
+            return Ok(());
+        };
+        // A script that is used is not deleted: whoever deletes it waits for this, or was first.
+        let there = sqlx::query_scalar!(
+            "SELECT id FROM heddle.scripts WHERE name = $1 AND deleted_at IS NULL FOR SHARE",
+            script
+        )
+        .fetch_optional(tx)
+        .await?;
+        match there {
+            Some(_) => Ok(()),
+            None => Err(Stop::Refused(TopicPut::NoScript)),
+        }
+    }
+
+    fn is_same(&self, kept: &TopicRow) -> bool {
+        kept.spec == *self.write.spec
+    }
+
+    async fn write(&self, tx: &mut PgSession, at: Time, kept: Option<&TopicRow>) -> Result<TopicRow, Stop<TopicPut>> {
+        let write = self.write;
+        let Some(kept) = kept else {
+            let row = sqlx::query_as!(
+                TopicRow,
+                "INSERT INTO heddle.topics (name, script, queue, spec, created_at, updated_at)
+                     VALUES ($1, $2, $3, $4, $5, $5)
+                     RETURNING id, name, spec, created_at, updated_at, NULL::text AS problem",
+                write.name,
+                write.script,
+                write.queue,
+                write.spec,
+                at
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            sqlx::query!("INSERT INTO heddle.topic_drains (topic) VALUES ($1)", row.id)
+                .execute(tx)
+                .await?;
+            return Ok(row);
+        };
+        let is_changed = |field: &&&str| kept.spec.get(**field) != write.spec.get(**field);
+        if let Some(field) = self.fixed.iter().find(is_changed) {
+            let used = sqlx::query_scalar!(
+                r#"SELECT EXISTS (SELECT FROM heddle.message_days WHERE topic = $1 AND dropped_at IS NULL) AS "used!""#,
+                kept.id
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            if used {
+                return Err(Stop::Refused(TopicPut::Fixed(field)));
+            }
+        }
+        Ok(sqlx::query_as!(
+            TopicRow,
+            "UPDATE heddle.topics SET script = $2, queue = $3, spec = $4, updated_at = $5 WHERE id = $1
+                     RETURNING id, name, spec, created_at, updated_at, NULL::text AS problem",
+            kept.id,
+            write.script,
+            write.queue,
+            write.spec,
+            at
+        )
+        .fetch_one(tx)
+        .await?)
+    }
+
+    fn shown(row: &TopicRow) -> Value {
+        row.spec.clone()
+    }
+}
+
 impl Store {
     /// Makes or changes a topic. `fixed` are fields of the spec that cannot change while it has messages that are kept.
     pub async fn put_topic(
@@ -49,93 +162,7 @@ impl Store {
         write: TopicWrite<'_>,
         fixed: &[&'static str],
     ) -> Result<TopicPut, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        change::lock_name(&mut tx, Noun::Topic, write.name).await?;
-        let before = sqlx::query_as!(
-            TopicRow,
-            "SELECT id, name, spec, created_at, updated_at, NULL::text AS problem FROM heddle.topics
-              WHERE name = $1 FOR UPDATE",
-            write.name
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        if let Some(script) = write.script {
-            // A script that is used is not deleted: whoever deletes it waits for this, or was first.
-            let there = sqlx::query_scalar!(
-                "SELECT id FROM heddle.scripts WHERE name = $1 AND deleted_at IS NULL FOR SHARE",
-                script
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            if there.is_none() {
-                return Ok(TopicPut::NoScript);
-            }
-        }
-        let row = match &before {
-            Some(row) if row.spec == *write.spec => {
-                return Ok(TopicPut::Done(Put {
-                    row: row.clone(),
-                    created: false,
-                    changed: false,
-                }));
-            }
-            Some(row) => {
-                if let Some(field) = fixed
-                    .iter()
-                    .find(|field| row.spec.get(**field) != write.spec.get(**field))
-                {
-                    let used = sqlx::query_scalar!(
-                        r#"SELECT EXISTS (SELECT FROM heddle.message_days WHERE topic = $1 AND dropped_at IS NULL) AS "used!""#,
-                        row.id
-                    )
-                    .fetch_one(&mut *tx)
-                    .await?;
-                    if used {
-                        return Ok(TopicPut::Fixed(field));
-                    }
-                }
-                sqlx::query_as!(
-                    TopicRow,
-                    "UPDATE heddle.topics SET script = $2, queue = $3, spec = $4, updated_at = $5 WHERE id = $1
-                     RETURNING id, name, spec, created_at, updated_at, NULL::text AS problem",
-                    row.id,
-                    write.script,
-                    write.queue,
-                    write.spec,
-                    by.at
-                )
-                .fetch_one(&mut *tx)
-                .await?
-            }
-            None => {
-                let row = sqlx::query_as!(
-                    TopicRow,
-                    "INSERT INTO heddle.topics (name, script, queue, spec, created_at, updated_at)
-                     VALUES ($1, $2, $3, $4, $5, $5)
-                     RETURNING id, name, spec, created_at, updated_at, NULL::text AS problem",
-                    write.name,
-                    write.script,
-                    write.queue,
-                    write.spec,
-                    by.at
-                )
-                .fetch_one(&mut *tx)
-                .await?;
-                sqlx::query!("INSERT INTO heddle.topic_drains (topic) VALUES ($1)", row.id)
-                    .execute(&mut *tx)
-                    .await?;
-                row
-            }
-        };
-        let action = if before.is_none() { "create" } else { "update" };
-        let was = before.as_ref().map(|row| &row.spec);
-        change::record(&mut tx, by, action, Noun::Topic, write.name, was, Some(write.spec)).await?;
-        tx.commit().await?;
-        Ok(TopicPut::Done(Put {
-            row,
-            created: before.is_none(),
-            changed: true,
-        }))
+        self.put(by, &FixedTopic { write, fixed }).await
     }
 
     /// A topic.

@@ -108,8 +108,12 @@ impl<'s> Tries<'s> {
 macro_rules! transaction {
     ($store:expr, $pool:ident, $name:literal, |$tx:ident| $body:block) => {{
         let store = $store;
+        $crate::transaction::transaction!(store, &store.$pool, $name, |$tx| $body)
+    }};
+    ($store:expr, $pool:expr, $name:expr, |$tx:ident| $body:block) => {{
+        let (store, pool): (&$crate::Store, &$crate::database::Pool) = ($store, $pool);
         let once = async || -> Result<_, $crate::StoreError> {
-            let mut $tx = store.$pool.begin().await?;
+            let mut $tx = pool.begin().await?;
             $body
         };
         let mut tries = $crate::transaction::Tries::new(&store.transactions, $name);
