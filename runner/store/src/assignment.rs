@@ -31,6 +31,7 @@ use uuid::Uuid;
 use crate::change::{self, By, Noun, Page};
 use crate::database::PgSession;
 use crate::offer::close_done;
+use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
 /// How many users one take, look or end is for at most.
@@ -219,61 +220,62 @@ impl Store {
                 proposals.iter().map(|$row| $value).collect::<Vec<_>>()
             };
         }
-        let mut tx = self.pool.begin_with(BEGIN_TAKE).await?;
-        let held = sqlx::query_file_scalar!(
-            "src/sql/hold_users.sql",
-            &column!(row => row.uid.clone()),
-            &column!(row => row.id),
-            &column!(row => row.offer_id),
-            &column!(row => row.version),
-            &column!(row => row.audience.clone()),
-            &column!(row => row.occurrence),
-            now
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let held: std::collections::HashSet<Uuid> = held.into_iter().collect();
-        // In the order in which they were asked for: with the last of the stock, who came first is served.
-        let ids: Vec<Uuid> = proposals
-            .iter()
-            .map(|proposal| proposal.id)
-            .filter(|id| held.contains(id))
-            .collect();
-        let mut verdicts = std::collections::HashMap::with_capacity(ids.len());
-        if !ids.is_empty() {
-            let (floor, ceiling) = id_range(now - horizon.chrono(), now);
-            let rows = sqlx::query_file!("src/sql/give.sql", &ids, horizon.micros() as i64, floor, ceiling)
-                .fetch_all(&mut *tx)
-                .await?;
-            for row in rows {
-                let verdict = match row.verdict {
-                    0 => Verdict::Given,
-                    2 => Verdict::NotMember,
-                    3 => Verdict::NotDue,
-                    4 => Verdict::MovedOn,
-                    5 => Verdict::Had,
-                    6 => Verdict::NoStock,
-                    _ => Verdict::Changed,
-                };
-                verdicts.insert(row.id, verdict);
-            }
-            let refused: Vec<Uuid> = ids
+        transaction!(self, pool, "take", once(BEGIN_TAKE), |tx| {
+            let held = sqlx::query_file_scalar!(
+                "src/sql/hold_users.sql",
+                &column!(row => row.uid.clone()),
+                &column!(row => row.id),
+                &column!(row => row.offer_id),
+                &column!(row => row.version),
+                &column!(row => row.audience.clone()),
+                &column!(row => row.occurrence),
+                now
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let held: std::collections::HashSet<Uuid> = held.into_iter().collect();
+            // In the order in which they were asked for: with the last of the stock, who came first is served.
+            let ids: Vec<Uuid> = proposals
                 .iter()
-                .copied()
-                .filter(|id| verdicts.get(id) != Some(&Verdict::Given))
+                .map(|proposal| proposal.id)
+                .filter(|id| held.contains(id))
                 .collect();
-            if !refused.is_empty() {
-                sqlx::query!("DELETE FROM heddle.holds WHERE id = ANY ($1)", &refused)
-                    .execute(&mut *tx)
+            let mut verdicts = std::collections::HashMap::with_capacity(ids.len());
+            if !ids.is_empty() {
+                let (floor, ceiling) = id_range(now - horizon.chrono(), now);
+                let rows = sqlx::query_file!("src/sql/give.sql", &ids, horizon.micros() as i64, floor, ceiling)
+                    .fetch_all(&mut *tx)
                     .await?;
+                for row in rows {
+                    let verdict = match row.verdict {
+                        0 => Verdict::Given,
+                        2 => Verdict::NotMember,
+                        3 => Verdict::NotDue,
+                        4 => Verdict::MovedOn,
+                        5 => Verdict::Had,
+                        6 => Verdict::NoStock,
+                        _ => Verdict::Changed,
+                    };
+                    verdicts.insert(row.id, verdict);
+                }
+                let refused: Vec<Uuid> = ids
+                    .iter()
+                    .copied()
+                    .filter(|id| verdicts.get(id) != Some(&Verdict::Given))
+                    .collect();
+                if !refused.is_empty() {
+                    sqlx::query!("DELETE FROM heddle.holds WHERE id = ANY ($1)", &refused)
+                        .execute(&mut *tx)
+                        .await?;
+                }
             }
-        }
-        tx.commit().await?;
-        let verdict_of = |proposal: &Proposal| match held.contains(&proposal.id) {
-            true => verdicts.get(&proposal.id).copied().unwrap_or(Verdict::Changed),
-            false => Verdict::Holds,
-        };
-        Ok(proposals.iter().map(verdict_of).collect())
+            tx.commit().await?;
+            let verdict_of = |proposal: &Proposal| match held.contains(&proposal.id) {
+                true => verdicts.get(&proposal.id).copied().unwrap_or(Verdict::Changed),
+                false => Verdict::Holds,
+            };
+            Ok(proposals.iter().map(verdict_of).collect())
+        })
     }
 
     /// Ends holds; those that are not there (any more) are passed over. No pair of user and id stands twice.
@@ -302,52 +304,55 @@ impl Store {
                 result: None,
             })
             .collect();
-        let mut tx = self.pool.begin().await?;
-        let ended = end_in(&mut tx, &ends, now).await?;
-        announce_returned(&mut tx, &ended, now).await?;
-        tx.commit().await?;
-        Ok(ended)
+        transaction!(self, pool, "expire_assignments", |tx| {
+            let ended = end_in(&mut tx, &ends, now).await?;
+            announce_returned(&mut tx, &ended, now).await?;
+            tx.commit().await?;
+            Ok(ended)
+        })
     }
 
     /// Takes an assignment back from its user; `None` if it is not held.
     pub async fn revoke_assignment(&self, by: By<'_>, id: Uuid) -> Result<Option<Ended>, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let uid = sqlx::query_scalar!("SELECT uid FROM heddle.holds WHERE id = $1", id)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let Some(uid) = uid else { return Ok(None) };
-        let end = End {
-            id,
-            uid,
-            state: AssignmentState::Revoked,
-            result: None,
-        };
-        let mut ended = end_in(&mut tx, std::slice::from_ref(&end), by.at).await?;
-        let Some(one) = ended.pop() else { return Ok(None) };
-        audit::write(&mut tx, by, "revoke", Noun::Assignment, &id.to_string(), None, None).await?;
-        announce_returned(&mut tx, std::slice::from_ref(&one), by.at).await?;
-        tx.commit().await?;
-        Ok(Some(one))
+        transaction!(self, pool, "revoke_assignment", |tx| {
+            let uid = sqlx::query_scalar!("SELECT uid FROM heddle.holds WHERE id = $1", id)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(uid) = uid else { return Ok(None) };
+            let end = End {
+                id,
+                uid,
+                state: AssignmentState::Revoked,
+                result: None,
+            };
+            let mut ended = end_in(&mut tx, std::slice::from_ref(&end), by.at).await?;
+            let Some(one) = ended.pop() else { return Ok(None) };
+            audit::write(&mut tx, by, "revoke", Noun::Assignment, &id.to_string(), None, None).await?;
+            announce_returned(&mut tx, std::slice::from_ref(&one), by.at).await?;
+            tx.commit().await?;
+            Ok(Some(one))
+        })
     }
 
     /// Tells all nodes, by the log of changes, of audiences whose stock came back with failed assignments.
     pub async fn announce_returns(&self, at: Time) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let mut audiences = sqlx::query_scalar!(
-            "DELETE FROM heddle.stock_returns
+        transaction!(self, pool, "announce_returns", |tx| {
+            let mut audiences = sqlx::query_scalar!(
+                "DELETE FROM heddle.stock_returns
               WHERE id IN (SELECT id FROM heddle.stock_returns ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
              RETURNING audience",
-            RETURNS_MAX
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        audiences.sort_unstable();
-        audiences.dedup();
-        for audience in audiences {
-            change::announce(&mut tx, at, Noun::Audience, &audience).await?;
-        }
-        tx.commit().await?;
-        Ok(())
+                RETURNS_MAX
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            audiences.sort_unstable();
+            audiences.dedup();
+            for audience in audiences {
+                change::announce(&mut tx, at, Noun::Audience, &audience).await?;
+            }
+            tx.commit().await?;
+            Ok(())
+        })
     }
 
     /// An assignment, held or ended.

@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use serde_json::json;
 
 use crate::change::{self, By, Noun, Page};
+use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
 /// A user group.
@@ -51,9 +52,9 @@ impl Store {
         audience: &str,
         members: Members<'_>,
     ) -> Result<MembersChange, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        change::lock_name(&mut tx, Noun::Audience, audience).await?;
-        let created = sqlx::query!(
+        transaction!(self, pool, "change_members", |tx| {
+            change::lock_name(&mut tx, Noun::Audience, audience).await?;
+            let created = sqlx::query!(
             "INSERT INTO heddle.audiences (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT DO NOTHING",
             audience,
             by.at
@@ -62,73 +63,74 @@ impl Store {
         .await?
         .rows_affected()
             == 1;
-        let (add, removed) = match members {
-            Members::Replace(members) => {
-                let removed = sqlx::query_as!(
-                    Moved,
-                    r#"WITH moved AS (
+            let (add, removed) = match members {
+                Members::Replace(members) => {
+                    let removed = sqlx::query_as!(
+                        Moved,
+                        r#"WITH moved AS (
                            DELETE FROM heddle.members m WHERE m.audience = $1
                               AND NOT EXISTS (SELECT FROM UNNEST($2::text[]) AS k (uid) WHERE k.uid = m.uid)
                            RETURNING m.uid)
                        SELECT (SELECT count(*) FROM moved) AS "count!",
                               ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
-                    audience,
-                    members,
-                    NAMED_MAX
-                )
-                .fetch_one(&mut *tx)
-                .await?;
-                (members, removed)
-            }
-            Members::Change { add, remove } => {
-                let removed = sqlx::query_as!(
-                    Moved,
-                    r#"WITH moved AS (
+                        audience,
+                        members,
+                        NAMED_MAX
+                    )
+                    .fetch_one(&mut *tx)
+                    .await?;
+                    (members, removed)
+                }
+                Members::Change { add, remove } => {
+                    let removed = sqlx::query_as!(
+                        Moved,
+                        r#"WITH moved AS (
                            DELETE FROM heddle.members WHERE audience = $1 AND uid = ANY ($2) RETURNING uid)
                        SELECT (SELECT count(*) FROM moved) AS "count!",
                               ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
-                    audience,
-                    remove,
-                    NAMED_MAX
-                )
-                .fetch_one(&mut *tx)
-                .await?;
-                (add, removed)
-            }
-        };
-        let added = sqlx::query_as!(
-            Moved,
-            r#"WITH moved AS (
+                        audience,
+                        remove,
+                        NAMED_MAX
+                    )
+                    .fetch_one(&mut *tx)
+                    .await?;
+                    (add, removed)
+                }
+            };
+            let added = sqlx::query_as!(
+                Moved,
+                r#"WITH moved AS (
                    INSERT INTO heddle.members (audience, uid) SELECT DISTINCT $1, uid FROM UNNEST($2::text[]) AS a (uid)
                    ON CONFLICT DO NOTHING RETURNING uid)
                SELECT (SELECT count(*) FROM moved) AS "count!",
                       ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
-            audience,
-            add,
-            NAMED_MAX
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        if created || added.count > 0 || removed.count > 0 {
-            sqlx::query!(
-                "UPDATE heddle.audiences SET updated_at = $2 WHERE name = $1",
                 audience,
-                by.at
+                add,
+                NAMED_MAX
             )
-            .execute(&mut *tx)
+            .fetch_one(&mut *tx)
             .await?;
-            let action = if created { "create" } else { "update" };
-            let after = json!({
-                "added": added.count, "removed": removed.count, "added_uids": added.uids, "removed_uids": removed.uids,
-            });
-            audit::write(&mut tx, by, action, Noun::Audience, audience, None, Some(&after)).await?;
-            change::announce(&mut tx, by.at, Noun::Members, audience).await?;
-        }
-        tx.commit().await?;
-        Ok(MembersChange {
-            created,
-            added: added.count.unsigned_abs(),
-            removed: removed.count.unsigned_abs(),
+            if created || added.count > 0 || removed.count > 0 {
+                sqlx::query!(
+                    "UPDATE heddle.audiences SET updated_at = $2 WHERE name = $1",
+                    audience,
+                    by.at
+                )
+                .execute(&mut *tx)
+                .await?;
+                let action = if created { "create" } else { "update" };
+                let after = json!({
+                    "added": added.count, "removed": removed.count, "added_uids": added.uids, "removed_uids": removed.uids,
+                });
+                audit::write(&mut tx, by, action, Noun::Audience, audience, None, Some(&after)).await?;
+                change::announce(&mut tx, by.at, Noun::Members, audience).await?;
+            }
+            tx.commit().await?;
+            Ok(MembersChange {
+                created,
+                added: added.count.unsigned_abs(),
+                removed: removed.count.unsigned_abs(),
+            })
         })
     }
 

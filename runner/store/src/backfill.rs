@@ -29,8 +29,10 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::change::{By, Noun, Page};
-use crate::database::{PgSession, Transaction};
+use crate::database::PgSession;
 use crate::live::{Created, NewRun, create_in};
+use crate::transaction::Open;
+use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
 /// How a backfill stands; `cancelling` says that its active runs are yet to be cancelled.
@@ -225,7 +227,7 @@ pub enum BackfillChange {
 
 /// A turn: a backfill's row, locked. Dropped without [`BackfillTurn::commit`] it changes nothing.
 pub struct BackfillTurn {
-    tx: Transaction,
+    tx: Open,
     /// The row.
     pub row: BackfillRow,
     /// How many of its own runs are active, if the statement that locked the row could see the last turn.
@@ -288,57 +290,59 @@ async fn counted(connection: &mut PgSession, rows: Vec<BackfillRow>) -> Result<V
 impl Store {
     /// Makes a backfill.
     pub async fn insert_backfill(&self, by: By<'_>, new: &NewBackfill, asked: &Value) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        sqlx::query!(
-            "INSERT INTO heddle.backfills (id, group_id, calendar_revision_id, state, from_at, to_at, step_micros,
+        transaction!(self, pool, "insert_backfill", |tx| {
+            sqlx::query!(
+                "INSERT INTO heddle.backfills (id, group_id, calendar_revision_id, state, from_at, to_at, step_micros,
                  descending, max_active, on_existing, include_downstream, pinned, force, priority, params, started_to,
                  expected, created_at, created_by)
              VALUES ($1, $2, $3, 1, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
-            new.id,
-            new.group_id,
-            new.calendar_revision_id,
-            new.from,
-            new.to,
-            new.step_micros,
-            new.descending,
-            new.max_active,
-            new.on_existing,
-            new.include_downstream,
-            new.pinned,
-            new.force,
-            new.priority,
-            new.params,
-            new.started_to,
-            new.expected,
-            by.at,
-            by.actor,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if new.include_downstream {
-            sqlx::query!("INSERT INTO heddle.cascades (source) VALUES ($1)", new.id)
-                .execute(&mut *tx)
-                .await?;
-        }
-        audit::write(
-            &mut tx,
-            by,
-            "create",
-            Noun::Backfill,
-            &new.id.to_string(),
-            None,
-            Some(asked),
-        )
-        .await?;
-        tx.commit().await?;
-        Ok(())
+                new.id,
+                new.group_id,
+                new.calendar_revision_id,
+                new.from,
+                new.to,
+                new.step_micros,
+                new.descending,
+                new.max_active,
+                new.on_existing,
+                new.include_downstream,
+                new.pinned,
+                new.force,
+                new.priority,
+                new.params,
+                new.started_to,
+                new.expected,
+                by.at,
+                by.actor,
+            )
+            .execute(&mut *tx)
+            .await?;
+            if new.include_downstream {
+                sqlx::query!("INSERT INTO heddle.cascades (source) VALUES ($1)", new.id)
+                    .execute(&mut *tx)
+                    .await?;
+            }
+            audit::write(
+                &mut tx,
+                by,
+                "create",
+                Noun::Backfill,
+                &new.id.to_string(),
+                None,
+                Some(asked),
+            )
+            .await?;
+            tx.commit().await?;
+            Ok(())
+        })
     }
 
     /// A backfill and how many of its runs are in which state, as of one moment.
     pub async fn backfill_counted(&self, id: Uuid) -> Result<Option<CountedBackfill>, StoreError> {
-        let mut tx = self.pool.begin_with(ONE_LOOK).await?;
-        let row = backfill_rows!("WHERE b.id = $1", id).fetch_optional(&mut *tx).await?;
-        Ok(counted(&mut tx, row.into_iter().collect()).await?.pop())
+        transaction!(self, pool, "backfill_counted", once(ONE_LOOK), |tx| {
+            let row = backfill_rows!("WHERE b.id = $1", id).fetch_optional(&mut *tx).await?;
+            Ok(counted(&mut tx, row.into_iter().collect()).await?.pop())
+        })
     }
 
     /// Backfills, newest first, behind `cursor`, counted like one.
@@ -348,20 +352,21 @@ impl Store {
         cursor: Option<Uuid>,
         limit: i64,
     ) -> Result<Page<CountedBackfill>, StoreError> {
-        let mut tx = self.pool.begin_with(ONE_LOOK).await?;
-        let rows = backfill_rows!(
-            "WHERE (cardinality($1::text[]) = 0 OR g.name = ANY ($1)) AND ($2::uuid IS NULL OR b.id < $2)
+        transaction!(self, pool, "backfills_counted", once(ONE_LOOK), |tx| {
+            let rows = backfill_rows!(
+                "WHERE (cardinality($1::text[]) = 0 OR g.name = ANY ($1)) AND ($2::uuid IS NULL OR b.id < $2)
              ORDER BY b.id DESC LIMIT $3",
-            groups,
-            cursor,
-            limit + 1
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let page = Page::of(rows, limit, |row| row.id.to_string());
-        Ok(Page {
-            items: counted(&mut tx, page.items).await?,
-            next: page.next,
+                groups,
+                cursor,
+                limit + 1
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let page = Page::of(rows, limit, |row| row.id.to_string());
+            Ok(Page {
+                items: counted(&mut tx, page.items).await?,
+                next: page.next,
+            })
         })
     }
 
@@ -372,35 +377,36 @@ impl Store {
         id: Uuid,
         action: BackfillAction,
     ) -> Result<BackfillChange, StoreError> {
-        let mut tx = self.begin().await?;
-        let state = sqlx::query_scalar!("SELECT state FROM heddle.backfills WHERE id = $1 FOR NO KEY UPDATE", id)
-            .fetch_optional(&mut *tx)
+        transaction!(self, pool, "change_backfill", |tx| {
+            let state = sqlx::query_scalar!("SELECT state FROM heddle.backfills WHERE id = $1 FOR NO KEY UPDATE", id)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(state) = state else {
+                return Ok(BackfillChange::Missing);
+            };
+            let Some(next) = action.next(state) else {
+                return Ok(BackfillChange::Refused(state_word(id, state)?));
+            };
+            sqlx::query!(
+                "UPDATE heddle.backfills SET state = $2, note = NULL WHERE id = $1",
+                id,
+                next
+            )
+            .execute(&mut *tx)
             .await?;
-        let Some(state) = state else {
-            return Ok(BackfillChange::Missing);
-        };
-        let Some(next) = action.next(state) else {
-            return Ok(BackfillChange::Refused(state_word(id, state)?));
-        };
-        sqlx::query!(
-            "UPDATE heddle.backfills SET state = $2, note = NULL WHERE id = $1",
-            id,
-            next
-        )
-        .execute(&mut *tx)
-        .await?;
-        audit::write(
-            &mut tx,
-            by,
-            action.as_str(),
-            Noun::Backfill,
-            &id.to_string(),
-            None,
-            None,
-        )
-        .await?;
-        tx.commit().await?;
-        Ok(BackfillChange::Done)
+            audit::write(
+                &mut tx,
+                by,
+                action.as_str(),
+                Noun::Backfill,
+                &id.to_string(),
+                None,
+                None,
+            )
+            .await?;
+            tx.commit().await?;
+            Ok(BackfillChange::Done)
+        })
     }
 
     /// Backfills that have something to do, oldest first.
@@ -478,7 +484,7 @@ impl Store {
 
     /// Takes a backfill's turn; `None` if another node has it, or there is nothing to do.
     pub async fn backfill_turn(&self, id: Uuid) -> Result<Option<BackfillTurn>, StoreError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.open("backfill_turn").await?;
         // The row is read as it is once it is locked; what is counted beside it, as it was when the statement began. A
         // turn that ended in between has changed the row, which `seen` then does not know.
         let found = sqlx::query!(

@@ -355,110 +355,111 @@ impl Store {
     /// Whether it is enabled is written in the same transaction as its spec and its schedules: a group that is put
     /// disabled fires nothing, however short the moment and whenever the node dies.
     pub async fn put_group(&self, by: By<'_>, write: GroupWrite<'_>) -> Result<GroupPut, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        lock_groups(&mut tx).await?;
-        let before = current(&mut tx, write.name).await?;
-        let stale = match write.if_match {
-            None => false,
-            Some(IfMatch::Exists) => before.is_none(),
-            Some(IfMatch::Revision(revision)) => before.as_ref().is_none_or(|before| before.revision != revision),
-        };
-        if stale {
-            return Ok(GroupPut::Stale(before.map(|before| before.revision)));
-        }
-        let stood = before.as_ref().is_none_or(|before| before.enabled);
-        let enabled = write.enabled.unwrap_or(stood);
-        if let Some(before) = &before
-            && before.spec == *write.spec
-        {
-            let changed = enabled != stood;
-            let mut row = before.clone();
-            if changed {
-                row = GroupRow {
-                    enabled,
-                    updated_at: by.at,
-                    ..row
-                };
-                schedule::sync(&mut tx, &row, by.at).await?;
-                upstream::changed(&mut tx, row.id).await?;
-                switch(&mut tx, by, &row).await?;
-                tx.commit().await?;
+        transaction!(self, pool, "put_group", |tx| {
+            lock_groups(&mut tx).await?;
+            let before = current(&mut tx, write.name).await?;
+            let stale = match write.if_match {
+                None => false,
+                Some(IfMatch::Exists) => before.is_none(),
+                Some(IfMatch::Revision(revision)) => before.as_ref().is_none_or(|before| before.revision != revision),
+            };
+            if stale {
+                return Ok(GroupPut::Stale(before.map(|before| before.revision)));
             }
-            return Ok(GroupPut::Done(Put {
-                row,
-                created: false,
-                changed,
-            }));
-        }
-        let links: Vec<GroupLink> = write
-            .links
-            .iter()
-            .filter(|link| link.upstream != write.name)
-            .cloned()
-            .collect();
-        if links.len() < write.links.len() {
-            return Ok(GroupPut::Cycle(vec![write.name.into(), write.name.into()]));
-        }
-        let upstreams = match link::resolve(&mut tx, &links).await? {
-            Ok(upstreams) => upstreams,
-            Err(unknown) => return Ok(GroupPut::UnknownGroups(unknown)),
-        };
-        let scripts = match resolve_scripts(&mut tx, write.scripts).await? {
-            Ok(scripts) => scripts,
-            Err(unknown) => return Ok(GroupPut::UnknownScripts(unknown)),
-        };
-        if !usage::hold(&mut tx, write.spec).await? {
-            return Ok(GroupPut::Outdated);
-        }
-        let id = before.as_ref().map(|before| before.id);
-        if let Some(cycle) = link::find_cycle(&mut tx, write.name, id, &links, &upstreams).await? {
-            return Ok(GroupPut::Cycle(cycle));
-        }
-        if let Some(category) = write.category {
-            // The update writes nothing new; it holds the row against a deletion until this commits.
-            let added = sqlx::query_scalar!(
-                r#"INSERT INTO heddle.categories AS c (name, created_at, updated_at) VALUES ($1, $2, $2)
+            let stood = before.as_ref().is_none_or(|before| before.enabled);
+            let enabled = write.enabled.unwrap_or(stood);
+            if let Some(before) = &before
+                && before.spec == *write.spec
+            {
+                let changed = enabled != stood;
+                let mut row = before.clone();
+                if changed {
+                    row = GroupRow {
+                        enabled,
+                        updated_at: by.at,
+                        ..row
+                    };
+                    schedule::sync(&mut tx, &row, by.at).await?;
+                    upstream::changed(&mut tx, row.id).await?;
+                    switch(&mut tx, by, &row).await?;
+                    tx.commit().await?;
+                }
+                return Ok(GroupPut::Done(Put {
+                    row,
+                    created: false,
+                    changed,
+                }));
+            }
+            let links: Vec<GroupLink> = write
+                .links
+                .iter()
+                .filter(|link| link.upstream != write.name)
+                .cloned()
+                .collect();
+            if links.len() < write.links.len() {
+                return Ok(GroupPut::Cycle(vec![write.name.into(), write.name.into()]));
+            }
+            let upstreams = match link::resolve(&mut tx, &links).await? {
+                Ok(upstreams) => upstreams,
+                Err(unknown) => return Ok(GroupPut::UnknownGroups(unknown)),
+            };
+            let scripts = match resolve_scripts(&mut tx, write.scripts).await? {
+                Ok(scripts) => scripts,
+                Err(unknown) => return Ok(GroupPut::UnknownScripts(unknown)),
+            };
+            if !usage::hold(&mut tx, write.spec).await? {
+                return Ok(GroupPut::Outdated);
+            }
+            let id = before.as_ref().map(|before| before.id);
+            if let Some(cycle) = link::find_cycle(&mut tx, write.name, id, &links, &upstreams).await? {
+                return Ok(GroupPut::Cycle(cycle));
+            }
+            if let Some(category) = write.category {
+                // The update writes nothing new; it holds the row against a deletion until this commits.
+                let added = sqlx::query_scalar!(
+                    r#"INSERT INTO heddle.categories AS c (name, created_at, updated_at) VALUES ($1, $2, $2)
                    ON CONFLICT (name) DO UPDATE SET description = c.description
                    RETURNING xmax = 0 AS "added!""#,
-                category,
-                by.at,
-            )
-            .fetch_one(&mut *tx)
-            .await?;
-            if added {
-                change::record(&mut tx, by, "create", Noun::Category, category, None, Some(&json!({}))).await?;
+                    category,
+                    by.at,
+                )
+                .fetch_one(&mut *tx)
+                .await?;
+                if added {
+                    change::record(&mut tx, by, "create", Noun::Category, category, None, Some(&json!({}))).await?;
+                }
             }
-        }
-        let row = match &before {
-            Some(before) => revise(&mut tx, by, before, write.spec, write.category).await?,
-            None => insert(&mut tx, by, &write).await?,
-        };
-        let row = GroupRow { enabled, ..row };
-        link::replace(&mut tx, row.id, &links, &upstreams).await?;
-        replace_script_uses(&mut tx, row.id, write.scripts, &scripts).await?;
-        schedule::sync(&mut tx, &row, by.at).await?;
-        upstream::changed(&mut tx, row.id).await?;
-        let action = if before.is_some() { "update" } else { "create" };
-        let spec_before = before.as_ref().map(|before| &before.spec);
-        change::record(
-            &mut tx,
-            by,
-            action,
-            Noun::Group,
-            write.name,
-            spec_before,
-            Some(write.spec),
-        )
-        .await?;
-        if enabled != stood {
-            switch(&mut tx, by, &row).await?;
-        }
-        tx.commit().await?;
-        Ok(GroupPut::Done(Put {
-            row,
-            created: before.is_none(),
-            changed: true,
-        }))
+            let row = match &before {
+                Some(before) => revise(&mut tx, by, before, write.spec, write.category).await?,
+                None => insert(&mut tx, by, &write).await?,
+            };
+            let row = GroupRow { enabled, ..row };
+            link::replace(&mut tx, row.id, &links, &upstreams).await?;
+            replace_script_uses(&mut tx, row.id, write.scripts, &scripts).await?;
+            schedule::sync(&mut tx, &row, by.at).await?;
+            upstream::changed(&mut tx, row.id).await?;
+            let action = if before.is_some() { "update" } else { "create" };
+            let spec_before = before.as_ref().map(|before| &before.spec);
+            change::record(
+                &mut tx,
+                by,
+                action,
+                Noun::Group,
+                write.name,
+                spec_before,
+                Some(write.spec),
+            )
+            .await?;
+            if enabled != stood {
+                switch(&mut tx, by, &row).await?;
+            }
+            tx.commit().await?;
+            Ok(GroupPut::Done(Put {
+                row,
+                created: before.is_none(),
+                changed: true,
+            }))
+        })
     }
 
     /// A group that is not deleted.

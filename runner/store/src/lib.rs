@@ -53,7 +53,7 @@ pub use error::StoreError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use database::{Alone, Connector, Plans, Pool, Transaction, keep_watch};
+use database::{Alone, Connector, Plans, Pool, keep_watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transaction::Transactions;
 
@@ -128,11 +128,6 @@ impl Store {
     /// For how long the data plane has asked the database without any answer: nothing moves, whatever the lease says.
     pub fn stalled_for(&self) -> Duration {
         self.connector.watch().stalled_for()
-    }
-
-    /// A transaction of the data plane.
-    pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
-        Ok(self.pool.begin().await?)
     }
 
     /// Closes all connections that are idle, and the others when they come back. Waits for nobody.

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::database::PgSession;
 use crate::live::Completion;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// What one run, or one schedule, has to be told of.
@@ -159,30 +160,32 @@ impl Completion {
 impl Store {
     /// Writes notices in a transaction of their own.
     pub async fn tell(&self, all: &[NewNotices], now: Time) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        insert_notices_in(&mut tx, all, now).await?;
-        tx.commit().await?;
-        Ok(())
+        transaction!(self, pool, "tell", |tx| {
+            insert_notices_in(&mut tx, all, now).await?;
+            tx.commit().await?;
+            Ok(())
+        })
     }
 
     /// Writes the notice that a task begins, once for each task of a run: whoever inserts the row writes it, in the same
     /// transaction. Answers whether it was us.
     pub async fn tell_start(&self, run: RunId, task: u16, notices: NewNotices, now: Time) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let first = sqlx::query!(
-            "INSERT INTO heddle.told_starts (run, task) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-            run.0,
-            task as i16
-        )
-        .execute(&mut *tx)
-        .await?
-        .rows_affected()
-            > 0;
-        if first {
-            insert_notices_in(&mut tx, &[notices], now).await?;
-        }
-        tx.commit().await?;
-        Ok(first)
+        transaction!(self, pool, "tell_start", |tx| {
+            let first = sqlx::query!(
+                "INSERT INTO heddle.told_starts (run, task) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                run.0,
+                task as i16
+            )
+            .execute(&mut *tx)
+            .await?
+            .rows_affected()
+                > 0;
+            if first {
+                insert_notices_in(&mut tx, std::slice::from_ref(&notices), now).await?;
+            }
+            tx.commit().await?;
+            Ok(first)
+        })
     }
 
     /// The oldest notices.

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::change::{By, Noun, Page};
 use crate::outbox::facts_of;
+use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
 /// A notification, as people see it.
@@ -162,42 +163,43 @@ impl Store {
     /// Has a notification sent again, to all its recipients, as if it had never been tried; one that waits is sent now.
     /// One that a node is just sending is left to it.
     pub async fn resend(&self, by: By<'_>, id: Uuid) -> Result<Resend, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        // Kept from being pruned, no more: whoever records a try has the row of *outgoing* first and this one then.
-        let row = sqlx::query!(
-            "SELECT n.channel, n.payload IS NOT NULL AND position('://' IN n.channel) > 0 AS \"called_back!\"
+        transaction!(self, pool, "resend", |tx| {
+            // Kept from being pruned, no more: whoever records a try has the row of *outgoing* first and this one then.
+            let row = sqlx::query!(
+                "SELECT n.channel, n.payload IS NOT NULL AND position('://' IN n.channel) > 0 AS \"called_back!\"
                FROM heddle.notifications n WHERE n.id = $1 FOR KEY SHARE",
-            id
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = row else {
-            return Ok(Resend::NotFound);
-        };
-        let lane = if row.called_back {
-            lane_of_url(&row.channel)
-        } else {
-            row.channel
-        };
-        sqlx::query!(
-            "INSERT INTO heddle.outgoing (notification, lane, due_at) VALUES ($1, $2, $3)
+                id
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(row) = row else {
+                return Ok(Resend::NotFound);
+            };
+            let lane = if row.called_back {
+                lane_of_url(&row.channel)
+            } else {
+                row.channel
+            };
+            sqlx::query!(
+                "INSERT INTO heddle.outgoing (notification, lane, due_at) VALUES ($1, $2, $3)
              ON CONFLICT (notification) DO UPDATE SET due_at = excluded.due_at, digest = false",
-            id,
-            lane,
-            by.at
-        )
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query!(
-            "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}'
+                id,
+                lane,
+                by.at
+            )
+            .execute(&mut *tx)
+            .await?;
+            sqlx::query!(
+                "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}'
               WHERE id = $1 AND state <> 0",
-            id
-        )
-        .execute(&mut *tx)
-        .await?;
-        audit::write(&mut tx, by, "resend", Noun::Notification, &id.to_string(), None, None).await?;
-        tx.commit().await?;
-        Ok(Resend::Done)
+                id
+            )
+            .execute(&mut *tx)
+            .await?;
+            audit::write(&mut tx, by, "resend", Noun::Notification, &id.to_string(), None, None).await?;
+            tx.commit().await?;
+            Ok(Resend::Done)
+        })
     }
 
     /// Forgets notifications made before an instant that do not have to be sent any more, at most `limit`.

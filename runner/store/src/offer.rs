@@ -512,8 +512,8 @@ impl Store {
     pub async fn hand_to_offer(&self, task: &TaskOffer, now: Time) -> Result<bool, StoreError> {
         let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
         let offer = &task.offer;
-        let mut tx = self.pool.begin().await?;
-        let handed = sqlx::query!(
+        transaction!(self, pool, "hand_to_offer", |tx| {
+            let handed = sqlx::query!(
             "UPDATE heddle.running SET lease = 0 WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5",
             run,
             key.task as i16,
@@ -525,12 +525,12 @@ impl Store {
         .await?
         .rows_affected()
             == 1;
-        if !handed {
-            return Ok(false);
-        }
-        // The instant stays the first attempt's: stock is counted, and users have had it, by that occurrence. So does
-        // what was completed when the run ended, and the offer with it, before it was restarted.
-        let opened = sqlx::query!(
+            if !handed {
+                return Ok(false);
+            }
+            // The instant stays the first attempt's: stock is counted, and users have had it, by that occurrence. So does
+            // what was completed when the run ended, and the offer with it, before it was restarted.
+            let opened = sqlx::query!(
             "UPDATE heddle.offers
                 SET version = version + 1, enabled = true, attempt = $4, overdue_at = $5, updated_at = $6, stock = $7,
                     audience = $8, repeats = $9, max_hold = $10,
@@ -552,10 +552,10 @@ impl Store {
         .fetch_optional(&mut *tx)
         .await?
         .map(|row| (row.id, row.version));
-        let (id, version) = match opened {
-            Some(opened) => opened,
-            None => {
-                let id = sqlx::query_scalar!(
+            let (id, version) = match opened {
+                Some(opened) => opened,
+                None => {
+                    let id = sqlx::query_scalar!(
                     "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
                          max_hold, enabled, template, spec, run, task, item, attempt, overdue_at, created_at, updated_at)
                      VALUES ($1, $2, 1, 0, $3, $4, $5, true, $6, true, $7, $8, $9, $10, $11, $12, $13, $14, $14)
@@ -577,20 +577,21 @@ impl Store {
                 )
                 .fetch_one(&mut *tx)
                 .await?;
-                (id, 1)
-            }
-        };
-        sqlx::query!(
-            "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",
-            id,
-            version,
-            Value::Object(offer.params.clone())
-        )
-        .execute(&mut *tx)
-        .await?;
-        change::announce(&mut tx, now, Noun::Audience, &offer.audience).await?;
-        tx.commit().await?;
-        Ok(true)
+                    (id, 1)
+                }
+            };
+            sqlx::query!(
+                "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",
+                id,
+                version,
+                Value::Object(offer.params.clone())
+            )
+            .execute(&mut *tx)
+            .await?;
+            change::announce(&mut tx, now, Noun::Audience, &offer.audience).await?;
+            tx.commit().await?;
+            Ok(true)
+        })
     }
 
     /// What there is to be done that nobody asks for, at one look.
@@ -671,23 +672,30 @@ impl Store {
         .await?;
         let mut audiences = Vec::new();
         for row in gone {
-            let mut tx = self.pool.begin().await?;
-            revoke_holds(&mut tx, row.id, now).await?;
+            let withdrawn = self.withdraw_offer(row.id, now).await?;
+            audiences.extend(withdrawn);
+        }
+        Ok(audiences)
+    }
+
+    /// Answers the audience, unless somebody else was quicker.
+    async fn withdraw_offer(&self, id: i64, now: Time) -> Result<Option<String>, StoreError> {
+        transaction!(self, pool, "withdraw_offer", |tx| {
+            revoke_holds(&mut tx, id, now).await?;
             let audience = sqlx::query_scalar!(
                 "UPDATE heddle.offers SET enabled = false, deleted_at = $2, overdue_at = NULL
                   WHERE id = $1 AND deleted_at IS NULL RETURNING audience",
-                row.id,
+                id,
                 now
             )
             .fetch_optional(&mut *tx)
             .await?;
-            if let Some(audience) = audience {
-                change::announce(&mut tx, now, Noun::Audience, &audience).await?;
-                audiences.push(audience);
+            if let Some(audience) = &audience {
+                change::announce(&mut tx, now, Noun::Audience, audience).await?;
             }
             tx.commit().await?;
-        }
-        Ok(audiences)
+            Ok(audience)
+        })
     }
 
     /// Offers of task runs that are held although no attempt stands behind them: the task run has failed for good, or it
@@ -717,10 +725,11 @@ impl Store {
 
     /// Takes an offer back from all who hold it.
     pub async fn revoke_held(&self, offer_id: i64, now: Time) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        revoke_holds(&mut tx, offer_id, now).await?;
-        tx.commit().await?;
-        Ok(())
+        transaction!(self, pool, "revoke_held", |tx| {
+            revoke_holds(&mut tx, offer_id, now).await?;
+            tx.commit().await?;
+            Ok(())
+        })
     }
 }
 

@@ -21,7 +21,9 @@ use heddle_domain::notify::storm::{LISTED_MAX, Window};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::database::Transaction;
+use crate::database::PgSession;
+use crate::transaction::Open;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// One node at a time turns notices into notifications.
@@ -72,13 +74,13 @@ pub struct StormKey {
 
 /// A transaction that turns notices into notifications. Dropped without [`FanOut::commit`] it changes nothing.
 pub struct FanOut {
-    tx: Transaction,
+    tx: Open,
 }
 
 impl Store {
     /// Begins; `None`: another node is at it.
     pub async fn fan_out(&self) -> Result<Option<FanOut>, StoreError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.open("fan_out").await?;
         let held = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "held!""#, FAN_OUT_LOCK)
             .fetch_one(&mut *tx)
             .await?;
@@ -269,7 +271,7 @@ pub(crate) fn facts_of(notification: Uuid, value: Value) -> Result<Facts, StoreE
     serde_json::from_value(value).map_err(|error| StoreError::unreadable("notifications", "facts", notification, error))
 }
 
-async fn insert_in(tx: &mut Transaction, rows: &[NewNotification], lease: i64) -> Result<(), StoreError> {
+async fn insert_in(tx: &mut PgSession, rows: &[NewNotification], lease: i64) -> Result<(), StoreError> {
     for row in rows {
         sqlx::query!(
             "INSERT INTO heddle.notifications (id, channel, event, group_name, run, task, subject, facts, payload,
@@ -289,7 +291,7 @@ async fn insert_in(tx: &mut Transaction, rows: &[NewNotification], lease: i64) -
             row.failed,
             row.created_at
         )
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await?;
         if row.failed.is_none() {
             sqlx::query!(
@@ -300,7 +302,7 @@ async fn insert_in(tx: &mut Transaction, rows: &[NewNotification], lease: i64) -
                 row.digest,
                 lease
             )
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await?;
         }
     }
@@ -468,10 +470,11 @@ impl Store {
 
     /// Inserts a notification that this node sends at once.
     pub async fn begin_outgoing(&self, row: NewNotification, lease: i64) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        insert_in(&mut tx, std::slice::from_ref(&row), lease).await?;
-        tx.commit().await?;
-        Ok(())
+        transaction!(self, pool, "begin_outgoing", |tx| {
+            insert_in(&mut tx, std::slice::from_ref(&row), lease).await?;
+            tx.commit().await?;
+            Ok(())
+        })
     }
 
     /// Forgets windows of storms that were over before an instant.

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::change::{self, By, Noun};
 use crate::database::PgSession;
 use crate::secret::{Sealed, SecretKeys};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How many rows one transaction seals anew.
@@ -81,27 +82,31 @@ impl Store {
                 }
             }
         }
-        let mut tx = self.control.begin().await?.patiently();
-        let after = json!({
-            "key_id": keys.current_id(), "secrets": done.secrets, "connections": done.connections,
-            "channels": done.channels,
-        });
-        change::record(&mut tx, by, "reseal", Noun::Setting, "secrets_key", None, Some(&after)).await?;
-        tx.commit().await?;
-        Ok(done)
+        transaction!(self, control, "reseal", |tx| {
+            tx.patiently();
+            let after = json!({
+                "key_id": keys.current_id(), "secrets": done.secrets, "connections": done.connections,
+                "channels": done.channels,
+            });
+            change::record(&mut tx, by, "reseal", Noun::Setting, "secrets_key", None, Some(&after)).await?;
+            tx.commit().await?;
+            Ok(done)
+        })
     }
 
     /// Seals up to [`ROWS_MAX`] rows of a table anew; answers how many.
     async fn reseal_rows(&self, table: SealedTable, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
-        let mut tx = self.control.begin().await?.patiently();
-        let rows = table.sealed_before(&mut tx, keys.current_id()).await?;
-        for (name, sealed) in &rows {
-            let plain = keys.open(table.noun(), name, sealed)?;
-            let sealed = keys.seal(chance, table.noun(), name, &plain)?;
-            table.write(&mut tx, name, &sealed).await?;
-        }
-        tx.commit().await?;
-        Ok(rows.len() as u64)
+        transaction!(self, control, "reseal_rows", |tx| {
+            tx.patiently();
+            let rows = table.sealed_before(&mut tx, keys.current_id()).await?;
+            for (name, sealed) in &rows {
+                let plain = keys.open(table.noun(), name, sealed)?;
+                let sealed = keys.seal(chance, table.noun(), name, &plain)?;
+                table.write(&mut tx, name, &sealed).await?;
+            }
+            tx.commit().await?;
+            Ok(rows.len() as u64)
+        })
     }
 }
 

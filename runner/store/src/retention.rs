@@ -41,7 +41,8 @@ pub use self::due::{COUNT_MAX, DueRows};
 pub use self::partitions::{Dropped, Partitioned};
 pub use self::rules::{Day, RunRules};
 use self::rules::{id_floor, micros};
-use crate::database::Transaction;
+use crate::database::PgSession;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How long instants are remembered beyond their runs.
@@ -97,34 +98,38 @@ impl Store {
         now: Time,
         limit: i64,
     ) -> Result<Vec<i16>, StoreError> {
-        let mut tx = self.begin().await?.patiently();
-        let ids = if let Some(day) = day {
-            let (first, behind) = day.ids();
-            sqlx::query_file_scalar!(
-                "src/sql/due_runs.sql",
-                &rules.groups,
-                &rules.states,
-                &rules.runs_micros,
-                first,
-                behind,
-                now,
-                limit
-            )
-            .fetch_all(&mut *tx)
-            .await?
-        } else {
-            sqlx::query_file_scalar!(
-                "src/sql/due_runs_default.sql",
-                &rules.groups,
-                &rules.states,
-                &rules.runs_micros,
-                now,
-                limit
-            )
-            .fetch_all(&mut *tx)
-            .await?
-        };
-        remove_runs(tx, &ids).await
+        transaction!(self, pool, "prune_runs", |tx| {
+            tx.patiently();
+            let ids = if let Some(day) = day {
+                let (first, behind) = day.ids();
+                sqlx::query_file_scalar!(
+                    "src/sql/due_runs.sql",
+                    &rules.groups,
+                    &rules.states,
+                    &rules.runs_micros,
+                    first,
+                    behind,
+                    now,
+                    limit
+                )
+                .fetch_all(&mut *tx)
+                .await?
+            } else {
+                sqlx::query_file_scalar!(
+                    "src/sql/due_runs_default.sql",
+                    &rules.groups,
+                    &rules.states,
+                    &rules.runs_micros,
+                    now,
+                    limit
+                )
+                .fetch_all(&mut *tx)
+                .await?
+            };
+            let states = remove_runs(&mut tx, &ids).await?;
+            tx.commit().await?;
+            Ok(states)
+        })
     }
 
     /// Removes up to `limit` due runs of a group that keeps them for a shorter time than the others; answers the number
@@ -136,43 +141,49 @@ impl Store {
         now: Time,
         limit: i64,
     ) -> Result<Vec<i16>, StoreError> {
-        let mut tx = self.begin().await?.patiently();
-        let ids = sqlx::query_file_scalar!(
-            "src/sql/due_runs_of.sql",
-            &rules.groups,
-            &rules.states,
-            &rules.runs_micros,
-            group_id,
-            id_floor(rules.shorter_before(now)),
-            now,
-            limit
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        remove_runs(tx, &ids).await
+        transaction!(self, pool, "prune_runs_of", |tx| {
+            tx.patiently();
+            let ids = sqlx::query_file_scalar!(
+                "src/sql/due_runs_of.sql",
+                &rules.groups,
+                &rules.states,
+                &rules.runs_micros,
+                group_id,
+                id_floor(rules.shorter_before(now)),
+                now,
+                limit
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let states = remove_runs(&mut tx, &ids).await?;
+            tx.commit().await?;
+            Ok(states)
+        })
     }
 
     /// Removes the logs of up to `limit` runs of a day that are due before their runs.
     pub async fn prune_logs(&self, rules: &RunRules, day: Day, now: Time, limit: i64) -> Result<u64, StoreError> {
         let (first, behind) = day.ids();
-        let mut tx = self.begin().await?.patiently();
-        let ids = sqlx::query_file_scalar!(
-            "src/sql/due_logs.sql",
-            &rules.groups,
-            &rules.states,
-            &rules.logs_micros,
-            first,
-            behind,
-            now,
-            limit
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        sqlx::query!("DELETE FROM heddle.logs WHERE run = ANY ($1)", &ids)
-            .execute(&mut *tx)
+        transaction!(self, pool, "prune_logs", |tx| {
+            tx.patiently();
+            let ids = sqlx::query_file_scalar!(
+                "src/sql/due_logs.sql",
+                &rules.groups,
+                &rules.states,
+                &rules.logs_micros,
+                first,
+                behind,
+                now,
+                limit
+            )
+            .fetch_all(&mut *tx)
             .await?;
-        tx.commit().await?;
-        Ok(ids.len() as u64)
+            sqlx::query!("DELETE FROM heddle.logs WHERE run = ANY ($1)", &ids)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(ids.len() as u64)
+        })
     }
 
     /// Notes the successes of a day's runs that belong to instants, `limit` at a time behind `after`; answers where the
@@ -317,9 +328,9 @@ impl Store {
     }
 }
 
-/// Removes runs, whose rows the transaction has locked, with all that belongs to them, and ends it; answers the number
-/// of each one's state.
-async fn remove_runs(mut tx: Transaction, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
+/// Removes runs, whose rows the transaction has locked, with all that belongs to them; answers the number of each one's
+/// state.
+async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -354,6 +365,5 @@ async fn remove_runs(mut tx: Transaction, ids: &[Uuid]) -> Result<Vec<i16>, Stor
             AND EXISTS (SELECT FROM heddle.run_instants n
                          WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)",
     );
-    tx.commit().await?;
     Ok(states)
 }

@@ -123,109 +123,111 @@ impl Store {
         by: By<'_>,
         write: ScriptWrite<'_>,
     ) -> Result<Put<(ScriptRow, ScriptVersionRow)>, StoreError> {
-        let mut tx = self.control.begin().await?;
-        // The row comes first, so that uploads of one name take turns on it from the very first one on.
-        sqlx::query!(
+        transaction!(self, control, "put_script", |tx| {
+            // The row comes first, so that uploads of one name take turns on it from the very first one on.
+            sqlx::query!(
             "INSERT INTO heddle.scripts (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT (name) DO NOTHING",
             write.name,
             by.at,
         )
         .execute(&mut *tx)
         .await?;
-        let script = lock(&mut tx, write.name)
-            .await?
-            .ok_or_else(|| StoreError::unreadable("scripts", "name", write.name, "gone, though it was just written"))?;
-        let newest = if script.deleted || script.last_version < script.first_version {
-            None
-        } else {
-            version_of(&mut tx, script.id, script.last_version).await?
-        };
-        let same = newest.filter(|newest| newest.digest == write.digest && newest.world == write.world);
-        let created = same.is_none();
-        let version = match same {
-            Some(version) => version,
-            None => {
-                blob::put(&mut tx, write.digest, write.bytes, by.at).await?;
-                let version = ScriptVersionRow {
-                    script_id: script.id,
-                    name: write.name.into(),
-                    version: script.last_version + 1,
-                    digest: write.digest.into(),
-                    world: write.world.into(),
-                    runtime: write.runtime.map(str::to_owned),
-                    params_schema: write.params_schema.cloned(),
-                    defaults: write.defaults.clone(),
-                    description: write.description.into(),
-                    size: i64::try_from(write.bytes.len()).unwrap_or(i64::MAX),
-                    created_at: by.at,
-                };
-                sqlx::query!(
-                    "INSERT INTO heddle.script_versions
+            let script = lock(&mut tx, write.name).await?.ok_or_else(|| {
+                StoreError::unreadable("scripts", "name", write.name, "gone, though it was just written")
+            })?;
+            let newest = if script.deleted || script.last_version < script.first_version {
+                None
+            } else {
+                version_of(&mut tx, script.id, script.last_version).await?
+            };
+            let same = newest.filter(|newest| newest.digest == write.digest && newest.world == write.world);
+            let created = same.is_none();
+            let version = match same {
+                Some(version) => version,
+                None => {
+                    blob::put(&mut tx, write.digest, write.bytes, by.at).await?;
+                    let version = ScriptVersionRow {
+                        script_id: script.id,
+                        name: write.name.into(),
+                        version: script.last_version + 1,
+                        digest: write.digest.into(),
+                        world: write.world.into(),
+                        runtime: write.runtime.map(str::to_owned),
+                        params_schema: write.params_schema.cloned(),
+                        defaults: write.defaults.clone(),
+                        description: write.description.into(),
+                        size: i64::try_from(write.bytes.len()).unwrap_or(i64::MAX),
+                        created_at: by.at,
+                    };
+                    sqlx::query!(
+                        "INSERT INTO heddle.script_versions
                          (script_id, version, digest, world, runtime, params_schema, defaults, description, size,
                           created_at)
                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-                    version.script_id,
-                    version.version,
-                    version.digest,
-                    version.world,
-                    version.runtime,
-                    version.params_schema,
-                    version.defaults,
-                    version.description,
-                    version.size,
-                    version.created_at,
+                        version.script_id,
+                        version.version,
+                        version.digest,
+                        version.world,
+                        version.runtime,
+                        version.params_schema,
+                        version.defaults,
+                        version.description,
+                        version.size,
+                        version.created_at,
+                    )
+                    .execute(&mut *tx)
+                    .await?;
+                    version
+                }
+            };
+            let active_version = if write.activate {
+                Some(version.version)
+            } else {
+                script.active_version
+            };
+            let changed = created || active_version != script.active_version;
+            let row = ScriptRow {
+                id: script.id,
+                name: write.name.into(),
+                active_version,
+                last_version: version.version,
+                created_at: if script.deleted { by.at } else { script.created_at },
+                updated_at: by.at,
+            };
+            if changed {
+                sqlx::query!(
+                    "UPDATE heddle.scripts
+                 SET active_version = $2, last_version = $3, created_at = $4, updated_at = $5, deleted_at = NULL
+                 WHERE id = $1",
+                    row.id,
+                    row.active_version,
+                    row.last_version,
+                    row.created_at,
+                    row.updated_at,
                 )
                 .execute(&mut *tx)
                 .await?;
-                version
+                let action = if created { "upload" } else { "activate" };
+                let before = json!({"active_version": script.active_version});
+                let after =
+                    json!({"version": version.version, "digest": version.digest, "active_version": active_version});
+                change::record(
+                    &mut tx,
+                    by,
+                    action,
+                    Noun::Script,
+                    write.name,
+                    Some(&before),
+                    Some(&after),
+                )
+                .await?;
             }
-        };
-        let active_version = if write.activate {
-            Some(version.version)
-        } else {
-            script.active_version
-        };
-        let changed = created || active_version != script.active_version;
-        let row = ScriptRow {
-            id: script.id,
-            name: write.name.into(),
-            active_version,
-            last_version: version.version,
-            created_at: if script.deleted { by.at } else { script.created_at },
-            updated_at: by.at,
-        };
-        if changed {
-            sqlx::query!(
-                "UPDATE heddle.scripts
-                 SET active_version = $2, last_version = $3, created_at = $4, updated_at = $5, deleted_at = NULL
-                 WHERE id = $1",
-                row.id,
-                row.active_version,
-                row.last_version,
-                row.created_at,
-                row.updated_at,
-            )
-            .execute(&mut *tx)
-            .await?;
-            let action = if created { "upload" } else { "activate" };
-            let before = json!({"active_version": script.active_version});
-            let after = json!({"version": version.version, "digest": version.digest, "active_version": active_version});
-            change::record(
-                &mut tx,
-                by,
-                action,
-                Noun::Script,
-                write.name,
-                Some(&before),
-                Some(&after),
-            )
-            .await?;
-        }
-        tx.commit().await?;
-        Ok(Put {
-            row: (row, version),
-            created,
-            changed,
+            tx.commit().await?;
+            Ok(Put {
+                row: (row, version),
+                created,
+                changed,
+            })
         })
     }
 

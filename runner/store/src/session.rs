@@ -19,37 +19,38 @@ impl Store {
         token: &TokenRow,
         expires_at: Time,
     ) -> Result<(), StoreError> {
-        let mut tx = self.control.begin().await?;
-        // Against a revocation meanwhile, which deletes the sessions that it finds.
-        let in_force = sqlx::query_scalar!(
-            "SELECT id FROM heddle.tokens WHERE id = $1 AND revoked_at IS NULL FOR SHARE",
-            token.id
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        if in_force.is_none() {
-            return Err(StoreError::contended());
-        }
-        sqlx::query!(
-            "DELETE FROM heddle.sessions WHERE hash IN (
+        transaction!(self, control, "begin_session", |tx| {
+            // Against a revocation meanwhile, which deletes the sessions that it finds.
+            let in_force = sqlx::query_scalar!(
+                "SELECT id FROM heddle.tokens WHERE id = $1 AND revoked_at IS NULL FOR SHARE",
+                token.id
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if in_force.is_none() {
+                return Err(StoreError::contended());
+            }
+            sqlx::query!(
+                "DELETE FROM heddle.sessions WHERE hash IN (
                  SELECT hash FROM heddle.sessions WHERE token_id = $1 ORDER BY created_at DESC OFFSET $2)",
-            token.id,
-            SESSIONS_MAX - 1,
-        )
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query!(
-            "INSERT INTO heddle.sessions (hash, token_id, created_at, expires_at) VALUES ($1, $2, $3, $4)",
-            &hash[..],
-            token.id,
-            by.at,
-            expires_at,
-        )
-        .execute(&mut *tx)
-        .await?;
-        crate::audit::write(&mut tx, by, "sign_in", Noun::Token, &token.name, None, None).await?;
-        tx.commit().await?;
-        Ok(())
+                token.id,
+                SESSIONS_MAX - 1,
+            )
+            .execute(&mut *tx)
+            .await?;
+            sqlx::query!(
+                "INSERT INTO heddle.sessions (hash, token_id, created_at, expires_at) VALUES ($1, $2, $3, $4)",
+                &hash[..],
+                token.id,
+                by.at,
+                expires_at,
+            )
+            .execute(&mut *tx)
+            .await?;
+            crate::audit::write(&mut tx, by, "sign_in", Noun::Token, &token.name, None, None).await?;
+            tx.commit().await?;
+            Ok(())
+        })
     }
 
     /// The token of a session that has not ended at `now`; it expires when the first of the two does.

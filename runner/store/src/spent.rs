@@ -16,6 +16,7 @@ use heddle_domain::id::uuid_v7_floor;
 use heddle_domain::retention::{EndState, Retention};
 
 use crate::retention::{COUNT_MAX, Day};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// Occurrences and ended assignments are kept for so long at least: a poll looks back less than a day, and clocks differ.
@@ -127,33 +128,35 @@ impl Store {
 
     /// Removes up to `limit` deleted offers of which nothing is left, with their versions.
     pub async fn prune_offers(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
-        let mut tx = self.begin().await?.patiently();
-        let ids = sqlx::query_scalar!(
-            "SELECT o.id FROM heddle.offers o
+        transaction!(self, pool, "prune_offers", |tx| {
+            tx.patiently();
+            let ids = sqlx::query_scalar!(
+                "SELECT o.id FROM heddle.offers o
               WHERE o.deleted_at < $1
                 AND NOT EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id OFFSET 0)
                 AND NOT EXISTS (SELECT FROM heddle.offer_settlements s WHERE s.offer_id = o.id OFFSET 0)
                 AND NOT EXISTS (SELECT FROM heddle.assignments a WHERE a.offer_id = o.id OFFSET 0)
               ORDER BY o.deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED",
-            before,
-            limit
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        if ids.is_empty() {
-            return Ok(0);
-        }
-        sqlx::query!("DELETE FROM heddle.occurrences WHERE offer_id = ANY ($1)", &ids)
-            .execute(&mut *tx)
+                before,
+                limit
+            )
+            .fetch_all(&mut *tx)
             .await?;
-        sqlx::query!("DELETE FROM heddle.offer_versions WHERE offer_id = ANY ($1)", &ids)
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query!("DELETE FROM heddle.offers WHERE id = ANY ($1)", &ids)
-            .execute(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        Ok(ids.len() as u64)
+            if ids.is_empty() {
+                return Ok(0);
+            }
+            sqlx::query!("DELETE FROM heddle.occurrences WHERE offer_id = ANY ($1)", &ids)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.offer_versions WHERE offer_id = ANY ($1)", &ids)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.offers WHERE id = ANY ($1)", &ids)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(ids.len() as u64)
+        })
     }
 
     /// Removes up to `limit` ended backfills none of whose runs is kept any more.

@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// A node of a tree.
@@ -34,31 +35,32 @@ impl Store {
         let ids: Vec<i64> = rows.iter().map(|row| row.task_id).collect();
         let parents: Vec<Option<i64>> = rows.iter().map(|row| row.parent).collect();
         let definitions: Vec<Value> = rows.iter().map(|row| row.definition.clone()).collect();
-        let mut tx = self.begin().await?;
-        // Two who change one tree take turns.
-        sqlx::query!(
-            "SELECT pg_advisory_xact_lock(hashtextextended('heddle/timer_tree', $1))",
-            root
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
-            .execute(&mut *tx)
+        transaction!(self, pool, "put_timer_tree", |tx| {
+            // Two who change one tree take turns.
+            sqlx::query!(
+                "SELECT pg_advisory_xact_lock(hashtextextended('heddle/timer_tree', $1))",
+                root
+            )
+            .fetch_one(&mut *tx)
             .await?;
-        sqlx::query!(
-            "INSERT INTO heddle.timer_tasks (task_id, root, place, parent, definition)
+            sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!(
+                "INSERT INTO heddle.timer_tasks (task_id, root, place, parent, definition)
              SELECT task_id, $1, place - 1, parent, definition
                FROM UNNEST($2::bigint[], $3::bigint[], $4::jsonb[]) WITH ORDINALITY
                  AS t (task_id, parent, definition, place)",
-            root,
-            &ids,
-            &parents as &[Option<i64>],
-            &definitions
-        )
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(())
+                root,
+                &ids,
+                &parents as &[Option<i64>],
+                &definitions
+            )
+            .execute(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(())
+        })
     }
 
     /// The tree that a node stands in, with the number of its root; empty: there is no such node.

@@ -40,32 +40,33 @@ pub struct TokenWrite<'a> {
 impl Store {
     /// Adds a token; `None` if a token of that name is in force.
     pub async fn create_token(&self, by: By<'_>, write: TokenWrite<'_>) -> Result<Option<TokenRow>, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let added = sqlx::query_as!(
-            TokenRow,
-            "INSERT INTO heddle.tokens (id, name, hash, role, queues, uids, expires_at, created_at)
+        transaction!(self, control, "create_token", |tx| {
+            let added = sqlx::query_as!(
+                TokenRow,
+                "INSERT INTO heddle.tokens (id, name, hash, role, queues, uids, expires_at, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
              ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING
              RETURNING id, name, role, queues, uids, expires_at, created_at, last_used_at",
-            write.id,
-            write.name,
-            &write.hash[..],
-            write.role,
-            write.queues,
-            write.uids,
-            write.expires_at,
-            by.at,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = added else { return Ok(None) };
-        let expires_at = row.expires_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
-        let after = json!({
-            "id": row.id, "role": row.role, "queues": row.queues, "uids": row.uids, "expires_at": expires_at,
-        });
-        change::record(&mut tx, by, "create", Noun::Token, write.name, None, Some(&after)).await?;
-        tx.commit().await?;
-        Ok(Some(row))
+                write.id,
+                write.name,
+                &write.hash[..],
+                write.role,
+                write.queues,
+                write.uids,
+                write.expires_at,
+                by.at,
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(row) = added else { return Ok(None) };
+            let expires_at = row.expires_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
+            let after = json!({
+                "id": row.id, "role": row.role, "queues": row.queues, "uids": row.uids, "expires_at": expires_at,
+            });
+            change::record(&mut tx, by, "create", Noun::Token, write.name, None, Some(&after)).await?;
+            tx.commit().await?;
+            Ok(Some(row))
+        })
     }
 
     /// The token of a hash, unless it is revoked or has expired at `now`.

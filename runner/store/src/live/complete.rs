@@ -12,8 +12,8 @@ use super::create::create_in;
 use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
 use super::queue::{QueueRow, put_in};
 use super::{Created, Interrupted, NewRun, ReadyRow};
-use crate::database::Transaction;
 use crate::notice::NewNotices;
+use crate::transaction::Open;
 use crate::{Store, StoreError};
 
 /// An attempt that ended, as its holder knows it.
@@ -193,7 +193,7 @@ pub enum Effect {
 
 /// A transaction that records outcomes. Dropped without [`Completion::commit`] it changes nothing.
 pub struct Completion {
-    tx: Transaction,
+    tx: Open,
     lease: i64,
     now: Time,
 }
@@ -202,7 +202,7 @@ impl Store {
     /// Begins to record outcomes.
     pub async fn completion(&self, lease: i64, now: Time) -> Result<Completion, StoreError> {
         Ok(Completion {
-            tx: self.begin().await?,
+            tx: self.open("completion").await?,
             lease,
             now,
         })

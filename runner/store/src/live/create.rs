@@ -16,8 +16,9 @@ use uuid::Uuid;
 use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
 use crate::change::{By, Noun};
-use crate::database::Transaction;
+use crate::database::PgSession;
 use crate::notice::{NewNotices, insert_notices_in};
+use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
 /// A row for *ready*, or for *running* if it is handed to this node.
@@ -161,21 +162,22 @@ impl Store {
             let handed = insert_runs(&mut connection, runs, lease, now).await?;
             return Ok(vec![Created::Made { handed }; runs.len()]);
         }
-        let mut tx = self.begin().await?;
-        // Somebody's open transaction may hold a key (`heddle.submit`): whoever wants the same one is told so, instead
-        // of holding up everybody who shares this commit.
-        sqlx::query!("SET LOCAL lock_timeout = '500ms'")
-            .execute(&mut *tx)
-            .await?;
-        let created = create_in(&mut tx, runs, lease, now).await?;
-        tx.commit().await?;
-        Ok(created)
+        transaction!(self, pool, "create_runs", once, |tx| {
+            // Somebody's open transaction may hold a key (`heddle.submit`): whoever wants the same one is told so, instead
+            // of holding up everybody who shares this commit.
+            sqlx::query!("SET LOCAL lock_timeout = '500ms'")
+                .execute(&mut *tx)
+                .await?;
+            let created = create_in(&mut tx, runs, lease, now).await?;
+            tx.commit().await?;
+            Ok(created)
+        })
     }
 }
 
 /// The same within a transaction of the caller's.
 pub(crate) async fn create_in(
-    tx: &mut Transaction,
+    tx: &mut PgSession,
     runs: &[&NewRun],
     lease: i64,
     now: Time,
@@ -224,7 +226,7 @@ pub(crate) async fn create_in(
             &groups,
             &follows
         )
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await?;
     }
     let deadlines: Vec<&&NewRun> = accepted.iter().filter(|run| run.deadline_at.is_some()).collect();
@@ -237,7 +239,7 @@ pub(crate) async fn create_in(
             &ids,
             &due
         )
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await?;
     }
     Ok((0..runs.len())
@@ -246,7 +248,7 @@ pub(crate) async fn create_in(
 }
 
 async fn settle_keys(
-    tx: &mut Transaction,
+    tx: &mut PgSession,
     runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
@@ -275,7 +277,7 @@ async fn settle_keys(
         &keys,
         &ids
     )
-    .fetch_all(&mut **tx)
+    .fetch_all(&mut *tx)
     .await?;
     if made.len() == keyed.len() {
         return Ok(());
@@ -288,7 +290,7 @@ async fn settle_keys(
         &groups,
         &keys
     )
-    .fetch_all(&mut **tx)
+    .fetch_all(&mut *tx)
     .await?;
     let holders: HashMap<(i64, &str), Uuid> = holders
         .iter()
@@ -305,7 +307,7 @@ async fn settle_keys(
 
 /// A group has one run for an instant, whoever makes it.
 async fn settle_instants(
-    tx: &mut Transaction,
+    tx: &mut PgSession,
     runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
@@ -334,7 +336,7 @@ async fn settle_instants(
         &times,
         &ids
     )
-    .fetch_all(&mut **tx)
+    .fetch_all(&mut *tx)
     .await?;
     if made.len() == instants.len() {
         return Ok(());
@@ -348,7 +350,7 @@ async fn settle_instants(
         &groups,
         &times
     )
-    .fetch_all(&mut **tx)
+    .fetch_all(&mut *tx)
     .await?
     .into_iter()
     .map(|row| ((row.group_id, row.logical_time), row.run))
@@ -367,7 +369,7 @@ type DedupeHolders = HashMap<(i64, Vec<u8>), (Uuid, bool)>;
 
 /// Locks the params that runs are deduped by, and refuses those whose params an earlier run has.
 async fn dedupe_holders(
-    tx: &mut Transaction,
+    tx: &mut PgSession,
     runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<DedupeHolders, StoreError> {
@@ -383,7 +385,7 @@ async fn dedupe_holders(
     let locks: Vec<i64> = hashes.iter().map(|hash| lock_number(hash)).collect();
     // A statement of its own: the next one's snapshot is taken when all earlier holders have committed.
     sqlx::query!("SELECT pg_advisory_xact_lock(n) FROM UNNEST($1::bigint[]) AS n", &locks)
-        .fetch_all(&mut **tx)
+        .fetch_all(&mut *tx)
         .await?;
     let given: Vec<Vec<u8>> = hashes.iter().map(|hash| hash.to_vec()).collect();
     let rows = sqlx::query!(
@@ -391,7 +393,7 @@ async fn dedupe_holders(
              FROM heddle.run_dedupes d WHERE d.hash = ANY ($1)"#,
         &given
     )
-    .fetch_all(&mut **tx)
+    .fetch_all(&mut *tx)
     .await?;
     let holders: DedupeHolders = rows
         .into_iter()
@@ -410,7 +412,7 @@ async fn dedupe_holders(
 
 /// Takes the params of those that nothing has refused so far; of two of one batch the first has them.
 async fn settle_dedupes(
-    tx: &mut Transaction,
+    tx: &mut PgSession,
     runs: &[&NewRun],
     mut holders: DedupeHolders,
     refused: &mut HashMap<usize, Created>,
@@ -447,12 +449,12 @@ async fn settle_dedupes(
             &new_hashes,
             &ids
         )
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await?;
     }
     if !without_keys.is_empty() {
         sqlx::query!("DELETE FROM heddle.run_keys WHERE run = ANY ($1)", &without_keys)
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await?;
     }
     Ok(())
@@ -468,7 +470,7 @@ fn lock_number(hash: &[u8]) -> i64 {
 
 /// Sub-runs take their parent's attempt over from the node (lease 0); whose attempt is gone makes none.
 async fn settle_parents(
-    tx: &mut Transaction,
+    tx: &mut PgSession,
     runs: &[&NewRun],
     lease: i64,
     refused: &mut HashMap<usize, Created>,
@@ -487,7 +489,7 @@ async fn settle_parents(
             at.attempt as i32,
             lease
         )
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await?;
         if taken.rows_affected() == 0 {
             refused.insert(index, Created::Fenced);
@@ -504,7 +506,7 @@ async fn settle_parents(
                 at.attempt as i32,
                 due
             )
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await?;
         }
     }

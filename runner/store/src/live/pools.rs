@@ -31,6 +31,7 @@ use uuid::Uuid;
 
 use super::{NewRun, ReadyRow, RunWrite};
 use crate::database::PgSession;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How many rows that wait for one pool are looked at in one admission.
@@ -146,31 +147,31 @@ impl Store {
         if !waits {
             return Ok(0);
         }
-        let mut tx = self.begin().await?;
-        // All of them, in order: admissions take turns. What was committed before is seen by the next statement.
-        let mut pools: BTreeMap<String, Pool> =
-            sqlx::query!("SELECT name, slots FROM heddle.pools ORDER BY name FOR NO KEY UPDATE")
-                .fetch_all(&mut *tx)
-                .await?
-                .into_iter()
-                .map(|row| {
-                    (
-                        row.name,
-                        Pool {
-                            slots: row.slots.into(),
-                            taken: 0,
-                        },
-                    )
-                })
-                .collect();
-        let holds = sqlx::query_file!("src/sql/count_holds.sql").fetch_all(&mut *tx).await?;
-        for hold in holds {
-            if let Some(pool) = pools.get_mut(&hold.pool) {
-                pool.taken = hold.slots;
+        transaction!(self, pool, "admit_pooled", |tx| {
+            // All of them, in order: admissions take turns. What was committed before is seen by the next statement.
+            let mut pools: BTreeMap<String, Pool> =
+                sqlx::query!("SELECT name, slots FROM heddle.pools ORDER BY name FOR NO KEY UPDATE")
+                    .fetch_all(&mut *tx)
+                    .await?
+                    .into_iter()
+                    .map(|row| {
+                        (
+                            row.name,
+                            Pool {
+                                slots: row.slots.into(),
+                                taken: 0,
+                            },
+                        )
+                    })
+                    .collect();
+            let holds = sqlx::query_file!("src/sql/count_holds.sql").fetch_all(&mut *tx).await?;
+            for hold in holds {
+                if let Some(pool) = pools.get_mut(&hold.pool) {
+                    pool.taken = hold.slots;
+                }
             }
-        }
-        let waiting = sqlx::query!(
-            r#"WITH RECURSIVE queues AS (
+            let waiting = sqlx::query!(
+                r#"WITH RECURSIVE queues AS (
                    (SELECT pool FROM heddle.ready_pooled ORDER BY pool LIMIT 1)
                    UNION ALL
                    SELECT (SELECT r.pool FROM heddle.ready_pooled r WHERE r.pool > q.pool ORDER BY r.pool LIMIT 1)
@@ -181,30 +182,31 @@ impl Store {
                 CROSS JOIN LATERAL (SELECT * FROM heddle.ready_pooled r WHERE r.pool = q.pool
                                      ORDER BY r.priority DESC, r.turn, r.run LIMIT $1) AS w
                 ORDER BY w.priority DESC, w.turn, w.run"#,
-            LOOKED_AT_MAX
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let needs: Vec<PoolNeed> = waiting
-            .iter()
-            .map(|row| PoolNeed {
-                pools: row.pools.clone(),
-                slots: row.slots.clone(),
-            })
-            .collect();
-        let admitted = pool::admit(&mut pools, needs.iter());
-        if admitted.is_empty() {
-            // The holds that were found to be over are forgotten all the same.
-            tx.commit().await?;
-            return Ok(0);
-        }
-        let runs: Vec<Uuid> = admitted.iter().map(|&index| waiting[index].run).collect();
-        let tasks: Vec<i16> = admitted.iter().map(|&index| waiting[index].task).collect();
-        let items: Vec<i32> = admitted.iter().map(|&index| waiting[index].item).collect();
-        let moved = sqlx::query_file_scalar!("src/sql/admit_pooled.sql", &runs, &tasks, &items)
-            .fetch_one(&mut *tx)
+                LOOKED_AT_MAX
+            )
+            .fetch_all(&mut *tx)
             .await?;
-        tx.commit().await?;
-        Ok(moved.unsigned_abs())
+            let needs: Vec<PoolNeed> = waiting
+                .iter()
+                .map(|row| PoolNeed {
+                    pools: row.pools.clone(),
+                    slots: row.slots.clone(),
+                })
+                .collect();
+            let admitted = pool::admit(&mut pools, needs.iter());
+            if admitted.is_empty() {
+                // The holds that were found to be over are forgotten all the same.
+                tx.commit().await?;
+                return Ok(0);
+            }
+            let runs: Vec<Uuid> = admitted.iter().map(|&index| waiting[index].run).collect();
+            let tasks: Vec<i16> = admitted.iter().map(|&index| waiting[index].task).collect();
+            let items: Vec<i32> = admitted.iter().map(|&index| waiting[index].item).collect();
+            let moved = sqlx::query_file_scalar!("src/sql/admit_pooled.sql", &runs, &tasks, &items)
+                .fetch_one(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(moved.unsigned_abs())
+        })
     }
 }

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::BATCH_MAX;
 use super::complete::{Completion, Locked, LockedRun, SoleRow};
 use crate::database::PgSession;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// What joins tags in a text; no tag holds it.
@@ -256,41 +257,42 @@ impl Store {
 
     /// Takes from the queue's bucket, whose row serialises the claims of all nodes.
     async fn claim_rated(&self, wish: &ClaimWish<'_>) -> Result<QueueClaims, StoreError> {
-        let mut tx = self.begin().await?;
-        let bucket = sqlx::query!(
-            r#"UPDATE heddle.queues q
+        transaction!(self, pool, "claim_rated", once, |tx| {
+            let bucket = sqlx::query!(
+                r#"UPDATE heddle.queues q
                   SET allowance = least(q.rate_count,
                           q.allowance + extract(epoch FROM clock_timestamp() - q.allowed_at)::double precision * 1000
                                         * q.rate_count / q.rate_per_ms),
                       allowed_at = clock_timestamp()
                 WHERE q.name = $1 AND q.rate_count IS NOT NULL
                RETURNING q.allowance, q.rate_count AS "rate_count!", q.rate_per_ms AS "rate_per_ms!""#,
-            wish.queue
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let limit = match &bucket {
-            Some(bucket) => (bucket.allowance.floor().max(0.0) as i64).min(wish.fresh.len() as i64),
-            None => wish.fresh.len() as i64,
-        };
-        let mut claims = QueueClaims::default();
-        if limit > 0 {
-            claims = claim_in(&mut tx, wish, limit, true).await?;
-        } else if let Some(bucket) = bucket {
-            let missing = (1.0 - bucket.allowance) * bucket.rate_per_ms as f64 / f64::from(bucket.rate_count);
-            claims.limited_ms = Some(missing.ceil().max(1.0) as u64);
-        }
-        if !claims.claimed.is_empty() {
-            sqlx::query!(
-                "UPDATE heddle.queues SET allowance = allowance - $2 WHERE name = $1",
-                wish.queue,
-                claims.claimed.len() as f64
+                wish.queue
             )
-            .execute(&mut *tx)
+            .fetch_optional(&mut *tx)
             .await?;
-        }
-        tx.commit().await?;
-        Ok(claims)
+            let limit = match &bucket {
+                Some(bucket) => (bucket.allowance.floor().max(0.0) as i64).min(wish.fresh.len() as i64),
+                None => wish.fresh.len() as i64,
+            };
+            let mut claims = QueueClaims::default();
+            if limit > 0 {
+                claims = claim_in(&mut tx, wish, limit, true).await?;
+            } else if let Some(bucket) = bucket {
+                let missing = (1.0 - bucket.allowance) * bucket.rate_per_ms as f64 / f64::from(bucket.rate_count);
+                claims.limited_ms = Some(missing.ceil().max(1.0) as u64);
+            }
+            if !claims.claimed.is_empty() {
+                sqlx::query!(
+                    "UPDATE heddle.queues SET allowance = allowance - $2 WHERE name = $1",
+                    wish.queue,
+                    claims.claimed.len() as f64
+                )
+                .execute(&mut *tx)
+                .await?;
+            }
+            tx.commit().await?;
+            Ok(claims)
+        })
     }
 
     /// Ends claims with the runs of which they are all; answers which were there to be ended, and whether a run succeeded

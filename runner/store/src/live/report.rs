@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::complete::{LogRow, insert_logs_in};
 use super::queue::ClaimKey;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// What a line counts beside its text, as in the log of a script.
@@ -80,54 +81,54 @@ impl Store {
         reports: &[ClaimReport],
         now: Time,
     ) -> Result<Vec<(Uuid, Time)>, StoreError> {
-        let mut tx = self.begin().await?;
-        let extended = super::queue::heartbeat_in(&mut tx, keys, lease_ms).await?;
-        let held: HashMap<Uuid, Time> = extended.iter().copied().collect();
-        let reported: Vec<(&ClaimKey, &ClaimReport)> = keys
-            .iter()
-            .zip(reports)
-            .filter(|(key, _)| held.contains_key(&key.id))
-            .collect();
-        let runs: Vec<Uuid> = reported.iter().map(|(key, _)| key.run.0).collect();
-        let tasks: Vec<i16> = reported.iter().map(|(key, _)| key.at.key.task as i16).collect();
-        let items: Vec<i32> = reported.iter().map(|(key, _)| key.at.key.item_number()).collect();
-        // The rows are this transaction's since it has extended them.
-        let written: HashMap<Uuid, Written> = sqlx::query!(
-            "SELECT c.id, c.log_lines, c.log_bytes
+        transaction!(self, pool, "report_claims", |tx| {
+            let extended = super::queue::heartbeat_in(&mut tx, keys, lease_ms).await?;
+            let held: HashMap<Uuid, Time> = extended.iter().copied().collect();
+            let reported: Vec<(&ClaimKey, &ClaimReport)> = keys
+                .iter()
+                .zip(reports)
+                .filter(|(key, _)| held.contains_key(&key.id))
+                .collect();
+            let runs: Vec<Uuid> = reported.iter().map(|(key, _)| key.run.0).collect();
+            let tasks: Vec<i16> = reported.iter().map(|(key, _)| key.at.key.task as i16).collect();
+            let items: Vec<i32> = reported.iter().map(|(key, _)| key.at.key.item_number()).collect();
+            // The rows are this transaction's since it has extended them.
+            let written: HashMap<Uuid, Written> = sqlx::query!(
+                "SELECT c.id, c.log_lines, c.log_bytes
                FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS r (run, task, item)
                JOIN heddle.queue_claims c ON c.run = ANY (ARRAY[r.run]) AND c.task = r.task AND c.item = r.item",
-            &runs,
-            &tasks,
-            &items
-        )
-        .fetch_all(&mut *tx)
-        .await?
-        .into_iter()
-        .map(|row| {
-            let written = Written {
-                lines: row.log_lines,
-                bytes: row.log_bytes,
-            };
-            (row.id, written)
-        })
-        .collect();
-        let (mut rows, mut lines, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
-        for (key, report) in &reported {
-            let before = written.get(&key.id).copied().unwrap_or_default();
-            let (kept, after) = bounded(report, before, now);
-            lines.push(after.lines);
-            bytes.push(after.bytes);
-            rows.extend(kept.into_iter().enumerate().map(|(place, line)| LogRow {
-                run: key.run,
-                at: key.at,
-                line: before.lines + place as i32,
-                time: line.at,
-                level: line.level,
-                message: line.message,
-                fields: line.fields,
-            }));
-        }
-        sqlx::query!(
+                &runs,
+                &tasks,
+                &items
+            )
+            .fetch_all(&mut *tx)
+            .await?
+            .into_iter()
+            .map(|row| {
+                let written = Written {
+                    lines: row.log_lines,
+                    bytes: row.log_bytes,
+                };
+                (row.id, written)
+            })
+            .collect();
+            let (mut rows, mut lines, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+            for (key, report) in &reported {
+                let before = written.get(&key.id).copied().unwrap_or_default();
+                let (kept, after) = bounded(report, before, now);
+                lines.push(after.lines);
+                bytes.push(after.bytes);
+                rows.extend(kept.into_iter().enumerate().map(|(place, line)| LogRow {
+                    run: key.run,
+                    at: key.at,
+                    line: before.lines + place as i32,
+                    time: line.at,
+                    level: line.level,
+                    message: line.message,
+                    fields: line.fields,
+                }));
+            }
+            sqlx::query!(
             "UPDATE heddle.queue_claims c
                 SET progress = coalesce(r.progress, c.progress), note = coalesce(r.note, c.note),
                     log_lines = r.lines, log_bytes = r.bytes
@@ -144,11 +145,12 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        if !rows.is_empty() {
-            insert_logs_in(&mut tx, &rows).await?;
-        }
-        tx.commit().await?;
-        Ok(extended)
+            if !rows.is_empty() {
+                insert_logs_in(&mut tx, &rows).await?;
+            }
+            tx.commit().await?;
+            Ok(extended)
+        })
     }
 }
 
