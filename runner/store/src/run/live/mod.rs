@@ -23,7 +23,7 @@
 //! for these.
 //!
 //! Last come *notices*, which are only inserted, and *troubles*, in the order of group and task; whoever turns notices into
-//! notifications (`outbox.rs`) locks *troubles* in that order too, and no run.
+//! notifications (`notify/outbox.rs`) locks *troubles* in that order too, and no run.
 //!
 //! # Invariants
 //!

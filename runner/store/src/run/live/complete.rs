@@ -789,9 +789,9 @@ mod tests {
     //! A run ends by three statements: one for runs in general, two for those of one task run. What an end means is the same
     //! in all of them, and has to stay so: a column or an effect that only two of them know is a bug of every third run.
 
-    const GENERAL: &str = include_str!("../sql/finish_runs.sql");
-    const SOLE: &str = include_str!("../sql/complete_sole.sql");
-    const QUEUED: &str = include_str!("../sql/queue_complete_sole.sql");
+    const GENERAL: &str = include_str!("../../sql/finish_runs.sql");
+    const SOLE: &str = include_str!("../../sql/complete_sole.sql");
+    const QUEUED: &str = include_str!("../../sql/queue_complete_sole.sql");
 
     /// What stands from here on.
     fn from<'s>(statement: &'s str, mark: &str) -> &'s str {

@@ -4,8 +4,8 @@ use heddle_domain::Time;
 use serde_json::{Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
-use crate::named::{Named, Stop};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 

@@ -1,13 +1,15 @@
 //! Queues, as people see them: what was said of them, how deep they are, who works on them.
 
+pub mod peek;
+
 use std::time::Duration;
 
 use heddle_domain::Time;
 use serde_json::{Value, json};
 
 use crate::change::{By, Noun, Page, Put};
+use crate::config::named::{Named, Stop};
 use crate::database::{PgSession, Pool};
-use crate::named::{Named, Stop};
 use crate::{Store, StoreError};
 
 /// How long after its last poll a worker counts as connected; one that holds a claim does so anyway.

@@ -6,8 +6,8 @@ use heddle_domain::{Chance, Time};
 use serde_json::{Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
-use crate::named::{Named, Stop};
 use crate::secret::{Grant, Sealed, SecretKeys};
 use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};

@@ -30,6 +30,7 @@
 mod due;
 mod partitions;
 mod rules;
+pub mod spent;
 
 use chrono::TimeDelta;
 use heddle_domain::Time;

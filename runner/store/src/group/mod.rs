@@ -4,13 +4,15 @@
 //! time, and ten clients that put one name at once must get one 201 and nine 200. What costs time (parsing, schemas,
 //! templates) has happened before; what is checked here again is what another writer could have changed meanwhile.
 
+pub mod link;
+
 use heddle_domain::Time;
 use heddle_domain::state::RunState;
 use serde_json::{Map, Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::database::PgSession;
-use crate::link::{self, GroupLink};
+use crate::link::GroupLink;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 use crate::{schedule, upstream, usage};

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
-use crate::named::{Named, Stop};
 use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};

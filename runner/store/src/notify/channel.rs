@@ -8,8 +8,8 @@ use heddle_domain::{Chance, Faults, Time};
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
-use crate::named::{Named, Stop};
 use crate::secret::{Sealed, SecretKeys};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};

@@ -5,8 +5,8 @@ use heddle_domain::retention::Retention;
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Put};
+use crate::config::named::{Named, Stop, Told};
 use crate::database::PgSession;
-use crate::named::{Named, Stop, Told};
 use crate::{Store, StoreError};
 
 /// The name of the setting that says how long what is kept.

@@ -1,5 +1,8 @@
 //! Reading runs, wherever they stand.
 
+pub mod live;
+pub mod log;
+
 use std::collections::BTreeMap;
 
 use heddle_domain::Time;

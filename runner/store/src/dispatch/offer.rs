@@ -12,9 +12,9 @@ use uuid::Uuid;
 
 use crate::assignment::{End, announce_returned, end_in};
 use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop, Told};
 use crate::database::{PgSession, Pool};
 use crate::live::{BATCH_MAX, Completion, EndedAttempt};
-use crate::named::{Named, Stop, Told};
 use crate::transaction::transaction;
 use crate::used_up::{TakenEnd, UsedUp};
 use crate::{Store, StoreError, audit};
