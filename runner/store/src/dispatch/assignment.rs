@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page};
 use crate::database::PgSession;
-use crate::offer::close_done;
+use crate::dispatch::task_offer::close_done;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 

@@ -4,4 +4,5 @@
 pub mod assignment;
 pub mod audience;
 pub mod offer;
+pub(crate) mod task_offer;
 pub mod used_up;

@@ -4,18 +4,22 @@
 //! time, and ten clients that put one name at once must get one 201 and nine 200. What costs time (parsing, schemas,
 //! templates) has happened before; what is checked here again is what another writer could have changed meanwhile.
 
+mod delete;
 pub mod link;
+mod put;
 
 use heddle_domain::Time;
 use heddle_domain::state::RunState;
 use serde_json::{Map, Value, json};
 
-use crate::change::{self, By, Noun, Page, Put};
+use crate::change::{self, By, Noun, Page};
 use crate::database::PgSession;
-use crate::link::GroupLink;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
-use crate::{schedule, upstream, usage};
+use crate::{schedule, upstream};
+
+pub use delete::GroupDelete;
+pub use put::{GroupPut, GroupWrite};
 
 /// Serialises all changes of groups.
 const GROUPS_LOCK: i64 = 0x6865_6464_6c65_0002;
@@ -66,20 +70,6 @@ pub enum IfMatch {
     Revision(i32),
 }
 
-/// A group as it shall stand.
-#[derive(Clone, Copy, Debug)]
-pub struct GroupWrite<'a> {
-    pub name: &'a str,
-    /// Validated and in canonical form: equal specs make no new revision.
-    pub spec: &'a Value,
-    pub category: Option<&'a str>,
-    pub links: &'a [GroupLink],
-    pub scripts: &'a [ScriptUse],
-    /// Whether its schedules fire and it takes submissions; `None`: as it stands, which is enabled if it is new.
-    pub enabled: Option<bool>,
-    pub if_match: Option<IfMatch>,
-}
-
 /// Which groups; empty and `None` mean any.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupFilter {
@@ -93,41 +83,6 @@ pub struct GroupFilter {
     pub last_states: Vec<Option<RunState>>,
     /// That are enabled, or are not.
     pub enabled: Option<bool>,
-}
-
-/// What came of putting a group.
-#[derive(Clone, Debug, PartialEq)]
-pub enum GroupPut {
-    Done(Put<GroupRow>),
-    /// `If-Match` does not hold: it stands at this revision, or does not exist.
-    Stale(Option<i32>),
-    /// These upstream groups do not exist.
-    UnknownGroups(Vec<String>),
-    /// These scripts, or versions of them, do not exist.
-    UnknownScripts(Vec<ScriptUse>),
-    /// The links would close this cycle, which begins and ends with the group.
-    Cycle(Vec<String>),
-    /// Something else that it names has been deleted since it was checked: check again.
-    Outdated,
-}
-
-/// What came of deleting a group.
-#[derive(Clone, Debug, PartialEq)]
-pub enum GroupDelete {
-    Missing,
-    /// `If-Match` does not hold: it stands at this revision.
-    Stale(i32),
-    /// It has upstream groups: these.
-    Upstreams(Vec<String>),
-    /// Tasks of these groups start sub-runs of it.
-    UsedBy(Vec<String>),
-    /// So many of its runs are active.
-    Active(i64),
-    /// Gone; these groups no longer follow it.
-    Deleted {
-        id: i64,
-        detached: Vec<String>,
-    },
 }
 
 async fn lock_groups(connection: &mut PgSession) -> Result<(), StoreError> {
@@ -218,50 +173,6 @@ async fn revise(
     })
 }
 
-async fn insert(connection: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) -> Result<GroupRow, StoreError> {
-    let schedule_anchors = anchors(None, write.spec, by.at);
-    let id = sqlx::query_scalar!(
-        "INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at)
-         VALUES ($1, 1, 0, $2, $3, $3) RETURNING id",
-        write.name,
-        write.category,
-        by.at,
-    )
-    .fetch_one(&mut *connection)
-    .await?;
-    let revision_id = sqlx::query_scalar!(
-        "INSERT INTO heddle.revisions (group_id, revision, spec, schedule_anchors, created_at, created_by)
-         VALUES ($1, 1, $2, $3, $4, $5) RETURNING id",
-        id,
-        write.spec,
-        schedule_anchors,
-        by.at,
-        by.actor,
-    )
-    .fetch_one(&mut *connection)
-    .await?;
-    sqlx::query!(
-        "UPDATE heddle.groups SET revision_id = $2 WHERE id = $1",
-        id,
-        revision_id
-    )
-    .execute(&mut *connection)
-    .await?;
-    Ok(GroupRow {
-        id,
-        name: write.name.into(),
-        enabled: true,
-        revision: 1,
-        revision_id,
-        category: write.category.map(Into::into),
-        spec: write.spec.clone(),
-        schedule_anchors,
-        created_at: by.at,
-        updated_at: by.at,
-        deleted_at: None,
-    })
-}
-
 /// Writes that a group is enabled or disabled from now on, as `row` says. Its schedules are not brought in step.
 async fn switch(connection: &mut PgSession, by: By<'_>, row: &GroupRow) -> Result<(), StoreError> {
     sqlx::query!(
@@ -294,176 +205,7 @@ async fn switch(connection: &mut PgSession, by: By<'_>, row: &GroupRow) -> Resul
     change::record(connection, by, action, Noun::Group, &row.name, Some(&was), Some(&is)).await
 }
 
-/// The ids of the scripts, in the order of `scripts`, with their rows locked against deletion.
-async fn resolve_scripts(
-    connection: &mut PgSession,
-    scripts: &[ScriptUse],
-) -> Result<Result<Vec<i64>, Vec<ScriptUse>>, StoreError> {
-    let mut names: Vec<String> = scripts.iter().map(|used| used.script.clone()).collect();
-    names.sort();
-    names.dedup();
-    let found = sqlx::query!(
-        "SELECT id, name, first_version, last_version, active_version FROM heddle.scripts
-         WHERE name = ANY($1) AND deleted_at IS NULL ORDER BY id FOR KEY SHARE",
-        &names,
-    )
-    .fetch_all(connection)
-    .await?;
-    let mut ids = Vec::with_capacity(scripts.len());
-    let mut unknown = Vec::new();
-    for used in scripts {
-        let row = found
-            .iter()
-            .find(|row| row.name == used.script)
-            .filter(|row| match used.version {
-                None => row.active_version.is_some(),
-                Some(version) => (row.first_version..=row.last_version).contains(&version),
-            });
-        match row {
-            Some(row) => ids.push(row.id),
-            None => unknown.push(used.clone()),
-        }
-    }
-    Ok(if unknown.is_empty() { Ok(ids) } else { Err(unknown) })
-}
-
-/// Replaces the scripts that the group's current revision names.
-async fn replace_script_uses(
-    connection: &mut PgSession,
-    group_id: i64,
-    used: &[ScriptUse],
-    scripts: &[i64],
-) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", group_id)
-        .execute(&mut *connection)
-        .await?;
-    let versions: Vec<i32> = used.iter().map(|one| one.version.unwrap_or(0)).collect();
-    sqlx::query!(
-        "INSERT INTO heddle.script_uses (group_id, script_id, version)
-         SELECT $1, script_id, version FROM unnest($2::bigint[], $3::int[]) AS used (script_id, version)
-         ON CONFLICT DO NOTHING",
-        group_id,
-        scripts,
-        &versions,
-    )
-    .execute(&mut *connection)
-    .await?;
-    Ok(())
-}
-
 impl Store {
-    /// Creates or changes a group; the same spec makes no new revision. A category that it names exists from then on.
-    ///
-    /// Whether it is enabled is written in the same transaction as its spec and its schedules: a group that is put
-    /// disabled fires nothing, however short the moment and whenever the node dies.
-    pub async fn put_group(&self, by: By<'_>, write: GroupWrite<'_>) -> Result<GroupPut, StoreError> {
-        transaction!(self, pool, "put_group", |tx| {
-            lock_groups(&mut tx).await?;
-            let before = current(&mut tx, write.name).await?;
-            let stale = match write.if_match {
-                None => false,
-                Some(IfMatch::Exists) => before.is_none(),
-                Some(IfMatch::Revision(revision)) => before.as_ref().is_none_or(|before| before.revision != revision),
-            };
-            if stale {
-                return Ok(GroupPut::Stale(before.map(|before| before.revision)));
-            }
-            let stood = before.as_ref().is_none_or(|before| before.enabled);
-            let enabled = write.enabled.unwrap_or(stood);
-            if let Some(before) = &before
-                && before.spec == *write.spec
-            {
-                let changed = enabled != stood;
-                let mut row = before.clone();
-                if changed {
-                    row = GroupRow {
-                        enabled,
-                        updated_at: by.at,
-                        ..row
-                    };
-                    schedule::sync(&mut tx, &row, by.at).await?;
-                    upstream::changed(&mut tx, row.id).await?;
-                    switch(&mut tx, by, &row).await?;
-                    tx.commit().await?;
-                }
-                return Ok(GroupPut::Done(Put {
-                    row,
-                    created: false,
-                    changed,
-                }));
-            }
-            let links: Vec<GroupLink> = write
-                .links
-                .iter()
-                .filter(|link| link.upstream != write.name)
-                .cloned()
-                .collect();
-            if links.len() < write.links.len() {
-                return Ok(GroupPut::Cycle(vec![write.name.into(), write.name.into()]));
-            }
-            let upstreams = match link::resolve(&mut tx, &links).await? {
-                Ok(upstreams) => upstreams,
-                Err(unknown) => return Ok(GroupPut::UnknownGroups(unknown)),
-            };
-            let scripts = match resolve_scripts(&mut tx, write.scripts).await? {
-                Ok(scripts) => scripts,
-                Err(unknown) => return Ok(GroupPut::UnknownScripts(unknown)),
-            };
-            if !usage::hold(&mut tx, write.spec).await? {
-                return Ok(GroupPut::Outdated);
-            }
-            let id = before.as_ref().map(|before| before.id);
-            if let Some(cycle) = link::find_cycle(&mut tx, write.name, id, &links, &upstreams).await? {
-                return Ok(GroupPut::Cycle(cycle));
-            }
-            if let Some(category) = write.category {
-                // The update writes nothing new; it holds the row against a deletion until this commits.
-                let added = sqlx::query_scalar!(
-                    r#"INSERT INTO heddle.categories AS c (name, created_at, updated_at) VALUES ($1, $2, $2)
-                   ON CONFLICT (name) DO UPDATE SET description = c.description
-                   RETURNING xmax = 0 AS "added!""#,
-                    category,
-                    by.at,
-                )
-                .fetch_one(&mut *tx)
-                .await?;
-                if added {
-                    change::record(&mut tx, by, "create", Noun::Category, category, None, Some(&json!({}))).await?;
-                }
-            }
-            let row = match &before {
-                Some(before) => revise(&mut tx, by, before, write.spec, write.category).await?,
-                None => insert(&mut tx, by, &write).await?,
-            };
-            let row = GroupRow { enabled, ..row };
-            link::replace(&mut tx, row.id, &links, &upstreams).await?;
-            replace_script_uses(&mut tx, row.id, write.scripts, &scripts).await?;
-            schedule::sync(&mut tx, &row, by.at).await?;
-            upstream::changed(&mut tx, row.id).await?;
-            let action = if before.is_some() { "update" } else { "create" };
-            let spec_before = before.as_ref().map(|before| &before.spec);
-            change::record(
-                &mut tx,
-                by,
-                action,
-                Noun::Group,
-                write.name,
-                spec_before,
-                Some(write.spec),
-            )
-            .await?;
-            if enabled != stood {
-                switch(&mut tx, by, &row).await?;
-            }
-            tx.commit().await?;
-            Ok(GroupPut::Done(Put {
-                row,
-                created: before.is_none(),
-                changed: true,
-            }))
-        })
-    }
-
     /// A group that is not deleted.
     pub async fn group_by_name(&self, name: &str) -> Result<Option<GroupRow>, StoreError> {
         let mut connection = self.pool.acquire().await?;
@@ -659,94 +401,6 @@ impl Store {
         .collect())
     }
 
-    /// Deletes a group that follows no other. Its followers get a revision that no longer names it. With `force` also
-    /// while runs are active, which the caller then cancels.
-    pub async fn delete_group(
-        &self,
-        by: By<'_>,
-        name: &str,
-        force: bool,
-        if_match: Option<IfMatch>,
-    ) -> Result<GroupDelete, StoreError> {
-        transaction!(self, pool, "delete_group", |tx| {
-            lock_groups(&mut tx).await?;
-            let Some(row) = current(&mut tx, name).await? else {
-                return Ok(GroupDelete::Missing);
-            };
-            if matches!(if_match, Some(IfMatch::Revision(revision)) if revision != row.revision) {
-                return Ok(GroupDelete::Stale(row.revision));
-            }
-            let upstreams = sqlx::query_scalar!(
-                "SELECT u.name FROM heddle.group_links l JOIN heddle.groups u ON u.id = l.upstream_id
-             WHERE l.group_id = $1 AND l.kind = 'depends_on' ORDER BY u.name",
-                row.id,
-            )
-            .fetch_all(&mut *tx)
-            .await?;
-            if !upstreams.is_empty() {
-                return Ok(GroupDelete::Upstreams(upstreams));
-            }
-            let links = sqlx::query!(
-                "SELECT g.name, l.kind FROM heddle.group_links l JOIN heddle.groups g ON g.id = l.group_id
-             WHERE l.upstream_id = $1 AND g.deleted_at IS NULL ORDER BY g.name",
-                row.id,
-            )
-            .fetch_all(&mut *tx)
-            .await?;
-            let (follow, use_it): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.kind == "depends_on");
-            if !use_it.is_empty() {
-                return Ok(GroupDelete::UsedBy(use_it.into_iter().map(|link| link.name).collect()));
-            }
-            if !force {
-                let active = active_runs(&mut tx, row.id).await?;
-                if active > 0 {
-                    return Ok(GroupDelete::Active(active));
-                }
-            }
-            let mut detached = Vec::with_capacity(follow.len());
-            for link in follow {
-                let Some(follower) = current(&mut tx, &link.name).await? else {
-                    continue;
-                };
-                let spec = without_upstream(&follower.spec, name);
-                let revised = revise(&mut tx, by, &follower, &spec, follower.category.as_deref()).await?;
-                schedule::sync(&mut tx, &revised, by.at).await?;
-                upstream::changed(&mut tx, revised.id).await?;
-                change::record(
-                    &mut tx,
-                    by,
-                    "detach",
-                    Noun::Group,
-                    &link.name,
-                    Some(&follower.spec),
-                    Some(&spec),
-                )
-                .await?;
-                detached.push(link.name);
-            }
-            sqlx::query!(
-                "DELETE FROM heddle.group_links WHERE upstream_id = $1 OR group_id = $1",
-                row.id
-            )
-            .execute(&mut *tx)
-            .await?;
-            sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id)
-                .execute(&mut *tx)
-                .await?;
-            schedule::remove(&mut tx, row.id).await?;
-            sqlx::query!(
-                "UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1",
-                row.id,
-                by.at
-            )
-            .execute(&mut *tx)
-            .await?;
-            change::record(&mut tx, by, "delete", Noun::Group, name, Some(&row.spec), None).await?;
-            tx.commit().await?;
-            Ok(GroupDelete::Deleted { id: row.id, detached })
-        })
-    }
-
     /// How many runs of a group have not ended.
     pub async fn active_runs(&self, group_id: i64) -> Result<i64, StoreError> {
         let mut connection = self.pool.acquire().await?;
@@ -761,33 +415,4 @@ async fn active_runs(connection: &mut PgSession, group_id: i64) -> Result<i64, S
     )
     .fetch_one(connection)
     .await?)
-}
-
-/// A spec without its dependency on one group.
-fn without_upstream(spec: &Value, upstream: &str) -> Value {
-    let mut spec = spec.clone();
-    if let Some(Value::Array(dependencies)) = spec.get_mut("depends_on") {
-        dependencies.retain(|dependency| {
-            let group = dependency
-                .as_str()
-                .or_else(|| dependency.get("group").and_then(Value::as_str));
-            group != Some(upstream)
-        });
-    }
-    spec
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_detached_group_keeps_its_other_upstreams() {
-        let spec = json!({"depends_on": ["a", {"group": "b", "need": "interval"}, "c"], "tasks": {}});
-        assert_eq!(
-            without_upstream(&spec, "b"),
-            json!({"depends_on": ["a", "c"], "tasks": {}})
-        );
-        assert_eq!(without_upstream(&spec, "x"), spec);
-    }
 }

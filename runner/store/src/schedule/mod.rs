@@ -23,6 +23,7 @@
 //! Disabling takes the rows' locks: a node that is firing one of them commits first, and whoever looks later finds
 //! nothing due. Enabling sets the cursor to the present, so that nothing of the disabled time is ever made up.
 
+mod instants;
 pub mod upstream;
 
 use std::collections::BTreeMap;

@@ -39,26 +39,31 @@ mod claim;
 mod complete;
 mod control;
 mod create;
+mod effects;
 mod grant;
+mod history;
 mod inbox;
 mod pools;
 mod queue;
+mod refuse;
 mod report;
+mod write;
 
 pub use claim::{Claimed, RunFacts};
-pub(crate) use complete::insert_logs_in;
-pub use complete::{
-    AttemptRow, Completion, Effect, EndedAttempt, Locked, LockedRun, LogRow, RunWrite, SoleRow, Written,
-};
+pub use complete::{Completion, EndedAttempt, Locked, LockedRun, SoleRow};
 pub use control::{Interrupted, LiveRun};
 pub(crate) use create::create_in;
 pub use create::{Audited, Created, NewRun, ReadyRow};
+pub use effects::Effect;
 pub use grant::{Grant, Room};
+pub(crate) use history::insert_logs_in;
+pub use history::{AttemptRow, LogRow};
 pub use inbox::{ActiveRun, AtGate, Due, Gate, Inbox, LostAttempt, PassedOver, Settlement, SqlStart, Take, Taken};
 pub use queue::{
     ClaimFate, ClaimKey, ClaimWish, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,
 };
 pub use report::{ClaimReport, ReportLine};
+pub use write::{RunWrite, Written};
 
 /// How many rows one transaction of the data plane moves at most.
 pub const BATCH_MAX: usize = 2_000;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use heddle_domain::Time;
 use uuid::Uuid;
 
-use super::complete::{LogRow, insert_logs_in};
 use super::queue::ClaimKey;
+use super::{LogRow, insert_logs_in};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
