@@ -1058,7 +1058,7 @@ fn admin(all: &mut Schemas) {
         "RetentionOrPruned",
         json!({
             "anyOf": [to("Retention"), to("Pruned")],
-            "description": "How long what is kept from now on; with `dry_run`, what would be removed now.",
+            "description": "How long things are kept from now on; with `dry_run`, what would be removed now.",
         }),
     );
     all.insert(

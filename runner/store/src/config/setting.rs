@@ -9,7 +9,7 @@ use crate::config::named::{Named, Stop, Told};
 use crate::database::PgSession;
 use crate::{Store, StoreError};
 
-/// The name of the setting that says how long what is kept.
+/// The name of the setting that says how long things are kept.
 pub const RETENTION: &str = "retention";
 
 /// A setting to be put.
@@ -84,7 +84,7 @@ impl Store {
 }
 
 impl Store {
-    /// How long what is kept.
+    /// How long things are kept.
     pub async fn retention(&self) -> Result<Retention, StoreError> {
         match self.setting(RETENTION).await? {
             None => Ok(Retention::default()),
