@@ -119,27 +119,20 @@ impl Visitor {
 
     /// Listens to a page's changes until one of these has come.
     async fn hears(&self, page: &str, until: &[&str]) -> String {
+        let mut stream = self.opens(page).await;
+        hear(&mut stream, until).await
+    }
+
+    /// Opens the stream of a page's changes.
+    async fn opens(&self, page: &str) -> reqwest::Response {
         let connect = page.split("sse-connect=\"").nth(1).expect("the page is live");
         let connect = connect.split('"').next().unwrap().replace("&amp;", "&");
-        let mut stream = self
-            .client
+        self.client
             .get(format!("{}{connect}", self.base))
             .header("cookie", &self.cookie)
             .send()
             .await
-            .unwrap();
-        let mut heard = String::new();
-        let found = tokio::time::timeout(Duration::from_secs(60), async {
-            while let Some(piece) = stream.chunk().await.unwrap() {
-                heard.push_str(&String::from_utf8_lossy(&piece));
-                if until.iter().all(|text| heard.contains(text)) {
-                    return;
-                }
-            }
-            panic!("the stream has ended: {heard}");
-        });
-        assert!(found.await.is_ok(), "{until:?} was not heard: {heard}");
-        heard
+            .unwrap()
     }
 
     /// A form of one of our own pages.
@@ -157,6 +150,22 @@ impl Visitor {
             .body(body);
         self.send(request).await
     }
+}
+
+/// What a stream tells until all of these have come.
+async fn hear(stream: &mut reqwest::Response, until: &[&str]) -> String {
+    let mut heard = String::new();
+    let found = tokio::time::timeout(Duration::from_secs(60), async {
+        while let Some(piece) = stream.chunk().await.unwrap() {
+            heard.push_str(&String::from_utf8_lossy(&piece));
+            if until.iter().all(|text| heard.contains(text)) {
+                return;
+            }
+        }
+        panic!("the stream has ended: {heard}");
+    });
+    assert!(found.await.is_ok(), "{until:?} was not heard: {heard}");
+    heard
 }
 
 fn url_encoded(form: &[(&str, &str)]) -> String {
@@ -606,6 +615,48 @@ async fn what_goes_away_while_a_page_is_open_is_said() {
     })
     .await
     .fine();
+}
+
+/// A token that is revoked, a session that is ended: pages that are open end with it, on every node, and do not wait for
+/// anything else to happen.
+#[tokio::test]
+async fn a_page_ends_with_what_its_viewer_has_shown() {
+    /// Far more than it takes, and far less than the minute after which a page is made again anyway.
+    const SOON: Duration = Duration::from_secs(20);
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let make = async |name: &str| {
+        let body = json!({"name": name, "role": "operator"});
+        let made = nodes[0].post("/v1/tokens", body).await.expect_status(201);
+        made["token"].as_str().unwrap().to_owned()
+    };
+    for (what, path) in [("revoked", "/queues"), ("ended", "/groups?q=a")] {
+        let token = make(what).await;
+        let here = Visitor::signed_in(nodes[0].base(), &token).await;
+        let mut there = Visitor::new(nodes[1].base());
+        there.cookie = here.cookie.clone();
+        let mut streams = [
+            here.opens(&here.get("/runs").await.fine()).await,
+            there.opens(&there.get(path).await.fine()).await,
+        ];
+        for stream in &mut streams {
+            hear(stream, &["event: here"]).await;
+        }
+        if what == "revoked" {
+            nodes[0].delete(&format!("/v1/tokens/{what}")).await.expect_status(204);
+        } else {
+            assert_eq!(here.post("/sign-out", &[]).await.leads_to(), "/sign-in");
+        }
+        for stream in &mut streams {
+            let heard = hear(stream, &["event: over", "data: signed-out"]);
+            let heard = tokio::time::timeout(SOON, heard).await;
+            assert!(heard.is_ok(), "{what}: a page stays open");
+        }
+        // The browser loads the page anew, and is led back to it.
+        let asked = there.get(path).await.fine();
+        let back = format!("name=\"to\" value=\"{path}\"");
+        assert!(asked.contains("name=\"token\"") && asked.contains(&back), "{asked}");
+    }
 }
 
 /// Finds what cannot be read or used without a pointer or without seeing; `VENDORED.md` beside it says whence it is.

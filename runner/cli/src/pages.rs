@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use heddle_domain::Clock;
 use heddle_engine::Engine;
 use heddle_http::App;
-use heddle_http::access::Role;
+use heddle_http::access::{Role, Vouched};
 use heddle_http::problem::Problem;
 use heddle_ui::{Host, Turned, Ui, Viewer};
 use tower::ServiceExt;
@@ -49,6 +49,14 @@ impl Host for Beside {
             parts.extensions.insert(vouched);
             Ok(viewer)
         })
+    }
+
+    fn left(&self, parts: &Parts) -> BoxFuture<'static, ()> {
+        let app = self.app.clone();
+        match parts.extensions.get::<Vouched>().cloned() {
+            Some(vouched) => Box::pin(vouched.ends(app)),
+            None => Box::pin(std::future::pending()),
+        }
     }
 
     fn read<'a>(

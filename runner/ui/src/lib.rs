@@ -105,6 +105,8 @@ pub struct Turned {
 pub trait Host: Send + Sync + 'static {
     /// Who asks. What it finds out it may leave among the request's extensions for [`Host::call`].
     fn admit<'a>(&'a self, parts: &'a mut Parts) -> BoxFuture<'a, Result<Viewer, Turned>>;
+    /// Completes when whoever was admitted with this request is so no more: a revoked token, an ended session.
+    fn left(&self, parts: &Parts) -> BoxFuture<'static, ()>;
     /// The body of a request, in bounded time: little of both for somebody who is not `known`.
     fn read<'a>(
         &'a self,

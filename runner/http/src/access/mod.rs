@@ -228,16 +228,31 @@ impl Admitted {
 
 /// A caller who has been let in at the door of the pages, as they pass it on to the API.
 #[derive(Clone, Debug)]
-pub struct Vouched(Arc<Admitted>);
+pub struct Vouched {
+    admitted: Arc<Admitted>,
+    /// `None`: nothing had to be shown.
+    standing: Option<Standing>,
+}
 
 impl Vouched {
-    pub(crate) fn new(admitted: Admitted) -> Self {
-        Self(Arc::new(admitted))
+    pub(crate) fn new(admitted: Admitted, standing: Option<Standing>) -> Self {
+        Self {
+            admitted: Arc::new(admitted),
+            standing,
+        }
     }
 
     /// Who it is.
     pub fn caller(&self) -> &Caller {
-        &self.0.caller
+        &self.admitted.caller
+    }
+
+    /// Waits until what was shown is in force no more: for pages that stay open.
+    pub async fn ends(self, app: App) {
+        match self.standing {
+            Some(standing) => standing.end(&app).await,
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -252,7 +267,7 @@ pub(crate) async fn authenticate(app: &App, request: &Parts, acts: bool, now: Ti
 }
 
 async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<Admitted, Problem> {
-    if let Some(Vouched(admitted)) = request.extensions.get() {
+    if let Some(Vouched { admitted, .. }) = request.extensions.get() {
         let (caller, key) = (admitted.caller.clone(), admitted.key);
         return Ok(Admitted { caller, key });
     }
