@@ -3,6 +3,7 @@
 //! Where there is no Chromium the tests that need one say so and pass: `apt-get install chromium`, as `.ci/run` does.
 
 mod chrome;
+mod provider;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -7,8 +7,9 @@
 //!
 //! * a bearer token of the table, found by the SHA-256 of its text (`tokens`);
 //! * a short-lived token signed for a single uid, which device fleets can be given without a row each (`device`);
-//! * the cookie of a session that was begun with a token (`session`): for the UI. What a cookie vouches for, a page of
-//!   another site must not be able to ask for, so requests that write have to come from our own origin.
+//! * the cookie of a session (`session`) that was begun with a token, or with the account that somebody has at an OpenID
+//!   Connect provider (`provider`): for the UI. What a cookie vouches for, a page of another site must not be able to ask
+//!   for, so requests that write have to come from our own origin.
 //!
 //! What was shown is looked at when a request begins, and while it lasts (`standing`): a stream does not outlive its token.
 //!
@@ -17,6 +18,7 @@
 
 mod device;
 mod local;
+pub mod provider;
 mod rate;
 pub(crate) mod session;
 mod spec;
@@ -72,7 +74,8 @@ impl Role {
         }
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    /// From the word in the API.
+    pub fn parse(text: &str) -> Option<Self> {
         [Self::Viewer, Self::Operator, Self::Author, Self::Worker, Self::Admin]
             .into_iter()
             .find(|r| r.as_str() == text)
@@ -132,7 +135,7 @@ impl Access {
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// For the audit: a token's name, `dev`, or `uid:` and a user.
+    /// For the audit: a token's name, `dev`, `person:` and an address or id at the provider, or `uid:` and a user.
     pub actor: String,
     /// What may be done.
     pub role: Role,
