@@ -95,7 +95,7 @@ pub use backfill::Started;
 pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use clock::{NodeClock, SystemChance};
 pub use control::{BulkAction, Clear, ControlError, not_cleared};
-pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
+pub use dispatch::{Considered, DispatchConfig, DispatchError, Dispatcher, Next, PEEKED_MAX, Peek, Why};
 pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};

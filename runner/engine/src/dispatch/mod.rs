@@ -29,6 +29,7 @@
 
 mod batch;
 mod cache;
+mod peek;
 mod reaper;
 mod task;
 
@@ -50,6 +51,7 @@ use crate::{Engine, Inner};
 pub(crate) use batch::Batches;
 pub(crate) use cache::Cache as DispatchCache;
 use cache::{Cached, Candidate, Cell, Offers, Quiet};
+pub use peek::{Considered, PEEKED_MAX, Peek, Why};
 pub(crate) use reaper::run as reap;
 
 /// How offers are given out.
@@ -169,6 +171,15 @@ impl Engine {
     }
 }
 
+/// What becomes of a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// It is the user's, if the database says so.
+    Take,
+    /// The database is asked, and nothing is kept.
+    Peek,
+}
+
 /// What a look and a choice came to.
 enum Sought {
     Given(Box<AssignmentRow>, bool),
@@ -209,7 +220,7 @@ impl Dispatcher {
             {
                 return Ok(Next::Nothing(next));
             }
-            let nothing = match self.seek(uid).await? {
+            let nothing = match self.seek(uid, How::Take).await? {
                 Sought::Given(row, redo) => return Ok(Next::Given(row, redo)),
                 Sought::Nothing(nothing) => nothing,
             };
@@ -255,8 +266,8 @@ impl Dispatcher {
         }
     }
 
-    /// Looks, chooses, takes.
-    async fn seek(&self, uid: &str) -> Result<Sought, DispatchError> {
+    /// Looks, chooses, takes; or finds out what a take would come to.
+    async fn seek(&self, uid: &str, how: How) -> Result<Sought, DispatchError> {
         let inner = &self.inner;
         let cache = &inner.dispatch.cache;
         let horizon = inner.dispatch.config.horizon;
@@ -321,7 +332,10 @@ impl Dispatcher {
                     occurrence,
                 };
                 let id = proposal.id;
-                let (verdict, assigned_at) = inner.dispatch.batches.take(proposal).await?;
+                let (verdict, assigned_at) = match how {
+                    How::Take => inner.dispatch.batches.take(proposal).await?,
+                    How::Peek => (inner.store.would_take(&proposal, horizon, now).await?, now),
+                };
                 refusals += 1;
                 match verdict {
                     Verdict::Given => {

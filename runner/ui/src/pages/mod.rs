@@ -116,6 +116,7 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         ["queues"] => queues::list(ctx).await,
         ["queues", name, rest @ ..] => queues::page(ctx, name, rest).await,
         ["dispatch"] => dispatch::page(ctx).await,
+        ["dispatch", "as"] => dispatch::peek(ctx).await,
         ["dispatch", "audiences", name] => dispatch::audience(ctx, name).await,
         ["dispatch", "assignments", id, "revoke"] if ctx.posts() => dispatch::revoke(ctx, id).await,
         ["topics"] => topics::list(ctx).await,
