@@ -169,6 +169,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     });
     let closing = CancellationToken::new();
     let uses = tokio::spawn(write_token_uses(app.clone(), closing.clone()));
+    let started = clock.own();
     let router = if config.options.no_ui.unwrap_or(false) {
         heddle_http::router(app)
     } else {
@@ -193,7 +194,19 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     if unless_stopped(&config.shutdown, fill).await?.is_some() {
         engine.set_ready(true);
         let _ = ready.send(address);
+        let living = config.demo.then(|| {
+            let shutdown = config.shutdown.clone();
+            tokio::spawn(demo::live(
+                format!("http://{address}"),
+                data_dir.clone(),
+                started,
+                shutdown,
+            ))
+        });
         config.shutdown.cancelled().await;
+        if let Some(living) = living {
+            let _ = living.await;
+        }
     }
     engine.set_ready(false);
     engine.drain().await;
@@ -383,6 +396,7 @@ fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> Result<HttpCon
     Ok(HttpConfig {
         dev: config.dev,
         device_keys,
+        provider: config.provider.clone(),
         rate_max: config.options.rate_limit,
         compat_zone,
         ..defaults
@@ -396,7 +410,6 @@ async fn connect(url: &str) -> Result<Store> {
         match Store::connect(url, heddle_store::DEFAULT_CONNECTIONS_MAX).await {
             Ok(store) => break store,
             // It has tried for some seconds already.
-        provider: config.provider.clone(),
             Err(heddle_store::StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %Chain(&error), "the database does not answer yet");
             }
