@@ -818,4 +818,101 @@ async fn a_browser_has_nothing_to_complain_of() {
         );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    chrome.cookie(&base, "heddle_lang", "en").await;
+    chrome.shape(1_280, false).await;
+    a_person_at_work(&mut chrome, api).await;
+}
+
+/// Somebody who clicks, types and drags, with scripts and without.
+async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
+    let base = api.base().to_owned();
+    // From a form to a run that goes on, which ends while they look.
+    api.put_group("nap", json!({"tasks": {"nap": {"script": "sleep"}}}))
+        .await;
+    for _ in 0..2 {
+        chrome.open(&format!("{base}/groups/nap/run")).await;
+        chrome
+            .value("document.querySelector('[name=\"p.seconds\"]').value = '1'")
+            .await;
+        chrome.click("main form button.primary").await;
+        chrome.until("location.pathname.startsWith('/runs/')").await;
+        chrome.until("!!document.querySelector('#run-head .s-succeeded')").await;
+        assert_eq!(
+            chrome.value("document.querySelector('#live').dataset.state").await,
+            "live"
+        );
+    }
+    // A page that is left gives its connection back (a browser has six), and takes one again when it is come back to.
+    chrome
+        .value(
+            "document.addEventListener('htmx:sseOpen', (event) => { window.source = event.detail.source; }); \
+             dispatchEvent(new Event('pagehide')); dispatchEvent(new Event('pageshow')); 0",
+        )
+        .await;
+    chrome.until("window.source?.readyState === EventSource.OPEN").await;
+    let left = "dispatchEvent(new Event('pagehide')); window.source.readyState === EventSource.CLOSED";
+    assert_eq!(chrome.value(left).await, true);
+    // A click into the grid shows what is known of the cell, beside it.
+    chrome.open(&format!("{base}/groups/mixed")).await;
+    let cell = "(() => { const svg = document.querySelector('svg[data-columns]'), at = svg.getBoundingClientRect(); \
+                return [at.x + at.width - 10, at.y + 84 + 10]; })()";
+    let at = chrome.value(cell).await;
+    let at = [0, 1].map(|axis| at[axis].as_f64().unwrap());
+    chrome.drag(at, at).await;
+    chrome
+        .until("document.querySelector('#detail').textContent.includes('good')")
+        .await;
+    // A stretch of the durations leads to its runs.
+    chrome.open(&format!("{base}/groups/nap/runs")).await;
+    let from = chrome.place("svg.scatter", 0.2, 0.5).await;
+    let to = chrome.place("svg.scatter", 1.0, 0.5).await;
+    chrome.drag(from, to).await;
+    chrome
+        .until("location.pathname === '/runs' && location.search.includes('group=nap') && location.search.includes('logical_from')")
+        .await;
+    chrome
+        .until("document.querySelectorAll('main table tbody tr').length === 1")
+        .await;
+    // What a user would be given: nothing is taken by looking.
+    api.put("/v1/audiences/gid_people/members", json!({"members": ["ann"]}))
+        .await;
+    api.put("/v1/offers/greet", json!({"audience": "gid_people", "enabled": false}))
+        .await;
+    api.put(
+        "/v1/offers/wave",
+        json!({"audience": "uid_ann", "params": {"to": "bob"}}),
+    )
+    .await;
+    chrome.open(&format!("{base}/dispatch")).await;
+    chrome.value("document.querySelector('#as').value = 'ann'").await;
+    for _ in 0..2 {
+        chrome.click("main form[action='/dispatch/as'] button").await;
+        chrome
+            .until("location.pathname === '/dispatch/as' && document.querySelector('.verdict')?.textContent.includes('wave')")
+            .await;
+    }
+    let said = chrome.value("document.querySelector('main').innerText").await;
+    let said = said.as_str().unwrap();
+    assert!(
+        said.contains("this is given") && said.contains("it is not given out"),
+        "{said}"
+    );
+    keep(chrome, "poll-as-1280-light").await;
+    let wrong = axe(chrome, "").await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    chrome.shape(390, false).await;
+    assert_eq!(chrome.value(NO_SCROLL).await, true);
+    keep(chrome, "poll-as-390-light").await;
+    chrome.shape(1_280, false).await;
+    // Without any script: the same, by links and forms.
+    chrome.scripts(false).await;
+    chrome.open(&format!("{base}/groups/nap/run")).await;
+    chrome.click("main form button.primary").await;
+    chrome.until("location.pathname.startsWith('/runs/')").await;
+    chrome.click("nav.tabs a[href$='/events']").await;
+    chrome
+        .until("location.pathname.endsWith('/events') && !!document.querySelector('main table')")
+        .await;
+    chrome.scripts(true).await;
+    assert!(chrome.complaints(&base).is_empty(), "{:?}", chrome.complaints(&base));
 }
