@@ -215,66 +215,24 @@ impl Store {
         horizon: heddle_domain::Span,
         now: Time,
     ) -> Result<Vec<Verdict>, StoreError> {
-        macro_rules! column {
-            ($row:ident => $value:expr) => {
-                proposals.iter().map(|$row| $value).collect::<Vec<_>>()
-            };
-        }
         transaction!(self, pool, "take", once(BEGIN_TAKE), |tx| {
-            let held = sqlx::query_file_scalar!(
-                "src/sql/hold_users.sql",
-                &column!(row => row.uid.clone()),
-                &column!(row => row.id),
-                &column!(row => row.offer_id),
-                &column!(row => row.version),
-                &column!(row => row.audience.clone()),
-                &column!(row => row.occurrence),
-                now
-            )
-            .fetch_all(&mut *tx)
-            .await?;
-            let held: std::collections::HashSet<Uuid> = held.into_iter().collect();
-            // In the order in which they were asked for: with the last of the stock, who came first is served.
-            let ids: Vec<Uuid> = proposals
-                .iter()
-                .map(|proposal| proposal.id)
-                .filter(|id| held.contains(id))
-                .collect();
-            let mut verdicts = std::collections::HashMap::with_capacity(ids.len());
-            if !ids.is_empty() {
-                let (floor, ceiling) = id_range(now - horizon.chrono(), now);
-                let rows = sqlx::query_file!("src/sql/give.sql", &ids, horizon.micros() as i64, floor, ceiling)
-                    .fetch_all(&mut *tx)
-                    .await?;
-                for row in rows {
-                    let verdict = match row.verdict {
-                        0 => Verdict::Given,
-                        2 => Verdict::NotMember,
-                        3 => Verdict::NotDue,
-                        4 => Verdict::MovedOn,
-                        5 => Verdict::Had,
-                        6 => Verdict::NoStock,
-                        _ => Verdict::Changed,
-                    };
-                    verdicts.insert(row.id, verdict);
-                }
-                let refused: Vec<Uuid> = ids
-                    .iter()
-                    .copied()
-                    .filter(|id| verdicts.get(id) != Some(&Verdict::Given))
-                    .collect();
-                if !refused.is_empty() {
-                    sqlx::query!("DELETE FROM heddle.holds WHERE id = ANY ($1)", &refused)
-                        .execute(&mut *tx)
-                        .await?;
-                }
-            }
+            let verdicts = take_in(&mut tx, proposals, horizon, now).await?;
             tx.commit().await?;
-            let verdict_of = |proposal: &Proposal| match held.contains(&proposal.id) {
-                true => verdicts.get(&proposal.id).copied().unwrap_or(Verdict::Changed),
-                false => Verdict::Holds,
-            };
-            Ok(proposals.iter().map(verdict_of).collect())
+            Ok(verdicts)
+        })
+    }
+
+    /// What a take would come to, by the same statements: they are undone.
+    pub async fn would_take(
+        &self,
+        proposal: &Proposal,
+        horizon: heddle_domain::Span,
+        now: Time,
+    ) -> Result<Verdict, StoreError> {
+        transaction!(self, pool, "would_take", once(BEGIN_TAKE), |tx| {
+            let verdicts = take_in(&mut tx, std::slice::from_ref(proposal), horizon, now).await?;
+            tx.rollback().await?;
+            Ok(verdicts.first().copied().unwrap_or(Verdict::Changed))
         })
     }
 
@@ -466,6 +424,73 @@ impl Store {
         rows.dedup_by_key(|row| row.id);
         Ok(Page::of(rows, limit, |row| row.id.to_string()))
     }
+}
+
+/// Judges proposals; what is given stands when the transaction is committed.
+async fn take_in(
+    connection: &mut PgSession,
+    proposals: &[Proposal],
+    horizon: heddle_domain::Span,
+    now: Time,
+) -> Result<Vec<Verdict>, StoreError> {
+    macro_rules! column {
+        ($row:ident => $value:expr) => {
+            proposals.iter().map(|$row| $value).collect::<Vec<_>>()
+        };
+    }
+    let held = sqlx::query_file_scalar!(
+        "src/sql/hold_users.sql",
+        &column!(row => row.uid.clone()),
+        &column!(row => row.id),
+        &column!(row => row.offer_id),
+        &column!(row => row.version),
+        &column!(row => row.audience.clone()),
+        &column!(row => row.occurrence),
+        now
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let held: std::collections::HashSet<Uuid> = held.into_iter().collect();
+    // In the order in which they were asked for: with the last of the stock, who came first is served.
+    let ids: Vec<Uuid> = proposals
+        .iter()
+        .map(|proposal| proposal.id)
+        .filter(|id| held.contains(id))
+        .collect();
+    let mut verdicts = std::collections::HashMap::with_capacity(ids.len());
+    if !ids.is_empty() {
+        let (floor, ceiling) = id_range(now - horizon.chrono(), now);
+        let rows = sqlx::query_file!("src/sql/give.sql", &ids, horizon.micros() as i64, floor, ceiling)
+            .fetch_all(&mut *connection)
+            .await?;
+        for row in rows {
+            let verdict = match row.verdict {
+                0 => Verdict::Given,
+                2 => Verdict::NotMember,
+                3 => Verdict::NotDue,
+                4 => Verdict::MovedOn,
+                5 => Verdict::Had,
+                6 => Verdict::NoStock,
+                _ => Verdict::Changed,
+            };
+            verdicts.insert(row.id, verdict);
+        }
+        let refused: Vec<Uuid> = ids
+            .iter()
+            .copied()
+            .filter(|id| verdicts.get(id) != Some(&Verdict::Given))
+            .collect();
+        if !refused.is_empty() {
+            sqlx::query!("DELETE FROM heddle.holds WHERE id = ANY ($1)", &refused)
+                .execute(&mut *connection)
+                .await?;
+        }
+    }
+    let verdict_of = |proposal: &Proposal| match held.contains(&proposal.id) {
+        true => verdicts.get(&proposal.id).copied().unwrap_or(Verdict::Changed),
+        false => Verdict::Holds,
+    };
+    Ok(proposals.iter().map(verdict_of).collect())
 }
 
 /// Ends holds within a transaction.

@@ -290,6 +290,18 @@ pub struct DispatchNews {
     pub of_tasks: bool,
 }
 
+/// An offer, as far as somebody looks at it who asks why a user is not given it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferTo {
+    pub id: i64,
+    pub name: String,
+    pub audience: String,
+    pub enabled: bool,
+    /// It does not repeat.
+    pub once: bool,
+    pub starts_at: Time,
+}
+
 impl Store {
     /// Makes or changes an offer. `only_new`: it must not be there. At most `repeating_max` repeating ones per audience.
     pub async fn put_offer(
@@ -438,6 +450,23 @@ impl Store {
             used_up,
             complete_until,
         })
+    }
+
+    /// Offers to some audiences, whether they are given out or not, for people to look at: those that repeat first, of the
+    /// others the newest, none that was due before `since`.
+    pub async fn offers_to(&self, audiences: &[String], since: Time, limit: i64) -> Result<Vec<OfferTo>, StoreError> {
+        Ok(sqlx::query_as!(
+            OfferTo,
+            r#"SELECT id, name, audience, enabled, kind = 0 AS "once!", starts_at
+                 FROM heddle.offers
+                WHERE audience = ANY ($1) AND deleted_at IS NULL AND (kind <> 0 OR starts_at >= $2 OR run IS NOT NULL)
+                ORDER BY kind = 0, starts_at DESC, id LIMIT $3"#,
+            audiences,
+            since,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?)
     }
 
     /// How occurrences stand that somebody has taken.

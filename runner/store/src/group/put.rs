@@ -1,6 +1,6 @@
 //! PUT of a group: a new revision, unless it says the same.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{GroupRow, IfMatch, ScriptUse, anchors, current, lock_groups, revise, switch};
 use crate::change::{self, By, Noun, Put};
