@@ -127,7 +127,12 @@ class Kafka:
         self.topic = options.topic
         self.cursor_topic = f"{options.topic}.cursor"
         self.name = options.name
-        self.config = {"bootstrap.servers": options.brokers, "error_cb": self.trouble, **config}
+        self.config = {
+            "bootstrap.servers": options.brokers,
+            "error_cb": self.trouble,
+            "enable.metrics.push": False,  # the broker is told nothing that it did not need, and the log stays short
+            **config,
+        }
         self.stop = stop
         self.patience = Patience(stop)
         self.refused = None
