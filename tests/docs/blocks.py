@@ -293,15 +293,16 @@ def run(heddle, wanted):
     missing = [name for name in ("bash", "curl", "jq") if subprocess.run(["which", name], capture_output=True).returncode]
     assert not missing, f"the blocks need {missing}"
     failed = total = 0
-    if not wanted:
-        for line in wrong_commands(str(Path(heddle).resolve())):
-            failed += 1
-            print(line)
     with tempfile.TemporaryDirectory(prefix="heddle-blocks-") as name:
         directory = Path(name)
         programs = directory / "bin"
         programs.mkdir()
         (programs / "heddle").symlink_to(Path(heddle).resolve())
+        if not wanted:
+            # By this name: the program says in its help what it was called.
+            for line in wrong_commands(str(programs / "heddle")):
+                failed += 1
+                print(line)
         dev = Dev(programs / "heddle", directory)
         try:
             environment = {name: value for name, value in os.environ.items() if not name.startswith("HEDDLE_")}
