@@ -48,7 +48,9 @@ SILENCE_SECONDS = 60
 STEADY_SECONDS = 5
 # Waits between tries double from the first to the last; each is cut by chance, so that many bridges do not come together.
 FIRST_WAIT, LAST_WAIT = 0.2, 30.0
-KAFKA_SECONDS = 30
+KAFKA_SECONDS = 10
+# For so long it does not hear that it is to end.
+COMMIT_SECONDS = 5
 
 
 class Wrong(Exception):
@@ -146,7 +148,8 @@ class Kafka:
 
     def until_done(self, what, work):
         """Does something that may be tried again for as long as Kafka is away."""
-        while not self.stop.is_set():
+        while True:
+            self.go_on()
             try:
                 done = work()
                 self.patience.worked()
@@ -158,7 +161,11 @@ class Kafka:
                     raise Wrong(f"{what}: {error.str()}") from None
                 say(f"{what}: {error.str()}; trying again")
                 self.patience.wait()
-        raise KeyboardInterrupt
+
+    def go_on(self):
+        """Ends what is tried again and again when it is to end: what is not committed comes again the next time."""
+        if self.stop.is_set():
+            raise KeyboardInterrupt
 
     def fail_if_final(self, error, what):
         if error.code() in REPLACED:
@@ -253,6 +260,7 @@ class Kafka:
             try:
                 return self.producer.produce(topic, value, key, on_delivery=self.delivered)
             except BufferError:
+                self.go_on()
                 self.producer.poll(0.1)
 
     def write(self, batch, cursor):
@@ -280,11 +288,12 @@ class Kafka:
         while True:
             try:
                 # A repeat after a timeout asks for the same commit: it is not made twice.
-                return self.producer.commit_transaction(KAFKA_SECONDS)
+                return self.producer.commit_transaction(COMMIT_SECONDS)
             except KafkaException as exception:
                 error = exception.args[0]
                 if not error.retriable() or error.txn_requires_abort():
                     raise
+                self.go_on()
                 say(f"committing: {error.str()}; asking again")
 
 

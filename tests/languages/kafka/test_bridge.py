@@ -276,6 +276,17 @@ def main():
     work.do(1)
     bridge = Bridge(wire.base, broker.address)
     check(heddle, broker, 240)
+
+    # It ends as well while Kafka leaves it without an answer; what was under way then comes again.
+    broker.hold_next_commit("before")
+    work.do(1)
+    assert broker.held.wait(PATIENCE)
+    bridge.process.terminate()
+    code, said = bridge.end()
+    assert code == 0 and said.endswith("stopped\n"), (code, said)
+    broker.release.set()
+    bridge = Bridge(wire.base, broker.address)
+    check(heddle, broker, 256)
     bridge.process.terminate()
     assert bridge.end()[0] == 0
 
