@@ -132,13 +132,15 @@ class Kafka:
         self.config = {
             "bootstrap.servers": options.brokers,
             "error_cb": self.trouble,
+            "log_level": 2,  # what the library logs of each broken connection, `trouble` says once in a while
             "enable.metrics.push": False,  # the broker is told nothing that it did not need, and the log stays short
             **config,
         }
         self.stop = stop
         self.patience = Patience(stop)
         self.refused = None
-        self.last_trouble = 0.0
+        self.last_trouble = -10.0
+        self.clients = []
 
     def trouble(self, error):
         # The library tells of every broken connection, and mends it by itself; once in five seconds is enough to read.
@@ -156,6 +158,8 @@ class Kafka:
                 return done
             except KafkaException as exception:
                 error = exception.args[0]
+                for client in self.clients:
+                    client.poll(0)  # calls `trouble`
                 self.fail_if_final(error, what)
                 if not (error.retriable() or error.code() in PASSING):
                     raise Wrong(f"{what}: {error.str()}") from None
@@ -176,6 +180,7 @@ class Kafka:
     def open(self):
         """Makes the topics if they are missing, takes the name, and answers where to go on."""
         admin = AdminClient(self.config)
+        self.clients.append(admin)
         topics = self.until_done("looking for topics", lambda: admin.list_topics(timeout=KAFKA_SECONDS)).topics
         if self.topic not in topics:
             self.make(admin, NewTopic(self.topic))
@@ -190,6 +195,7 @@ class Kafka:
                 "transactional.id": f"heddle-bridge-{self.name}",
             }
         )
+        self.clients.append(self.producer)
         # From here on a former bridge of this name writes nothing more, and what it had not committed is gone: so the
         # cursor that is read next is the last one for good.
         self.until_done("beginning transactions", lambda: self.producer.init_transactions(KAFKA_SECONDS))
