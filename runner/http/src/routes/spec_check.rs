@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::fault::pointer_token;
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::unread::{ScriptParams, unread};
@@ -224,9 +225,9 @@ pub(crate) async fn check_group(app: &App, name: &Name, mut spec: GroupSpec, now
     let snapshot = snapshot(app, name, &spec).await?;
     let name = name.clone();
     let checked = tokio::task::spawn_blocking(move || {
-        validate::validate(&name, &spec, &snapshot, now)?;
+        or_trouble(|| validate::validate(&name, &spec, &snapshot, now))??;
         let warnings = unread(&spec, None, |script| params_of(&snapshot, script));
-        Ok::<_, Faults>((spec, warnings))
+        Ok::<_, Problem>((spec, warnings))
     });
     let (spec, warnings) = checked.await.map_err(|error| Problem::internal(&error))??;
     let canonical = serde_json::to_value(&spec).map_err(|error| Problem::internal(&error))?;
@@ -284,16 +285,9 @@ fn links_of(spec: &GroupSpec) -> Vec<GroupLink> {
 
 /// What is wrong with params, below a place. The schema was checked when it was uploaded.
 pub(crate) fn check_schema(schema: &Value, params: &Value, below: &str) -> Result<Faults, Problem> {
-    let schema = Schema::compile(schema)
+    let found = or_trouble(|| Schema::compile(schema).map(|schema| schema.check(params)))?
         .map_err(|error| Problem::conflict(format!("the script's own schema cannot be used: {error}")))?;
-    Ok(Faults(
-        schema
-            .check(params)
-            .0
-            .into_iter()
-            .map(|fault| fault.below(below))
-            .collect(),
-    ))
+    Ok(Faults(found.0.into_iter().map(|fault| fault.below(below)).collect()))
 }
 
 /// Where a spec names groups that are gone.
