@@ -98,6 +98,11 @@ impl Chrome {
     }
 
     pub async fn call(&mut self, method: &str, params: Value) -> Value {
+        let answer = self.try_call(method, params).await;
+        answer.unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    async fn try_call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         self.last += 1;
         let id = self.last;
         let mut message = json!({"id": id, "method": method, "params": params});
@@ -110,8 +115,10 @@ impl Chrome {
         loop {
             let answer = self.read().await;
             if answer["id"] == id {
-                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
-                return answer["result"].clone();
+                return match &answer["error"] {
+                    Value::Null => Ok(answer["result"].clone()),
+                    error => Err(error.clone()),
+                };
             }
             self.events.push_back(answer);
         }
@@ -166,6 +173,54 @@ impl Chrome {
         found["result"]["value"].clone()
     }
 
+    /// Waits until an expression is true; while one page goes and another comes there is nothing to ask.
+    pub async fn until(&mut self, expression: &str) {
+        for _ in 0..600 {
+            let params = json!({"expression": expression, "returnByValue": true});
+            let found = self.try_call("Runtime.evaluate", params).await;
+            if found.is_ok_and(|found| found["result"]["value"] == true) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("it does not become true: {expression}");
+    }
+
+    /// Presses the mouse at one place and lets it go at another.
+    pub async fn drag(&mut self, from: [f64; 2], to: [f64; 2]) {
+        for (kind, at, buttons) in [
+            ("mouseMoved", from, 0),
+            ("mousePressed", from, 1),
+            ("mouseMoved", to, 1),
+            ("mouseReleased", to, 0),
+        ] {
+            let button = if kind == "mouseMoved" { "none" } else { "left" };
+            let event =
+                json!({"type": kind, "x": at[0], "y": at[1], "button": button, "buttons": buttons, "clickCount": 1});
+            self.call("Input.dispatchMouseEvent", event).await;
+        }
+    }
+
+    /// Where on the window a part of the first thing is that a selector finds: from 0, its left and top, to 1.
+    pub async fn place(&mut self, selector: &str, across: f64, down: f64) -> [f64; 2] {
+        let place = format!(
+            "(() => {{ const it = document.querySelector({selector:?}); it.scrollIntoView({{block: 'center'}}); \
+             const at = it.getBoundingClientRect(); return [at.x + at.width * {across}, at.y + at.height * {down}]; }})()"
+        );
+        let place = self.value(&place).await;
+        [0, 1].map(|axis| {
+            place[axis]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{selector} is nowhere: {place}"))
+        })
+    }
+
+    /// Clicks what a selector finds first, as a mouse does.
+    pub async fn click(&mut self, selector: &str) {
+        let at = self.place(selector, 0.5, 0.5).await;
+        self.drag(at, at).await;
+    }
+
     /// The window's width, and whether the page is shown dark.
     pub async fn shape(&mut self, width: u32, dark: bool) {
         let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
@@ -179,6 +234,12 @@ impl Chrome {
     pub async fn cookie(&mut self, base: &str, name: &str, value: &str) {
         let cookie = json!({"url": base, "name": name, "value": value});
         self.call("Network.setCookie", cookie).await;
+    }
+
+    /// Scripts of pages run, or not.
+    pub async fn scripts(&mut self, run: bool) {
+        self.call("Emulation.setScriptExecutionDisabled", json!({"value": !run}))
+            .await;
     }
 
     /// A picture of the window, as a PNG.

@@ -3,6 +3,7 @@
 //! Where there is no Chromium the tests that need one say so and pass: `apt-get install chromium`, as `.ci/run` does.
 
 mod chrome;
+mod provider;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -119,27 +120,20 @@ impl Visitor {
 
     /// Listens to a page's changes until one of these has come.
     async fn hears(&self, page: &str, until: &[&str]) -> String {
+        let mut stream = self.opens(page).await;
+        hear(&mut stream, until).await
+    }
+
+    /// Opens the stream of a page's changes.
+    async fn opens(&self, page: &str) -> reqwest::Response {
         let connect = page.split("sse-connect=\"").nth(1).expect("the page is live");
         let connect = connect.split('"').next().unwrap().replace("&amp;", "&");
-        let mut stream = self
-            .client
+        self.client
             .get(format!("{}{connect}", self.base))
             .header("cookie", &self.cookie)
             .send()
             .await
-            .unwrap();
-        let mut heard = String::new();
-        let found = tokio::time::timeout(Duration::from_secs(60), async {
-            while let Some(piece) = stream.chunk().await.unwrap() {
-                heard.push_str(&String::from_utf8_lossy(&piece));
-                if until.iter().all(|text| heard.contains(text)) {
-                    return;
-                }
-            }
-            panic!("the stream has ended: {heard}");
-        });
-        assert!(found.await.is_ok(), "{until:?} was not heard: {heard}");
-        heard
+            .unwrap()
     }
 
     /// A form of one of our own pages.
@@ -157,6 +151,22 @@ impl Visitor {
             .body(body);
         self.send(request).await
     }
+}
+
+/// What a stream tells until all of these have come.
+async fn hear(stream: &mut reqwest::Response, until: &[&str]) -> String {
+    let mut heard = String::new();
+    let found = tokio::time::timeout(Duration::from_secs(60), async {
+        while let Some(piece) = stream.chunk().await.unwrap() {
+            heard.push_str(&String::from_utf8_lossy(&piece));
+            if until.iter().all(|text| heard.contains(text)) {
+                return;
+            }
+        }
+        panic!("the stream has ended: {heard}");
+    });
+    assert!(found.await.is_ok(), "{until:?} was not heard: {heard}");
+    heard
 }
 
 fn url_encoded(form: &[(&str, &str)]) -> String {
@@ -608,6 +618,48 @@ async fn what_goes_away_while_a_page_is_open_is_said() {
     .fine();
 }
 
+/// A token that is revoked, a session that is ended: pages that are open end with it, on every node, and do not wait for
+/// anything else to happen.
+#[tokio::test]
+async fn a_page_ends_with_what_its_viewer_has_shown() {
+    /// Far more than it takes, and far less than the minute after which a page is made again anyway.
+    const SOON: Duration = Duration::from_secs(20);
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let make = async |name: &str| {
+        let body = json!({"name": name, "role": "operator"});
+        let made = nodes[0].post("/v1/tokens", body).await.expect_status(201);
+        made["token"].as_str().unwrap().to_owned()
+    };
+    for (what, path) in [("revoked", "/queues"), ("ended", "/groups?q=a")] {
+        let token = make(what).await;
+        let here = Visitor::signed_in(nodes[0].base(), &token).await;
+        let mut there = Visitor::new(nodes[1].base());
+        there.cookie = here.cookie.clone();
+        let mut streams = [
+            here.opens(&here.get("/runs").await.fine()).await,
+            there.opens(&there.get(path).await.fine()).await,
+        ];
+        for stream in &mut streams {
+            hear(stream, &["event: here"]).await;
+        }
+        if what == "revoked" {
+            nodes[0].delete(&format!("/v1/tokens/{what}")).await.expect_status(204);
+        } else {
+            assert_eq!(here.post("/sign-out", &[]).await.leads_to(), "/sign-in");
+        }
+        for stream in &mut streams {
+            let heard = hear(stream, &["event: over", "data: signed-out"]);
+            let heard = tokio::time::timeout(SOON, heard).await;
+            assert!(heard.is_ok(), "{what}: a page stays open");
+        }
+        // The browser loads the page anew, and is led back to it.
+        let asked = there.get(path).await.fine();
+        let back = format!("name=\"to\" value=\"{path}\"");
+        assert!(asked.contains("name=\"token\"") && asked.contains(&back), "{asked}");
+    }
+}
+
 /// Finds what cannot be read or used without a pointer or without seeing; `VENDORED.md` beside it says whence it is.
 const AXE: &str = include_str!("vendor/axe-core-4.10.3.min.js");
 
@@ -766,4 +818,101 @@ async fn a_browser_has_nothing_to_complain_of() {
         );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    chrome.cookie(&base, "heddle_lang", "en").await;
+    chrome.shape(1_280, false).await;
+    a_person_at_work(&mut chrome, api).await;
+}
+
+/// Somebody who clicks, types and drags, with scripts and without.
+async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
+    let base = api.base().to_owned();
+    // From a form to a run that goes on, which ends while they look.
+    api.put_group("nap", json!({"tasks": {"nap": {"script": "sleep"}}}))
+        .await;
+    for _ in 0..2 {
+        chrome.open(&format!("{base}/groups/nap/run")).await;
+        chrome
+            .value("document.querySelector('[name=\"p.seconds\"]').value = '1'")
+            .await;
+        chrome.click("main form button.primary").await;
+        chrome.until("location.pathname.startsWith('/runs/')").await;
+        chrome.until("!!document.querySelector('#run-head .s-succeeded')").await;
+        assert_eq!(
+            chrome.value("document.querySelector('#live').dataset.state").await,
+            "live"
+        );
+    }
+    // A page that is left gives its connection back (a browser has six), and takes one again when it is come back to.
+    chrome
+        .value(
+            "document.addEventListener('htmx:sseOpen', (event) => { window.source = event.detail.source; }); \
+             dispatchEvent(new Event('pagehide')); dispatchEvent(new Event('pageshow')); 0",
+        )
+        .await;
+    chrome.until("window.source?.readyState === EventSource.OPEN").await;
+    let left = "dispatchEvent(new Event('pagehide')); window.source.readyState === EventSource.CLOSED";
+    assert_eq!(chrome.value(left).await, true);
+    // A click into the grid shows what is known of the cell, beside it.
+    chrome.open(&format!("{base}/groups/mixed")).await;
+    let cell = "(() => { const svg = document.querySelector('svg[data-columns]'), at = svg.getBoundingClientRect(); \
+                return [at.x + at.width - 10, at.y + 84 + 10]; })()";
+    let at = chrome.value(cell).await;
+    let at = [0, 1].map(|axis| at[axis].as_f64().unwrap());
+    chrome.drag(at, at).await;
+    chrome
+        .until("document.querySelector('#detail').textContent.includes('good')")
+        .await;
+    // A stretch of the durations leads to its runs.
+    chrome.open(&format!("{base}/groups/nap/runs")).await;
+    let from = chrome.place("svg.scatter", 0.2, 0.5).await;
+    let to = chrome.place("svg.scatter", 1.0, 0.5).await;
+    chrome.drag(from, to).await;
+    chrome
+        .until("location.pathname === '/runs' && location.search.includes('group=nap') && location.search.includes('logical_from')")
+        .await;
+    chrome
+        .until("document.querySelectorAll('main table tbody tr').length === 1")
+        .await;
+    // What a user would be given: nothing is taken by looking.
+    api.put("/v1/audiences/gid_people/members", json!({"members": ["ann"]}))
+        .await;
+    api.put("/v1/offers/greet", json!({"audience": "gid_people", "enabled": false}))
+        .await;
+    api.put(
+        "/v1/offers/wave",
+        json!({"audience": "uid_ann", "params": {"to": "bob"}}),
+    )
+    .await;
+    chrome.open(&format!("{base}/dispatch")).await;
+    chrome.value("document.querySelector('#as').value = 'ann'").await;
+    for _ in 0..2 {
+        chrome.click("main form[action='/dispatch/as'] button").await;
+        chrome
+            .until("location.pathname === '/dispatch/as' && document.querySelector('.verdict')?.textContent.includes('wave')")
+            .await;
+    }
+    let said = chrome.value("document.querySelector('main').innerText").await;
+    let said = said.as_str().unwrap();
+    assert!(
+        said.contains("this is given") && said.contains("it is not given out"),
+        "{said}"
+    );
+    keep(chrome, "poll-as-1280-light").await;
+    let wrong = axe(chrome, "").await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    chrome.shape(390, false).await;
+    assert_eq!(chrome.value(NO_SCROLL).await, true);
+    keep(chrome, "poll-as-390-light").await;
+    chrome.shape(1_280, false).await;
+    // Without any script: the same, by links and forms.
+    chrome.scripts(false).await;
+    chrome.open(&format!("{base}/groups/nap/run")).await;
+    chrome.click("main form button.primary").await;
+    chrome.until("location.pathname.startsWith('/runs/')").await;
+    chrome.click("nav.tabs a[href$='/events']").await;
+    chrome
+        .until("location.pathname.endsWith('/events') && !!document.querySelector('main table')")
+        .await;
+    chrome.scripts(true).await;
+    assert!(chrome.complaints(&base).is_empty(), "{:?}", chrome.complaints(&base));
 }

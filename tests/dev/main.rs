@@ -284,6 +284,59 @@ async fn the_demo_leaves_changes_alone() {
     assert_eq!(task(&run, "report")["output"], expected("2015-03"));
 }
 
+/// The groups that come in behind a start, and a day of their past.
+const LIVELY: [&str; 5] = [
+    "photo-prints",
+    "price-import",
+    "reader-survey",
+    "stations",
+    "weather-hourly",
+];
+
+/// Whoever looks first finds a day with life in it. It is made once: what one deletes stays away, with its past.
+#[tokio::test]
+async fn the_demo_has_a_day_behind_it() {
+    let (_directory, data_dir) = directory();
+    let mut dev = Dev::start(&data_dir, &[]).await;
+    eventually("a past of each of them", async || {
+        let mut groups: Vec<String> = dev
+            .all("/v1/backfills")
+            .await
+            .iter()
+            .map(|one| one["group"].as_str().unwrap().to_owned())
+            .collect();
+        groups.sort_unstable();
+        (groups == LIVELY).then_some(())
+    })
+    .await;
+    // Each in its way: by scripts, by the demo's worker, by its readers; and one that fails now and then, and recovers.
+    for (group, state) in LIVELY
+        .iter()
+        .map(|group| (*group, "succeeded"))
+        .chain([("price-import", "failed")])
+    {
+        eventually(&format!("{state} run of {group}"), async || {
+            let runs = dev.all(&format!("/v1/runs?group={group}&state={state}")).await;
+            runs.iter().any(|run| run["trigger"] == "backfill").then_some(())
+        })
+        .await;
+    }
+    let page = dev.request(reqwest::Method::GET, "/").header("accept", "text/html");
+    let overview = page.send().await.unwrap().text().await.unwrap();
+    for group in LIVELY {
+        assert!(overview.contains(&format!("href=\"/groups/{group}\"")), "{group}");
+    }
+    dev.delete("/v1/groups/stations").await.expect_status(200);
+    dev.process().terminate();
+    dev.process().end().await;
+    let dev = Dev::start(&data_dir, &[]).await;
+    // The worker begins once everything has been put in.
+    let run = dev.run("photo-prints", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_eq!(dev.get("/v1/groups/stations").await.status, 404);
+    assert_eq!(dev.all("/v1/backfills").await.len(), LIVELY.len(), "no second past");
+}
+
 /// Only loopback addresses: there is no token.
 #[test]
 fn other_addresses_are_refused() {

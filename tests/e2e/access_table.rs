@@ -61,6 +61,7 @@ GET    /v1/connections/{name}                         admin
 PUT    /v1/connections/{name}                         admin
 POST   /v1/dispatch/{uid}/complete                    work
 POST   /v1/dispatch/{uid}/next                        work
+GET    /v1/dispatch/{uid}/peek                        view
 GET    /v1/events                                     view
 GET    /v1/groups                                     view
 DELETE /v1/groups/{name}                              operate

@@ -162,6 +162,124 @@ async fn repeat_until_used_up() {
     assert_eq!(counts.iter().sum::<usize>(), 30, "{counts:?}");
 }
 
+/// A peek says what a poll would give and why, and gives nothing: not to the user, and not of the stock.
+#[tokio::test]
+async fn peeks() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let node = &nodes[0];
+    members(node, "gid_team", &users(2)).await;
+    let now = wall_clock();
+    let at = |minutes: i64| (now + chrono::TimeDelta::minutes(minutes)).to_rfc3339();
+    let once = |minutes: i64| json!({"audience": "gid_team", "starts_at": at(minutes), "params": {"m": minutes}});
+    let peek = async |api: &Api, uid: &str| {
+        let path = format!("/v1/dispatch/{uid}/peek");
+        api.get(&path).await.expect_status(200)
+    };
+    let whys = |peek: &Value| -> BTreeMap<String, String> {
+        let word = |value: &Value| value.as_str().expect("a word").to_owned();
+        let offers = peek["offers"].as_array().expect("offers");
+        offers
+            .iter()
+            .map(|one| (word(&one["offer"]), word(&one["why"])))
+            .collect()
+    };
+    let expect = |peek: &Value, wanted: &[(&str, &str)]| {
+        let wanted: BTreeMap<String, String> = wanted
+            .iter()
+            .map(|(offer, why)| ((*offer).into(), (*why).into()))
+            .collect();
+        assert_eq!(whys(peek), wanted, "{peek:#}");
+    };
+    // Nothing at all; then nothing yet.
+    let empty = peek(node, "u0").await;
+    assert_eq!(
+        (&empty["gives"], &empty["next_at"]),
+        (&Value::Null, &Value::Null),
+        "{empty:#}"
+    );
+    assert_eq!(empty["audiences"], json!(["uid_u0", "gid_team"]));
+    offer(node, "later", once(60)).await;
+    offer(node, "old", once(-13 * 60)).await;
+    let soon = peek(node, "uid_u0").await;
+    assert_eq!((&soon["uid"], &soon["gives"]), (&json!("u0"), &Value::Null));
+    assert!((time(&soon["next_at"]) - now).num_minutes() >= 59, "{soon:#}");
+    expect(&soon, &[("later", "not_due"), ("old", "passed")]);
+    // The earlier one; again and again, on either node, and the poll then gives just that.
+    offer(node, "second", once(-10)).await;
+    offer(node, "first", once(-20)).await;
+    for api in [node, &nodes[1], node] {
+        let found = eventually("both offers", async || {
+            Some(peek(api, "u0").await).filter(|peek| whys(peek).len() == 4)
+        })
+        .await;
+        assert_eq!(
+            (
+                &found["gives"]["offer"],
+                &found["gives"]["redo"],
+                &found["gives"]["assignment_id"]
+            ),
+            (&json!("first"), &json!(false), &Value::Null)
+        );
+        assert_eq!(found["gives"]["params"], json!({"m": -20}));
+        expect(
+            &found,
+            &[
+                ("first", "given"),
+                ("second", "behind"),
+                ("later", "not_due"),
+                ("old", "passed"),
+            ],
+        );
+    }
+    let held = given(node, "u0").await.expect("the first");
+    assert_eq!(held["offer"], "first");
+    // What is held is given again; its stock is gone, for others too.
+    let again = peek(node, "u0").await;
+    assert_eq!(
+        (&again["gives"]["redo"], &again["gives"]["assignment_id"]),
+        (&json!(true), &held["assignment_id"])
+    );
+    expect(
+        &again,
+        &[
+            ("first", "given"),
+            ("second", "behind"),
+            ("later", "not_due"),
+            ("old", "passed"),
+        ],
+    );
+    let other = peek(&nodes[1], "u1").await;
+    assert_eq!(other["gives"]["offer"], "second", "{other:#}");
+    expect(
+        &other,
+        &[
+            ("second", "given"),
+            ("first", "used_up"),
+            ("later", "not_due"),
+            ("old", "passed"),
+        ],
+    );
+    complete(node, &held).await;
+    let mut off = once(-5);
+    off["enabled"] = json!(false);
+    offer(node, "off", off).await;
+    let after = peek(node, "u0").await;
+    assert_eq!(after["gives"]["offer"], "second");
+    let (first, off) = (&whys(&after)["first"], &whys(&after)["off"]);
+    assert_eq!((first.as_str(), off.as_str()), ("had", "disabled"), "{after:#}");
+    let left = node.get("/v1/offers/occurrences?offer=second").await.expect_status(200);
+    assert!(
+        left["items"]
+            .as_array()
+            .is_some_and(|items| items.iter().all(|one| one["taken"] == 0)),
+        "{left:#}"
+    );
+    let assignments = node.all("/v1/assignments?uid=u0").await;
+    assert_eq!(assignments.len(), 1, "{assignments:#?}");
+    node.get("/v1/dispatch/uid_/peek").await.expect_problem(422, &[""]);
+}
+
 /// Two intervals due at the same instant are both served; a user idle for long begins at the horizon.
 #[tokio::test]
 async fn intervals() {

@@ -70,6 +70,15 @@ async fn by_command_line() {
         ),
         (&json!("once"), &json!(2), &json!("single"), &json!("1h"))
     );
+    let peeked = said(&node, &["offer", "peek", "ann"]);
+    assert!(
+        peeked.starts_with("ann would be given survey of ") && peeked.contains("given"),
+        "{peeked}"
+    );
+    assert_eq!(
+        json_of(&node, &["offer", "peek", "ann"])["gives"]["params"],
+        json!({"q": 1})
+    );
     let given = node.post("/v1/dispatch/ann/next", json!({})).await.expect_status(200);
     let id = given["assignment_id"].as_str().expect("an id");
     let held = json_of(&node, &["assignment", "list", "--uid", "ann"]);

@@ -1,10 +1,14 @@
 //! Options of a node: flag before environment before file before default.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use heddle_http::access::Role;
+use heddle_http::access::provider::{CALLBACK, CLAIM_DEFAULT, Provider, ProviderConfig, SCOPES_DEFAULT};
 use serde::Deserialize;
 
 use crate::exit::usage;
@@ -14,6 +18,8 @@ use crate::logging::LogFormat;
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 /// Where a node keeps its files unless told otherwise.
 const DEFAULT_DATA_DIR: &str = ".heddle";
+/// Above the options of sign-ins, in the help.
+const SIGN_IN: &str = "Sign-in with OpenID Connect";
 
 macro_rules! options {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),+ $(,)? }) => {
@@ -110,7 +116,120 @@ options! {
         /// This node's name, kept over restarts [default: one made up once and kept in the data directory]
         #[arg(long, env = "HEDDLE_NODE_ID", value_name = "ID")]
         node_id: String,
+        /// The OpenID Connect provider that people sign in with, as it writes itself [default: none, tokens only]
+        #[arg(long, env = "HEDDLE_OIDC_ISSUER", value_name = "URL", help_heading = SIGN_IN)]
+        oidc_issuer: String,
+        /// Who Heddle is at the provider
+        #[arg(long, env = "HEDDLE_OIDC_CLIENT_ID", value_name = "ID", help_heading = SIGN_IN)]
+        oidc_client_id: String,
+        /// What Heddle shows the provider for it; a client without a secret has PKCE only
+        #[arg(long, env = "HEDDLE_OIDC_CLIENT_SECRET", hide_env_values = true, value_name = "SECRET", help_heading = SIGN_IN)]
+        oidc_client_secret: String,
+        /// A file with the same
+        #[arg(long, env = "HEDDLE_OIDC_CLIENT_SECRET_FILE", value_name = "PATH", help_heading = SIGN_IN)]
+        oidc_client_secret_file: PathBuf,
+        /// What is asked of the provider, separated by spaces [default: openid email profile]
+        #[arg(long, env = "HEDDLE_OIDC_SCOPES", value_name = "SCOPES", help_heading = SIGN_IN)]
+        oidc_scopes: String,
+        /// The claim that says what somebody may do: a name, or a JSON pointer such as /realm_access/roles [default: groups]
+        #[arg(long, env = "HEDDLE_OIDC_CLAIM", value_name = "CLAIM", help_heading = SIGN_IN)]
+        oidc_claim: String,
+        /// Which values of the claim make which role: value=role, separated by commas; in the file also a table
+        #[arg(long, env = "HEDDLE_OIDC_ROLES", value_name = "ROLES", help_heading = SIGN_IN)]
+        oidc_roles: RoleMap,
+        /// The role of whom no value gives one [default: none, they do not come in]
+        #[arg(long, env = "HEDDLE_OIDC_DEFAULT_ROLE", value_name = "ROLE", help_heading = SIGN_IN)]
+        oidc_default_role: String,
+        /// Where the provider sends people back to [default: /sign-in/callback below --public-url, or below the address asked]
+        #[arg(long, env = "HEDDLE_OIDC_REDIRECT_URL", value_name = "URL", help_heading = SIGN_IN)]
+        oidc_redirect_url: String,
+        /// What the provider is called on the page [default: its host]
+        #[arg(long, env = "HEDDLE_OIDC_NAME", value_name = "NAME", help_heading = SIGN_IN)]
+        oidc_name: String,
     }
+}
+
+/// Which values of a claim make which role: `value=role,…`, or a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "RolesGiven")]
+pub struct RoleMap(BTreeMap<String, Role>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RolesGiven {
+    Text(String),
+    Table(BTreeMap<String, String>),
+}
+
+fn role(word: &str) -> Result<Role, String> {
+    Role::parse(word)
+        .filter(|role| *role != Role::Worker)
+        .ok_or_else(|| format!("`{word}` is no role of people: there are viewer, operator, author and admin"))
+}
+
+impl TryFrom<RolesGiven> for RoleMap {
+    type Error = String;
+    fn try_from(given: RolesGiven) -> Result<Self, String> {
+        match given {
+            RolesGiven::Text(text) => text.parse(),
+            RolesGiven::Table(table) => {
+                let roles = table.into_iter().map(|(value, word)| Ok((value, role(&word)?)));
+                Ok(Self(roles.collect::<Result<_, String>>()?))
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for RoleMap {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+        let roles = pairs.map(|pair| match pair.rsplit_once('=') {
+            Some((value, word)) => Ok((value.trim().to_owned(), role(word.trim())?)),
+            None => Err(format!("`{pair}` is not of the form value=role")),
+        });
+        Ok(Self(roles.collect::<Result<_, String>>()?))
+    }
+}
+
+/// The provider that people sign in with, if one is configured; `public_url`: of the pages.
+pub(crate) fn provider(options: &ServeOptions, public_url: Option<&str>) -> Result<Option<Arc<Provider>>> {
+    let Some(issuer) = options.oidc_issuer.clone().filter(|issuer| !issuer.is_empty()) else {
+        return Ok(None);
+    };
+    let client_id = options.oidc_client_id.clone();
+    let client_id = client_id.ok_or_else(|| usage("--oidc-issuer needs --oidc-client-id: who Heddle is there"))?;
+    let secret = match (&options.oidc_client_secret, &options.oidc_client_secret_file) {
+        (Some(secret), _) => Some(secret.clone()),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?;
+            Some(text.trim_end_matches(['\r', '\n']).to_owned())
+        }
+        (None, None) => None,
+    };
+    let default_role = match options.oidc_default_role.as_deref().filter(|word| !word.is_empty()) {
+        Some(word) => Some(role(word).map_err(|error| usage(format!("--oidc-default-role: {error}")))?),
+        None => None,
+    };
+    let host = || {
+        let url = url::Url::parse(&issuer).ok()?;
+        Some(url.host_str()?.to_owned())
+    };
+    let below = |url: &str| format!("{}{CALLBACK}", url.trim_end_matches('/'));
+    let config = ProviderConfig {
+        client_id,
+        client_secret: secret.filter(|secret| !secret.is_empty()),
+        scopes: options.oidc_scopes.clone().unwrap_or_else(|| SCOPES_DEFAULT.into()),
+        claim: options.oidc_claim.clone().unwrap_or_else(|| CLAIM_DEFAULT.into()),
+        roles: options.oidc_roles.clone().unwrap_or_default().0,
+        default_role,
+        redirect_url: options.oidc_redirect_url.clone().or_else(|| public_url.map(below)),
+        name: options.oidc_name.clone().or_else(host).unwrap_or_default(),
+        issuer,
+    };
+    let provider = Provider::new(config).map_err(|error| usage(format!("the provider of sign-ins: {error}")))?;
+    Ok(Some(provider))
 }
 
 /// The file of `--config`.
@@ -135,7 +254,7 @@ fn parse(text: &str) -> Result<(NodeOptions, ServeOptions)> {
     let mut serve = toml::Table::new();
     let mut node = toml::Table::new();
     for (key, value) in file.entries {
-        let place = if matches!(key.as_str(), "database_url" | "node_id") {
+        let place = if matches!(key.as_str(), "database_url" | "node_id") || key.starts_with("oidc_") {
             &mut serve
         } else {
             &mut node
@@ -241,6 +360,31 @@ mod tests {
             (Some("127.0.0.1:2"), Some(5))
         );
         assert_eq!(serve.database_url.as_deref(), Some("postgres://x"));
+    }
+
+    #[test]
+    fn values_of_a_claim_become_roles() {
+        let roles = |text: &str| text.parse::<RoleMap>().map(|map| map.0);
+        let all = roles("ops=operator, cn=chiefs=admin ,").unwrap();
+        assert_eq!(all["ops"], Role::Operator);
+        assert_eq!(all["cn=chiefs"], Role::Admin, "values may have an equals sign");
+        for wrong in ["ops", "ops=chief", "ops=worker", "=x"] {
+            assert!(roles(wrong).is_err(), "{wrong}");
+        }
+        let table = "oidc_roles = { \"CN=ops,OU=x\" = \"author\" }\noidc_issuer = \"https://id.example/a\"";
+        let (_, serve) = parse(table).unwrap();
+        assert_eq!(serve.oidc_roles.as_ref().unwrap().0["CN=ops,OU=x"], Role::Author);
+        let said = format!("{:#}", parse("oidc_roles = \"a=b\"").unwrap_err());
+        assert!(said.contains("no role of people"), "{said}");
+        let said = provider(&serve, None).unwrap_err().to_string();
+        assert!(said.contains("--oidc-client-id"), "{said}");
+        let whole = ServeOptions {
+            oidc_client_id: Some("heddle".into()),
+            ..serve
+        };
+        let found = provider(&whole, Some("https://heddle.example/")).unwrap().unwrap();
+        assert_eq!(found.name(), "id.example");
+        assert!(provider(&ServeOptions::default(), None).unwrap().is_none());
     }
 
     #[test]

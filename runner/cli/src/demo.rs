@@ -1,4 +1,9 @@
-//! The demo: Seattle's weather in a warehouse, a group that works on a month of it, and the scripts for that.
+//! The demo: Seattle's weather in a warehouse, a group that works on a month of it, and the scripts for that; and groups of
+//! other shapes with schedules in the present: a map, one that fails now and then, a queue, an audience.
+//!
+//! The first part is there before the node is ready. The second comes in behind, with the last 24 hours of its past, made by
+//! ordinary backfills: so whoever looks first finds a day with life in it, and no start is longer for it. As long as the
+//! node runs, the demo also works on its queue, and answers for two of its users.
 //!
 //! What is there already is left alone, so that people may change it, and what was put in once and is gone stays away, so
 //! that they may delete it: a file in the data directory names what was put in. Only the warehouse's address is set each
@@ -6,12 +11,16 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use heddle_client::Client;
+use chrono::{SecondsFormat, TimeDelta};
+use heddle_client::{BackfillRequest, Claim, Client, Completion, Outcome, Worker};
+use heddle_domain::Time;
 use heddle_scripts::{SEATTLE_WEATHER_CSV, WAREHOUSE_SQL};
 use serde_json::json;
 use tokio_postgres::NoTls;
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
 /// The scripts that the demo's groups use, and a few to play with.
@@ -37,6 +46,41 @@ const GROUPS: [(&str, &str); 3] = [
     ("yearly-summary", include_str!("../demo/yearly-summary.yaml")),
     ("hello", include_str!("../demo/hello.yaml")),
 ];
+
+/// The groups that work in the present, and have a past of a day.
+const LIVELY: [(&str, &str); 5] = [
+    ("weather-hourly", include_str!("../demo/weather-hourly.yaml")),
+    ("price-import", include_str!("../demo/price-import.yaml")),
+    ("stations", include_str!("../demo/stations.yaml")),
+    (PRINTS, include_str!("../demo/photo-prints.yaml")),
+    (SURVEY, include_str!("../demo/reader-survey.yaml")),
+];
+
+/// What they need besides.
+const LIVELY_SCRIPTS: [&str; 1] = ["sum"];
+
+/// The group whose tasks a worker does, and its queue.
+const PRINTS: &str = "photo-prints";
+
+/// The group that asks readers, who they are, and those whom the demo answers for.
+const SURVEY: &str = "reader-survey";
+const READERS: &str = "gid_readers";
+const ALL_READERS: [&str; 3] = ["ann", "bob", "cas"];
+const ANSWERING: [&str; 2] = ["ann", "bob"];
+
+/// How far back the past goes that the demo makes.
+const PAST: TimeDelta = TimeDelta::hours(24);
+
+/// Runs of the past that are made at once, of each group: whoever looks meanwhile is not to wait for them.
+const PAST_ACTIVE_MAX: u32 = 2;
+
+/// How long a print or an answer takes.
+const PRINT_FOR: Duration = Duration::from_millis(300);
+const ANSWER_AFTER: Duration = Duration::from_millis(700);
+
+/// How long a poll of a user waits, and how soon one that failed is repeated.
+const POLL_FOR: Duration = Duration::from_secs(50);
+const POLL_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// The topics.
 const TOPICS: [(&str, &str); 2] = [
@@ -92,14 +136,7 @@ pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> R
         known.add("category", category)?;
     }
     for name in SCRIPTS {
-        if known.lacks("script", name) && client.script(name).await.is_err() {
-            let wasm = heddle_scripts::get(name).with_context(|| format!("script {name} is not in the binary"))?;
-            client
-                .put_script(name, wasm, true)
-                .await
-                .with_context(|| format!("script {name}"))?;
-        }
-        known.add("script", name)?;
+        put_script(&client, &mut known, name).await?;
     }
     let connection = json!({"url": warehouse, "categories": ["demo"]});
     if known.lacks("connection", WAREHOUSE) || client.get_named("connections", WAREHOUSE).await.is_ok() {
@@ -110,14 +147,7 @@ pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> R
     }
     known.add("connection", WAREHOUSE)?;
     for (name, spec) in GROUPS {
-        if known.lacks("group", name) && client.group(name).await.is_err() {
-            let spec = serde_saphyr::from_str(spec).with_context(|| format!("group {name}"))?;
-            client
-                .put_group(name, &spec, None)
-                .await
-                .with_context(|| format!("group {name}"))?;
-        }
-        known.add("group", name)?;
+        put_group(&client, &mut known, name, spec).await?;
     }
     for (name, spec) in TOPICS {
         if known.lacks("topic", name) && client.topic(name).await.is_err() {
@@ -130,6 +160,130 @@ pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> R
         known.add("topic", name)?;
     }
     Ok(())
+}
+
+/// Puts in what works in the present, makes its past, and then does the work that people and workers would do, until the
+/// node stops. Nothing waits for it, and a trouble of its own is said and no more.
+pub(crate) async fn live(url: String, data_dir: PathBuf, now: Time, shutdown: CancellationToken) {
+    let work = async {
+        let client = Client::new(&url, None)?;
+        let mut known = Known::read(&data_dir)?;
+        put_lively(&client, &mut known).await?;
+        make_past(&client, &mut known, now).await?;
+        Ok::<_, anyhow::Error>(client)
+    };
+    let done = async {
+        match work.await {
+            Ok(client) => {
+                let answers = ANSWERING.map(|uid| answer(client.clone(), uid));
+                tokio::join!(print(client.clone()), futures::future::join_all(answers));
+            }
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "a part of the demo cannot be put in"),
+        }
+    };
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => {}
+        () = done => {}
+    }
+}
+
+/// The groups of the present, and what they need.
+async fn put_lively(client: &Client, known: &mut Known) -> Result<()> {
+    for name in LIVELY_SCRIPTS {
+        put_script(client, known, name).await?;
+    }
+    if known.lacks("audience", READERS) {
+        client.put_members(READERS, &ALL_READERS).await?;
+    }
+    known.add("audience", READERS)?;
+    for (name, spec) in LIVELY {
+        put_group(client, known, name, spec).await?;
+    }
+    Ok(())
+}
+
+/// The last day of each, once: who deletes runs, or was away for a night, does not get them anew.
+async fn make_past(client: &Client, known: &mut Known, now: Time) -> Result<()> {
+    let text = |at: Time| at.to_rfc3339_opts(SecondsFormat::Secs, true);
+    for (name, _) in LIVELY {
+        if known.lacks("past", name) && client.group(name).await.is_ok() {
+            let request = BackfillRequest {
+                from: text(now - PAST),
+                to: Some(text(now)),
+                // So that a glance at the overview finds the newest hours first.
+                order: Some("desc".into()),
+                max_active: Some(PAST_ACTIVE_MAX),
+                ..BackfillRequest::default()
+            };
+            let made = client.backfill_group(name, &request).await;
+            made.with_context(|| format!("the past of group {name}"))?;
+        }
+        known.add("past", name)?;
+    }
+    Ok(())
+}
+
+/// Works on the queue of the demo, while its group is there.
+async fn print(client: Client) {
+    if client.group(PRINTS).await.is_err() {
+        return;
+    }
+    let worker = Worker::new(client, PRINTS, "demo-printer").concurrency(2);
+    let work = async |claim: Claim| -> Outcome {
+        tokio::time::sleep(PRINT_FOR).await;
+        Outcome::Done(json!({"printed": claim.params["copies"], "of": claim.params["what"]}))
+    };
+    // It ends with whoever runs it: what it has claimed by then, another worker does when the lease has run out.
+    if let Err(error) = worker.run(std::future::pending(), work).await {
+        tracing::warn!(error = error.to_string(), "the demo's worker has ended");
+    }
+}
+
+/// Polls for a user, and answers what they are asked, while the group that asks is there.
+async fn answer(client: Client, uid: &str) {
+    if client.group(SURVEY).await.is_err() {
+        return;
+    }
+    loop {
+        let done = async {
+            if let Some(assignment) = client.next_assignment(uid, POLL_FOR).await? {
+                tokio::time::sleep(ANSWER_AFTER).await;
+                let completion = Completion {
+                    assignment_id: assignment.assignment_id,
+                    status: "completed".into(),
+                    result: json!({"answer": if uid == "ann" { "sunny" } else { "it rained" }}),
+                };
+                client.complete_assignment(uid, &completion).await?;
+            }
+            Ok::<_, heddle_client::Error>(())
+        };
+        if done.await.is_err() {
+            tokio::time::sleep(POLL_AGAIN_AFTER).await;
+        }
+    }
+}
+
+async fn put_script(client: &Client, known: &mut Known, name: &str) -> Result<()> {
+    if known.lacks("script", name) && client.script(name).await.is_err() {
+        let wasm = heddle_scripts::get(name).with_context(|| format!("script {name} is not in the binary"))?;
+        client
+            .put_script(name, wasm, true)
+            .await
+            .with_context(|| format!("script {name}"))?;
+    }
+    known.add("script", name)
+}
+
+async fn put_group(client: &Client, known: &mut Known, name: &str, spec: &str) -> Result<()> {
+    if known.lacks("group", name) && client.group(name).await.is_err() {
+        let spec = serde_saphyr::from_str(spec).with_context(|| format!("group {name}"))?;
+        client
+            .put_group(name, &spec, None)
+            .await
+            .with_context(|| format!("group {name}"))?;
+    }
+    known.add("group", name)
 }
 
 /// Makes the database and loads the CSV, unless that has been done; answers its URL.

@@ -11,6 +11,7 @@ use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
 use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, SystemChance};
+use heddle_http::access::provider::Provider;
 use heddle_http::access::{DEVICE_KEY_BYTES_MIN, TokenSpec, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
 use heddle_store::Store;
@@ -62,6 +63,8 @@ pub struct NodeConfig {
     pub demo: bool,
     /// This node's name; `None`: kept in the data directory.
     pub node_id: Option<String>,
+    /// Who vouches for people; `None`: they sign in with tokens.
+    pub provider: Option<Arc<Provider>>,
     /// The rest of what can be configured.
     pub options: NodeOptions,
     /// Cancelled when the node is to drain and end.
@@ -90,7 +93,8 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
             .await
             .context("the schema cannot be brought up to date")?;
         require_keys(&store, &keys).await?;
-        require_tokens(&config, &store, !device_keys.is_empty(), clock.own()).await?;
+        let others = !device_keys.is_empty() || config.provider.is_some();
+        require_tokens(&config, &store, others, clock.own()).await?;
         Ok(store)
     };
     let Some(store) = unless_stopped(&config.shutdown, open).await? else {
@@ -165,6 +169,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     });
     let closing = CancellationToken::new();
     let uses = tokio::spawn(write_token_uses(app.clone(), closing.clone()));
+    let started = clock.own();
     let router = if config.options.no_ui.unwrap_or(false) {
         heddle_http::router(app)
     } else {
@@ -189,7 +194,19 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     if unless_stopped(&config.shutdown, fill).await?.is_some() {
         engine.set_ready(true);
         let _ = ready.send(address);
+        let living = config.demo.then(|| {
+            let shutdown = config.shutdown.clone();
+            tokio::spawn(demo::live(
+                format!("http://{address}"),
+                data_dir.clone(),
+                started,
+                shutdown,
+            ))
+        });
         config.shutdown.cancelled().await;
+        if let Some(living) = living {
+            let _ = living.await;
+        }
     }
     engine.set_ready(false);
     engine.drain().await;
@@ -292,8 +309,9 @@ pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
 
 /// Refuses to serve on an address that others reach while nobody could call: a node that is open by mistake is found
 /// before its owner has made a token, and then it is too late to wonder who made the first one.
-async fn require_tokens(config: &NodeConfig, store: &Store, devices: bool, now: Time) -> Result<()> {
-    if config.dev || devices || store.has_tokens(now).await.context("tokens cannot be read")? {
+/// `others`: those who need none may call, devices or people whom a provider vouches for.
+async fn require_tokens(config: &NodeConfig, store: &Store, others: bool, now: Time) -> Result<()> {
+    if config.dev || others || store.has_tokens(now).await.context("tokens cannot be read")? {
         return Ok(());
     }
     let advice = "make the first one with `heddle token create --database-url ... --name me --role admin`";
@@ -378,6 +396,7 @@ fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> Result<HttpCon
     Ok(HttpConfig {
         dev: config.dev,
         device_keys,
+        provider: config.provider.clone(),
         rate_max: config.options.rate_limit,
         compat_zone,
         ..defaults

@@ -11,9 +11,9 @@ use futures::future::BoxFuture;
 use heddle_domain::Clock;
 use heddle_engine::Engine;
 use heddle_http::App;
-use heddle_http::access::Role;
+use heddle_http::access::{Role, Vouched, provider};
 use heddle_http::problem::Problem;
-use heddle_ui::{Host, Turned, Ui, Viewer};
+use heddle_ui::{Astray, Host, Onward, Turned, Ui, Viewer};
 use tower::ServiceExt;
 
 /// What pages need of this process.
@@ -21,6 +21,30 @@ struct Beside {
     app: App,
     api: Router,
     dev: bool,
+}
+
+fn onward(found: Result<provider::Onward, provider::Astray>) -> Result<Onward, Astray> {
+    use provider::Wrong;
+    match found {
+        Ok(provider::Onward { to, cookies }) => Ok(Onward { to, cookies }),
+        Err(astray) => Err(match astray {
+            provider::Astray::Away => Astray::Away,
+            provider::Astray::NotBegun => Astray::NotBegun,
+            provider::Astray::Denied(code) => Astray::Denied(code),
+            provider::Astray::Wrong(what) => Astray::Wrong(match what {
+                Wrong::Code => "code",
+                Wrong::Form => "form",
+                Wrong::Key => "key",
+                Wrong::Signature => "signature",
+                Wrong::Issuer => "issuer",
+                Wrong::Audience => "audience",
+                Wrong::Expired => "expired",
+                Wrong::Nonce => "nonce",
+            }),
+            provider::Astray::NoRole(person) => Astray::NoRole(person),
+            provider::Astray::Problem(problem) => Astray::Turned(turned(problem)),
+        }),
+    }
 }
 
 fn turned(problem: Problem) -> Turned {
@@ -48,6 +72,36 @@ impl Host for Beside {
             };
             parts.extensions.insert(vouched);
             Ok(viewer)
+        })
+    }
+
+    fn left(&self, parts: &Parts) -> BoxFuture<'static, ()> {
+        let app = self.app.clone();
+        match parts.extensions.get::<Vouched>().cloned() {
+            Some(vouched) => Box::pin(vouched.ends(app)),
+            None => Box::pin(std::future::pending()),
+        }
+    }
+
+    fn provider(&self) -> Option<&str> {
+        self.app.config.provider.as_ref().map(|provider| provider.name())
+    }
+
+    fn begin<'a>(&'a self, parts: &'a Parts, to: &'a str) -> BoxFuture<'a, Result<Onward, Astray>> {
+        Box::pin(async move {
+            match &self.app.config.provider {
+                Some(provider) => onward(provider.begin(&self.app, parts, to).await),
+                None => Err(Astray::NotBegun),
+            }
+        })
+    }
+
+    fn finish<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Onward, Astray>> {
+        Box::pin(async move {
+            match &self.app.config.provider {
+                Some(provider) => onward(provider.finish(&self.app, parts).await),
+                None => Err(Astray::NotBegun),
+            }
         })
     }
 

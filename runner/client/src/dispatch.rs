@@ -67,6 +67,11 @@ impl Client {
         request.timeout(Duration::from_secs(60) + wait).send_for_option().await
     }
 
+    /// What a poll would give a user (the bare id) now, without giving it, and what each offer to them comes to.
+    pub async fn peek(&self, uid: &str) -> Result<Value> {
+        self.get(&["v1", "dispatch", uid, "peek"]).send().await
+    }
+
     /// Reports what became of an assignment.
     pub async fn complete_assignment(&self, uid: &str, completion: &Completion) -> Result<Assignment> {
         self.post(&["v1", "dispatch", uid, "complete"])

@@ -67,7 +67,7 @@ use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
 use uuid::Uuid;
 
-pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
+pub use dispatch::{Considered, DispatchConfig, DispatchError, Dispatcher, Next, PEEKED_MAX, Peek, Why};
 pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters};
 pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};

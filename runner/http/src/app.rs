@@ -10,6 +10,7 @@ use heddle_store::Store;
 use heddle_store::secret::SecretKeys;
 use tokio::sync::Semaphore;
 
+use crate::access::provider::Provider;
 use crate::access::{Rates, Signer, TokenCache};
 use crate::body;
 use crate::engine_api::EngineApi;
@@ -45,6 +46,8 @@ pub struct HttpConfig {
     /// The keys of short-lived tokens signed for one uid, at least 32 bytes each; none: there are no such tokens. The
     /// first one signs.
     pub device_keys: Vec<Vec<u8>>,
+    /// Who vouches for people; `None`: they sign in with tokens.
+    pub provider: Option<Arc<Provider>>,
     /// How many requests a second one token may make on this node; `None`: any number.
     pub rate_max: Option<u32>,
     /// Where the clients of the compatibility calls tell the time.
@@ -66,6 +69,7 @@ impl Default for HttpConfig {
             uploads_max: 4,
             wait_max: Duration::from_secs(60),
             device_keys: Vec::new(),
+            provider: None,
             rate_max: None,
             compat_zone: COMPAT_ZONE_DEFAULT,
         }

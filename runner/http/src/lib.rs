@@ -67,9 +67,13 @@ fn nothing_at(path: &str) -> Response {
 
 /// Who asks for a page: what [`access`] makes of its headers, for pages that read and for forms that write. A request to
 /// the API that carries the answer among its extensions is not asked again. (Nothing that comes over the wire has any.)
-pub async fn admit(app: &App, parts: &axum::http::request::Parts) -> Result<access::Vouched, Problem> {
+/// Here it is asked anew each time, whatever an earlier request that this one was made of has been told.
+pub async fn admit(app: &App, parts: &mut axum::http::request::Parts) -> Result<access::Vouched, Problem> {
+    parts.extensions.remove::<access::Vouched>();
+    let age = app.tokens.age();
     let admitted = access::authenticate(app, parts, !parts.method.is_safe(), app.clock.now()).await?;
-    Ok(access::Vouched::new(admitted))
+    let standing = (!app.config.dev).then(|| access::Standing::new(&admitted, access::Peer::of(parts), age));
+    Ok(access::Vouched::new(admitted, standing))
 }
 
 /// The body that a form brings, for pages, within the bounds that hold for whoever is `known`, or is not.

@@ -158,13 +158,14 @@ fn common(all: &mut Schemas) {
 }
 
 /// What a script may be, in the words of the answers.
-const WORLDS: [&str; 6] = [
+const WORLDS: [&str; 7] = [
     World::Task.as_str(),
     World::Consumer.as_str(),
     World::CommandP1.as_str(),
     World::CommandP2.as_str(),
     Language::JavaScript.world(),
     Language::TypeScript.world(),
+    Language::Python.world(),
 ];
 
 fn scripts(all: &mut Schemas) {

@@ -91,7 +91,7 @@ function zoomable(box) {
     box.scrollTo(box.scrollLeft + node.x - place.x - 24, box.scrollTop + node.y - place.y - (place.height - node.height) / 2);
   };
   const whole = () => Math.min(1, box.clientWidth / width);
-  if (whole() < 1 || height > box.clientHeight) { apply(Math.max(.6, whole())); bring(); }
+  if (whole() < 1 || height > box.clientHeight) { apply(Math.max(.8, whole())); bring(); }
   let drag = null;
   box.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse" && !event.target.closest("a")) drag = { x: event.clientX, y: event.clientY, left: box.scrollLeft, top: box.scrollTop }; });
   addEventListener("pointermove", (event) => { if (drag) box.scrollTo(drag.left - event.clientX + drag.x, drag.top - event.clientY + drag.y); });

@@ -72,7 +72,13 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
         if path == "/live" {
             return plain(StatusCode::UNAUTHORIZED, "signed out");
         }
-        return match pages::sign_in::page(&ctx).await {
+        // Which language is chosen before one signs in.
+        let answer = if ctx.posts() && path == "/preferences" {
+            pages::page(&ctx).await
+        } else {
+            pages::sign_in::page(&ctx).await
+        };
+        return match answer {
             Ok(answer) => finish(&ctx, answer, &headers),
             Err(trouble) => {
                 let page = frame::trouble(&ctx, &trouble, false);

@@ -30,12 +30,12 @@ pub(crate) fn glyph(name: &str) -> Markup {
 /// Which glyph stands for a state of a run, a task run, an attempt, or of anything that ends like these.
 pub(crate) fn state_glyph(state: &str) -> &'static str {
     match state {
-        "succeeded" | "sent" | "completed" | "active" => "succeeded",
+        "succeeded" | "sent" | "completed" | "active" | "enabled" => "succeeded",
         "running" | "assigned" | "drained" => "running",
         "ready" | "pending" => "ready",
         "waiting" => "waiting",
         "retrying" => "retrying",
-        "paused" | "draining" => "paused",
+        "paused" | "draining" | "disabled" => "paused",
         "failed" | "timed_out" | "lost" => "failed",
         "upstream_failed" => "upstream_failed",
         "skipped" | "expired" => "skipped",

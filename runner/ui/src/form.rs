@@ -41,6 +41,40 @@ fn kind(schema: &Value) -> Kind {
     }
 }
 
+/// The properties of a schema, as fields show them: one that refers to a definition beside it is that definition, with what
+/// it says itself; constants to choose from are an enumeration.
+pub(crate) fn properties(whole: &Value) -> Map<String, Value> {
+    let own = whole["properties"].as_object().into_iter().flatten();
+    own.map(|(name, schema)| (name.clone(), resolved(schema, whole)))
+        .collect()
+}
+
+fn resolved(schema: &Value, whole: &Value) -> Value {
+    let reference = schema["$ref"].as_str().and_then(|text| text.strip_prefix('#'));
+    let Some(definition) = reference.and_then(|pointer| whole.pointer(pointer)) else {
+        return with_choices(schema.clone());
+    };
+    let mut found = definition.clone();
+    if let (Value::Object(found), Value::Object(own)) = (&mut found, schema) {
+        let said = own.iter().filter(|(name, _)| *name != "$ref");
+        found.extend(said.map(|(name, value)| (name.clone(), value.clone())));
+    }
+    with_choices(found)
+}
+
+fn with_choices(mut schema: Value) -> Value {
+    let constants: Option<Vec<Value>> = schema["oneOf"]
+        .as_array()
+        .filter(|among| !among.is_empty())
+        .and_then(|among| among.iter().map(|one| one.get("const").cloned()).collect());
+    if let Some(constants) = constants
+        && schema["enum"].is_null()
+    {
+        schema["enum"] = Value::Array(constants);
+    }
+    schema
+}
+
 /// The text of a value in a field.
 fn shown(value: &Value) -> String {
     match value {
@@ -175,6 +209,20 @@ mod tests {
         assert_eq!(read_one(json!({"enum": [1, "a"]}), "1"), Ok(json!(1)));
         assert_eq!(read_one(json!({"type": "array"}), "[1,2]"), Ok(json!([1, 2])));
         assert_eq!(read_one(json!({"type": "string"}), ""), Ok(Value::Null));
+    }
+
+    #[test]
+    fn a_definition_with_constants_is_a_choice() {
+        let schema = json!({
+            "properties": {"kind": {"$ref": "#/$defs/Kind", "description": "which"}, "n": {"type": "integer"}},
+            "$defs": {"Kind": {"description": "a kind", "oneOf": [{"const": "a"}, {"const": "b", "type": "string"}]}},
+        });
+        let properties = properties(&schema);
+        assert_eq!(properties["kind"]["enum"], json!(["a", "b"]));
+        assert_eq!(properties["kind"]["description"], "which");
+        assert_eq!(properties["n"], json!({"type": "integer"}));
+        assert!(resolved(&json!({"$ref": "#/$defs/None"}), &schema)["enum"].is_null());
+        assert!(resolved(&json!({"oneOf": [{"const": 1}, {"type": "null"}]}), &schema)["enum"].is_null());
     }
 
     #[test]

@@ -38,6 +38,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::HeaderValue;
 use axum::http::request::Parts;
 use axum::response::Response;
 use bytes::Bytes;
@@ -101,10 +102,44 @@ pub struct Turned {
     pub detail: String,
 }
 
+/// Why somebody whom a provider was to vouch for does not come in.
+#[derive(Clone, Debug)]
+pub enum Astray {
+    /// The provider does not answer.
+    Away,
+    /// It was begun in another browser, or too long ago.
+    NotBegun,
+    /// The provider says no, by this code.
+    Denied(String),
+    /// What it sent does not hold: `code`, `form`, `key`, `signature`, `issuer`, `audience`, `expired` or `nonce`.
+    Wrong(&'static str),
+    /// Nothing gives this person a role.
+    NoRole(String),
+    /// It is not about the provider.
+    Turned(Turned),
+}
+
+/// Where a browser goes next on its way to a provider and back, and what it is to keep.
+#[derive(Clone, Debug)]
+pub struct Onward {
+    /// The provider's page, or one of our own.
+    pub to: String,
+    /// Values of `Set-Cookie`.
+    pub cookies: Vec<HeaderValue>,
+}
+
 /// What pages need of the process that they are part of.
 pub trait Host: Send + Sync + 'static {
     /// Who asks. What it finds out it may leave among the request's extensions for [`Host::call`].
     fn admit<'a>(&'a self, parts: &'a mut Parts) -> BoxFuture<'a, Result<Viewer, Turned>>;
+    /// Completes when whoever was admitted with this request is so no more: a revoked token, an ended session.
+    fn left(&self, parts: &Parts) -> BoxFuture<'static, ()>;
+    /// What the provider is called that people may sign in with, if there is one.
+    fn provider(&self) -> Option<&str>;
+    /// Sends a browser to the provider; after that it is to come `to` a page.
+    fn begin<'a>(&'a self, parts: &'a Parts, to: &'a str) -> BoxFuture<'a, Result<Onward, Astray>>;
+    /// A browser comes back from there.
+    fn finish<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Onward, Astray>>;
     /// The body of a request, in bounded time: little of both for somebody who is not `known`.
     fn read<'a>(
         &'a self,

@@ -14,6 +14,10 @@
 //!   written to. It costs the same whether one page is open or five hundred.
 //!
 //! Between two updates of a page is a quarter of a second at least.
+//!
+//! A page ends with what its viewer has shown: a token that is revoked or a session that is ended, on whatever node, is
+//! told by the log of changes ([`crate::Host::left`]); the browser then loads the page anew, is asked to sign in, and is led
+//! back to it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +26,7 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use heddle_domain::id::RunId;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -203,10 +208,12 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         target: at,
         open,
     };
+    let left = ctx.ui.host.left(ctx.head());
     let pulse = Pulse::listen(&ctx.ui);
     let state = Stream {
         again,
         pulse,
+        left,
         queue: VecDeque::from([Bytes::from_static(b"retry: 1000\nevent: here\ndata: 1\n\n")]),
         beat: Beat::Cluster,
         made: None,
@@ -222,6 +229,8 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
 struct Stream {
     again: Again,
     pulse: watch::Receiver<u64>,
+    /// Completes when whoever looks may do so no more.
+    left: BoxFuture<'static, ()>,
     queue: VecDeque<Bytes>,
     beat: Beat,
     /// When the page was made last.
@@ -239,8 +248,19 @@ impl Stream {
                 return None;
             }
             if let Some(made) = self.made {
-                tokio::time::sleep(GAP).await;
-                let quiet = wait(&self.again.ui, &mut self.pulse, self.beat).await;
+                let (ui, pulse, beat) = (&self.again.ui, &mut self.pulse, self.beat);
+                let moved = async {
+                    tokio::time::sleep(GAP).await;
+                    wait(ui, pulse, beat).await
+                };
+                let quiet = tokio::select! {
+                    biased;
+                    () = &mut self.left => {
+                        self.end("signed-out");
+                        continue;
+                    }
+                    quiet = moved => quiet,
+                };
                 if quiet && made.elapsed() < ANYWAY_EVERY {
                     return Some(Bytes::from_static(b": here\n\n"));
                 }
@@ -251,13 +271,16 @@ impl Stream {
                     self.beat = beat;
                     self.queue.extend(events);
                 }
-                Made::Over(why) => {
-                    self.queue
-                        .push_back(Bytes::from(format!("event: over\ndata: {why}\n\n")));
-                    self.over = true;
-                }
+                Made::Over(why) => self.end(why),
             }
         }
+    }
+
+    /// Says why nothing more will come.
+    fn end(&mut self, why: &str) {
+        self.queue
+            .push_back(Bytes::from(format!("event: over\ndata: {why}\n\n")));
+        self.over = true;
     }
 }
 

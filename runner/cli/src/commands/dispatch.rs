@@ -45,6 +45,11 @@ pub enum OfferCommand {
         #[arg(long)]
         to: Option<String>,
     },
+    /// Show what a poll would give a user now, and why, without giving it
+    Peek {
+        /// The user, with or without `uid_`
+        uid: String,
+    },
     /// Delete an offer
     Rm {
         /// Its id
@@ -181,9 +186,48 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
             ];
             session.output.print_list(&json!({ "items": items }), &columns)?;
         }
+        OfferCommand::Peek { uid } => {
+            let peek = session.client.peek(&uid).await?;
+            session.output.print(&peek, peek_in_words)?;
+        }
         OfferCommand::Rm { id } => session.remove("offer", &id, &["v1", "offers", &id], false).await?,
     }
     done()
+}
+
+/// What a peek found: a sentence, and the offers with what each comes to.
+fn peek_in_words(peek: &Value) -> String {
+    let uid = output::cell(peek, "/uid");
+    let gives = &peek["gives"];
+    let sentence = if gives.is_object() {
+        let what = format!(
+            "{} of {}, by {}",
+            output::cell(gives, "/offer"),
+            output::cell(gives, "/occurrence"),
+            output::cell(gives, "/audience")
+        );
+        match gives["redo"].as_bool() {
+            Some(true) => format!("{uid} holds {what}, and would be given it again"),
+            _ => format!("{uid} would be given {what}"),
+        }
+    } else if peek["next_at"].is_string() {
+        let next = output::cell(peek, "/next_at");
+        format!("{uid} would be given nothing; something comes due at {next}")
+    } else {
+        format!("{uid} would be given nothing, and nothing is in sight")
+    };
+    let columns = [
+        ("OFFER", "/offer"),
+        ("AUDIENCE", "/audience"),
+        ("WHY", "/why"),
+        ("OCCURRENCE", "/occurrence"),
+        ("NEXT", "/next_at"),
+    ];
+    let mut rows = output::Rows::new(columns.map(|(title, _)| title));
+    for offer in output::items(&peek["offers"]) {
+        rows.add(columns.iter().map(|(_, pointer)| output::cell(offer, pointer)));
+    }
+    format!("{sentence}\n\n{rows}")
 }
 
 pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) -> Result<ExitCode> {

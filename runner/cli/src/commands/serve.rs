@@ -51,6 +51,7 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
             dev: true,
             demo: !dev.no_demo,
             node_id: None,
+            provider: None,
             options,
             shutdown: stop_on_signal()?,
         };
@@ -63,13 +64,14 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
 pub(crate) fn serve(serve: Serve) -> Result<ExitCode> {
     let (node_file, serve_file) = config::read_file(serve.config.as_deref())?;
     let (options, serve) = (serve.options.or(node_file), serve.serve.or(serve_file));
-    let Some(database_url) = serve.database_url else {
+    let Some(database_url) = serve.database_url.clone() else {
         return Err(usage(
             "which database? Name it with --database-url, HEDDLE_DATABASE_URL or `database_url` in the file of \
              --config; or use `heddle dev`, which brings its own",
         ));
     };
     let listen = options.listen_address()?;
+    let provider = config::provider(&serve, options.public_url.as_deref())?;
     start_logging(&options)?;
     on_all_threads(async move {
         let config = NodeConfig {
@@ -80,6 +82,7 @@ pub(crate) fn serve(serve: Serve) -> Result<ExitCode> {
             dev: false,
             demo: false,
             node_id: serve.node_id,
+            provider,
             options,
             shutdown: stop_on_signal()?,
         };

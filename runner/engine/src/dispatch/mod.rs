@@ -29,6 +29,7 @@
 
 mod batch;
 mod cache;
+mod peek;
 mod reaper;
 mod settle;
 
@@ -54,6 +55,7 @@ use crate::{EngineError, Runs};
 use batch::{Batches, GatheringUsers};
 pub(crate) use cache::Cache;
 use cache::{Cached, Candidate, Cell, Offers, Quiet};
+pub use peek::{Considered, PEEKED_MAX, Peek, Why};
 pub(crate) use reaper::Reaper;
 
 /// How offers are given out.
@@ -185,6 +187,15 @@ const LOOK_UP: Duration = Duration::from_millis(500);
 /// After so long a poll is worth repeating when the database was not to be convinced.
 const SOON: TimeDelta = TimeDelta::milliseconds(20);
 
+/// What becomes of a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// It is the user's, if the database says so.
+    Take,
+    /// The database is asked, and nothing is kept.
+    Peek,
+}
+
 /// What a look and a choice came to.
 enum Sought {
     Given(Box<AssignmentRow>, bool),
@@ -225,7 +236,7 @@ impl Dispatcher {
             {
                 return Ok(Next::Nothing(next));
             }
-            let nothing = match self.seek(uid).await? {
+            let nothing = match self.seek(uid, How::Take).await? {
                 Sought::Given(row, redo) => return Ok(Next::Given(row, redo)),
                 Sought::Nothing(nothing) => nothing,
             };
@@ -271,8 +282,8 @@ impl Dispatcher {
         }
     }
 
-    /// Looks, chooses, takes.
-    async fn seek(&self, uid: &str) -> Result<Sought, DispatchError> {
+    /// Looks, chooses, takes; or finds out what a take would come to.
+    async fn seek(&self, uid: &str, how: How) -> Result<Sought, DispatchError> {
         let dispatch = &self.dispatch;
         let cache = &dispatch.cache;
         let horizon = dispatch.config.horizon;
@@ -337,7 +348,10 @@ impl Dispatcher {
                     occurrence,
                 };
                 let id = proposal.id;
-                let (verdict, assigned_at) = dispatch.batches.take(proposal).await?;
+                let (verdict, assigned_at) = match how {
+                    How::Take => dispatch.batches.take(proposal).await?,
+                    How::Peek => (dispatch.node.store.would_take(&proposal, horizon, now).await?, now),
+                };
                 refusals += 1;
                 match verdict {
                     Verdict::Given => {

@@ -7,8 +7,9 @@
 //!
 //! * a bearer token of the table, found by the SHA-256 of its text (`tokens`);
 //! * a short-lived token signed for a single uid, which device fleets can be given without a row each (`device`);
-//! * the cookie of a session that was begun with a token (`session`): for the UI. What a cookie vouches for, a page of
-//!   another site must not be able to ask for, so requests that write have to come from our own origin.
+//! * the cookie of a session (`session`) that was begun with a token, or with the account that somebody has at an OpenID
+//!   Connect provider (`provider`): for the UI. What a cookie vouches for, a page of another site must not be able to ask
+//!   for, so requests that write have to come from our own origin.
 //!
 //! What was shown is looked at when a request begins, and while it lasts (`standing`): a stream does not outlive its token.
 //!
@@ -17,6 +18,7 @@
 
 mod device;
 mod local;
+pub mod provider;
 mod rate;
 pub(crate) mod session;
 mod spec;
@@ -72,7 +74,8 @@ impl Role {
         }
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    /// From the word in the API.
+    pub fn parse(text: &str) -> Option<Self> {
         [Self::Viewer, Self::Operator, Self::Author, Self::Worker, Self::Admin]
             .into_iter()
             .find(|r| r.as_str() == text)
@@ -132,7 +135,7 @@ impl Access {
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// For the audit: a token's name, `dev`, or `uid:` and a user.
+    /// For the audit: a token's name, `dev`, `person:` and an address or id at the provider, or `uid:` and a user.
     pub actor: String,
     /// What may be done.
     pub role: Role,
@@ -228,16 +231,31 @@ impl Admitted {
 
 /// A caller who has been let in at the door of the pages, as they pass it on to the API.
 #[derive(Clone, Debug)]
-pub struct Vouched(Arc<Admitted>);
+pub struct Vouched {
+    admitted: Arc<Admitted>,
+    /// `None`: nothing had to be shown.
+    standing: Option<Standing>,
+}
 
 impl Vouched {
-    pub(crate) fn new(admitted: Admitted) -> Self {
-        Self(Arc::new(admitted))
+    pub(crate) fn new(admitted: Admitted, standing: Option<Standing>) -> Self {
+        Self {
+            admitted: Arc::new(admitted),
+            standing,
+        }
     }
 
     /// Who it is.
     pub fn caller(&self) -> &Caller {
-        &self.0.caller
+        &self.admitted.caller
+    }
+
+    /// Waits until what was shown is in force no more: for pages that stay open.
+    pub async fn ends(self, app: App) {
+        match self.standing {
+            Some(standing) => standing.end(&app).await,
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -252,7 +270,7 @@ pub(crate) async fn authenticate(app: &App, request: &Parts, acts: bool, now: Ti
 }
 
 async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<Admitted, Problem> {
-    if let Some(Vouched(admitted)) = request.extensions.get() {
+    if let Some(Vouched { admitted, .. }) = request.extensions.get() {
         let (caller, key) = (admitted.caller.clone(), admitted.key);
         return Ok(Admitted { caller, key });
     }

@@ -1,4 +1,4 @@
-//! Sessions of the UI: signed in with a token, kept in a cookie.
+//! Sessions of the UI: signed in with a token or by a provider, kept in a cookie.
 //!
 //! The cookie has 256 random bits of its own, never the token: it is worth nothing once the session has ended, at sign-out,
 //! after [`SESSION_FOR`], or with its token. `HttpOnly` keeps it from scripts in pages, `SameSite=Lax` from requests that
@@ -23,13 +23,18 @@ const COOKIE: &str = "heddle_session";
 
 /// The session that a request's cookies name.
 pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
+    cookie_named(headers, COOKIE)
+}
+
+/// A cookie that is not empty.
+pub(super) fn cookie_named<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     headers
         .get_all(header::COOKIE)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(name, value)| *name == COOKIE && !value.is_empty())
+        .find(|(name, value)| *name == wanted && !value.is_empty())
         .map(|(_, value)| value)
 }
 
@@ -45,20 +50,20 @@ pub(crate) fn hash_of(headers: &HeaderMap) -> Option<[u8; 32]> {
     cookie(headers).map(super::token_hash)
 }
 
-/// `Set-Cookie` for a session, or (`None`) for the end of one.
-pub(crate) fn set_cookie(headers: &HeaderMap, session: Option<(&str, Time, Time)>) -> Option<HeaderValue> {
+/// `Set-Cookie` for a session, or (`None`) for the end of one; `secure`: for browsers that speak HTTPS.
+pub(crate) fn set_cookie(secure: bool, session: Option<(&str, Time, Time)>) -> Option<HeaderValue> {
     let (value, seconds) = match session {
         Some((text, now, until)) => (text, (until - now).num_seconds().max(0)),
         None => ("", 0),
     };
-    let secure = if is_https(headers) { "; Secure" } else { "" };
+    let secure = if secure { "; Secure" } else { "" };
     let text = format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
     HeaderValue::from_str(&text).ok()
 }
 
 /// Whether the browser speaks HTTPS, as far as a node behind a proxy can tell. To lie about it would only make the
 /// liar's own cookie stricter.
-fn is_https(headers: &HeaderMap) -> bool {
+pub(crate) fn is_https(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
     text("x-forwarded-proto").eq_ignore_ascii_case("https") || text("origin").starts_with("https://")
 }
@@ -139,7 +144,7 @@ mod tests {
         );
         let now = crate::moment::parse_moment("2026-11-20T08:00:00Z").unwrap();
         let set = |of: &[(&'static str, &str)]| {
-            let value = set_cookie(&headers(of), Some(("hds_x", now, now + SESSION_FOR))).unwrap();
+            let value = set_cookie(is_https(&headers(of)), Some(("hds_x", now, now + SESSION_FOR))).unwrap();
             value.to_str().unwrap().to_owned()
         };
         let plain = set(&[]);
@@ -149,7 +154,7 @@ mod tests {
         );
         assert!(set(&[("x-forwarded-proto", "https")]).ends_with("; Secure"));
         assert!(set(&[("origin", "https://h.example")]).ends_with("; Secure"));
-        let end = set_cookie(&HeaderMap::new(), None).unwrap();
+        let end = set_cookie(false, None).unwrap();
         assert!(end.to_str().unwrap().starts_with("heddle_session=; Path=/; Max-Age=0"));
     }
 }

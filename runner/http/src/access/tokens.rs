@@ -165,6 +165,10 @@ impl TokenCache {
 
     /// Notes that a token was used; it is written later, with others.
     pub(super) fn used(&self, id: Uuid, now: Time) {
+        // A person's session is no token's.
+        if id.is_nil() {
+            return;
+        }
         let mut uses = self.uses.lock();
         let lately = uses.written.get(&id).is_some_and(|at| now - *at < USED_EVERY);
         if !lately && (uses.pending.len() < TOKENS_MAX || uses.pending.contains_key(&id)) {
@@ -263,7 +267,10 @@ async fn ask(app: &App, peer: Peer, key: Key, (age, was_good): (u64, bool), now:
     }
     let row = match key {
         (Shown::Token, hash) => app.store.token_by_hash(&hash, now).await?,
-        (Shown::Session, hash) => app.store.session(&hash, now).await?,
+        (Shown::Session, hash) => {
+            let issuer = app.config.provider.as_ref().map(|provider| provider.issuer());
+            app.store.session(&hash, issuer, now).await?
+        }
     };
     if row.is_some() && !was_good {
         app.rates.was_known(peer);

@@ -7,12 +7,13 @@ use axum::response::{IntoResponse, Response};
 use heddle_domain::dispatch::{AssignmentState, bare_uid};
 use heddle_domain::{Span, Time};
 use heddle_engine::{DispatchError, Dispatcher, Next};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::assignments::AssignmentView;
 use crate::access::Access;
+use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
@@ -42,6 +43,18 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers_empty(204)
         .problem(403, "the token is for other users")
         .pace(Pace::Waits),
+        Route::new(
+            Method::Get,
+            "/v1/dispatch/{uid}/peek",
+            Access::View,
+            "What a poll would give a user now",
+            peek,
+        )
+        .detail(
+            "Nothing is given: the database is asked as by a poll, and what it would do is undone. With it stands what each \
+             offer to the user comes to, and why. Right at that moment; a poll that comes later may be given something else.",
+        )
+        .answers(200, "Peek"),
         Route::new(
             Method::Post,
             "/v1/dispatch/{uid}/complete",
@@ -142,6 +155,76 @@ async fn next(mut request: Request) -> Outcome {
         Next::Given(row, redo) => ok(&AssignmentView::new(*row, redo)),
         Next::Nothing(next) => Ok(nothing(next, dispatcher.now())),
     }
+}
+
+#[derive(Serialize)]
+struct PeekView {
+    uid: String,
+    gives: Option<GivesView>,
+    next_at: Option<Moment>,
+    window: WindowView,
+    audiences: Vec<String>,
+    offers: Vec<ConsideredView>,
+    more: bool,
+}
+
+#[derive(Serialize)]
+struct GivesView {
+    offer: String,
+    audience: String,
+    occurrence: Moment,
+    params: Value,
+    redo: bool,
+    assignment_id: Option<Uuid>,
+    assigned_at: Option<Moment>,
+}
+
+#[derive(Serialize)]
+struct WindowView {
+    from: Moment,
+    to: Moment,
+}
+
+#[derive(Serialize)]
+struct ConsideredView {
+    offer: String,
+    audience: String,
+    why: &'static str,
+    occurrence: Option<Moment>,
+    next_at: Option<Moment>,
+}
+
+async fn peek(request: Request) -> Outcome {
+    let uid = bare_uid(request.part("uid")).map_err(|detail| Problem::invalid_at("", detail))?;
+    let peek = dispatcher(&request)?.peek(uid).await.map_err(problem)?;
+    let gives = peek.given.map(|(row, redo)| GivesView {
+        offer: row.offer,
+        audience: row.audience,
+        occurrence: row.occurrence.into(),
+        params: row.params,
+        redo,
+        assignment_id: redo.then_some(row.id),
+        assigned_at: redo.then_some(row.assigned_at.into()),
+    });
+    let offers = peek.offers.into_iter().map(|one| ConsideredView {
+        offer: one.offer,
+        audience: one.audience,
+        why: one.why.as_str(),
+        occurrence: one.occurrence.map(Into::into),
+        next_at: one.next.map(Into::into),
+    });
+    ok(&PeekView {
+        uid: uid.to_owned(),
+        gives,
+        next_at: peek.next.map(Into::into),
+        window: WindowView {
+            from: peek.window.from.into(),
+            to: peek.window.to.into(),
+        },
+        audiences: peek.audiences,
+        offers: offers.collect(),
+        more: peek.more,
+    })
 }
 
 async fn complete(mut request: Request) -> Outcome {

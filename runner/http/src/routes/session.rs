@@ -112,7 +112,7 @@ fn with_cookie(
     mut response: Response,
     session: Option<(&str, heddle_domain::Time, heddle_domain::Time)>,
 ) -> Outcome {
-    let cookie = session::set_cookie(&request.headers, session)
+    let cookie = session::set_cookie(session::is_https(&request.headers), session)
         .ok_or_else(|| Problem::malformed("the cookie cannot be written"))?;
     response.headers_mut().insert(header::SET_COOKIE, cookie);
     response

@@ -105,6 +105,38 @@ pub(super) fn dispatch(all: &mut Schemas) {
             ("result", any()),
         ]),
     );
+    all.insert(
+        "Peek",
+        object(&[
+            ("uid", text()),
+            (
+                "gives",
+                nullable(object(&[
+                    ("offer", name()),
+                    ("audience", text()),
+                    ("occurrence", time()),
+                    ("params", some_object()),
+                    ("redo", flag()),
+                    ("assignment_id", nullable(uuid())),
+                    ("assigned_at", nullable(time())),
+                ])),
+            ),
+            ("next_at", nullable(time())),
+            ("window", object(&[("from", time()), ("to", time())])),
+            ("audiences", array(text())),
+            (
+                "offers",
+                array(object(&[
+                    ("offer", name()),
+                    ("audience", text()),
+                    ("why", one_of(&heddle_engine::Why::ALL.map(heddle_engine::Why::as_str))),
+                    ("occurrence", nullable(time())),
+                    ("next_at", nullable(time())),
+                ])),
+            ),
+            ("more", flag()),
+        ]),
+    );
     all.insert("AssignmentList", list_of(to("Assignment")));
     all.insert("Event", object(&[("cursor", text()), ("kind", text()), ("at", time())]));
 }

@@ -38,6 +38,8 @@ pub struct BarRow {
     pub id: Uuid,
     /// Its state's number.
     pub state: i16,
+    /// Its trigger's number.
+    pub trigger: i16,
     /// When it was made.
     pub created_at: Time,
     /// When it began.
@@ -166,15 +168,15 @@ impl Store {
     pub async fn page_bars(&self, groups: &[i64], since: Time, each: i64) -> Result<Vec<BarRow>, StoreError> {
         Ok(sqlx::query_as!(
             BarRow,
-            r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.created_at AS "created_at!",
-                      l.started_at, l.finished_at, l.logical_time AS "logical_time!"
+            r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
+                      l.created_at AS "created_at!", l.started_at, l.finished_at, l.logical_time AS "logical_time!"
                  FROM UNNEST($1::bigint[]) AS n (id)
                 CROSS JOIN LATERAL (
-                    (SELECT d.group_id, d.id, d.state, d.created_at, d.started_at, d.finished_at, d.logical_time
+                    (SELECT d.group_id, d.id, d.state, d.trigger, d.created_at, d.started_at, d.finished_at, d.logical_time
                        FROM heddle.runs_done d WHERE d.group_id = n.id AND d.id >= heddle.uuid_floor($2)
                       ORDER BY d.id DESC LIMIT $3)
                     UNION ALL
-                    (SELECT v.group_id, v.id, v.state, v.created_at, v.started_at, NULL, v.logical_time
+                    (SELECT v.group_id, v.id, v.state, v.trigger, v.created_at, v.started_at, NULL, v.logical_time
                        FROM heddle.runs_live v WHERE v.group_id = n.id ORDER BY v.id DESC LIMIT $3)) AS l
                 ORDER BY 1, 2 DESC"#,
             groups,

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::Answer;
 use super::run::view::{Run, Task};
 use crate::ctx::segment;
-use crate::elements::{group_link, millis, state, time, took};
+use crate::elements::{group_link, millis, state, time_exact, took};
 use crate::frame::Page;
 use crate::span;
 use crate::words::t;
@@ -93,6 +93,11 @@ fn length(from: Option<heddle_domain::Time>, to: Option<heddle_domain::Time>) ->
     Some((to? - from?).num_milliseconds())
 }
 
+/// How long a run took, if it has ended.
+fn whole(run: &Run) -> Option<i64> {
+    length(run.started_at, run.finished_at)
+}
+
 /// `+3 s`, `−1.2 s`, nothing where one of them is missing.
 fn change(ctx: &Ctx, before: Option<i64>, after: Option<i64>) -> Option<String> {
     let by = after? - before?;
@@ -109,13 +114,15 @@ fn both(ctx: &Ctx, before: &Run, after: &Run) -> Markup {
     html! {
         section.panel {
             table.cards {
-                thead { tr { th { (t!(ctx, "run")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "trigger")) } th { (t!(ctx, "revision")) } } }
-                tbody { @for run in [before, after] { tr {
-                    td.tight { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
-                    td.tight.side { (state(ctx, &run.state)) }
-                    td.num { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
-                    td.tight.muted.side { (t!(ctx, &format!("trigger-{}", run.trigger))) }
-                    td { a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = run.revision)) } }
+                thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "run")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th.num { (t!(ctx, "difference")) } th { (t!(ctx, "trigger")) } th { (t!(ctx, "revision")) } } }
+                tbody { @for (run, word, by) in [(before, t!(ctx, "compare-before"), None), (after, t!(ctx, "compare-after"), change(ctx, whole(before), whole(after)))] { tr {
+                    td.tight { strong { (word) } }
+                    td.tight.side { a href={ "/runs/" (run.id) } { (time_exact(ctx, run.logical_time)) } }
+                    td.tight { (state(ctx, &run.state)) }
+                    td.num.side { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
+                    td.num.wide data-label=(t!(ctx, "difference")) { (by.unwrap_or_else(|| "–".into())) }
+                    td.tight.muted { (t!(ctx, &format!("trigger-{}", run.trigger))) }
+                    td.side { a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = run.revision)) } }
                 } } }
             }
             @if before.group == after.group && before.revision != after.revision {
@@ -130,7 +137,7 @@ fn both(ctx: &Ctx, before: &Run, after: &Run) -> Markup {
             }
             @if pairs.len() > ROWS_MAX { p.muted { (t!(ctx, "and-more", n = pairs.len() - ROWS_MAX)) } }
         }
-        div.two {
+        div.two.even {
             section.panel { h2 { (t!(ctx, "params")) } (differs(ctx, &before.raw["params"], &after.raw["params"])) }
             section.panel { h2 { (t!(ctx, "outputs")) } (differs(ctx, &outputs(before), &outputs(after))) }
         }
@@ -153,12 +160,12 @@ fn row(ctx: &Ctx, name: &str, before: Option<&Task>, after: Option<&Task>) -> Ma
     let differs = before.map(|task| &task.state) != after.map(|task| &task.state);
     html! {
         tr aria-selected=[differs.then_some("true")] {
-            td.wide { bdi { (name) } }
-            @for task in [before, after] {
-                td.tight { @if let Some(task) = task { (state(ctx, &task.state)) } @else { span.muted { (t!(ctx, "compare-absent")) } } }
-                td.num.side { @if let Some(millis) = spans(task) { (self::millis(ctx, millis)) } }
+            td.wide { strong { bdi { (name) } } }
+            @for (task, word) in [(before, t!(ctx, "compare-before")), (after, t!(ctx, "compare-after"))] {
+                td.tight data-label=(word) { @if let Some(task) = task { (state(ctx, &task.state)) } @else { span.muted { (t!(ctx, "compare-absent")) } } }
+                td.num.side { @if let Some(millis) = spans(task) { (self::millis(ctx, millis)) } @else { span.muted { "–" } } }
             }
-            td.num.wide { @if let Some(text) = change(ctx, spans(before), spans(after)) { (text) } }
+            td.num.wide data-label=(t!(ctx, "difference")) { @if let Some(text) = change(ctx, spans(before), spans(after)) { (text) } @else { span.muted { "–" } } }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Work offered to people: offers with their stock, audiences, assignments.
+//! Work offered to people: offers with their stock, audiences, assignments; what somebody would be given.
 
 use axum::http::Method;
 use maud::{Markup, html};
@@ -32,6 +32,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let title = t!(ctx, "nav-dispatch");
     let body = html! {
         div.heading { h1 { (title) } }
+        (poll_as(ctx, None))
         (ctx.live("offers", offers_table(ctx, items(&offers))))
         div.two {
             (ctx.live("occurrences", occurrences_table(ctx, items(&occurrences))))
@@ -48,6 +49,122 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         (more(ctx, assignments["next_cursor"].as_str()))
     };
     Answer::page(Page::new("dispatch", title, body))
+}
+
+/// Asks for whom to look.
+fn poll_as(ctx: &Ctx, user: Option<&str>) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "poll-as")) }
+            p.muted { (t!(ctx, "poll-as-text")) }
+            form.filters method="get" action="/dispatch/as" {
+                label.hidden for="as" { (t!(ctx, "user")) }
+                input #as type="text" name="uid" value=[user] placeholder=(t!(ctx, "user")) autocomplete="off" spellcheck="false" required;
+                button type="submit" { (t!(ctx, "poll-as-look")) }
+            }
+        }
+    }
+}
+
+/// What somebody would be given now, and what they were given. It stands as it was when it was asked for: to look is to
+/// have the database try, which is not for every time that something changes.
+pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
+    let Some(uid) = ctx.q("uid").map(str::trim).filter(|uid| !uid.is_empty()) else {
+        return Ok(Answer::Go {
+            to: "/dispatch".into(),
+            said: None,
+        });
+    };
+    let (api, given) = (
+        format!("/v1/dispatch/{}/peek", segment(uid)),
+        format!("/v1/assignments?limit=20&uid={}", segment(uid)),
+    );
+    let (peek, given) = futures::join!(ctx.get(&api), ctx.get(&given));
+    let given = given.unwrap_or_default();
+    let bare = uid.strip_prefix("uid_").unwrap_or(uid);
+    let title = t!(ctx, "poll-as-title", user = bare);
+    let body = html! {
+        div.heading { h1 { (title) } }
+        (poll_as(ctx, Some(uid)))
+        section.panel { h2 { (t!(ctx, "poll-as-now")) } (peeked(ctx, &peek)) }
+        (assignments_table(ctx, items(&given)))
+    };
+    Answer::page(Page::new("dispatch", title, body).crumbs(vec![
+        (t!(ctx, "nav-dispatch"), Some("/dispatch".into())),
+        (bare.to_owned(), None),
+    ]))
+}
+
+/// What a poll of somebody would give, and what each offer to them comes to.
+fn peeked(ctx: &Ctx, peek: &Result<Value, Trouble>) -> Markup {
+    let peek = match peek {
+        Ok(peek) => peek,
+        Err(trouble) => return html! { p.error role="alert" { (trouble.sentence()) } },
+    };
+    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
+    let moment = |value: &Value, name: &str| value[name].as_str().and_then(parse);
+    let gives = &peek["gives"];
+    let offers = peek["offers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let audiences = peek["audiences"].as_array().map(Vec::as_slice).unwrap_or_default();
+    html! {
+        @if gives.is_object() {
+            p.verdict {
+                (state(ctx, if gives["redo"] == true { "assigned" } else { "ready" }))
+                " "
+                @if gives["redo"] == true { (t!(ctx, "peek-redo")) } @else { (t!(ctx, "peek-gives")) }
+                " " strong { bdi { (text(gives, "offer")) } }
+                @if let Some(at) = moment(gives, "occurrence") { ", " (time(ctx, at)) }
+            }
+            @if gives["params"].as_object().is_some_and(|params| !params.is_empty()) { pre.code { (gives["params"].to_string()) } }
+        } @else {
+            p.verdict {
+                (state(ctx, "waiting")) " " (t!(ctx, "peek-nothing")) " "
+                @if let Some(at) = moment(peek, "next_at") { (t!(ctx, "peek-next")) " " (time(ctx, at)) }
+                @else { (t!(ctx, "peek-never")) }
+            }
+        }
+        p.muted {
+            (t!(ctx, "peek-audiences")) ": "
+            @for (n, audience) in audiences.iter().enumerate() {
+                @if n > 0 { ", " }
+                bdi { (audience.as_str().unwrap_or_default()) }
+            }
+            @if let (Some(from), Some(to)) = (moment(&peek["window"], "from"), moment(&peek["window"], "to")) {
+                ". " (t!(ctx, "peek-window")) ": " (time(ctx, from)) " – " (time(ctx, to))
+            }
+        }
+        @if offers.is_empty() { (empty(&t!(ctx, "peek-no-offers"))) }
+        @else {
+            table.cards {
+                thead { tr { th { (t!(ctx, "offer")) } th { (t!(ctx, "audience")) } th { (t!(ctx, "peek-why")) } th { (t!(ctx, "occurrence")) } th { (t!(ctx, "next")) } } }
+                tbody { @for one in offers {
+                    @let why = text(one, "why");
+                    tr {
+                        td { a href={ "/dispatch?offer=" (segment(&text(one, "offer"))) } { bdi { (text(one, "offer")) } } }
+                        td { bdi { (text(one, "audience")) } }
+                        td.wide { @if why == "given" { strong { (why_in_words(ctx, &why)) } } @else { (why_in_words(ctx, &why)) } }
+                        td.tight.side { @if let Some(at) = moment(one, "occurrence") { (time(ctx, at)) } }
+                        td.tight.side { @if let Some(at) = moment(one, "next_at") { (time(ctx, at)) } }
+                    }
+                } }
+            }
+            @if peek["more"] == true { p.muted { (t!(ctx, "peek-more")) } }
+        }
+    }
+}
+
+fn why_in_words(ctx: &Ctx, why: &str) -> String {
+    match why {
+        "given" => t!(ctx, "peek-given"),
+        "behind" => t!(ctx, "peek-behind"),
+        "had" => t!(ctx, "peek-had"),
+        "used_up" => t!(ctx, "peek-used-up"),
+        "not_due" => t!(ctx, "peek-not-due"),
+        "passed" => t!(ctx, "peek-passed"),
+        "disabled" => t!(ctx, "peek-disabled"),
+        // A newer node's.
+        other => other.to_owned(),
+    }
 }
 
 fn offers_table(ctx: &Ctx, offers: &[Value]) -> Markup {
@@ -141,7 +258,7 @@ fn assignments_table(ctx: &Ctx, assignments: &[Value]) -> Markup {
                     tbody { @for one in assignments {
                         @let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
                         tr {
-                            td { a href={ "/dispatch?uid=" (segment(&text("uid"))) } { bdi { (text("uid")) } } }
+                            td { a href={ "/dispatch/as?uid=" (segment(&text("uid"))) } { bdi { (text("uid")) } } }
                             td.tight.side { (state(ctx, &text("state"))) }
                             td { bdi { (text("offer")) } }
                             td.tight.side { @if let Some(at) = one["occurrence"].as_str().and_then(parse) { (time(ctx, at)) } }
@@ -201,7 +318,7 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
                 button type="submit" { (t!(ctx, "save")) }
             }
         }
-        section.panel { ul.row { @for uid in members { li { span.tag { bdi { (uid.as_str().unwrap_or_default()) } } } } } @if members.is_empty() { (empty(&t!(ctx, "none"))) } }
+        section.panel { ul.row { @for uid in members { @let uid = uid.as_str().unwrap_or_default(); li { a.tag href={ "/dispatch/as?uid=" (segment(uid)) } { bdi { (uid) } } } } } @if members.is_empty() { (empty(&t!(ctx, "none"))) } }
         (more(ctx, found["next_cursor"].as_str()))
     };
     Answer::page(Page::new("dispatch", name, body).crumbs(vec![

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{TimeDelta, Timelike};
 use heddle_domain::Time;
 use heddle_domain::schedule::Calendar;
-use heddle_domain::state::RunState;
+use heddle_domain::state::{RunState, Trigger};
 use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow};
 use maud::{Markup, html};
 use serde_json::Value;
@@ -344,6 +344,18 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
     }
 }
 
+/// Where a run stands on the axis: when it ran; one that a backfill made of the day that is shown, at the time that it is
+/// about, where the run was missing that it stands for.
+fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
+    let begins = bar.started_at.unwrap_or(bar.created_at);
+    let ends = bar.finished_at.unwrap_or(now);
+    if bar.trigger == Trigger::Backfill.number() && bar.logical_time >= from && bar.logical_time < begins {
+        (bar.logical_time, bar.logical_time + (ends - begins))
+    } else {
+        (begins, ends)
+    }
+}
+
 fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
     let label = t!(
         ctx,
@@ -356,8 +368,7 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
         svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="group" aria-label=(label) {
             @for tick in ticks { line.axis vector-effect="non-scaling-stroke" x1=(format!("{:.1}", axis.x(*tick))) x2=(format!("{:.1}", axis.x(*tick))) y1="0" y2="26" {} }
             @for bar in lane.bars.iter().rev() {
-                @let begins = bar.started_at.unwrap_or(bar.created_at);
-                @let ends = bar.finished_at.unwrap_or(ctx.now);
+                @let (begins, ends) = stands(bar, axis.from, ctx.now);
                 @if ends >= axis.from {
                     @let x = axis.x(begins);
                     @let width = (axis.x(ends) - x).max(2.2);
@@ -428,5 +439,35 @@ fn nodes(ctx: &Ctx, view: &View) -> Markup {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backfill_of_the_day_fills_it() {
+        let at = |text: &str| -> Time { text.parse().unwrap() };
+        let (from, now) = (at("2026-11-21T12:00:00Z"), at("2026-11-22T12:00:00Z"));
+        let bar = |trigger: Trigger, logical: &str| BarRow {
+            group_id: 1,
+            id: uuid::Uuid::nil(),
+            state: 3,
+            trigger: trigger.number(),
+            created_at: at("2026-11-22T11:00:00Z"),
+            started_at: Some(at("2026-11-22T11:00:01Z")),
+            finished_at: Some(at("2026-11-22T11:00:03Z")),
+            logical_time: at(logical),
+        };
+        let ran = (at("2026-11-22T11:00:01Z"), at("2026-11-22T11:00:03Z"));
+        let stands = |bar: BarRow| stands(&bar, from, now);
+        assert_eq!(
+            stands(bar(Trigger::Backfill, "2026-11-22T02:00:00Z")),
+            (at("2026-11-22T02:00:00Z"), at("2026-11-22T02:00:02Z"))
+        );
+        // Of years ago: it ran today. And what a schedule made ran when it ran.
+        assert_eq!(stands(bar(Trigger::Backfill, "2012-01-01T00:00:00Z")), ran);
+        assert_eq!(stands(bar(Trigger::Schedule, "2026-11-22T02:00:00Z")), ran);
     }
 }

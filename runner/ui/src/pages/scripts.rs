@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Answer;
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, parse, state, tabs, time};
-use crate::form::{field, fields, object, read};
+use crate::form::{self, field, fields, object, read};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
@@ -262,12 +262,12 @@ async fn console(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Mar
         return Err(Trouble::new(403, ""));
     }
     let none = Map::new();
-    let properties = script["params_schema"]["properties"].as_object().unwrap_or(&none);
+    let properties = form::properties(&script["params_schema"]);
     let defaults = script["defaults"].as_object().unwrap_or(&none);
     let form = ctx.form();
     let mut done: Option<Result<Value, Trouble>> = None;
     if ctx.posts() {
-        done = Some(invoke(ctx, properties, &form, api).await);
+        done = Some(invoke(ctx, &properties, &form, api).await);
     }
     let written = |name: &str| field(&form, name).map(str::to_owned);
     Ok(html! {
@@ -275,7 +275,7 @@ async fn console(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Mar
             section.panel {
                 h2 { (t!(ctx, "console-title")) }
                 form.fields method="post" action={ "/scripts/" (segment(name)) "/console" } {
-                    (fields(ctx, properties, defaults, &form))
+                    (fields(ctx, &properties, defaults, &form))
                     label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="4" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } small { (t!(ctx, "params-json-hint")) } }
                     div.field-row {
                         label.field { span { (t!(ctx, "version")) } input type="number" name="version" min="1" value=[written("version")] placeholder=(script["active_version"]); }

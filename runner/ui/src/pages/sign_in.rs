@@ -1,4 +1,4 @@
-//! Signing in with a token, and out.
+//! Signing in with a token or with an account at a provider, and out.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -10,19 +10,24 @@ use super::Answer;
 use crate::elements::glyph;
 use crate::frame::{Page, languages};
 use crate::words::t;
-use crate::{Ctx, Trouble};
+use crate::{Astray, Ctx, Trouble, Turned};
 
 /// Where one wanted to go: an address of ours.
 fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
     let given = form.iter().find(|(key, _)| key == "to").map(|(_, to)| to.clone());
     let to = given.unwrap_or_else(|| match ctx.path.as_str() {
-        "/sign-in" | "/sign-out" => "/".to_owned(),
+        path if path == "/sign-out" || path.starts_with("/sign-in") => "/".to_owned(),
         _ => ctx
             .head()
             .uri
             .path_and_query()
             .map_or("/".to_owned(), ToString::to_string),
     });
+    ours(to)
+}
+
+/// An address of ours, whatever was given.
+fn ours(to: String) -> String {
     if to.starts_with('/') && !to.starts_with("//") && !to.contains('\\') {
         to
     } else {
@@ -32,6 +37,11 @@ fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
 
 /// Shown in place of every page to whoever has not signed in, so that one gets where one wanted to go.
 pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
+    match ctx.path.as_str() {
+        "/sign-in/provider" => return begin(ctx).await,
+        "/sign-in/callback" => return finish(ctx).await,
+        _ => {}
+    }
     let form = ctx.form();
     let token = form
         .iter()
@@ -55,38 +65,134 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
             }
             return Ok(Answer::Raw(Box::new(response)));
         }
-        wrong = Some(match answer.status().as_u16() {
+        let said = match answer.status().as_u16() {
             401 | 422 | 400 => t!(ctx, "sign-in-wrong"),
             403 => t!(ctx, "sign-in-elsewhere"),
             429 => t!(ctx, "busy-text"),
             _ => t!(ctx, "away-text"),
-        });
+        };
+        wrong = Some((401, said));
     }
+    shown(ctx, &to, wrong)
+}
+
+/// The form; `wrong`: why one is still here, with the answer's status.
+fn shown(ctx: &Ctx, to: &str, wrong: Option<(u16, String)>) -> Result<Answer, Trouble> {
     let title = t!(ctx, "sign-in");
+    let (status, wrong) = wrong.map_or((200, None), |(status, wrong)| (status, Some(wrong)));
+    let provider = ctx.ui.host.provider().map(|name| {
+        let query = url::form_urlencoded::Serializer::new(String::new())
+            .append_pair("to", to)
+            .finish();
+        (
+            format!("/sign-in/provider?{query}"),
+            t!(ctx, "sign-in-with", name = name),
+        )
+    });
     let body = html! {
         main #main.sign-in tabindex="-1" {
             h1.brand { (glyph("heddle")) "Heddle" }
+            @if let Some((address, words)) = &provider {
+                section.panel {
+                    @if let Some(wrong) = &wrong { p.error role="alert" { (wrong) } }
+                    a.button.primary href=(address) { (words) }
+                    p.muted { (t!(ctx, "sign-in-or")) }
+                }
+            }
             form.panel method="post" action="/sign-in" {
                 input type="hidden" name="to" value=(to);
                 p.muted { (t!(ctx, "sign-in-text")) }
-                @if let Some(wrong) = &wrong { p.error #wrong role="alert" { (wrong) } }
+                @if let Some(wrong) = wrong.as_ref().filter(|_| provider.is_none()) { p.error #wrong role="alert" { (wrong) } }
                 label.field {
                     span { (t!(ctx, "token")) }
-                    input type="password" name="token" required autocomplete="current-password" spellcheck="false" autofocus
-                        placeholder="hdl_…" aria-describedby=[wrong.as_ref().map(|_| "wrong")];
+                    input type="password" name="token" required autocomplete="current-password" spellcheck="false" autofocus[provider.is_none()]
+                        placeholder="hdl_…" aria-describedby=[wrong.as_ref().filter(|_| provider.is_none()).map(|_| "wrong")];
                 }
-                button.primary type="submit" { (title) }
+                button.primary[provider.is_none()] type="submit" { (title) }
                 details { summary { (t!(ctx, "sign-in-how")) } pre.code { "heddle token create --name me --role operator" } }
             }
             (languages(ctx))
         }
     };
-    let status = if wrong.is_some() { 401 } else { 200 };
     Answer::page(Page {
         status,
         bare: true,
         ..Page::new("", title, body)
     })
+}
+
+/// On to a page of the provider, or back from it.
+fn onward(found: crate::Onward) -> Result<Answer, Trouble> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let headers = response.headers_mut();
+    for cookie in found.cookies {
+        headers.append(header::SET_COOKIE, cookie);
+    }
+    let to = HeaderValue::from_str(&found.to).unwrap_or(HeaderValue::from_static("/"));
+    headers.insert(header::LOCATION, to);
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(Answer::Raw(Box::new(response)))
+}
+
+/// A link, not a form: a form may lead to our own pages only.
+async fn begin(ctx: &Ctx) -> Result<Answer, Trouble> {
+    let to = ours(ctx.q("to").unwrap_or("/").to_owned());
+    if ctx.method != Method::GET || ctx.ui.host.provider().is_none() {
+        return shown(ctx, &to, None);
+    }
+    match ctx.ui.host.begin(ctx.head(), &to).await {
+        Ok(found) => onward(found),
+        Err(astray) => shown(ctx, &to, Some(said(ctx, astray))),
+    }
+}
+
+async fn finish(ctx: &Ctx) -> Result<Answer, Trouble> {
+    if ctx.method != Method::GET || ctx.ui.host.provider().is_none() {
+        return shown(ctx, "/", None);
+    }
+    match ctx.ui.host.finish(ctx.head()).await {
+        Ok(found) => onward(crate::Onward {
+            to: ours(found.to),
+            ..found
+        }),
+        // Whoever goes back in their browser's history has signed in already.
+        Err(Astray::NotBegun) if !ctx.viewer.actor.is_empty() => Ok(Answer::Go {
+            to: "/".into(),
+            said: None,
+        }),
+        Err(astray) => shown(ctx, "/", Some(said(ctx, astray))),
+    }
+}
+
+/// Why somebody does not come in, and the answer's status.
+fn said(ctx: &Ctx, astray: Astray) -> (u16, String) {
+    let name = ctx.ui.host.provider().unwrap_or_default();
+    match astray {
+        Astray::Away => (503, t!(ctx, "provider-away", name = name)),
+        Astray::NotBegun => (400, t!(ctx, "provider-not-begun")),
+        Astray::Denied(code) => (403, t!(ctx, "provider-denied", name = name, code = code)),
+        Astray::NoRole(person) => (403, t!(ctx, "provider-no-role", name = name, person = person)),
+        Astray::Wrong("code") => (401, t!(ctx, "provider-code")),
+        Astray::Wrong(what) => {
+            let why = match what {
+                "key" => t!(ctx, "provider-key"),
+                "signature" => t!(ctx, "provider-signature"),
+                "issuer" => t!(ctx, "provider-issuer"),
+                "audience" => t!(ctx, "provider-audience"),
+                "expired" => t!(ctx, "provider-expired"),
+                "nonce" => t!(ctx, "provider-nonce"),
+                _ => t!(ctx, "provider-form"),
+            };
+            (401, t!(ctx, "provider-wrong", name = name, why = why))
+        }
+        Astray::Turned(Turned { status, detail }) => match status {
+            429 => (429, t!(ctx, "busy-text")),
+            503 => (503, t!(ctx, "away-text")),
+            500.. => (status, t!(ctx, "broken-text")),
+            _ => (status, detail),
+        },
+    }
 }
 
 /// Ends the session everywhere that it is known.

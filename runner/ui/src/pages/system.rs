@@ -92,9 +92,9 @@ async fn nodes(ctx: &Ctx) -> Result<Markup, Trouble> {
                         td { strong { bdi { (one["name"].as_str().unwrap_or_default()) } } }
                         td.tight.side { (state(ctx, one["state"].as_str().unwrap_or_default())) }
                         td.num data-label=(t!(ctx, "in-hand")) { (t!(ctx, "of", n = number(&one["running"]), all = number(&one["slots"]))) }
-                        td { code { (one["address"].as_str().unwrap_or_default()) } }
-                        td.tight { (one["version"].as_str().unwrap_or_default()) }
-                        td.tight.muted { @if let Some(at) = at(&one["started_at"]) { (ago(ctx, at)) } }
+                        td.side { code { (one["address"].as_str().unwrap_or_default()) } }
+                        td.tight data-label=(t!(ctx, "version")) { (one["version"].as_str().unwrap_or_default()) }
+                        td.tight.muted.side data-label=(t!(ctx, "started")) { @if let Some(at) = at(&one["started_at"]) { (ago(ctx, at)) } }
                         td.num data-label=(t!(ctx, "behind")) { @if one["state"] == "active" { (behind.max(0)) } }
                     }
                 } }

@@ -33,9 +33,9 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
                         tr {
                             td { strong { a href={ "/topics/" (segment(name)) } { bdi { (name) } } } }
                             td.side { (target(ctx, one)) }
-                            td.tight { (one["granularity"].as_str().unwrap_or("day")) }
+                            td.tight data-label=(t!(ctx, "granularity")) { (one["granularity"].as_str().unwrap_or("day")) }
                             td.tight.side { (one["timezone"].as_str().unwrap_or("UTC")) }
-                            td.num { (one["batch"]) }
+                            td.num data-label=(t!(ctx, "batch")) { (one["batch"]) }
                         }
                     } }
                 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Here, framed};
 use crate::ctx::segment;
-use crate::form::{field, fields, object, read};
+use crate::form::{self, field, fields, object, read};
 use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -27,12 +27,8 @@ async fn takes(ctx: &Ctx, here: &Here) -> (Map<String, Value>, Map<String, Value
         let target = format!("/v1/scripts/{}/versions/{}", segment(&script.name), script.version);
         // A form without this script's fields is better than none.
         let Ok(version) = ctx.get(&target).await else { continue };
-        if let Some(own) = version["params_schema"]["properties"].as_object() {
-            for (name, schema) in own {
-                properties
-                    .entry(name.clone())
-                    .or_insert_with(|| resolved(schema, &version["params_schema"]));
-            }
+        for (name, schema) in form::properties(&version["params_schema"]) {
+            properties.entry(name).or_insert(schema);
         }
     }
     let spec = &here.group.revision.plan.spec;
@@ -41,15 +37,6 @@ async fn takes(ctx: &Ctx, here: &Here) -> (Map<String, Value>, Map<String, Value
         values.insert(name.clone(), value.clone());
     }
     (properties, values)
-}
-
-/// A schema that refers to a definition beside it, as that definition.
-fn resolved(schema: &Value, whole: &Value) -> Value {
-    let reference = schema["$ref"].as_str().and_then(|text| text.strip_prefix('#'));
-    reference
-        .and_then(|pointer| whole.pointer(pointer))
-        .unwrap_or(schema)
-        .clone()
 }
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {

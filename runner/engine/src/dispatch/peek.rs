@@ -1,0 +1,228 @@
+//! What a poll would give a user, without giving it; and what each offer to them comes to, in a word.
+//!
+//! The answer is a poll's own: the same look and the same choice, and what is chosen is put to the database by the same
+//! statements, which are undone. So it is right at that moment, and only then. The words for the offers are reckoned
+//! after it, of what this node knows: that includes what the poll has just been refused.
+
+use std::collections::{HashMap, HashSet};
+
+use heddle_domain::Time;
+use heddle_domain::dispatch::Window;
+use heddle_store::assignment::AssignmentRow;
+use heddle_store::offer::OfferTo;
+
+use super::cache::Candidate;
+use super::{DispatchError, Dispatcher, Had, How, INSTANT, Offers, Sought};
+
+/// How many offers a peek tells of.
+pub const PEEKED_MAX: usize = 200;
+
+/// An offer that was due once is told of for so long.
+const SHOWN_FOR: chrono::TimeDelta = chrono::TimeDelta::days(7);
+
+/// What an offer comes to for a user, now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A poll gives it.
+    Given,
+    /// It is due, and something else goes first.
+    Behind,
+    /// The user has had all of it that is due and not used up.
+    Had,
+    /// What is due has no stock left.
+    UsedUp,
+    /// Nothing is due in the user's window yet.
+    NotDue,
+    /// What was due lies before the user's window, and nothing more will be.
+    Passed,
+    /// It is not given out.
+    Disabled,
+}
+
+impl Why {
+    /// The word in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Given => "given",
+            Self::Behind => "behind",
+            Self::Had => "had",
+            Self::UsedUp => "used_up",
+            Self::NotDue => "not_due",
+            Self::Passed => "passed",
+            Self::Disabled => "disabled",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Given,
+        Self::Behind,
+        Self::Had,
+        Self::UsedUp,
+        Self::NotDue,
+        Self::Passed,
+        Self::Disabled,
+    ];
+}
+
+/// An offer to a user.
+#[derive(Clone, Debug)]
+pub struct Considered {
+    /// Its id.
+    pub offer: String,
+    /// By which audience it is theirs.
+    pub audience: String,
+    /// What it comes to.
+    pub why: Why,
+    /// The occurrence that is meant: what is given or behind, or the first of those had or used up.
+    pub occurrence: Option<Time>,
+    /// When it is due next after now.
+    pub next: Option<Time>,
+}
+
+/// What a poll would come to.
+#[derive(Clone, Debug)]
+pub struct Peek {
+    /// What the user would be given; `true`: they hold it already. If they do not, its id and its start are made up.
+    pub given: Option<(Box<AssignmentRow>, bool)>,
+    /// If nothing: when something comes due next.
+    pub next: Option<Time>,
+    /// What is due in it may be given.
+    pub window: Window,
+    /// The user, and the groups that they are in.
+    pub audiences: Vec<String>,
+    /// The offers to these: first what is due, then by when it is due next.
+    pub offers: Vec<Considered>,
+    /// There are more offers than are told of.
+    pub more: bool,
+}
+
+impl Dispatcher {
+    /// What a poll of a user would come to now.
+    pub async fn peek(&self, uid: &str) -> Result<Peek, DispatchError> {
+        let dispatch = &self.dispatch;
+        let (given, next) = match self.seek(uid, How::Peek).await? {
+            Sought::Given(row, held) => (Some((row, held)), None),
+            Sought::Nothing(nothing) => (None, nothing.next),
+        };
+        let facts = dispatch.batches.look(uid).await?;
+        let cells = dispatch.cache.cells(uid, &facts.groups);
+        let window = Window::new(facts.last_finished, dispatch.node.now(), dispatch.config.horizon);
+        let had = Had {
+            before: facts.had.iter().copied().collect(),
+            refused: HashSet::new(),
+        };
+        let mut known = Vec::with_capacity(cells.len());
+        for cell in cells.iter() {
+            known.push(dispatch.offers_of(cell).await?);
+        }
+        let candidates: HashMap<i64, (&Offers, &Candidate)> = known
+            .iter()
+            .flat_map(|offers| offers.candidates.iter().map(move |one| (one.id, (&**offers, one))))
+            .collect();
+        let audiences: Vec<String> = cells.iter().map(|cell| cell.audience.clone()).collect();
+        let since = window.to - SHOWN_FOR;
+        let rows = dispatch
+            .node
+            .store
+            .offers_to(&audiences, since, PEEKED_MAX as i64 + 1)
+            .await?;
+        let mut all: Vec<Considered> = rows
+            .into_iter()
+            .map(|row| {
+                let mut one = match candidates.get(&row.id) {
+                    Some((offers, candidate)) => consider(offers, candidate, &had, window),
+                    None => left_out(&row, &had, window),
+                };
+                let is_given = |row: &&Box<AssignmentRow>| row.offer == one.offer && row.audience == one.audience;
+                if let Some(row) = given.as_ref().map(|(row, _)| row).filter(is_given) {
+                    one.why = Why::Given;
+                    one.occurrence = Some(row.occurrence);
+                }
+                one
+            })
+            .collect();
+        all.sort_by_key(|one| {
+            let at = match one.why {
+                Why::NotDue | Why::Passed => one.next,
+                _ => one.occurrence,
+            };
+            (one.why as u8, at.is_none(), at)
+        });
+        let more = all.len() > PEEKED_MAX;
+        all.truncate(PEEKED_MAX);
+        Ok(Peek {
+            given,
+            next,
+            window,
+            audiences,
+            offers: all,
+            more,
+        })
+    }
+}
+
+/// What an offer comes to that a choice does not look at: one that is not given out, or that does not repeat and was used
+/// up, or long past, when the node read the offers.
+fn left_out(row: &OfferTo, had: &Had, window: Window) -> Considered {
+    let past = row.starts_at <= window.to;
+    let (why, occurrence) = if !row.enabled {
+        (Why::Disabled, None)
+    } else if !row.once || !past {
+        // It is new, and this node reads it at the next poll.
+        (if past { Why::Behind } else { Why::NotDue }, None)
+    } else if had.before.contains(&(row.id, row.starts_at)) {
+        (Why::Had, Some(row.starts_at))
+    } else if row.starts_at < window.from {
+        (Why::Passed, Some(row.starts_at))
+    } else {
+        (Why::UsedUp, Some(row.starts_at))
+    };
+    Considered {
+        offer: row.name.clone(),
+        audience: row.audience.clone(),
+        why,
+        occurrence,
+        next: (row.enabled && row.once && !past).then_some(row.starts_at),
+    }
+}
+
+/// What an offer comes to, as far as this node knows. It goes through what the user has had, as a choice does.
+fn consider(offers: &Offers, candidate: &Candidate, had: &Had, window: Window) -> Considered {
+    let offer = &candidate.offer;
+    let from = if candidate.of_task {
+        offer.starts_at
+    } else {
+        window.from
+    };
+    let due = |from| offer.first_from(from).filter(|at| *at <= window.to);
+    let next = offer.next_after(window.to);
+    let marks = offers.marks.lock();
+    let open_from = |from| {
+        let at = match marks.get(&candidate.id) {
+            Some(marks) => marks.open_from(offer, from),
+            None => offer.first_from(from),
+        };
+        at.filter(|at| *at <= window.to)
+    };
+    let mut open = open_from(from);
+    let first_open = open;
+    while let Some(at) = open.filter(|at| !had.again(candidate, *at) && had.has(candidate, *at)) {
+        open = open_from(at + INSTANT);
+    }
+    let (why, occurrence) = match (open, first_open, due(from)) {
+        (Some(at), _, _) => (Why::Behind, Some(at)),
+        (None, Some(at), _) => (Why::Had, Some(at)),
+        (None, None, Some(at)) if had.before.contains(&(candidate.id, at)) => (Why::Had, Some(at)),
+        (None, None, Some(at)) => (Why::UsedUp, Some(at)),
+        (None, None, None) if next.is_some() => (Why::NotDue, None),
+        (None, None, None) => (Why::Passed, None),
+    };
+    Considered {
+        offer: candidate.name.clone(),
+        audience: offers.audience.clone(),
+        why,
+        occurrence,
+        next,
+    }
+}

@@ -1,0 +1,259 @@
+//! Signing in with an account at a provider. The provider is a fake that runs in the test (`heddle_tests::FakeProvider`):
+//! strict in what it takes, and told in what to lie.
+
+use heddle_tests::{CLIENT, CLIENT_SECRET, FakeProvider, Lie, Node, NodeOptions, World, eventually};
+use reqwest::StatusCode;
+use reqwest::header::{HeaderMap, LOCATION, SET_COOKIE};
+use serde_json::{Value, json};
+
+use crate::{Page, Visitor, hear};
+
+const ROLES: &str = "heddle-chiefs=admin, heddle-ops=operator, everybody=viewer";
+
+fn options(world: &World, provider: &FakeProvider) -> NodeOptions {
+    world
+        .options()
+        .env("HEDDLE_OIDC_ISSUER", &provider.issuer)
+        .env("HEDDLE_OIDC_CLIENT_ID", CLIENT)
+        .env("HEDDLE_OIDC_CLIENT_SECRET", CLIENT_SECRET)
+        .env("HEDDLE_OIDC_ROLES", ROLES)
+        .env("HEDDLE_OIDC_NAME", "Example")
+}
+
+/// The cookies that an answer sets and does not end.
+fn cookies(headers: &HeaderMap) -> Vec<String> {
+    headers
+        .get_all(SET_COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().unwrap().split(';').next())
+        .filter(|pair| !pair.ends_with('='))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A browser that has been to the provider and is about to come back: with what it keeps, to this address.
+async fn been_there(base: &str, to: &str) -> (Visitor, String) {
+    let mut visitor = Visitor::new(base);
+    let asked = visitor.get(to).await.fine();
+    let link = asked
+        .split("href=\"/sign-in/provider")
+        .nth(1)
+        .expect("a link to the provider");
+    let link = format!("/sign-in/provider{}", link.split('"').next().unwrap());
+    let sent = visitor.get(&link).await;
+    assert_eq!(sent.status, StatusCode::SEE_OTHER, "{}", sent.text);
+    visitor.cookie = cookies(&sent.headers).join("; ");
+    let shown = visitor.client.get(sent.leads_to()).send().await.unwrap();
+    let status = shown.status();
+    let back = shown.headers().get(LOCATION).map(|to| to.to_str().unwrap().to_owned());
+    let back = match back {
+        Some(back) if status == 302 => back,
+        _ => panic!("{status}: {}", shown.text().await.unwrap()),
+    };
+    (
+        visitor,
+        back.strip_prefix(base).expect("back to where one was").to_owned(),
+    )
+}
+
+async fn come_back(base: &str, to: &str) -> Page {
+    let (visitor, back) = been_there(base, to).await;
+    visitor.get(&back).await
+}
+
+/// Signs in; answers the browser with its session.
+async fn signed_in(base: &str, to: &str) -> Visitor {
+    let (mut visitor, back) = been_there(base, to).await;
+    let page = visitor.get(&back).await;
+    assert_eq!(
+        (page.status, page.leads_to()),
+        (StatusCode::SEE_OTHER, to),
+        "{}",
+        page.text
+    );
+    let all = cookies(&page.headers);
+    assert!(
+        matches!(all.as_slice(), [session] if session.starts_with("heddle_session=hds_")),
+        "{all:?}"
+    );
+    visitor.cookie = all.join("; ");
+    visitor
+}
+
+async fn who(visitor: &Visitor) -> Option<Value> {
+    let page = visitor.get("/v1/session").await;
+    (page.status == 200).then(|| serde_json::from_str(&page.text).unwrap())
+}
+
+async fn audited(node: &Node, action: &str) -> Vec<Value> {
+    node.all(&format!("/v1/audit?kind=token&action={action}")).await
+}
+
+#[tokio::test]
+async fn people_sign_in_with_the_account_that_they_have() {
+    let world = World::new().await;
+    let provider = FakeProvider::start().await;
+    let (node, other) = tokio::join!(async { options(&world, &provider).start().await }, async {
+        options(&world, &provider).start().await
+    });
+    provider.knows(json!({
+        "sub": "u-1", "email": "ann@example.com", "email_verified": true, "groups": ["everybody", "heddle-ops"],
+    }));
+    // To where one wanted to go, on whichever node.
+    let ann = signed_in(node.base(), "/groups?q=a").await;
+    let mut there = Visitor::new(other.base());
+    there.cookie = ann.cookie.clone();
+    for visitor in [&ann, &there] {
+        let session = who(visitor).await.expect("a session");
+        assert_eq!(
+            (&session["actor"], &session["role"]),
+            (&json!("person:ann@example.com"), &json!("operator"))
+        );
+        assert!(session["expires_at"].is_string(), "it ends");
+        assert!(visitor.get("/groups").await.fine().contains("ann@example.com"));
+    }
+    assert_eq!(there.get("/v1/tokens").await.status, StatusCode::FORBIDDEN);
+    // Who did what says the audit; who came in, with the id at the provider.
+    assert_eq!(
+        ann.post("/system/pools", &[("name", "p"), ("slots", "3")]).await.status,
+        303
+    );
+    let rows = node.all("/v1/audit?actor=person:ann@example.com").await;
+    let has = |kind: &str| {
+        rows.iter()
+            .find(|row| row["kind"] == kind)
+            .unwrap_or_else(|| panic!("{rows:#?}"))
+    };
+    assert_eq!(has("token")["after"]["subject"], "u-1");
+    assert_eq!(has("token")["after"]["issuer"], json!(provider.issuer));
+    // Signing out ends it everywhere, and the page that is open elsewhere with it.
+    let mut stream = there.opens(&there.get("/runs").await.fine()).await;
+    hear(&mut stream, &["event: here"]).await;
+    assert_eq!(ann.post("/sign-out", &[]).await.leads_to(), "/sign-in");
+    hear(&mut stream, &["event: over", "data: signed-out"]).await;
+    assert!(who(&ann).await.is_none());
+    eventually("the end of the session on the other node", async || {
+        who(&there).await.is_none().then_some(())
+    })
+    .await;
+    // A role that has changed: what was begun with the old one ends when the person signs in again.
+    let before = signed_in(node.base(), "/runs").await;
+    provider.knows(json!({"sub": "u-1", "email": "ann@example.com", "groups": ["everybody"]}));
+    let after = signed_in(other.base(), "/runs").await;
+    assert_eq!(who(&after).await.unwrap()["role"], "viewer");
+    eventually("the end of the session with the old role", async || {
+        who(&before).await.is_none().then_some(())
+    })
+    .await;
+    // And one that is gone: the person is told so, and everything of theirs ends.
+    provider.knows(json!({"sub": "u-1", "email": "ann@example.com", "groups": ["elsewhere"]}));
+    let page = come_back(node.base(), "/runs").await;
+    assert_eq!(page.status, StatusCode::FORBIDDEN);
+    assert!(
+        page.text.contains("ann@example.com") && page.text.contains("gives you a role"),
+        "{}",
+        page.text
+    );
+    eventually("the end of all sessions of somebody without a role", async || {
+        who(&after).await.is_none().then_some(())
+    })
+    .await;
+    assert_eq!(audited(&node, "refuse").await[0]["actor"], "person:ann@example.com");
+    // A node that does not know the provider takes none of its sessions.
+    provider.knows(json!({"sub": "u-2", "groups": "heddle-chiefs"}));
+    let chief = signed_in(node.base(), "/").await;
+    assert_eq!(
+        who(&chief).await.unwrap()["actor"],
+        "person:u-2",
+        "without an address the id will do"
+    );
+    let plain = world.node().await;
+    let mut elsewhere = Visitor::new(plain.base());
+    elsewhere.cookie = chief.cookie.clone();
+    assert!(who(&elsewhere).await.is_none());
+    assert!(!elsewhere.get("/").await.fine().contains("/sign-in/provider"));
+}
+
+#[tokio::test]
+async fn what_a_provider_says_is_not_believed_without_reason() {
+    let world = World::new().await;
+    let provider = FakeProvider::start().await;
+    provider.knows(json!({"sub": "u-1", "groups": ["heddle-ops"]}));
+    let node = options(&world, &provider).start().await;
+    let base = node.base();
+    for (lie, status, words) in [
+        (Lie::Nonce, 401_u16, "answers another sign-in"),
+        (Lie::Audience, 401, "made for another program"),
+        (Lie::Expired, 401, "has expired"),
+        (Lie::Signature, 401, "signature does not hold"),
+        (Lie::Issuer, 401, "another provider made it"),
+        (Lie::None, 303, ""),
+    ] {
+        provider.lies(lie);
+        let page = come_back(base, "/runs").await;
+        assert_eq!(page.status, status, "{lie:?}: {}", page.text);
+        assert!(page.text.contains(words), "{lie:?}: {}", page.text);
+        assert_eq!(cookies(&page.headers).is_empty(), lie != Lie::None, "{lie:?}");
+    }
+    // Another's state, no cookie, another browser's cookie.
+    let (mut visitor, back) = been_there(base, "/runs").await;
+    let wrong = visitor.get(&back.replace("state=", "state=x")).await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    assert!(wrong.text.contains("Begin again here"), "{}", wrong.text);
+    assert_eq!(Visitor::new(base).get(&back).await.status, StatusCode::BAD_REQUEST);
+    let (stranger, _) = been_there(base, "/runs").await;
+    assert_eq!(stranger.get(&back).await.status, StatusCode::BAD_REQUEST);
+    // In the other language, too.
+    visitor.cookie.push_str("; heddle_lang=zh");
+    let wrong = visitor.get("/sign-in/callback?state=x&code=y").await;
+    assert!(wrong.text.contains("请在这里重新开始"), "{}", wrong.text);
+    // A code is good for once.
+    assert_eq!(visitor.get(&back).await.status, StatusCode::SEE_OTHER);
+    let again = visitor.get(&back).await;
+    assert_eq!(again.status, StatusCode::UNAUTHORIZED, "{}", again.text);
+    assert!(cookies(&again.headers).is_empty());
+    // The provider says no; what it says is a word, not markup.
+    let (visitor, back) = been_there(base, "/runs").await;
+    let state = back.split("state=").nth(1).unwrap().split('&').next().unwrap();
+    let denied = visitor
+        .get(&format!("/sign-in/callback?error=%3Cb%3Eaccess_denied&state={state}"))
+        .await;
+    assert_eq!(denied.status, StatusCode::FORBIDDEN);
+    assert!(denied.text.contains("baccess_denied"), "{}", denied.text);
+    // Back to our own pages only.
+    let away = Visitor::new(base).get("/sign-in/provider?to=//evil.example").await;
+    assert!(cookies(&away.headers)[0].ends_with(".%2F"), "{:?}", away.headers);
+    // The provider changes its key: it is asked for once more.
+    let asked = provider.keys_asked();
+    provider.changes_its_key();
+    eventually("sign-in with the new key", async || {
+        (come_back(base, "/runs").await.status == 303).then_some(())
+    })
+    .await;
+    assert_eq!(provider.keys_asked(), asked + 1);
+    // No claim at all.
+    provider.knows(json!({"sub": "u-1"}));
+    assert_eq!(come_back(base, "/runs").await.status, StatusCode::FORBIDDEN);
+    // The provider is away, when it is to take a code and when it has never said what it is.
+    let (visitor, back) = been_there(base, "/runs").await;
+    provider.lies(Lie::Away);
+    let page = visitor.get(&back).await;
+    assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(
+        page.text.contains("Example does not answer") && page.text.contains("name=\"token\""),
+        "{}",
+        page.text
+    );
+    let fresh = options(&world, &provider).start().await;
+    let page = Visitor::new(fresh.base()).get("/sign-in/provider?to=/runs").await;
+    assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE, "{}", page.text);
+    // It comes back by itself.
+    provider.lies(Lie::None);
+    provider.knows(json!({"sub": "u-1", "groups": ["heddle-ops"]}));
+    eventually("a way to the provider", async || {
+        let page = Visitor::new(fresh.base()).get("/sign-in/provider").await;
+        (page.status == 303).then_some(())
+    })
+    .await;
+    signed_in(fresh.base(), "/runs").await;
+}
