@@ -14,8 +14,12 @@ Each block of code says behind its language what it is:
 | `example` | is not run. JSON in it has to be JSON, unless it is cut (`...`, `…`) |
 
 Pictures (`text`, `mermaid`) need no mark. `127.0.0.1:8080` and `localhost:8080` stand for the node of the test.
+
+`run` also asks the program whether it knows each `heddle ...` that a page shows, in a block or in a sentence: the command and
+its options. And docs/cli.md has to name every command that the program has.
 """
 
+import functools
 import json
 import os
 import re
@@ -156,6 +160,65 @@ def last_json(printed):
     raise ValueError("no JSON was printed last")
 
 
+def shown_commands(page):
+    """Where a page shows `heddle ...`, and the words."""
+    text = page.read_text()
+    found = set()
+    for block in blocks(page):
+        if block.language == "sh":
+            # Options may go on in the next line; a comment ends a command.
+            joined = re.sub(r"\$\([^)]*\)", "WORD", block.text.replace("\\\n", " "))
+            for line in joined.splitlines():
+                found.update(re.findall(r"(?:^|[|(;&]\s*|\S+=\S+ )heddle ([^|;)&#]*)", line.split(" # ")[0]))
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found.update(" ".join(match.split()) for match in re.findall(r"`heddle ([^`]+)`", prose))
+    return sorted(found)
+
+
+@functools.cache
+def help_of(heddle, *path):
+    done = subprocess.run([heddle, *path, "--help"], capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def unknown(heddle, shown):
+    """What of a command the program does not know, if anything; `...` and names in capitals are left out."""
+    words = shown.split()
+    path = []
+    for word in words:
+        if not re.fullmatch(r"[a-z][a-z-]*", word.split("|")[0]):
+            break
+        path.append(word.split("|")[0])
+    # Behind the command stand names, which may look like commands: the longest beginning that is one counts.
+    while path:
+        said = help_of(heddle, *path)
+        usage = re.search(r"^Usage: heddle (.*)$", said, re.MULTILINE)
+        if usage and usage.group(1).split("[")[0].split("<")[0].split() == path:
+            break
+        path.pop()
+    else:
+        return None if words[0].startswith("-") or words[0] in ("...", "COMMAND") else f"no command `{words[0]}`"
+    rest = words[len(path) :]
+    if rest and "<COMMAND>" in usage.group(1) and re.fullmatch(r"[a-z][a-z|-]*", rest[0]):
+        return f"`heddle {' '.join(path)}` has no `{rest[0]}`"
+    for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]*|-[a-z])\b", " ".join(rest)):
+        if not re.search(rf"(?<![\w-]){option}\b", said):
+            return f"`heddle {' '.join(path)}` has no `{option}`"
+    return None
+
+
+def wrong_commands(heddle):
+    for page in [*pages(), *others()]:
+        for shown in shown_commands(page):
+            if problem := unknown(heddle, shown):
+                yield f"{page.relative_to(ROOT)}: `heddle {shown.strip()}`: {problem}"
+    every = help_of(heddle).split("Commands:")[1].split("Options:")[0]
+    named = (ROOT / "docs/cli.md").read_text()
+    for command in re.findall(r"^  ([a-z]+) ", every, re.MULTILINE):
+        if command != "help" and not re.search(rf"`[^`]*\b{command}\b[^`]*`", named):
+            yield f"docs/cli.md does not name the command `{command}`"
+
+
 class Dev:
     """`heddle dev` with its demo, on a port of its own."""
 
@@ -235,6 +298,11 @@ def run(heddle, wanted):
         programs = directory / "bin"
         programs.mkdir()
         (programs / "heddle").symlink_to(Path(heddle).resolve())
+        if not wanted:
+            # By this name: the program says in its help what it was called.
+            for line in wrong_commands(str(programs / "heddle")):
+                failed += 1
+                print(line)
         dev = Dev(programs / "heddle", directory)
         try:
             environment = {name: value for name, value in os.environ.items() if not name.startswith("HEDDLE_")}
@@ -257,7 +325,7 @@ def run(heddle, wanted):
                     print(f"{page.relative_to(ROOT)}: {count} blocks, {time.monotonic() - began:.1f} s", flush=True)
         finally:
             dev.stop()
-    print(f"{total} blocks run, {failed} pages failed")
+    print(f"{total} blocks run, {failed} faults")
     return 1 if failed else 0
 
 

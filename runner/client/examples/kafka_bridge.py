@@ -48,7 +48,9 @@ SILENCE_SECONDS = 60
 STEADY_SECONDS = 5
 # Waits between tries double from the first to the last; each is cut by chance, so that many bridges do not come together.
 FIRST_WAIT, LAST_WAIT = 0.2, 30.0
-KAFKA_SECONDS = 30
+KAFKA_SECONDS = 10
+# For so long it does not hear that it is to end.
+COMMIT_SECONDS = 5
 
 
 class Wrong(Exception):
@@ -127,11 +129,18 @@ class Kafka:
         self.topic = options.topic
         self.cursor_topic = f"{options.topic}.cursor"
         self.name = options.name
-        self.config = {"bootstrap.servers": options.brokers, "error_cb": self.trouble, **config}
+        self.config = {
+            "bootstrap.servers": options.brokers,
+            "error_cb": self.trouble,
+            "log_level": 2,  # what the library logs of each broken connection, `trouble` says once in a while
+            "enable.metrics.push": False,  # the broker is told nothing that it did not need, and the log stays short
+            **config,
+        }
         self.stop = stop
         self.patience = Patience(stop)
         self.refused = None
-        self.last_trouble = 0.0
+        self.last_trouble = -10.0
+        self.clients = []
 
     def trouble(self, error):
         # The library tells of every broken connection, and mends it by itself; once in five seconds is enough to read.
@@ -141,19 +150,26 @@ class Kafka:
 
     def until_done(self, what, work):
         """Does something that may be tried again for as long as Kafka is away."""
-        while not self.stop.is_set():
+        while True:
+            self.go_on()
             try:
                 done = work()
                 self.patience.worked()
                 return done
             except KafkaException as exception:
                 error = exception.args[0]
+                for client in self.clients:
+                    client.poll(0)  # calls `trouble`
                 self.fail_if_final(error, what)
                 if not (error.retriable() or error.code() in PASSING):
                     raise Wrong(f"{what}: {error.str()}") from None
                 say(f"{what}: {error.str()}; trying again")
                 self.patience.wait()
-        raise KeyboardInterrupt
+
+    def go_on(self):
+        """Ends what is tried again and again when it is to end: what is not committed comes again the next time."""
+        if self.stop.is_set():
+            raise KeyboardInterrupt
 
     def fail_if_final(self, error, what):
         if error.code() in REPLACED:
@@ -164,6 +180,7 @@ class Kafka:
     def open(self):
         """Makes the topics if they are missing, takes the name, and answers where to go on."""
         admin = AdminClient(self.config)
+        self.clients.append(admin)
         topics = self.until_done("looking for topics", lambda: admin.list_topics(timeout=KAFKA_SECONDS)).topics
         if self.topic not in topics:
             self.make(admin, NewTopic(self.topic))
@@ -178,6 +195,7 @@ class Kafka:
                 "transactional.id": f"heddle-bridge-{self.name}",
             }
         )
+        self.clients.append(self.producer)
         # From here on a former bridge of this name writes nothing more, and what it had not committed is gone: so the
         # cursor that is read next is the last one for good.
         self.until_done("beginning transactions", lambda: self.producer.init_transactions(KAFKA_SECONDS))
@@ -248,6 +266,7 @@ class Kafka:
             try:
                 return self.producer.produce(topic, value, key, on_delivery=self.delivered)
             except BufferError:
+                self.go_on()
                 self.producer.poll(0.1)
 
     def write(self, batch, cursor):
@@ -275,11 +294,12 @@ class Kafka:
         while True:
             try:
                 # A repeat after a timeout asks for the same commit: it is not made twice.
-                return self.producer.commit_transaction(KAFKA_SECONDS)
+                return self.producer.commit_transaction(COMMIT_SECONDS)
             except KafkaException as exception:
                 error = exception.args[0]
                 if not error.retriable() or error.txn_requires_abort():
                     raise
+                self.go_on()
                 say(f"committing: {error.str()}; asking again")
 
 
