@@ -81,45 +81,46 @@ impl Store {
         role: &str,
         expires_at: Time,
     ) -> Result<bool, StoreError> {
-        let mut tx = self.control.begin().await?;
-        let ended = sqlx::query!(
-            "DELETE FROM heddle.sessions WHERE issuer = $1 AND subject = $2 AND (role <> $3 OR hash IN (
+        transaction!(self, control, "begin_session_of", |tx| {
+            let ended = sqlx::query!(
+                "DELETE FROM heddle.sessions WHERE issuer = $1 AND subject = $2 AND (role <> $3 OR hash IN (
                  SELECT hash FROM heddle.sessions WHERE issuer = $1 AND subject = $2
                   ORDER BY created_at DESC OFFSET $4))",
-            person.issuer,
-            person.subject,
-            role,
-            SESSIONS_MAX - 1,
-        )
-        .execute(&mut *tx)
-        .await?
-        .rows_affected();
-        sqlx::query!(
-            "INSERT INTO heddle.sessions (hash, issuer, subject, actor, role, created_at, expires_at)
+                person.issuer,
+                person.subject,
+                role,
+                SESSIONS_MAX - 1,
+            )
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+            sqlx::query!(
+                "INSERT INTO heddle.sessions (hash, issuer, subject, actor, role, created_at, expires_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
-            &hash[..],
-            person.issuer,
-            person.subject,
-            person.actor,
-            role,
-            at,
-            expires_at,
-        )
-        .execute(&mut *tx)
-        .await?;
-        let by = By {
-            actor: person.actor,
-            at,
-        };
-        let after = person.audited(Some(role));
-        let (noun, name) = (Noun::Token, person.actor);
-        if ended > 0 {
-            change::record(&mut tx, by, "sign_in", noun, name, None, Some(&after)).await?;
-        } else {
-            crate::audit::write(&mut tx, by, "sign_in", noun, name, None, Some(&after)).await?;
-        }
-        tx.commit().await?;
-        Ok(ended > 0)
+                &hash[..],
+                person.issuer,
+                person.subject,
+                person.actor,
+                role,
+                at,
+                expires_at,
+            )
+            .execute(&mut *tx)
+            .await?;
+            let by = By {
+                actor: person.actor,
+                at,
+            };
+            let after = person.audited(Some(role));
+            let (noun, name) = (Noun::Token, person.actor);
+            if ended > 0 {
+                change::record(&mut tx, by, "sign_in", noun, name, None, Some(&after)).await?;
+            } else {
+                crate::audit::write(&mut tx, by, "sign_in", noun, name, None, Some(&after)).await?;
+            }
+            tx.commit().await?;
+            Ok(ended > 0)
+        })
     }
 
     /// Ends all sessions of a person who has no role any more, on all nodes.
