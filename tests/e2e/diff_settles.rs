@@ -96,7 +96,6 @@ fn retry() -> Made {
         {"strategy": "fixed_then_exponential", "retries": 5, "interval": "10s", "fixed": 2},
         {"strategy": "forever", "interval": "3600s"},
         {"strategy": "daily", "per_day": 2, "days": 3, "interval": "10m", "next_day_at": "06:30"},
-        {"strategy": "none"},
     ]));
     with(one, every)
 }
@@ -225,14 +224,15 @@ fn offer() -> Vec<(&'static str, Made)> {
     let more = some(vec![
         ("template", of(json!(["order"]))),
         ("params", of(json!([{}, {"n": 1}]))),
-        ("dispatch_times", of(json!([1, 6, "each"]))),
-        ("mode", of(json!(["single", "repeat"]))),
         ("priority", of(json!([0, 5]))),
         ("max_hold", span()),
         ("return_failed", of(json!([true, false]))),
         ("enabled", of(json!([true, false]))),
     ]);
-    let to = of(json!([{"audience": "gid_team"}, {"audience": "uid_ann"}]));
+    let to = of(json!([
+        {"audience": "gid_team"}, {"audience": "uid_ann", "dispatch_times": 1, "mode": "single"},
+        {"audience": "gid_team", "dispatch_times": "each"}, {"audience": "uid_ann", "dispatch_times": 6, "mode": "repeat"},
+    ]));
     let all = with(to, more);
     let once = with(of(json!([{}])), some(vec![("starts_at", moment())]));
     let interval = with(

@@ -40,8 +40,9 @@ const START_MAX: Duration = Duration::from_secs(20);
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How often the clock of a child at work is looked at.
 const LOOK: Duration = Duration::from_millis(5);
-/// How many children there are.
-const CHILDREN_MIN: usize = 2;
+/// At most so many children are at work, and on half of the processors: however low they rank, the kernel gives a low
+/// ranking thread that has a processor to itself a while of it before others, and what light runs wait for (a guest's
+/// thread, the database) is partly of other groups or ranks. With a processor left to them they wait for nobody.
 const CHILDREN_MAX: usize = 4;
 /// How many works wait, each on a thread: more than a node has requests in flight and attempts that it prepares.
 const WAITING_MAX: usize = 1_536;
@@ -49,8 +50,8 @@ const WAITING_MAX: usize = 1_536;
 pub const BLOCKED_THREADS_MAX: usize = 2_048;
 /// After how many works a child is replaced.
 const SERVED_MAX: u32 = 10_000;
-/// How low a child ranks.
-const CHILD_NICE: libc::c_int = 10;
+/// How low a child ranks: below the guests of light runs.
+const CHILD_NICE: libc::c_int = 19;
 /// The longest work, and the longest answer.
 const FRAME_MAX_BYTES: usize = 256 << 20;
 /// After how many ends by force a key is refused, and for how long.
@@ -152,7 +153,7 @@ impl Children {
             stops: Mutex::default(),
         });
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        for number in 0..cores.clamp(CHILDREN_MIN, CHILDREN_MAX) {
+        for number in 0..(cores / 2).clamp(1, CHILDREN_MAX) {
             let shared = Arc::clone(&shared);
             // A thread of its own for each: a child dies with the thread that started it.
             std::thread::Builder::new()
