@@ -65,8 +65,8 @@ const PRINTS: &str = "photo-prints";
 /// The group that asks readers, who they are, and those whom the demo answers for.
 const SURVEY: &str = "reader-survey";
 const READERS: &str = "gid_readers";
-const ALL_READERS: [&str; 3] = ["ann", "bob", "cas"];
-const ANSWERING: [&str; 2] = ["ann", "bob"];
+const ALL_READERS: [&str; 3] = ["reader-1", "reader-2", "reader-3"];
+const ANSWERING: [&str; 2] = ["reader-1", "reader-2"];
 
 /// How far back the past goes that the demo makes.
 const PAST: TimeDelta = TimeDelta::hours(24);
@@ -252,7 +252,7 @@ async fn answer(client: Client, uid: &str) {
                 let completion = Completion {
                     assignment_id: assignment.assignment_id,
                     status: "completed".into(),
-                    result: json!({"answer": if uid == "ann" { "sunny" } else { "it rained" }}),
+                    result: json!({"answer": if uid == "reader-1" { "sunny" } else { "it rained" }}),
                 };
                 client.complete_assignment(uid, &completion).await?;
             }
