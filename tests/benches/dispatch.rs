@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use heddle_cli::postgres::{EmbeddedPostgres, Options};
 use heddle_client::NewToken;
+use heddle_postgres::{EmbeddedPostgres, Options};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

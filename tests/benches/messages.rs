@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use heddle_cli::postgres::{EmbeddedPostgres, Options};
 use heddle_client::{Client, NewToken};
+use heddle_postgres::{EmbeddedPostgres, Options};
 use serde_json::{Value, json};
 use tokio_postgres::NoTls;
 use tokio_postgres::types::{FromSql, Type};

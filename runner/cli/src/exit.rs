@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use heddle_client::Error;
+use heddle_postgres::{InUse, NoServer};
 
 /// What the help says about exit codes.
 pub(crate) const HELP: &str = "Exit codes:
@@ -92,6 +93,12 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
 }
 
 fn hint(error: &anyhow::Error) -> Option<String> {
+    if error.downcast_ref::<InUse>().is_some() {
+        return Some("stop it, or choose another directory with --data-dir".into());
+    }
+    if error.downcast_ref::<NoServer>().is_some() {
+        return Some("if it is installed elsewhere, name its directory with --postgres-bin".into());
+    }
     match error.chain().find_map(|cause| cause.downcast_ref::<Error>())? {
         Error::Unreachable { .. } => {
             Some("is the server running? `heddle dev` starts one here; --url or HEDDLE_URL names another".into())
@@ -124,5 +131,17 @@ mod tests {
         let refused = Error::Refused(Box::default());
         assert_eq!(code(&Err::<(), _>(refused).context("group x").unwrap_err()), NO);
         assert_eq!(code(&Error::Invalid("bad url".into()).into()), USAGE);
+    }
+
+    #[test]
+    fn a_database_that_does_not_start_names_the_option_that_helps() {
+        let in_use = InUse {
+            data_dir: "/x".into(),
+            holder: Some(1),
+        };
+        let error = anyhow::Error::from(in_use).context("the embedded Postgres does not start");
+        assert!(hint(&error).expect("a hint").contains("--data-dir"));
+        let error = anyhow::anyhow!("download failed").context(NoServer { major: None });
+        assert!(hint(&error.context("...")).expect("a hint").contains("--postgres-bin"));
     }
 }

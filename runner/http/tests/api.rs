@@ -11,7 +11,6 @@ use axum::http::{Request, StatusCode, header};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use heddle_cli::postgres::{TestCluster, TestDatabase};
 use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::state::TaskState;
 use heddle_domain::{Chance, Clock, Name, Time};
@@ -21,6 +20,7 @@ use heddle_http::shapes::{
     Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, QueueTask, Run, RunEvent, TaskDetail,
 };
 use heddle_http::{App, AppParts, HttpConfig, router};
+use heddle_postgres::{TestCluster, TestDatabase};
 use heddle_store::Store;
 use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
@@ -238,7 +238,12 @@ async fn cluster() -> (TestCluster, String) {
     let digest = Sha256::digest(format!("{:?} {}", facts.modified().expect("its time"), facts.len()));
     let stamp: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let template = format!("http_{stamp}");
-    let migrate = async |url: String| heddle_cli::node::migrate(&url).await;
+    let migrate = async |url: String| {
+        let store = Store::connect(&url, 1).await?;
+        store.migrate().await?;
+        store.close();
+        Ok(())
+    };
     cluster.template(&template, migrate).await.expect("a template");
     (cluster, template)
 }
