@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use heddle_client::Error;
+use heddle_domain::Span;
 use heddle_postgres::{InUse, NoServer};
+use serde::de::DeserializeOwned;
 
 /// What the help says about exit codes.
 pub(crate) const HELP: &str = "Exit codes:
@@ -53,6 +55,20 @@ impl std::fmt::Display for Meant {
 /// An error of usage.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Usage(message.into()).into()
+}
+
+/// The duration that an option names.
+pub(crate) fn duration(text: Option<&str>, option: &str) -> anyhow::Result<Option<Span>> {
+    let read = |text: &str| text.parse().map_err(|error| usage(format!("{option}: {error}")));
+    text.map(read).transpose()
+}
+
+/// The word of the API that an option names; left out, what stands there by default.
+pub(crate) fn word<T: DeserializeOwned + Default>(text: Option<String>, option: &str) -> anyhow::Result<T> {
+    let read = |text: String| {
+        serde_json::from_value(serde_json::Value::String(text)).map_err(|error| usage(format!("{option}: {error}")))
+    };
+    text.map_or_else(|| Ok(T::default()), read)
 }
 
 /// Tells the user what went wrong and gives the exit code for it.

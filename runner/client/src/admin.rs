@@ -1,21 +1,11 @@
 //! Nodes, tokens, secrets, connections, pools, and things that are put by name.
 
+use heddle_api::Node;
 use heddle_domain::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Client, More, Page, Result};
-
-/// A Heddle process.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Node {
-    /// Its id.
-    #[serde(default)]
-    pub id: Value,
-    /// Its state, version, heartbeat, position in the log of changes.
-    #[serde(flatten)]
-    pub more: More,
-}
+use crate::{Client, List, More, Result};
 
 /// A token to be made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,7 +42,7 @@ pub struct Token {
 
 impl Client {
     /// All nodes.
-    pub async fn nodes(&self) -> Result<Page<Node>> {
+    pub async fn nodes(&self) -> Result<List<Node>> {
         self.get(&["v1", "nodes"]).send().await
     }
 
@@ -138,7 +128,7 @@ impl Client {
     }
 
     /// One page of the things of a kind.
-    pub async fn list_named(&self, kind: &str, cursor: Option<&str>) -> Result<Page<Value>> {
+    pub async fn list_named(&self, kind: &str, cursor: Option<&str>) -> Result<List<Value>> {
         self.get(&["v1", kind]).query_if("cursor", cursor).send().await
     }
 

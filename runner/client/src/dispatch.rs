@@ -6,7 +6,7 @@ use heddle_domain::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Client, Lines, More, Page, Result};
+use crate::{Client, Lines, List, More, Result};
 
 /// One user's hold on one occurrence of an offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ impl Client {
     }
 
     /// One page of offers.
-    pub async fn offers(&self, cursor: Option<&str>) -> Result<Page<Value>> {
+    pub async fn offers(&self, cursor: Option<&str>) -> Result<List<Value>> {
         self.get(&["v1", "offers"]).query_if("cursor", cursor).send().await
     }
 

@@ -4,7 +4,7 @@ use heddle_domain::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Client, More, Page, Result};
+use crate::{Client, List, More, Result};
 
 /// A group as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ impl Client {
     }
 
     /// One page of groups.
-    pub async fn groups(&self, category: Option<&str>, cursor: Option<&str>) -> Result<Page<Group>> {
+    pub async fn groups(&self, category: Option<&str>, cursor: Option<&str>) -> Result<List<Group>> {
         self.get(&["v1", "groups"])
             .query_if("category", category)
             .query_if("cursor", cursor)
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// A group's revisions, newest first, one page.
-    pub async fn revisions(&self, name: &str, cursor: Option<&str>) -> Result<Page<Revision>> {
+    pub async fn revisions(&self, name: &str, cursor: Option<&str>) -> Result<List<Revision>> {
         self.get(&["v1", "groups", name, "revisions"])
             .query_if("cursor", cursor)
             .send()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Client, Page, Result};
+use crate::{Client, List, Result};
 
 /// A batch of a hundred thousand lines takes its time.
 const INGEST_TIMEOUT: Duration = Duration::from_secs(600);
@@ -45,7 +45,7 @@ impl Client {
     }
 
     /// One page of topics.
-    pub async fn topics(&self, cursor: Option<&str>) -> Result<Page<Value>> {
+    pub async fn topics(&self, cursor: Option<&str>) -> Result<List<Value>> {
         self.get(&["v1", "topics"]).query_if("cursor", cursor).send().await
     }
 
@@ -70,7 +70,7 @@ impl Client {
     }
 
     /// One page of messages that a filter (`day`, `bucket`, `sender`, `receiver`) finds.
-    pub async fn messages(&self, topic: &str, filter: &[(&str, String)], cursor: Option<&str>) -> Result<Page<Value>> {
+    pub async fn messages(&self, topic: &str, filter: &[(&str, String)], cursor: Option<&str>) -> Result<List<Value>> {
         let mut request = self.get(&["v1", "topics", topic, "messages"]);
         for (name, value) in filter {
             request = request.query(name, value);
@@ -91,7 +91,7 @@ impl Client {
     }
 
     /// One page of a topic's days.
-    pub async fn topic_days(&self, topic: &str, cursor: Option<&str>) -> Result<Page<Value>> {
+    pub async fn topic_days(&self, topic: &str, cursor: Option<&str>) -> Result<List<Value>> {
         self.get(&["v1", "topics", topic, "days"])
             .query_if("cursor", cursor)
             .send()

@@ -4,7 +4,7 @@ use heddle_domain::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Client, More, Page, Result};
+use crate::{Client, List, More, Result};
 
 /// A channel, without what is secret of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// A page of notifications, newest first.
-    pub async fn notifications(&self, filter: &NotificationFilter) -> Result<Page<Notification>> {
+    pub async fn notifications(&self, filter: &NotificationFilter) -> Result<List<Notification>> {
         self.list_notifications(filter).send().await
     }
 

@@ -6,6 +6,7 @@
 //! left out by (offer, occurrence).
 
 use chrono_tz::Tz;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -33,7 +34,7 @@ const UID_CHARS_MAX: usize = 250;
 pub(crate) const EACH_ONCE: &str = "`each` gives every member the offer once; it does not go with `repeat`";
 
 /// How an offer comes to be due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OfferKind {
     /// At one instant.
@@ -56,8 +57,9 @@ impl OfferKind {
 }
 
 /// Whether a user may take an occurrence more than once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "OfferMode")]
 pub enum Mode {
     /// Once.
     #[default]
@@ -67,7 +69,7 @@ pub enum Mode {
 }
 
 /// How an assignment stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AssignmentState {
     /// Held.
@@ -138,7 +140,7 @@ impl AssignmentState {
 }
 
 /// An offer as it is put: `PUT /v1/offers/{id}`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OfferSpec {
     /// The same as in the path.

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::describe::{Schemas, rename};
 use crate::problem::PROBLEM_JSON;
 use crate::schemas;
-use crate::table::{Media, Route, Table};
+use crate::table::{Route, Table};
 
 /// The whole description.
 pub fn document(table: &Table) -> Value {
+    let mut bodies = Schemas::new();
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let mut tags = Vec::new();
     for route in table.routes() {
@@ -19,7 +21,13 @@ pub fn document(table: &Table) -> Value {
         paths
             .entry(route.path)
             .or_default()
-            .insert(route.method.as_str().to_lowercase(), operation(route));
+            .insert(route.method.as_str().to_lowercase(), operation(route, &mut bodies));
+    }
+    let (schemas, differ) = bodies.finish(schemas::all());
+    for operation in paths.values_mut().flat_map(Map::values_mut) {
+        if let Some(body) = operation.get_mut("requestBody") {
+            rename(body, &differ);
+        }
     }
     let tags: Vec<Value> = tags.into_iter().map(|name| json!({"name": name})).collect();
     json!({
@@ -39,7 +47,7 @@ pub fn document(table: &Table) -> Value {
                 "type": "http", "scheme": "bearer",
                 "description": "`heddle serve` wants a token; `heddle dev` does not.",
             }},
-            "schemas": schemas::all(),
+            "schemas": schemas,
         },
     })
 }
@@ -51,7 +59,7 @@ fn path_params(path: &str) -> Vec<&str> {
         .collect()
 }
 
-fn operation(route: &Route) -> Value {
+fn operation(route: &Route, bodies: &mut Schemas) -> Value {
     let mut parameters: Vec<Value> = path_params(route.path)
         .into_iter()
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
@@ -65,7 +73,7 @@ fn operation(route: &Route) -> Value {
             .entry(status.to_string())
             .or_insert_with(|| json!({"description": described_status(*status)}));
         if let Some(media) = media {
-            response["content"][media.media_type] = content(media);
+            response["content"][media.media_type] = json!({"schema": bodies.answered(media.shape)});
         }
     }
     for (status, when) in &route.problems {
@@ -87,7 +95,7 @@ fn operation(route: &Route) -> Value {
         let content: BTreeMap<&str, Value> = route
             .takes
             .iter()
-            .map(|media| (media.media_type, content(media)))
+            .map(|media| (media.media_type, json!({"schema": bodies.taken(media.shape)})))
             .collect();
         operation["requestBody"] = json!({"content": content});
     }
@@ -106,10 +114,6 @@ fn query_schema(name: &str) -> Value {
         "force" | "follow" | "activate" => json!({"type": "boolean"}),
         _ => json!({"type": "string"}),
     }
-}
-
-fn content(media: &Media) -> Value {
-    json!({"schema": {"$ref": format!("#/components/schemas/{}", media.schema)}})
 }
 
 fn problem(when: &str) -> Value {

@@ -6,8 +6,6 @@ mod notify;
 
 use std::collections::BTreeMap;
 
-use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
-use heddle_engine::heddle_sandbox::{Language, World};
 use serde_json::{Map, Value, json};
 
 /// All of them, by name.
@@ -17,9 +15,7 @@ pub fn all() -> BTreeMap<&'static str, Value> {
     scripts(&mut all);
     groups(&mut all);
     tasks(&mut all);
-    runs(&mut all);
     control(&mut all);
-    queues(&mut all);
     admin(&mut all);
     dispatch::dispatch(&mut all);
     messages::messages(&mut all);
@@ -80,10 +76,6 @@ fn text() -> Value {
 
 fn name() -> Value {
     to("Name")
-}
-
-fn number() -> Value {
-    json!({"type": "number"})
 }
 
 fn integer() -> Value {
@@ -157,16 +149,6 @@ fn common(all: &mut Schemas) {
     all.insert("Health", object(&[("status", text())]));
 }
 
-/// What a script may be, in the words of the answers.
-const WORLDS: [&str; 6] = [
-    World::Task.as_str(),
-    World::Consumer.as_str(),
-    World::CommandP1.as_str(),
-    World::CommandP2.as_str(),
-    Language::JavaScript.world(),
-    Language::TypeScript.world(),
-];
-
 fn scripts(all: &mut Schemas) {
     all.insert(
         "Wasm",
@@ -176,59 +158,6 @@ fn scripts(all: &mut Schemas) {
         "Source",
         json!({"type": "string", "description": "A script as text, in UTF-8; at most 1 MiB."}),
     );
-    let version = [
-        ("name", name()),
-        ("version", integer()),
-        (
-            "digest",
-            json!({"type": "string", "description": "SHA-256 of the bytes as they were uploaded, in hexadecimal."}),
-        ),
-        ("world", one_of(&WORLDS)),
-        (
-            "runtime",
-            json!({"type": ["string", "null"], "description": "The interpreter that a text was checked with; null for wasm."}),
-        ),
-        ("params_schema", any()),
-        ("defaults", some_object()),
-        ("description", text()),
-        ("size", integer()),
-        ("active", flag()),
-        ("created_at", time()),
-    ];
-    all.insert("ScriptVersion", object(&version));
-    let mut script = vec![
-        ("active_version", nullable(integer())),
-        ("latest_version", integer()),
-        ("updated_at", time()),
-    ];
-    script.extend(version);
-    all.insert("Script", object(&script));
-    all.insert("ScriptList", list_of(to("Script")));
-    all.insert("ScriptVersionList", list_of(to("ScriptVersion")));
-    all.insert(
-        "InvokeRequest",
-        object(&[
-            ("params?", some_object()),
-            ("version?", integer()),
-            ("timeout?", duration()),
-        ]),
-    );
-    all.insert(
-        "Invocation",
-        object(&[
-            ("state", attempt_state()),
-            ("output", any()),
-            ("error", nullable(to("Failure"))),
-            (
-                "logs",
-                array(object(&[("level", text()), ("message", text()), ("fields?", any())])),
-            ),
-            ("duration_ms", number()),
-            ("memory_bytes", integer()),
-        ]),
-    );
-    all.insert("ActivateRequest", object(&[("version", integer())]));
-    all.insert("FetchRequest", object(&[("url", text()), ("sha256", text())]));
 }
 
 fn groups(all: &mut Schemas) {
@@ -480,331 +409,6 @@ fn tasks(all: &mut Schemas) {
     all.insert("Task", task);
 }
 
-fn queues(all: &mut Schemas) {
-    let rate = object(&[("count", integer()), ("per", duration())]);
-    all.insert(
-        "ClaimRequest",
-        object(&[
-            ("worker", text()),
-            ("max?", integer()),
-            ("lease?", duration()),
-            ("wait?", duration()),
-            ("tags?", array(text())),
-        ]),
-    );
-    let claim = object(&[
-        ("id", uuid()),
-        ("token", text()),
-        ("run", uuid()),
-        ("group", name()),
-        ("task", name()),
-        ("item", nullable(integer())),
-        ("attempt", integer()),
-        ("params", some_object()),
-        ("context", some_object()),
-        ("lease_expires_at", time()),
-    ]);
-    all.insert("Claim", claim);
-    all.insert("Claims", object(&[("items", array(to("Claim")))]));
-    type Fields = Vec<(&'static str, Value)>;
-    let words: [(&str, &str, Fields); 4] = [
-        (
-            "Heartbeat",
-            "Heartbeats",
-            vec![
-                ("lease?", duration()),
-                ("progress?", json!({"type": "number", "minimum": 0, "maximum": 1})),
-                ("note?", text()),
-                (
-                    "log?",
-                    array(object(&[
-                        ("message", text()),
-                        ("level?", one_of(&["trace", "debug", "info", "warn", "error"])),
-                        ("fields?", some_object()),
-                        ("at?", time()),
-                    ])),
-                ),
-            ],
-        ),
-        ("ClaimOutput", "ClaimOutputs", vec![("output?", any())]),
-        (
-            "ClaimError",
-            "ClaimErrors",
-            vec![
-                ("error?", json!({"type": ["string", "object"]})),
-                ("fatal?", flag()),
-                ("retry_after?", duration()),
-            ],
-        ),
-        ("ClaimToken", "ClaimTokens", Vec::new()),
-    ];
-    for (one, many, mut fields) in words {
-        fields.insert(0, ("token", text()));
-        all.insert(one, object(&fields));
-        fields.insert(0, ("id", uuid()));
-        all.insert(many, object(&[("items", array(object(&fields)))]));
-    }
-    let answer = [("id", uuid()), ("state", text()), ("lease_expires_at?", time())];
-    all.insert("ClaimAnswer", object(&answer));
-    let each = object(&[
-        ("id", uuid()),
-        ("status", integer()),
-        ("state?", text()),
-        ("lease_expires_at?", time()),
-        ("detail?", text()),
-    ]);
-    all.insert("ClaimAnswers", object(&[("items", array(each))]));
-    all.insert(
-        "QueueSpec",
-        object(&[("paused?", flag()), ("rate?", nullable(rate.clone()))]),
-    );
-    let worker = object(&[
-        ("worker", name()),
-        ("tags", array(text())),
-        ("seen_at", nullable(time())),
-        ("claimed", integer()),
-    ]);
-    let queue = object(&[
-        ("name", name()),
-        ("depth", integer()),
-        ("depth_exact", flag()),
-        ("oldest", nullable(time())),
-        ("claimed", integer()),
-        ("workers", integer()),
-        ("paused", flag()),
-        ("rate", nullable(rate)),
-        ("connected?", array(worker)),
-    ]);
-    all.insert("Queue", queue);
-    all.insert("QueueList", list_of(to("Queue")));
-    all.insert(
-        "QueueTask",
-        object(&[
-            ("run", uuid()),
-            ("group", name()),
-            ("task", name()),
-            ("item", nullable(integer())),
-            ("attempt", integer()),
-            ("state", one_of(&["running", "ready"])),
-            ("priority", integer()),
-            ("tags", array(text())),
-            ("since", time()),
-            ("expires_at", nullable(time())),
-            ("worker", nullable(text())),
-            ("lease_expires_at", nullable(time())),
-        ]),
-    );
-    all.insert("QueueTaskList", list_of(to("QueueTask")));
-}
-
-fn words<T: Copy>(all: &[T], word: impl Fn(T) -> &'static str) -> Value {
-    json!({"enum": all.iter().map(|one| word(*one)).collect::<Vec<_>>()})
-}
-
-fn attempt_state() -> Value {
-    words(AttemptState::ALL, AttemptState::as_str)
-}
-
-fn runs(all: &mut Schemas) {
-    let run_state = words(RunState::ALL, RunState::as_str);
-    let task_state = words(TaskState::ALL, TaskState::as_str);
-    let trigger = words(Trigger::ALL, Trigger::as_str);
-    all.insert(
-        "Failure",
-        object(&[
-            ("kind", words(ErrorKind::ALL, ErrorKind::as_str)),
-            ("message", text()),
-            ("trace?", text()),
-            ("task?", name()),
-            ("item?", integer()),
-        ]),
-    );
-    all.insert(
-        "Override",
-        object(&[
-            ("state", task_state.clone()),
-            ("reason", text()),
-            ("actor", text()),
-            ("at", time()),
-        ]),
-    );
-    all.insert(
-        "TaskWait",
-        object(&[
-            ("reason", one_of(&["pool", "rate_limit", "queue_paused", "worker"])),
-            ("pools?", array(name())),
-            ("queue?", name()),
-            ("until", nullable(time())),
-        ]),
-    );
-    let task_run = [
-        ("task", name()),
-        ("item", nullable(integer())),
-        ("state", task_state),
-        ("attempt", integer()),
-        ("next_attempt_at", nullable(time())),
-        ("waiting_for", nullable(to("TaskWait"))),
-        ("started_at", nullable(time())),
-        ("finished_at", nullable(time())),
-        ("output", any()),
-        ("error", nullable(to("Failure"))),
-        ("node", nullable(text())),
-        ("worker?", text()),
-        ("override?", to("Override")),
-        ("progress?", number()),
-        ("note?", text()),
-        ("items?", map(integer())),
-    ];
-    all.insert("TaskRun", object(&task_run));
-    all.insert(
-        "Attempt",
-        object(&[
-            ("attempt", integer()),
-            ("state", attempt_state()),
-            ("node", nullable(text())),
-            ("worker?", text()),
-            ("started_at", time()),
-            ("finished_at", nullable(time())),
-            ("error", nullable(to("Failure"))),
-            ("memory_bytes", nullable(integer())),
-            ("cpu_ms", nullable(integer())),
-        ]),
-    );
-    let mut detail = task_run.to_vec();
-    detail.push(("attempts", array(to("Attempt"))));
-    all.insert("TaskDetail", object(&detail));
-    all.insert(
-        "Run",
-        object(&[
-            ("id", uuid()),
-            ("group", name()),
-            ("revision", integer()),
-            ("logical_time", time()),
-            ("data_interval", object(&[("start", time()), ("end", time())])),
-            ("trigger", trigger.clone()),
-            ("state", run_state.clone()),
-            ("params", some_object()),
-            ("task_params", some_object()),
-            ("key", nullable(text())),
-            ("priority", integer()),
-            ("created_at", time()),
-            ("started_at", nullable(time())),
-            ("finished_at", nullable(time())),
-            ("error", nullable(to("Failure"))),
-            ("labels", map(text())),
-            ("skipped", nullable(one_of(&["overlap", "max_waiting"]))),
-            ("waiting_for", array(any())),
-            ("source?", text()),
-            ("override?", to("Override")),
-            ("scripts?", map(text())),
-            ("tasks?", array(to("TaskRun"))),
-        ]),
-    );
-    all.insert("RunList", list_of(to("Run")));
-    all.insert(
-        "Submission",
-        object(&[
-            ("params?", some_object()),
-            ("task_params?", map(some_object())),
-            ("logical_time?", time()),
-            ("key?", text()),
-            ("dedupe?", one_of(&["params", "params_kept"])),
-            ("priority?", integer()),
-            ("labels?", map(text())),
-            ("callback?", text()),
-            ("force?", flag()),
-        ]),
-    );
-    all.insert(
-        "Batch",
-        object(&[(
-            "runs",
-            json!({"type": "array", "maxItems": 10_000, "items": to("Submission")}),
-        )]),
-    );
-    let result = object(&[
-        ("status", integer()),
-        ("id?", uuid()),
-        ("key?", text()),
-        ("existing?", text()),
-        ("problem?", to("Problem")),
-    ]);
-    all.insert(
-        "BatchResults",
-        object(&[("accepted", integer()), ("items", array(result))]),
-    );
-    let line = object(&[
-        ("cursor", text()),
-        ("at", time()),
-        ("task", name()),
-        ("item", nullable(integer())),
-        ("attempt", integer()),
-        ("level", text()),
-        ("message", text()),
-        ("fields", any()),
-    ]);
-    all.insert("LogList", list_of(line));
-    all.insert("ScriptsChoice", object(&[("scripts?", one_of(&["pinned", "active"]))]));
-    all.insert(
-        "StateOverride",
-        object(&[("state", one_of(&["succeeded", "failed"])), ("reason", text())]),
-    );
-    all.insert(
-        "TaskOverride",
-        object(&[
-            ("state", one_of(&["succeeded", "failed", "skipped"])),
-            ("reason", text()),
-            ("output?", any()),
-        ]),
-    );
-    all.insert("ClearTask", object(&[("downstream?", flag()), ("reason?", text())]));
-    let some = |one: Value| json!({"anyOf": [one.clone(), array(one)]});
-    let filter = object(&[
-        ("group?", some(name())),
-        ("state?", some(run_state.clone())),
-        ("trigger?", some(trigger)),
-        ("label?", some(text())),
-        ("labels?", map(text())),
-        ("key?", text()),
-        ("from?", time()),
-        ("to?", time()),
-        ("logical_from?", time()),
-        ("logical_to?", time()),
-        ("ids?", array(uuid())),
-        ("queue?", some(name())),
-        ("script?", some(text())),
-    ]);
-    all.insert(
-        "Bulk",
-        object(&[
-            ("filter", filter),
-            (
-                "action",
-                one_of(&[
-                    "cancel", "pause", "resume", "restart", "rerun", "state", "override", "clear", "delete",
-                ]),
-            ),
-            ("dry_run?", flag()),
-            ("scripts?", one_of(&["pinned", "active"])),
-            ("state?", run_state),
-            ("reason?", text()),
-            ("task?", name()),
-            ("item?", integer()),
-            ("downstream?", flag()),
-        ]),
-    );
-    all.insert(
-        "BulkReport",
-        object(&[
-            ("matched", integer()),
-            ("changed", integer()),
-            ("ids", array(uuid())),
-            ("refused", array(object(&[("id", uuid()), ("detail", text())]))),
-            ("dry_run", flag()),
-        ]),
-    );
-}
-
 /// Adds the times that all named things have.
 fn named(mut fields: Vec<(&'static str, Value)>) -> Value {
     fields.insert(0, ("name", name()));
@@ -911,70 +515,6 @@ fn control(all: &mut Schemas) {
         ]),
     );
     all.insert(
-        "BackfillRequest",
-        object(&[
-            ("from", text()),
-            ("to?", text()),
-            ("step?", text()),
-            (
-                "order?",
-                json!({"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
-            ),
-            (
-                "max_active?",
-                json!({"type": "integer", "minimum": 1, "maximum": heddle_domain::backfill::ACTIVE_MAX, "default": 1}),
-            ),
-            (
-                "on_existing?",
-                json!({"type": "string", "enum": ["skip", "failed", "all"], "default": "skip"}),
-            ),
-            ("include_downstream?", json!({"type": "boolean", "default": false})),
-            (
-                "scripts?",
-                json!({"type": "string", "enum": ["active", "pinned"], "default": "active"}),
-            ),
-            ("priority?", integer()),
-            ("params?", json!({"type": "object"})),
-            ("dry_run?", json!({"type": "boolean", "default": false})),
-            ("force?", json!({"type": "boolean", "default": false})),
-        ]),
-    );
-    let time = || json!({"type": "string", "format": "date-time"});
-    all.insert(
-        "Backfill",
-        object(&[
-            ("id", json!({"type": "string", "format": "uuid"})),
-            ("group", name()),
-            (
-                "state",
-                json!({"type": "string", "enum": ["running", "paused", "succeeded", "failed", "cancelled"]}),
-            ),
-            ("from", time()),
-            ("to", nullable(time())),
-            ("step", nullable(text())),
-            ("order", text()),
-            ("max_active", integer()),
-            ("on_existing", text()),
-            ("include_downstream", json!({"type": "boolean"})),
-            ("scripts", text()),
-            ("priority", integer()),
-            ("params", json!({"type": "object"})),
-            ("total", integer()),
-            ("counts", map(integer())),
-            ("skipped", integer()),
-            ("position", nullable(time())),
-            ("note", nullable(text())),
-            ("created_at", time()),
-            ("created_by", text()),
-            ("finished_at", nullable(time())),
-        ]),
-    );
-    all.insert(
-        "BackfillPlan",
-        object(&[("instants", array(time())), ("total", integer())]),
-    );
-    all.insert("BackfillList", list_of(to("Backfill")));
-    all.insert(
         "CompatibilityAnswer",
         object(&[("code", integer()), ("msg", text()), ("data", json!({}))]),
     );
@@ -1021,20 +561,6 @@ fn timer_task(all: &mut Schemas) {
 }
 
 fn admin(all: &mut Schemas) {
-    let node = object(&[
-        ("id", text()),
-        ("name", text()),
-        ("address", nullable(text())),
-        ("state", one_of(&["active", "draining", "fenced", "stopped", "lost"])),
-        ("version", text()),
-        ("started_at", time()),
-        ("heartbeat_at", time()),
-        ("position", integer()),
-        ("position_newest", integer()),
-        ("slots", integer()),
-        ("running", integer()),
-    ]);
-    all.insert("NodeList", list_of(node));
     all.insert("Stats", some_object());
     let audit = object(&[
         ("id", uuid()),

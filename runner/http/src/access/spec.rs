@@ -1,13 +1,13 @@
 //! A token as it is asked for: by `POST /v1/tokens`, and by `heddle token create` against the database. Both read it
 //! here, so that neither lets in what the other refuses.
 
+use heddle_api::moment::parse_moment;
 use heddle_domain::dispatch::bare_uid;
 use heddle_domain::{Faults, Name, Time, spec};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::Role;
-use crate::moment::parse_moment;
 
 /// How many queues or users a token may be bound to.
 const BOUND_TO_MAX: usize = 1_000;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
+use heddle_api::{List, Moment, Node};
 use heddle_domain::id::uuid_v7;
 use heddle_domain::retention::{EndState, Retention};
 use heddle_engine::Pruned;
@@ -13,10 +14,9 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 pub(crate) fn routes() -> Vec<Route> {
@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("`position` is how far a node has followed the log of changes, `position_newest` how long it is.")
         .list()
-        .answers(200, "NodeList"),
+        .answers(200, of::<List<Node>>()),
         Route::new(Method::Get, "/v1/stats", Access::View, "Counts", stats).answers(200, "Stats"),
         Route::new(
             Method::Get,

@@ -1,5 +1,6 @@
 //! Assignments, as operators see them.
 
+use heddle_api::{List, Moment};
 use heddle_domain::dispatch::{AssignmentState, bare_uid};
 use heddle_domain::{Fault, Time};
 use heddle_store::assignment::{AssignmentFilter, AssignmentRow};
@@ -8,10 +9,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// How far back assignments are listed unless it is said.

@@ -1,15 +1,14 @@
 //! Audiences: user groups and their members.
 
+use heddle_api::{List, Moment};
 use heddle_domain::dispatch::{bare_uid, check_audience};
 use heddle_domain::{Fault, Faults};
 use heddle_store::audience::{AudienceRow, Members};
 use serde::{Deserialize, Serialize};
 
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// How many members one answer has, unless fewer are asked for.

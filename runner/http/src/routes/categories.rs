@@ -1,14 +1,13 @@
 //! Categories.
 
+use heddle_api::{List, Moment};
 use heddle_store::category::{CategoryDelete, CategoryRow};
 use serde::{Deserialize, Serialize};
 
 use super::grants;
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 #[derive(Serialize)]

@@ -1,5 +1,6 @@
 //! Channels: where people are told.
 
+use heddle_api::{List, Moment};
 use heddle_domain::notify::channel::ChannelSpec;
 use heddle_store::channel::{CHANNELS_MAX, ChannelPut, ChannelRow};
 use serde::Serialize;
@@ -7,10 +8,8 @@ use serde::Serialize;
 use super::grants;
 use super::notifications::NotificationView;
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Pace, Route};
 
 /// A channel as the API shows it: nothing of it is secret.

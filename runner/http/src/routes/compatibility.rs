@@ -6,15 +6,14 @@ use std::collections::HashSet;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use heddle_domain::spec::{SubmissionSpec, parse_group};
-use heddle_domain::state::Trigger;
+use heddle_api::Submission;
+use heddle_domain::spec::parse_group;
 use heddle_store::group::{GroupDelete, GroupPut, GroupWrite};
 use heddle_store::timer_task::TimerTaskRow;
 use serde_json::{Value, json};
 
 use super::spec_check;
 use crate::access::Access;
-use crate::engine_api::Submission;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Route};
@@ -346,15 +345,11 @@ async fn execute(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
     only_root(id, root)?;
-    let submission = Submission {
-        spec: SubmissionSpec::default(),
-        trigger: Trigger::Manual,
-    };
     let actor = request.caller.actor.clone();
     let run = request
         .app
         .engine
-        .submit(timer_task::group_name(root)?, submission, actor)
+        .submit(timer_task::group_name(root)?, Submission::default(), actor)
         .await?;
     Ok(json!({"taskId": id, "run": run.id}).into())
 }

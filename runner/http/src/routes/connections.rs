@@ -1,15 +1,14 @@
 //! Named SQL connections for scripts.
 
+use heddle_api::{List, Moment};
 use heddle_store::connection::{CONNECTION_POOL_MAX, ConnectionOptions, ConnectionPut, ConnectionRow};
 use heddle_store::secret::SECRET_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 use super::grants;
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 #[derive(Serialize)]

@@ -9,6 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures::stream;
+use heddle_api::Moment;
 use heddle_domain::Chain;
 use heddle_domain::Fault;
 use heddle_store::Store;
@@ -17,7 +18,6 @@ use serde_json::{Map, Value, json};
 
 use crate::access::Access;
 use crate::engine_api::EngineApi;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request};
 use crate::table::{Method, Pace, Route};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use heddle_api::{List, Moment};
 use heddle_domain::graph::show_cycle;
 use heddle_domain::plan::executor_of;
 use heddle_domain::spec::{GroupSpec, gather_group};
@@ -18,10 +19,8 @@ use super::runs::parse_label;
 use super::spec_check::{self, Checked};
 use crate::access::Access;
 use crate::engine_api::NextInstants;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// How many next instants may be asked for.

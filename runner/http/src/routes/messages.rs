@@ -8,6 +8,7 @@ use axum::http::header;
 use bytes::{Bytes, BytesMut};
 use chrono::NaiveDate;
 use futures::StreamExt;
+use heddle_api::{List, Moment};
 use heddle_domain::fault::pointer_token;
 use heddle_domain::message::{BUCKETS, address_of};
 use heddle_domain::topic::parse_day;
@@ -22,10 +23,8 @@ use uuid::Uuid;
 
 use super::topics::{end_empty, find};
 use crate::access::{Access, refused};
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// Lines are handed on in blocks of so many, or of so many bytes.

@@ -1,5 +1,6 @@
 //! Notifications: what people have been told, and what they are about to be told.
 
+use heddle_api::{List, Moment};
 use heddle_domain::Fault;
 use heddle_domain::notify::Event;
 use heddle_domain::notify::message::Entry;
@@ -8,10 +9,8 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// The words for states, by number.

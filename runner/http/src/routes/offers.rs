@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use heddle_api::{List, Moment};
 use heddle_domain::dispatch::{Offer, OfferKind, OfferSpec, check_audience};
 use heddle_domain::schema::Schema;
 use heddle_domain::{Fault, Faults, Name, Time};
@@ -12,10 +13,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// How far back occurrences are listed unless it is said.

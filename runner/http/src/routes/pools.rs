@@ -1,14 +1,13 @@
 //! Pools of slots.
 
+use heddle_api::{List, Moment};
 use heddle_store::pool::{POOL_SLOTS_MAX, PoolRow};
 use serde::{Deserialize, Serialize};
 
 use super::grants;
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 #[derive(Serialize)]

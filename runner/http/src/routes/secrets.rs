@@ -1,14 +1,13 @@
 //! Secrets: write only.
 
+use heddle_api::{List, Moment};
 use heddle_store::secret::{SECRET_BYTES_MAX, SecretRow};
 use serde::{Deserialize, Serialize};
 
 use super::grants;
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 #[derive(Serialize)]

@@ -2,11 +2,11 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::Response;
+use heddle_api::Moment;
 use serde::{Deserialize, Serialize};
 
 use crate::access::session::{self, SESSION_FOR};
 use crate::access::{self, Access, Caller};
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok};
 use crate::table::{Method, Route};

@@ -1,5 +1,6 @@
 //! Params templates: bare JSON Schemas.
 
+use heddle_api::{List, Moment};
 use heddle_domain::schema::Schema;
 use heddle_store::template::TemplateRow;
 use serde::Serialize;
@@ -7,10 +8,8 @@ use serde_json::Value;
 
 use super::grants;
 use crate::access::Access;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 #[derive(Serialize)]

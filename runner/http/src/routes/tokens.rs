@@ -1,16 +1,15 @@
 //! Tokens. A token's text is shown once, in the answer that makes it.
 
 use axum::http::StatusCode;
+use heddle_api::{List, Moment};
 use heddle_domain::id;
 use heddle_store::token::{TokenRow, TokenWrite};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::access::{Access, TokenSpec, new_token, token_hash};
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 #[derive(Serialize)]

@@ -1,6 +1,7 @@
 //! Topics, and the days of their messages.
 
 use chrono::NaiveDate;
+use heddle_api::{List, Moment};
 use heddle_domain::message::BUCKETS;
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::state::NOT_GRANTED;
@@ -19,10 +20,8 @@ use uuid::Uuid;
 use super::spec_check::{CONSUMER_WORLD, check_group};
 use crate::access::Access;
 use crate::engine_api::Control;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// Fields that say which day a message belongs to, and when that is sent.

@@ -1,0 +1,44 @@
+//! The wire: what goes in and what comes out over HTTP. Each thing is declared once, for the server that answers it, the
+//! client and the command line that read it, and the OpenAPI description that tells of it.
+//!
+//! A field's doc comment is what the description says of it, so it tells meaning, unit and bounds. Names are for good:
+//! fields may be added, never renamed. What was added later is read with a default, for the sake of older servers.
+//!
+//! What people write (specs, submissions, backfills) is judged by the domain and therefore declared there; here it has
+//! its name on the wire.
+
+mod backfill;
+mod claim;
+mod control;
+mod list;
+mod log;
+pub mod moment;
+mod node;
+mod queue;
+mod run;
+mod script;
+mod submission;
+
+pub use backfill::{Backfill, BackfillPlan, BackfillStarted};
+pub use claim::{
+    Claim, ClaimAnswer, ClaimAnswers, ClaimFailure, ClaimOutput, ClaimRequest, ClaimToken, Claims, Heartbeat, Items,
+    LogLevel, OfClaim, ReportLine,
+};
+pub use control::{
+    Bulk, BulkAction, BulkRefusal, BulkReport, ClearTask, RunFilter, Scripts, ScriptsChoice, StateOverride,
+    TaskOverride, Words,
+};
+pub use list::List;
+pub use log::{LogLine, RunEvent};
+pub use moment::Moment;
+pub use node::Node;
+pub use queue::{Queue, QueueSpec, QueueTask, Rate, Worker};
+pub use run::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
+pub use script::{
+    ActivateRequest, FetchRequest, Invocation, InvocationLog, InvokeRequest, Script, ScriptVersion, WORLDS,
+};
+pub use submission::{Batch, BatchItem, BatchResults};
+
+pub use heddle_domain::backfill::BackfillSpec as BackfillRequest;
+pub use heddle_domain::spec::{Dedupe, SubmissionSpec as Submission};
+pub use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
