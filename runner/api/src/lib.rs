@@ -10,6 +10,7 @@
 mod backfill;
 mod claim;
 mod control;
+mod dispatch;
 mod list;
 mod log;
 pub mod moment;
@@ -28,6 +29,10 @@ pub use control::{
     Bulk, BulkAction, BulkRefusal, BulkReport, ClearTask, RunFilter, Scripts, ScriptsChoice, StateOverride,
     TaskOverride, Words,
 };
+pub use dispatch::{
+    Assignment, Audience, Completion, CompletionStatus, Event, Members, MembersPatch, MembersSpec, Occurrence, Offer,
+    OfferTerms, Poll,
+};
 pub use list::List;
 pub use log::{LogLine, RunEvent};
 pub use moment::Moment;
@@ -40,5 +45,6 @@ pub use script::{
 pub use submission::{Batch, BatchItem, BatchResults};
 
 pub use heddle_domain::backfill::BackfillSpec as BackfillRequest;
+pub use heddle_domain::dispatch::{AssignmentState, OfferSpec};
 pub use heddle_domain::spec::{Dedupe, SubmissionSpec as Submission};
 pub use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};

@@ -32,7 +32,6 @@ mod stream;
 mod worker;
 
 pub use admin::{NewToken, Token};
-pub use dispatch::{Assignment, Completion};
 pub use error::{Error, Problem, Result};
 pub use groups::{Graph, Group, Revision};
 pub use messages::{Accepted, Rejected};

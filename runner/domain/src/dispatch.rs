@@ -6,7 +6,7 @@
 //! left out by (offer, occurrence).
 
 use chrono_tz::Tz;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -140,8 +140,10 @@ impl AssignmentState {
 }
 
 /// An offer as it is put: `PUT /v1/offers/{id}`.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+// An answer may be sent back as it is.
+#[schemars(extend("additionalProperties" = true))]
 pub struct OfferSpec {
     /// The same as in the path.
     #[serde(default)]
@@ -178,8 +180,9 @@ pub struct OfferSpec {
     /// What the user is given.
     #[serde(default)]
     pub params: Map<String, Value>,
-    /// Stock per occurrence, or `each`; default 1.
+    /// Stock per occurrence, from 1, or `each`: every member once; default 1.
     #[serde(default)]
+    #[schemars(schema_with = "stock")]
     pub dispatch_times: Option<Value>,
     /// Default `single`.
     #[serde(default)]
@@ -196,6 +199,11 @@ pub struct OfferSpec {
     /// Default true.
     #[serde(default = "yes")]
     pub enabled: bool,
+}
+
+/// The schema of an occurrence's stock.
+pub fn stock(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": STOCK_MAX}, {"const": "each"}]})
 }
 
 fn yes() -> bool {

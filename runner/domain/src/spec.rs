@@ -558,6 +558,7 @@ pub struct AudienceSpec {
     pub audience: String,
     /// How often it is given out: a number, or `each`; default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::dispatch::stock")]
     pub dispatch_times: Option<Value>,
     /// `single` (default) or `repeat`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

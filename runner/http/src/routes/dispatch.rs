@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use heddle_api::{Assignment, Completion, CompletionStatus, Poll};
+use heddle_domain::Time;
 use heddle_domain::dispatch::{AssignmentState, bare_uid};
-use heddle_domain::{Span, Time};
 use heddle_engine::{DispatchError, Dispatcher, Next};
-use serde::Deserialize;
-use serde_json::Value;
 use uuid::Uuid;
 
-use super::assignments::AssignmentView;
+use super::assignments::shown;
 use crate::access::Access;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
@@ -37,8 +37,8 @@ pub(crate) fn routes() -> Vec<Route> {
                  answer is held back until there is something. 204 has `Retry-After`.",
         )
         .query("wait", "The same as `wait` of the body, which goes first.")
-        .takes("Poll")
-        .answers(200, "Assignment")
+        .takes(of::<Poll>())
+        .answers(200, of::<Assignment>())
         .answers_empty(204)
         .problem(403, "the token is for other users")
         .pace(Pace::Waits),
@@ -50,34 +50,12 @@ pub(crate) fn routes() -> Vec<Route> {
             complete,
         )
         .detail("A repeat with the same status answers the same.")
-        .takes("Completion")
-        .answers(200, "Assignment")
+        .takes(of::<Completion>())
+        .answers(200, of::<Assignment>())
         .problem(403, "the token is for other users")
         .problem(409, "it is not this user's current one; nothing is changed")
         .pace(Pace::Waits),
     ]
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Poll {
-    wait: Option<Span>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Completion {
-    assignment_id: String,
-    status: Status,
-    #[serde(default)]
-    result: Value,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Status {
-    Completed,
-    Failed,
 }
 
 fn dispatcher(request: &Request) -> Result<&Dispatcher, Problem> {
@@ -139,7 +117,7 @@ async fn next(mut request: Request) -> Outcome {
         return Ok(nothing(next, request.now));
     }
     match dispatcher.next(uid, wait).await.map_err(problem)? {
-        Next::Given(row, redo) => ok(&AssignmentView::new(*row, redo)),
+        Next::Given(row, redo) => ok(&shown(*row, redo)),
         Next::Nothing(next) => Ok(nothing(next, dispatcher.now())),
     }
 }
@@ -159,12 +137,12 @@ async fn complete(mut request: Request) -> Outcome {
         return Err(Problem::conflict("the user does not hold this assignment"));
     };
     let state = match body.status {
-        Status::Completed => AssignmentState::Completed,
-        Status::Failed => AssignmentState::Failed,
+        CompletionStatus::Completed => AssignmentState::Completed,
+        CompletionStatus::Failed => AssignmentState::Failed,
     };
     let row = dispatcher(&request)?
         .complete(&uid, id, state, result)
         .await
         .map_err(problem)?;
-    ok(&AssignmentView::new(row, false))
+    ok(&shown(row, false))
 }
