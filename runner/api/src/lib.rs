@@ -13,6 +13,7 @@ mod control;
 mod dispatch;
 mod list;
 mod log;
+mod message;
 pub mod moment;
 mod node;
 mod queue;
@@ -35,6 +36,9 @@ pub use dispatch::{
 };
 pub use list::List;
 pub use log::{LogLine, RunEvent};
+pub use message::{
+    Bucket, Cancelled, Day, Message, MessageFilter, MessageView, Messages, MessagesAccepted, Rejected, Topic,
+};
 pub use moment::Moment;
 pub use node::Node;
 pub use queue::{Queue, QueueSpec, QueueTask, Rate, Worker};
@@ -48,3 +52,4 @@ pub use heddle_domain::backfill::BackfillSpec as BackfillRequest;
 pub use heddle_domain::dispatch::{AssignmentState, OfferSpec};
 pub use heddle_domain::spec::{Dedupe, SubmissionSpec as Submission};
 pub use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
+pub use heddle_domain::topic::TopicSpec;

@@ -34,7 +34,6 @@ mod worker;
 pub use admin::{NewToken, Token};
 pub use error::{Error, Problem, Result};
 pub use groups::{Graph, Group, Revision};
-pub use messages::{Accepted, Rejected};
 pub use notifications::{Channel, Notification, NotificationFilter};
 pub use queues::Report;
 pub use request::{Client, Request};

@@ -61,6 +61,8 @@ pub struct Rate {
 /// A topic, as people write it; see `docs/messages.md`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+// An answer may be sent back as it is.
+#[schemars(extend("additionalProperties" = true))]
 pub struct TopicSpec {
     /// As in the path, if it is there.
     #[serde(default, skip_serializing)]
@@ -92,6 +94,7 @@ pub struct TopicSpec {
     pub send_at: Option<String>,
     /// The most messages of a batch.
     #[serde(default = "batch_default")]
+    #[schemars(range(min = 1, max = BATCH_MAX))]
     pub batch: u32,
     /// How many batches at once in the cluster; default one on each node, for a queue 16.
     #[serde(default)]

@@ -1,6 +1,5 @@
 //! The schemas of what goes in and comes out (JSON Schema 2020-12, as OpenAPI 3.1 has it).
 
-mod messages;
 mod notify;
 
 use std::collections::BTreeMap;
@@ -16,7 +15,6 @@ pub fn all() -> BTreeMap<&'static str, Value> {
     tasks(&mut all);
     control(&mut all);
     admin(&mut all);
-    messages::messages(&mut all);
     notify::notify(&mut all);
     all
 }
