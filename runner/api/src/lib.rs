@@ -16,6 +16,7 @@ mod log;
 mod message;
 pub mod moment;
 mod node;
+mod notify;
 mod queue;
 mod run;
 mod script;
@@ -41,6 +42,7 @@ pub use message::{
 };
 pub use moment::Moment;
 pub use node::Node;
+pub use notify::{Channel, Notification, NotificationState};
 pub use queue::{Queue, QueueSpec, QueueTask, Rate, Worker};
 pub use run::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 pub use script::{
@@ -50,6 +52,7 @@ pub use submission::{Batch, BatchItem, BatchResults};
 
 pub use heddle_domain::backfill::BackfillSpec as BackfillRequest;
 pub use heddle_domain::dispatch::{AssignmentState, OfferSpec};
+pub use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
 pub use heddle_domain::spec::{Dedupe, SubmissionSpec as Submission};
 pub use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
 pub use heddle_domain::topic::TopicSpec;

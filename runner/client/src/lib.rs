@@ -34,7 +34,7 @@ mod worker;
 pub use admin::{NewToken, Token};
 pub use error::{Error, Problem, Result};
 pub use groups::{Graph, Group, Revision};
-pub use notifications::{Channel, Notification, NotificationFilter};
+pub use notifications::NotificationFilter;
 pub use queues::Report;
 pub use request::{Client, Request};
 pub use stream::{Lines, ServerEvent, ServerEvents};

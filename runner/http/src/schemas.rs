@@ -1,7 +1,5 @@
 //! The schemas of what goes in and comes out (JSON Schema 2020-12, as OpenAPI 3.1 has it).
 
-mod notify;
-
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
@@ -15,7 +13,6 @@ pub fn all() -> BTreeMap<&'static str, Value> {
     tasks(&mut all);
     control(&mut all);
     admin(&mut all);
-    notify::notify(&mut all);
     all
 }
 
