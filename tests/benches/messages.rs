@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use heddle_client::{Client, NewToken};
+use heddle_client::{Client, NewToken, Role};
 use heddle_postgres::{EmbeddedPostgres, Options};
 use serde_json::{Value, json};
 use tokio_postgres::NoTls;
@@ -213,7 +213,7 @@ async fn main() {
     let url = postgres.url("heddle");
     let token = NewToken {
         name: "bench".into(),
-        role: "admin".into(),
+        role: Role::Admin,
         ..NewToken::default()
     };
     let token = heddle_cli::node::create_token(&url, &token).await.expect("a token");

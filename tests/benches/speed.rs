@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use heddle_client::{Client, NewToken};
+use heddle_client::{Client, NewToken, Role};
 use heddle_domain::Time;
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::plan::Plan;
@@ -171,7 +171,7 @@ async fn measure(directory: &Path) {
     }
     let token = NewToken {
         name: "bench".into(),
-        role: "admin".into(),
+        role: Role::Admin,
         ..NewToken::default()
     };
     let token = heddle_cli::node::create_token(&postgres.url("heddle"), &token)

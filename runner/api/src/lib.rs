@@ -7,6 +7,7 @@
 //! What people write (specs, submissions, backfills) is judged by the domain and therefore declared there; here it has
 //! its name on the wire.
 
+mod admin;
 mod backfill;
 mod claim;
 mod control;
@@ -15,13 +16,16 @@ mod list;
 mod log;
 mod message;
 pub mod moment;
+mod named;
 mod node;
 mod notify;
 mod queue;
 mod run;
 mod script;
 mod submission;
+mod token;
 
+pub use admin::{AuditEntry, Prune, Pruned, RetentionOrPruned};
 pub use backfill::{Backfill, BackfillPlan, BackfillStarted};
 pub use claim::{
     Claim, ClaimAnswer, ClaimAnswers, ClaimFailure, ClaimOutput, ClaimRequest, ClaimToken, Claims, Heartbeat, Items,
@@ -41,6 +45,10 @@ pub use message::{
     Bucket, Cancelled, Day, Message, MessageFilter, MessageView, Messages, MessagesAccepted, Rejected, Topic,
 };
 pub use moment::Moment;
+pub use named::{
+    Category, CategorySpec, Connection, ConnectionSpec, Pool, PoolSpec, Resealed, Secret, SecretSpec, Template,
+    TemplateSpec,
+};
 pub use node::Node;
 pub use notify::{Channel, Notification, NotificationState};
 pub use queue::{Queue, QueueSpec, QueueTask, Rate, Worker};
@@ -49,10 +57,12 @@ pub use script::{
     ActivateRequest, FetchRequest, Invocation, InvocationLog, InvokeRequest, Script, ScriptVersion, WORLDS,
 };
 pub use submission::{Batch, BatchItem, BatchResults};
+pub use token::{MadeToken, NewToken, Role, Token};
 
 pub use heddle_domain::backfill::BackfillSpec as BackfillRequest;
 pub use heddle_domain::dispatch::{AssignmentState, OfferSpec};
 pub use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
+pub use heddle_domain::retention::{EndState, Retention};
 pub use heddle_domain::spec::{Dedupe, SubmissionSpec as Submission};
 pub use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
 pub use heddle_domain::topic::TopicSpec;

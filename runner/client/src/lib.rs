@@ -31,7 +31,6 @@ mod scripts;
 mod stream;
 mod worker;
 
-pub use admin::{NewToken, Token};
 pub use error::{Error, Problem, Result};
 pub use groups::{Graph, Group, Revision};
 pub use notifications::NotificationFilter;

@@ -411,46 +411,12 @@ fn named(mut fields: Vec<(&'static str, Value)>) -> Value {
 }
 
 fn control(all: &mut Schemas) {
-    all.insert("CategorySpec", object(&[("name?", name()), ("description?", text())]));
-    all.insert("Category", named(vec![("description", text())]));
-    all.insert("CategoryList", list_of(to("Category")));
-    all.insert(
-        "JsonSchema",
-        json!({"type": ["object", "boolean"], "description": "A JSON Schema."}),
-    );
-    all.insert("Template", named(vec![("schema", to("JsonSchema"))]));
-    all.insert("TemplateList", list_of(to("Template")));
-    all.insert(
-        "SecretSpec",
-        object(&[
-            ("value", text()),
-            ("groups?", array(text())),
-            ("categories?", array(text())),
-        ]),
-    );
-    all.insert(
-        "Secret",
-        named(vec![("groups", array(text())), ("categories", array(text()))]),
-    );
-    all.insert("SecretList", list_of(to("Secret")));
-    all.insert(
-        "ConnectionSpec",
-        object(&[
-            ("url?", text()),
-            ("groups?", array(text())),
-            ("categories?", array(text())),
-            ("max_connections?", integer()),
-            ("read_only?", flag()),
-        ]),
-    );
     let connection = vec![
         ("groups", array(text())),
         ("categories", array(text())),
         ("max_connections", integer()),
         ("read_only", flag()),
     ];
-    all.insert("Connection", named(connection));
-    all.insert("ConnectionList", list_of(to("Connection")));
     let role = one_of(&["viewer", "operator", "author", "worker", "admin"]);
     let bound_to = |item: Value, what: &str| {
         let detail = format!(
@@ -461,16 +427,6 @@ fn control(all: &mut Schemas) {
         list["description"] = json!(detail);
         list
     };
-    all.insert(
-        "TokenSpec",
-        object(&[
-            ("name", name()),
-            ("role", role.clone()),
-            ("queues?", bound_to(name(), "queues")),
-            ("uids?", bound_to(text(), "users")),
-            ("expires_at?", time()),
-        ]),
-    );
     let session_role = role.clone();
     let token = [
         ("id", uuid()),
@@ -482,20 +438,8 @@ fn control(all: &mut Schemas) {
         ("created_at", time()),
         ("last_used_at", nullable(time())),
     ];
-    all.insert("Token", object(&token));
     let mut new_token = token.to_vec();
     new_token.push(("token", json!({"type": "string", "description": "Shown this once."})));
-    all.insert("NewToken", object(&new_token));
-    all.insert("TokenList", list_of(to("Token")));
-    all.insert(
-        "Resealed",
-        object(&[
-            ("key_id", text()),
-            ("secrets", integer()),
-            ("connections", integer()),
-            ("channels", integer()),
-        ]),
-    );
     all.insert("SignIn", object(&[("token", text())]));
     all.insert(
         "Session",
@@ -513,9 +457,6 @@ fn control(all: &mut Schemas) {
     );
     all.insert("TimerTaskId", object(&[("taskId", integer())]));
     timer_task(all);
-    all.insert("PoolSpec", object(&[("name?", name()), ("slots", integer())]));
-    all.insert("Pool", named(vec![("slots", integer())]));
-    all.insert("PoolList", list_of(to("Pool")));
 }
 
 /// What the compatibility calls take.
@@ -565,44 +506,11 @@ fn admin(all: &mut Schemas) {
         ("before", any()),
         ("after", any()),
     ]);
-    all.insert("AuditList", list_of(audit));
     let by_state = |of: fn() -> Value| object(&[("succeeded?", of()), ("failed?", of()), ("cancelled?", of())]);
     let mut kept: Vec<(&str, Value)> = ["hot?", "runs?", "audit?", "events?", "assignments?", "notifications?"]
         .into_iter()
         .map(|name| (name, duration()))
         .collect();
     kept.extend([("states?", by_state(duration)), ("logs?", nullable(duration()))]);
-    all.insert("Retention", object(&kept));
-    all.insert(
-        "RetentionOrPruned",
-        json!({
-            "anyOf": [to("Retention"), to("Pruned")],
-            "description": "How long what is kept from now on; with `dry_run`, what would be removed now.",
-        }),
-    );
-    all.insert(
-        "Prune",
-        object(&[("dry_run?", json!({"type": "boolean", "default": false}))]),
-    );
     let days = || array(json!({"type": "string", "format": "date"}));
-    all.insert(
-        "Pruned",
-        object(&[
-            ("dry_run", json!({"type": "boolean"})),
-            ("runs", integer()),
-            ("by_state", by_state(integer)),
-            ("days", days()),
-            ("log_days", days()),
-            ("logs", integer()),
-            ("audit", integer()),
-            ("events", integer()),
-            ("assignments", integer()),
-            ("notifications", integer()),
-            ("occurrences", integer()),
-            ("offers", integer()),
-            ("backfills", integer()),
-            ("tokens", integer()),
-            ("more", json!({"type": "boolean"})),
-        ]),
-    );
 }

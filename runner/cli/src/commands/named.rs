@@ -257,13 +257,10 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
         }
         SecretCommand::Reseal => {
             let done = session.client.reseal_secrets().await?;
-            session.output.print(&done, |done| {
+            session.output.print(&json!(done), |_| {
                 format!(
                     "{} secrets, {} connections and {} channels sealed with key {}",
-                    done["secrets"],
-                    done["connections"],
-                    done["channels"],
-                    done["key_id"].as_str().unwrap_or("?")
+                    done.secrets, done.connections, done.channels, done.key_id
                 )
             })?;
         }
