@@ -12,6 +12,7 @@ mod backfill;
 mod claim;
 mod control;
 mod dispatch;
+mod group;
 mod list;
 mod log;
 mod message;
@@ -38,6 +39,10 @@ pub use control::{
 pub use dispatch::{
     Assignment, Audience, Completion, CompletionStatus, Event, Members, MembersPatch, MembersSpec, Occurrence, Offer,
     OfferTerms, Poll,
+};
+pub use group::{
+    Detached, DisableMode, DisableRequest, Graph, GraphEdge, GraphLink, GraphNode, Group, GroupPatch, GroupPut,
+    NextInstant, NextInstants, Revision, Validation,
 };
 pub use list::List;
 pub use log::{LogLine, RunEvent};

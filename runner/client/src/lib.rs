@@ -32,7 +32,6 @@ mod stream;
 mod worker;
 
 pub use error::{Error, Problem, Result};
-pub use groups::{Graph, Group, Revision};
 pub use notifications::NotificationFilter;
 pub use queues::Report;
 pub use request::{Client, Request};

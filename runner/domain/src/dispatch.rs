@@ -142,8 +142,6 @@ impl AssignmentState {
 /// An offer as it is put: `PUT /v1/offers/{id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-// An answer may be sent back as it is.
-#[schemars(extend("additionalProperties" = true))]
 pub struct OfferSpec {
     /// The same as in the path.
     #[serde(default)]

@@ -61,8 +61,6 @@ pub struct Rate {
 /// A topic, as people write it; see `docs/messages.md`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-// An answer may be sent back as it is.
-#[schemars(extend("additionalProperties" = true))]
 pub struct TopicSpec {
     /// As in the path, if it is there.
     #[serde(default, skip_serializing)]

@@ -118,8 +118,6 @@ impl SmtpSpec {
 /// A channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-// An answer may be sent back as it is.
-#[schemars(extend("additionalProperties" = true))]
 pub struct ChannelSpec {
     /// How its messages travel.
     #[serde(skip_serializing_if = "Option::is_none")]

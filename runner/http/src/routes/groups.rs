@@ -1,23 +1,24 @@
 //! Groups.
 
-use std::collections::BTreeMap;
-
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use heddle_api::{List, Moment};
+use heddle_api::{
+    Detached, DisableMode, DisableRequest, Graph, GraphEdge, GraphLink, GraphNode, Group, List, Moment, NextInstant,
+    Revision, Validation,
+};
 use heddle_domain::graph::show_cycle;
 use heddle_domain::plan::executor_of;
 use heddle_domain::spec::{GroupSpec, gather_group};
 use heddle_domain::state::RunState;
 use heddle_domain::{Faults, Name};
 use heddle_store::group::{GroupDelete, GroupFilter, GroupPut, GroupRow, GroupWrite, IfMatch, RevisionRow};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::grants::quoted;
 use super::runs::parse_label;
 use super::spec_check::{self, Checked};
 use crate::access::Access;
+use crate::describe::of;
 use crate::engine_api::NextInstants;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok};
@@ -38,56 +39,53 @@ pub(crate) fn routes() -> Vec<Route> {
             .query("label", "Only groups with this label: `name=value`, or `name` alone; all of them when given several times.")
             .query("last_state", "Only groups whose latest run is in one of these states; `none`: that have no run.")
             .query("enabled", "`true` or `false`: only groups that are, or are not.")
-            .answers(200, "GroupList"),
+            .answers(200, of::<List<Group>>()),
         Route::new(Method::Put, "/v1/groups/{name}", Access::Operate, "Create or change a group", save)
             .detail("The whole spec. Every change makes a new revision; the same spec makes none. `If-Match` with the revision guards against changes made meanwhile. What only answers have (revision, times, `next`) is ignored, so that a group that was read can be put again.")
-            .takes_spec("GroupPut")
-            .answers_put("Group")
+            .takes_spec(of::<heddle_api::GroupPut>())
+            .answers_put(of::<Group>())
             .problem(412, "`If-Match` names another revision")
             .problem(422, "each error with its place"),
-        Route::new(Method::Get, "/v1/groups/{name}", Access::View, "Get a group", get).answers(200, "Group"),
+        Route::new(Method::Get, "/v1/groups/{name}", Access::View, "Get a group", get).answers(200, of::<Group>()),
         Route::new(Method::Delete, "/v1/groups/{name}", Access::Operate, "Delete a group", delete)
             .detail("Groups that follow it are detached: they get a revision that no longer names it.")
             .query("force", "`true`: also while runs are active; they are cancelled.")
-            .answers(200, "Detached")
+            .answers(200, of::<Detached>())
             .problem(409, "it has upstreams, tasks of other groups start it, or runs are active")
             .problem(412, "`If-Match` names another revision"),
         Route::new(Method::Post, "/v1/groups/{name}/validate", Access::Try, "Check a spec without putting it", validate)
-            .takes_spec("GroupPut")
-            .answers(200, "Validation")
+            .takes_spec(of::<heddle_api::GroupPut>())
+            .answers(200, of::<Validation>())
             .problem(422, "each error with its place, as a PUT would say it"),
         Route::new(Method::Get, "/v1/groups/{name}/revisions", Access::View, "List revisions, newest first", revisions)
             .list()
-            .answers(200, "RevisionList"),
+            .answers(200, of::<List<Revision>>()),
         Route::new(Method::Get, "/v1/groups/{name}/revisions/{revision}", Access::View, "Get a revision", revision)
-            .answers(200, "Revision"),
+            .answers(200, of::<Revision>()),
         Route::new(Method::Get, "/v1/groups/{name}/graph", Access::View, "The DAG, and the groups around it", graph)
-            .answers(200, "Graph"),
+            .answers(200, of::<Graph>()),
         Route::new(Method::Post, "/v1/groups/{name}/enable", Access::Operate, "Enable a group", enable)
-            .answers(200, "Group"),
+            .answers(200, of::<Group>()),
         Route::new(Method::Post, "/v1/groups/{name}/disable", Access::Operate, "Disable a group", disable)
             .detail("`drain` (default) lets active runs end, `stop` cancels them.")
-            .takes("DisableRequest")
-            .answers(200, "Group"),
+            .takes(of::<DisableRequest>())
+            .answers(200, of::<Group>()),
         Route::new(Method::Get, "/v1/groups/{name}/next", Access::View, "The next instants of its schedules", next)
             .query("count", "How many: 1 to 1000, default 5.")
-            .answers(200, "NextInstants"),
+            .answers(200, of::<heddle_api::NextInstants>()),
     ]
 }
 
 /// A group as it is shown: its spec with what Heddle knows of it.
-fn view(row: &GroupRow, next: &NextInstants) -> Value {
-    let mut view = Map::new();
-    view.insert("name".into(), json!(row.name));
-    view.insert("revision".into(), json!(row.revision));
-    view.insert("enabled".into(), json!(row.enabled));
-    view.insert("category".into(), json!(row.category));
-    view.insert("timezone".into(), json!("UTC"));
-    view.insert("max_active_runs".into(), Value::Null);
-    if let Value::Object(spec) = &row.spec {
-        view.extend(spec.clone());
+fn view(row: &GroupRow, next: &NextInstants) -> Group {
+    let mut spec = Map::new();
+    spec.insert("category".into(), json!(row.category));
+    spec.insert("timezone".into(), json!("UTC"));
+    spec.insert("max_active_runs".into(), Value::Null);
+    if let Value::Object(written) = &row.spec {
+        spec.extend(written.clone());
     }
-    if let Some(Value::Object(schedules)) = view.get_mut("schedules") {
+    if let Some(Value::Object(schedules)) = spec.get_mut("schedules") {
         for (name, schedule) in schedules {
             if let Value::Object(schedule) = schedule {
                 schedule.entry("enabled").or_insert(Value::Bool(true));
@@ -103,9 +101,15 @@ fn view(row: &GroupRow, next: &NextInstants) -> Value {
             }
         }
     }
-    view.insert("created_at".into(), json!(Moment(row.created_at)));
-    view.insert("updated_at".into(), json!(Moment(row.updated_at)));
-    Value::Object(view)
+    Group {
+        name: row.name.clone(),
+        revision: row.revision,
+        enabled: row.enabled,
+        spec,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
+        warnings: Vec::new(),
+    }
 }
 
 /// Takes what only answers have out of a spec; `enabled` is handed back.
@@ -151,7 +155,7 @@ pub(crate) async fn next_of(request: &Request, row: &GroupRow, count: usize) -> 
     Ok(request.app.engine.next(row.clone(), count).await?)
 }
 
-async fn shown(request: &Request, row: &GroupRow) -> Result<Value, Problem> {
+async fn shown(request: &Request, row: &GroupRow) -> Result<Group, Problem> {
     let next = next_of(request, row, 0).await?;
     Ok(view(row, &next))
 }
@@ -300,9 +304,7 @@ pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, i
     };
     let row = done.row;
     let mut shown = shown(request, &row).await?;
-    if !checked.warnings.is_empty() {
-        shown["warnings"] = json!(checked.warnings);
-    }
+    shown.warnings = checked.warnings;
     let response = crate::request::put(done.created, &shown)?;
     Ok(with_etag(response, row.revision))
 }
@@ -318,7 +320,13 @@ async fn validate(mut request: Request) -> Outcome {
     let Checked {
         canonical, warnings, ..
     } = checked;
-    ok(&json!({"valid": true, "errors": [], "warnings": warnings, "changed": changed, "spec": canonical}))
+    ok(&Validation {
+        valid: true,
+        errors: Vec::new(),
+        warnings,
+        changed,
+        spec: canonical,
+    })
 }
 
 async fn delete(request: Request) -> Outcome {
@@ -356,29 +364,18 @@ async fn delete(request: Request) -> Outcome {
                     .cancel_group(id, request.caller.actor.clone())
                     .await?;
             }
-            ok(&json!({"detached": detached}))
+            ok(&Detached { detached })
         }
     }
 }
 
-#[derive(Serialize)]
-struct RevisionView {
-    group: String,
-    revision: i32,
-    spec: Value,
-    created_at: Moment,
-    created_by: String,
-}
-
-impl RevisionView {
-    fn new(group: &str, row: RevisionRow) -> Self {
-        Self {
-            group: group.into(),
-            revision: row.revision,
-            spec: row.spec,
-            created_at: row.created_at.into(),
-            created_by: row.created_by,
-        }
+fn revision_of(group: &str, row: RevisionRow) -> Revision {
+    Revision {
+        group: group.into(),
+        revision: row.revision,
+        spec: row.spec,
+        created_at: row.created_at.into(),
+        created_by: row.created_by,
     }
 }
 
@@ -392,8 +389,8 @@ async fn revisions(request: Request) -> Outcome {
     let items = page
         .items
         .into_iter()
-        .map(|revision| RevisionView::new(&row.name, revision))
-        .collect();
+        .map(|revision| revision_of(&row.name, revision))
+        .collect::<Vec<_>>();
     ok(&List {
         items,
         next_cursor: page.next,
@@ -417,7 +414,7 @@ async fn revision(request: Request) -> Outcome {
     let found = found
         .filter(|found| found.revision == number)
         .ok_or_else(|| Problem::not_found("revision", &format!("{}/{number}", row.name)))?;
-    ok(&RevisionView::new(&row.name, found))
+    ok(&revision_of(&row.name, found))
 }
 
 async fn graph(request: Request) -> Outcome {
@@ -427,33 +424,28 @@ async fn graph(request: Request) -> Outcome {
     let mut edges = Vec::new();
     for (task, written) in &spec.tasks {
         let executor = executor_of(written).map(|executor| format!("{executor:?}").to_lowercase());
-        nodes.push(json!({
-            "task": task,
-            "executor": executor,
-            "trigger_rule": written.trigger_rule,
-            "mapped": written.for_each.is_some() || written.shards.is_some(),
+        nodes.push(GraphNode {
+            task: task.to_string(),
+            executor,
+            trigger_rule: written.trigger_rule,
+            mapped: written.for_each.is_some() || written.shards.is_some(),
+        });
+        edges.extend(written.depends_on.iter().map(|needed| GraphEdge {
+            from: needed.to_string(),
+            to: task.to_string(),
         }));
-        edges.extend(
-            written
-                .depends_on
-                .iter()
-                .map(|needed| json!({"from": needed, "to": task})),
-        );
     }
     let links = request.app.store.links_of(row.id).await?;
     let (up, down): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.group == row.name);
-    let upstream: Vec<_> = up
-        .iter()
-        .map(|l| json!({"group": l.upstream, "kind": l.kind, "need": l.need}))
-        .collect();
-    let downstream: Vec<_> = down
-        .iter()
-        .map(|l| json!({"group": l.group, "kind": l.kind, "need": l.need}))
-        .collect();
-    ok(&json!({
-        "group": row.name, "revision": row.revision, "nodes": nodes, "edges": edges,
-        "upstream": upstream, "downstream": downstream,
-    }))
+    let link = |group: String, kind: String, need: String| GraphLink { group, kind, need };
+    ok(&Graph {
+        group: row.name,
+        revision: row.revision,
+        nodes,
+        edges,
+        upstream: up.into_iter().map(|l| link(l.upstream, l.kind, l.need)).collect(),
+        downstream: down.into_iter().map(|l| link(l.group, l.kind, l.need)).collect(),
+    })
 }
 
 async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Problem> {
@@ -472,22 +464,8 @@ async fn enable(request: Request) -> Outcome {
     answer(axum::http::StatusCode::OK, &shown(&request, &row).await?)
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum DisableMode {
-    #[default]
-    Drain,
-    Stop,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct DisableBody {
-    mode: DisableMode,
-}
-
 async fn disable(mut request: Request) -> Outcome {
-    let body: DisableBody = request.body(true).await?;
+    let body: DisableRequest = request.body(true).await?;
     let row = set_enabled(&request, false).await?;
     if body.mode == DisableMode::Stop {
         request
@@ -509,18 +487,22 @@ async fn next(request: Request) -> Outcome {
         ));
     }
     let next = next_of(&request, &row, count).await?;
-    let instants: Vec<Moment> = next.instants.iter().map(|(at, _)| Moment(*at)).collect();
-    let items: Vec<Value> = next
-        .instants
-        .iter()
-        .map(|(at, schedules)| json!({"at": Moment(*at), "schedules": schedules}))
-        .collect();
-    let schedules: BTreeMap<&str, Option<Moment>> = next
-        .by_schedule
-        .iter()
-        .map(|(name, at)| (name.as_str(), at.map(Moment)))
-        .collect();
-    ok(&json!({"instants": instants, "items": items, "schedules": schedules}))
+    ok(&heddle_api::NextInstants {
+        instants: next.instants.iter().map(|(at, _)| Moment(*at)).collect(),
+        items: next
+            .instants
+            .into_iter()
+            .map(|(at, schedules)| NextInstant {
+                at: at.into(),
+                schedules,
+            })
+            .collect(),
+        schedules: next
+            .by_schedule
+            .into_iter()
+            .map(|(name, at)| (name, at.map(Moment)))
+            .collect(),
+    })
 }
 
 #[cfg(test)]
