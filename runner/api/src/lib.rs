@@ -20,9 +20,11 @@ pub mod moment;
 mod named;
 mod node;
 mod notify;
+mod problem;
 mod queue;
 mod run;
 mod script;
+mod session;
 mod submission;
 mod token;
 
@@ -56,11 +58,13 @@ pub use named::{
 };
 pub use node::Node;
 pub use notify::{Channel, Notification, NotificationState};
+pub use problem::{Problem, ProblemFault};
 pub use queue::{Queue, QueueSpec, QueueTask, Rate, Worker};
 pub use run::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 pub use script::{
     ActivateRequest, FetchRequest, Invocation, InvocationLog, InvokeRequest, Script, ScriptVersion, WORLDS,
 };
+pub use session::{Health, Session, SignIn};
 pub use submission::{Batch, BatchItem, BatchResults};
 pub use token::{MadeToken, NewToken, Role, Token};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::describe::{Schemas, rename};
+use crate::describe::{Schemas, of, rename};
 use crate::problem::PROBLEM_JSON;
 use crate::schemas;
 use crate::table::{Route, Table};
@@ -77,9 +77,9 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
         }
     }
     for (status, when) in &route.problems {
-        responses.insert(status.to_string(), problem(when));
+        responses.insert(status.to_string(), problem(when, bodies));
     }
-    responses.insert("default".into(), problem("any other problem"));
+    responses.insert("default".into(), problem("any other problem", bodies));
     let detail = [route.detail, route.access.described()]
         .into_iter()
         .filter(|text| !text.is_empty());
@@ -116,10 +116,10 @@ fn query_schema(name: &str) -> Value {
     }
 }
 
-fn problem(when: &str) -> Value {
+fn problem(when: &str, bodies: &mut Schemas) -> Value {
     json!({
         "description": when,
-        "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        "content": {PROBLEM_JSON: {"schema": bodies.answered(of::<heddle_api::Problem>())}},
     })
 }
 
@@ -179,6 +179,24 @@ mod tests {
             let used = format!("#/components/schemas/{name}");
             assert!(found.contains(&used), "{name} is not used");
         }
+    }
+
+    #[test]
+    fn every_field_of_the_wire_is_described() {
+        let document = document(&crate::routes::table());
+        let by_hand = schemas::all();
+        let all = document["components"]["schemas"].as_object().unwrap();
+        let mut silent = Vec::new();
+        for (name, schema) in all.iter().filter(|(name, _)| !by_hand.contains_key(name.as_str())) {
+            for (field, property) in schema["properties"].as_object().into_iter().flatten() {
+                if property["description"].as_str().is_none_or(str::is_empty) {
+                    silent.push(format!("{name}.{field}"));
+                }
+            }
+            assert!(!schema.to_string().contains("[`"), "{name} has links that lead nowhere");
+        }
+        assert!(silent.is_empty(), "nothing is said of {silent:?}");
+        assert!(all.len() > 80, "only {} schemas", all.len());
     }
 
     #[test]

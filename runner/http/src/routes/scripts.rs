@@ -367,3 +367,21 @@ async fn fetch(mut request: Request) -> Outcome {
     let bytes = request.app.engine.fetch_script(body.url, sha256).await?;
     store(&request, &name, bytes, None, activate).await
 }
+
+#[cfg(test)]
+mod tests {
+    use heddle_engine::heddle_sandbox::{Language, World};
+
+    #[test]
+    fn what_a_script_may_be_is_what_the_sandbox_knows() {
+        let known = [
+            World::Task.as_str(),
+            World::Consumer.as_str(),
+            World::CommandP1.as_str(),
+            World::CommandP2.as_str(),
+            Language::JavaScript.world(),
+            Language::TypeScript.world(),
+        ];
+        assert_eq!(heddle_api::WORLDS, known);
+    }
+}
