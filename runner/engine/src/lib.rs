@@ -53,6 +53,7 @@ mod patience;
 mod pools;
 mod prepare;
 mod pruner;
+pub mod put_group;
 mod query_task;
 mod queue;
 mod recorder;

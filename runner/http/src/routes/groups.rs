@@ -6,17 +6,16 @@ use heddle_api::{
     Detached, DisableMode, DisableRequest, Graph, GraphEdge, GraphLink, GraphNode, Group, List, Moment, NextInstant,
     Revision, Validation,
 };
-use heddle_domain::graph::show_cycle;
+use heddle_domain::Name;
 use heddle_domain::plan::executor_of;
-use heddle_domain::spec::{GroupSpec, gather_group};
+use heddle_domain::spec::GroupSpec;
 use heddle_domain::state::RunState;
-use heddle_domain::{Faults, Name};
-use heddle_store::group::{GroupDelete, GroupFilter, GroupPut, GroupRow, GroupWrite, IfMatch, RevisionRow};
+use heddle_engine::put_group::{Checked, GroupRefused, check_group, put_group, read_group};
+use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, IfMatch, RevisionRow};
 use serde_json::{Map, Value, json};
 
 use super::grants::quoted;
 use super::runs::parse_label;
-use super::spec_check::{self, Checked};
 use crate::access::Access;
 use crate::describe::of;
 use crate::engine_api::NextInstants;
@@ -227,11 +226,17 @@ async fn get(request: Request) -> Outcome {
     Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
 }
 
-/// How often a spec is checked anew when something that it names is deleted and made again behind the check.
-const TRIES_MAX: u32 = 3;
-
-/// What is said after these.
-const OUTDATED: &str = "what the group names is being changed by others; try again";
+impl From<GroupRefused> for Problem {
+    fn from(refused: GroupRefused) -> Self {
+        match refused {
+            GroupRefused::Invalid(faults) => Self::invalid(faults),
+            GroupRefused::Missing(_) | GroupRefused::Stale { .. } => Self::precondition(refused.to_string()),
+            GroupRefused::Outdated => Self::unavailable(refused.to_string(), 1),
+            GroupRefused::Store(error) => error.into(),
+            GroupRefused::Internal(error) => Self::internal(&*error),
+        }
+    }
+}
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
@@ -240,68 +245,12 @@ async fn save(mut request: Request) -> Outcome {
     put_spec(&request, &name, value, if_match).await
 }
 
-/// Reads a group's spec; what is wrong with it is told all at once: what cannot be read, and what the rest says.
-async fn read_group(request: &Request, name: &Name, value: &Value) -> Result<GroupSpec, Problem> {
-    let mut gathered = gather_group(value);
-    let rest = gathered.rest.take();
-    if gathered.faults.is_empty()
-        && let Some(spec) = rest
-    {
-        return Ok(spec);
-    }
-    if let Some(spec) = rest
-        && let Err(problem) = spec_check::check_group(&request.app, name, spec, request.now).await
-    {
-        gathered.add(Faults(problem.errors));
-    }
-    Err(Problem::invalid(gathered.faults))
-}
-
 /// Checks and stores a group's spec.
 pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, if_match: Option<IfMatch>) -> Outcome {
     let enabled = strip(&mut value, name)?;
-    let spec = read_group(request, name, &value).await?;
-    let mut tries = 0;
-    let (checked, put) = loop {
-        let checked = spec_check::check_group(&request.app, name, spec.clone(), request.now).await?;
-        let write = GroupWrite {
-            name,
-            spec: &checked.canonical,
-            category: checked.spec.category.as_deref(),
-            links: &checked.links,
-            scripts: &checked.scripts,
-            enabled,
-            if_match,
-        };
-        let put = request.app.store.put_group(request.by(), write).await?;
-        tries += 1;
-        // What was deleted in between is said by the next check, with its place.
-        if put != GroupPut::Outdated || tries == TRIES_MAX {
-            break (checked, put);
-        }
-    };
-    let done = match put {
-        GroupPut::Done(done) => done,
-        GroupPut::Outdated => return Err(Problem::unavailable(OUTDATED, 1)),
-        GroupPut::Stale(None) => return Err(Problem::precondition(format!("there is no group `{name}`"))),
-        GroupPut::Stale(Some(revision)) => {
-            return Err(Problem::precondition(format!(
-                "the group `{name}` stands at revision {revision}"
-            )));
-        }
-        GroupPut::UnknownGroups(groups) => {
-            return Err(Problem::invalid(spec_check::unknown_groups(&checked.spec, &groups)));
-        }
-        GroupPut::UnknownScripts(scripts) => {
-            return Err(Problem::invalid(spec_check::unknown_scripts(&checked.spec, &scripts)));
-        }
-        GroupPut::Cycle(cycle) => {
-            return Err(Problem::invalid_at(
-                "/depends_on",
-                format!("cycle: {}", show_cycle(&cycle)),
-            ));
-        }
-    };
+    let store = &request.app.store;
+    let spec = read_group(store, name, &value, request.now).await?;
+    let (done, checked) = put_group(store, request.by(), name, spec, enabled, if_match).await?;
     let row = done.row;
     let mut shown = shown(request, &row).await?;
     shown.warnings = checked.warnings;
@@ -313,8 +262,9 @@ async fn validate(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let mut value = request.spec().await?;
     strip(&mut value, &name)?;
-    let spec = read_group(&request, &name, &value).await?;
-    let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
+    let store = &request.app.store;
+    let spec = read_group(store, &name, &value, request.now).await?;
+    let checked = check_group(store, &name, spec, request.now).await?;
     let row = request.app.store.group_by_name(&name).await?;
     let changed = row.is_none_or(|row| row.spec != checked.canonical);
     let Checked {

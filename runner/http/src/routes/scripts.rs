@@ -6,7 +6,8 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use heddle_api::{ActivateRequest, FetchRequest, Invocation, InvokeRequest, List, Script, ScriptVersion};
-use heddle_domain::Name;
+use heddle_domain::schema::Schema;
+use heddle_domain::{Faults, Name};
 use heddle_engine::heddle_sandbox::{Language, MAX_SOURCE_BYTES};
 use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, ScriptWrite};
 use serde_json::Value;
@@ -291,6 +292,20 @@ async fn download(request: &Request, row: &ScriptVersionRow, media_type: &'stati
         .into_response())
 }
 
+/// What is wrong with params. The schema was checked when it was uploaded.
+fn check_params(schema: &Value, params: &Value) -> Result<Faults, Problem> {
+    let schema = Schema::compile(schema)
+        .map_err(|error| Problem::conflict(format!("the script's own schema cannot be used: {error}")))?;
+    Ok(Faults(
+        schema
+            .check(params)
+            .0
+            .into_iter()
+            .map(|fault| fault.below("/params"))
+            .collect(),
+    ))
+}
+
 async fn invoke(mut request: Request) -> Outcome {
     let script = find(&request).await?;
     let body: InvokeRequest = request.body(true).await?;
@@ -320,7 +335,7 @@ async fn invoke(mut request: Request) -> Outcome {
     params.extend(body.params);
     let params = Value::Object(params);
     if let Some(schema) = &row.params_schema {
-        let faults = super::spec_check::check_schema(schema, &params, "/params")?;
+        let faults = check_params(schema, &params)?;
         if !faults.is_empty() {
             return Err(Problem::invalid(faults));
         }

@@ -9,13 +9,13 @@ use heddle_domain::{Fault, Faults, Name};
 use heddle_engine::Engine;
 use heddle_engine::heddle_sandbox::HostPattern;
 use heddle_engine::heddle_sandbox::Language;
+use heddle_engine::put_group::{CONSUMER_WORLD, check_group};
 use heddle_store::group::{GroupPut, GroupWrite};
 use heddle_store::message::{BucketRow, CancelFilter, DayCounts, DayRow};
 use heddle_store::topic::{TopicPut, TopicRow, TopicWrite};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::spec_check::{CONSUMER_WORLD, check_group};
 use crate::access::Access;
 use crate::describe::of;
 use crate::engine_api::Control;
@@ -256,7 +256,7 @@ async fn put_group(request: &Request, id: i32, name: &Name, topic: &Topic) -> Re
     let (group, spec) = Engine::topic_group(id, name, topic);
     let group = Name::new(&group).map_err(|error| Problem::internal(&error))?;
     let spec = heddle_domain::spec::parse_group(&spec)?;
-    let checked = check_group(&request.app, &group, spec, request.now).await?;
+    let checked = check_group(&request.app.store, &group, spec, request.now).await?;
     let write = GroupWrite {
         name: &group,
         spec: &checked.canonical,
