@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use heddle_tests::World;
+use serde_json::json;
 
 fn others_may(path: &Path) -> u32 {
     std::fs::metadata(path).expect("it is there").permissions().mode() & 0o077
@@ -36,4 +37,25 @@ async fn they_are_the_nodes_own() {
         }
     }
     assert!(files > 0);
+}
+
+/// An upgrade puts another program in the place of the one that runs: until it is restarted, the node has its own work
+/// for children (compiling, schemas) done by the program that it is.
+#[tokio::test]
+async fn an_upgrade_on_disk_waits_for_the_restart() {
+    let world = World::new().await;
+    let program = world.directory().join("heddle");
+    std::fs::copy(heddle_tests::program(), &program).unwrap();
+    let node = world.options().program(&program).start().await;
+    std::fs::remove_file(&program).unwrap();
+    std::fs::write(&program, "#!/bin/false\n").unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let text = r#"(module (memory (export "memory") 1) (func (export "_start")) (@custom "upgrade" "on disk"))"#;
+    node.put_bytes("/v1/scripts/fresh", "application/wasm", text)
+        .await
+        .expect_status(201);
+    let heavy = json!({"properties": {"n": {"type": "integer"}}, "unevaluatedProperties": false});
+    node.put("/v1/templates/heavy", heavy).await.expect_status(201);
+    node.put_group("g", json!({"tasks": {"t": {"script": "fresh"}}})).await;
+    assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
 }

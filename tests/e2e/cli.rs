@@ -224,7 +224,17 @@ async fn runs() {
     assert!(ends(&node, DONE, &["run", "show", &id]).contains("succeeded"));
     assert!(ends(&node, DONE, &["run", "logs", &id]).contains("Hello, you!"));
     assert!(ends(&node, DONE, &["run", "logs", &id, "t", "--follow"]).contains("Hello, you!"));
-    assert!(ends(&node, DONE, &["run", "list", "-g", "good"]).contains(&id));
+    let listed = ends(&node, DONE, &["run", "list", "-g", "good"]);
+    assert!(listed.contains(&id));
+    // What stands below a title is what the title says.
+    let (titles, first) = listed.split_once('\n').expect("titles and runs");
+    for (title, beginning) in [("CREATED", "20"), ("LOGICAL TIME", "20"), ("TRIGGER", "manual")] {
+        let below = titles
+            .find(title)
+            .and_then(|place| first.get(place..))
+            .unwrap_or_default();
+        assert!(below.starts_with(beginning), "{title}:\n{listed}");
+    }
     ends(&node, REFUSED, &["run", "restart", &id]);
     // One that fails.
     let id = heddle_tests::id(&json_of(&node, &["run", "start", "bad"]));

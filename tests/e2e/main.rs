@@ -22,6 +22,7 @@ mod control;
 mod control_races;
 mod dag;
 mod described;
+mod diff_settles;
 mod disabled;
 mod dispatch;
 mod effects;

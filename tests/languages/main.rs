@@ -1,4 +1,5 @@
-//! The beginnings that `heddle script new` writes, in every language: written, built, uploaded and run.
+//! The beginnings that `heddle script new` writes, in every language: written, built, uploaded and run. And the bridge to
+//! Kafka, which users copy: it is in Python, and its client library comes the same way.
 //!
 //! The toolchains come from PyPI and npm, into directories of their own under the target directory, once. On a machine
 //! that has no Python or Node.js, or does not reach these registries, what is tested instead is what an author sees
@@ -205,4 +206,37 @@ async fn c() {
         describes: false,
     })
     .await;
+}
+
+/// The bridge from the feed of events to Kafka, as `test_bridge.py` plays with it. The broker is the strict small one beside
+/// that, the client library is the real one.
+#[tokio::test]
+async fn kafka_bridge() {
+    let sources = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/languages/kafka"));
+    let tools = Toolchain {
+        language: "kafka",
+        install: |dir| virtual_environment(dir, &["-r", "requirements.txt"]),
+        part: ".venv",
+        needed: "confluent-kafka",
+        describes: false,
+    };
+    let Some(environment) = toolchain(&tools, sources) else {
+        eprintln!("no {} here: the bridge is not tested", tools.needed);
+        return;
+    };
+    let world = World::new().await;
+    let node = world.node().await;
+    let output = Command::new(environment.join("bin/python"))
+        .arg(sources.join("test_bridge.py"))
+        .arg(node.base())
+        .env("HEDDLE_TOKEN", TOKEN)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .expect("Python starts");
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

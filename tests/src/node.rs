@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use crate::api::Api;
-use crate::process::Process;
+use crate::process::{Process, program};
 use crate::world::{TOKEN, artefacts};
 
 /// How a node is started.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     url: String,
+    program: PathBuf,
     data_dir: Option<PathBuf>,
     environment: Vec<(String, String)>,
 }
@@ -22,6 +23,7 @@ impl NodeOptions {
     pub fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
+            program: program(),
             data_dir: None,
             // Nodes that share a database share the key that secrets are sealed with.
             environment: vec![(
@@ -34,6 +36,12 @@ impl NodeOptions {
     /// In a data directory that outlives it: who starts there is the same node.
     pub fn data_dir(mut self, directory: &Path) -> Self {
         self.data_dir = Some(directory.to_owned());
+        self
+    }
+
+    /// From another file than the program's own.
+    pub fn program(mut self, file: &Path) -> Self {
+        self.program = file.to_owned();
         self
     }
 
@@ -82,7 +90,7 @@ impl NodeOptions {
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
         Starting {
-            process: Process::start(&arguments, &environment, own.path().join("log")),
+            process: Process::start_from(&self.program, &arguments, &environment, own.path().join("log")),
             data_dir,
             own,
         }

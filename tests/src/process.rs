@@ -26,7 +26,7 @@ pub fn program() -> PathBuf {
 
 /// Runs the program to its end, as on a command line, without anything of this process's environment that it reads.
 pub fn run_program(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-    command(arguments, environment)
+    command(&program(), arguments, environment)
         .stdin(Stdio::null())
         .output()
         .expect("the program starts")
@@ -42,7 +42,7 @@ pub struct Spoken {
 impl Spoken {
     /// Starts the program.
     pub fn start(arguments: &[&str]) -> Self {
-        let mut child = command(arguments, &[])
+        let mut child = command(&program(), arguments, &[])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -94,8 +94,8 @@ impl Drop for Spoken {
     }
 }
 
-fn command(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(program());
+fn command(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("HEDDLE_") {
             command.env_remove(name);
@@ -124,12 +124,17 @@ pub struct Process {
 impl Process {
     /// Starts the program; its log goes to a file.
     pub fn start(arguments: &[&str], environment: &[(&str, &str)], log: PathBuf) -> Self {
+        Self::start_from(&program(), arguments, environment, log)
+    }
+
+    /// The same from another file.
+    pub fn start_from(program: &Path, arguments: &[&str], environment: &[(&str, &str)], log: PathBuf) -> Self {
         let file = std::fs::File::options()
             .create(true)
             .append(true)
             .open(&log)
             .expect("a file for the log");
-        let mut command = command(arguments, environment);
+        let mut command = command(program, arguments, environment);
         command.stderr(file);
         Self::of(command, log)
     }

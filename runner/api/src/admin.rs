@@ -1,4 +1,4 @@
-//! The audit, and what is removed in time. How long what is kept is a [`crate::Retention`].
+//! The audit, and what is removed in time. How long things are kept is a [`crate::Retention`].
 
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ pub struct Pruned {
     pub more: bool,
 }
 
-/// How long what is kept from now on; with `dry_run`, what would be removed now.
+/// How long things are kept from now on; with `dry_run`, what would be removed now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RetentionOrPruned {

@@ -50,7 +50,7 @@ options! {
         /// What is logged: a level, or directives such as `info,heddle_engine=debug` [default: info]
         #[arg(long, env = "HEDDLE_LOG", value_name = "LEVEL")]
         log: String,
-        /// Private hosts and networks that scripts, HTTP tasks and webhooks may reach, divided by commas
+        /// Private hosts and networks that scripts, HTTP tasks and webhooks may reach, separated by commas
         #[arg(long, env = "HEDDLE_ALLOW_PRIVATE", value_name = "HOSTS")]
         allow_private: String,
         /// What links in messages begin with [default: http:// and the address listened on]
@@ -77,7 +77,7 @@ options! {
         /// Requests a second that one token may make on this node [default: any number]
         #[arg(long, env = "HEDDLE_RATE_LIMIT", value_name = "N")]
         rate_limit: u32,
-        /// Keys that secrets were sealed with before, divided by commas: they still open
+        /// Keys that secrets were sealed with before, separated by commas: they still open
         #[arg(long, env = "HEDDLE_SECRETS_KEY_PREVIOUS", hide_env_values = true, value_name = "KEYS")]
         secrets_key_previous: String,
         /// Key that secrets are sealed with in the database

@@ -419,7 +419,13 @@ fn host_name() -> String {
 
 /// Has bounded work done by children of this program, and says how it is called to compile.
 pub(crate) fn start_children() -> Result<CompilerCommand> {
-    let program = std::env::current_exe().context("cannot find the program itself")?;
+    // The file that this process was started from, also when an upgrade has put another one in its place meanwhile: a
+    // child of another build would compile for another runtime.
+    let own = Path::new("/proc/self/exe");
+    let program = match own.exists() {
+        true => own.to_owned(),
+        false => std::env::current_exe().context("cannot find the program itself")?,
+    };
     let called = |command: &str| CompilerCommand {
         program: program.clone(),
         args: vec![command.into()],

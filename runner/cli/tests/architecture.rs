@@ -1,7 +1,7 @@
 //! What the pages for people name has to exist: files of the code in `ARCHITECTURE.md`, pages behind links. And what exists
-//! has to be named there.
+//! has to be named there. And who may use whom within the engine.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// Where paths of the repository begin.
@@ -176,6 +176,124 @@ fn every_layer_is_on_the_map() {
         }
         let heading = format!("### `runner/{}`", entry.file_name().to_string_lossy());
         assert!(text.contains(&heading), "ARCHITECTURE.md has no section {heading}");
+    }
+}
+
+/// The services of the engine, each in a folder of its own.
+const SERVICES: [&str; 7] = [
+    "attempts",
+    "schedules",
+    "queues",
+    "dispatch",
+    "messages",
+    "retention",
+    "notify",
+];
+
+/// Where code stands, without comments.
+fn code(path: &Path) -> String {
+    let text = read(path);
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.fold(String::with_capacity(text.len()), |code, line| code + line + "\n")
+}
+
+/// What stands between the brace with which `text` begins and the one that closes it, divided by its own commas.
+fn group(text: &str) -> Vec<&str> {
+    let (mut depth, mut from, mut entries) = (0, 1, Vec::new());
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 || (depth == 1 && byte == b',') {
+            entries.push(&text[from..at]);
+            from = at + 1;
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    entries
+}
+
+/// The name that a path begins with.
+fn first_name(path: &str) -> &str {
+    let path = path.trim_start();
+    let end = path.find(|one: char| !one.is_alphanumeric() && one != '_');
+    &path[..end.unwrap_or(path.len())]
+}
+
+/// What code names of its own crate: the modules, and what stands in the crate's root.
+fn named_of_crate(code: &str) -> Vec<&str> {
+    let paths = code.split("crate::").skip(1);
+    paths
+        .flat_map(|path| match path.starts_with('{') {
+            true => group(path),
+            false => vec![path],
+        })
+        .map(first_name)
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+/// By name, from which module the crate's root has what it shows to others.
+fn shown_by(root: &str) -> HashMap<&str, &str> {
+    let uses = root.split("pub use ").skip(1);
+    uses.flat_map(|path| {
+        let module = first_name(path);
+        let rest = path.split(';').next().unwrap_or_default();
+        let names = match rest.find('{') {
+            Some(brace) => group(&rest[brace..]),
+            None => rest.rsplit("::").take(1).collect(),
+        };
+        names.into_iter().map(move |name| (first_name(name), module))
+    })
+    .collect()
+}
+
+#[test]
+fn names_of_a_crate_are_found() {
+    let code = "use crate::node::Node;\nuse crate::{a::{b, c}, D};\nlet x = crate::told::y(crate::Z);";
+    assert_eq!(named_of_crate(code), ["node", "a", "D", "told", "Z"]);
+    let root = "pub use a::{B, C};\npub use d::e::F;\npub use g as h;\n";
+    let shown = shown_by(root);
+    assert_eq!((shown["B"], shown["C"], shown["F"]), ("a", "a", "d"));
+}
+
+/// The node knows no service; services know the node and the runs, and no other service; runs know no service.
+#[test]
+fn services_of_the_engine_do_not_know_each_other() {
+    let source = root().join("runner/engine/src");
+    let root = code(&source.join("lib.rs"));
+    let shown = shown_by(&root);
+    let mut found = Vec::new();
+    modules(&source, &mut found);
+    let mut faults = Vec::new();
+    for path in &found {
+        let inside = path.strip_prefix(&source).expect("it was found there");
+        let own = inside
+            .components()
+            .next()
+            .expect("a name")
+            .as_os_str()
+            .to_string_lossy();
+        let code = code(path);
+        for name in named_of_crate(&code) {
+            let module = shown.get(name).copied().unwrap_or(name);
+            let may = match own.as_ref() {
+                "node" => ["node", "EngineError"].contains(&module),
+                own => own == module || !SERVICES.contains(&module),
+            };
+            if !may {
+                faults.push(format!("{}: {name}", inside.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "what the engine's files may not name: {faults:#?}");
+    for service in SERVICES.iter().chain(&["node", "runs"]) {
+        let folder = source.join(service);
+        assert!(folder.is_dir(), "there is no {}", folder.display());
     }
 }
 

@@ -43,12 +43,12 @@ impl Client {
         self.get(&["v1", "session"]).send().await
     }
 
-    /// How long what is kept.
+    /// How long things are kept.
     pub async fn retention(&self) -> Result<Retention> {
         self.get(&["v1", "retention"]).send().await
     }
 
-    /// Changes how long what is kept; what is left out takes its default. With `dry_run` nothing changes, and the answer
+    /// Changes how long things are kept; what is left out takes its default. With `dry_run` nothing changes, and the answer
     /// says what would be removed now.
     pub async fn put_retention(&self, retention: &impl Serialize, dry_run: bool) -> Result<RetentionOrPruned> {
         let flag = dry_run.then_some("true");

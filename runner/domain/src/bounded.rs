@@ -9,10 +9,14 @@
 //!
 //! Where nothing was installed (tests of this crate, small tools), the work is done in place.
 //!
+//! That a work was ended is a word about what was written. That there was nobody to do it is none: whoever is about to
+//! act on what was said of a schema or a template asks within [`or_trouble`], and tries again when it was our own trouble.
+//!
 //! Why no WebAssembly module in the sandbox: it would be a second build of the validator and of whatever else is to run
 //! there, minutes of each clean build, and code that is compiled twice with different features; the child needs nothing
 //! that is not there, runs at native speed, and its bounds are the kernel's.
 
+use std::cell::RefCell;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
@@ -178,8 +182,35 @@ pub(crate) fn key_of(text: &[u8]) -> u64 {
     hasher.finish()
 }
 
+thread_local! {
+    /// The last trouble of our own that works on this thread met, for [`or_trouble`].
+    static TROUBLE: RefCell<Option<Stopped>> = const { RefCell::new(None) };
+}
+
+/// Runs `f`, unless bounded work within it came to nothing through our own trouble: then what `f` made of that (a fault
+/// in somebody's params, a template that cannot be used) is dropped, and the trouble is returned.
+///
+/// Faults travel far, through code to which it does not matter what they come from. So this is not told by each of
+/// them, but by the thread on which all of `f` runs.
+pub fn or_trouble<T>(f: impl FnOnce() -> T) -> Result<T, Stopped> {
+    let outer = TROUBLE.take();
+    let result = f();
+    match TROUBLE.replace(outer) {
+        None => Ok(result),
+        Some(trouble) => Err(trouble),
+    }
+}
+
 /// Has work done, where that is bounded if the process has such a place.
 pub(crate) fn perform(work: Work, key: u64, owner: u64) -> Result<Answer, Stopped> {
+    let result = perform_once(work, key, owner);
+    if let Err(trouble @ Stopped::Trouble(_)) = &result {
+        TROUBLE.set(Some(trouble.clone()));
+    }
+    result
+}
+
+fn perform_once(work: Work, key: u64, owner: u64) -> Result<Answer, Stopped> {
     let trouble = |error: postcard::Error| Stopped::Trouble(error.to_string());
     let Some(bounds) = BOUNDS.get() else {
         return Ok(done(work, &mut || {}));
@@ -194,8 +225,14 @@ pub(crate) fn perform(work: Work, key: u64, owner: u64) -> Result<Answer, Stoppe
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::cell::Cell;
+    use std::collections::BTreeMap;
+
     use serde_json::json;
+
+    use super::*;
+    use crate::schema::Schema;
+    use crate::template::{Scope, Templates};
 
     #[test]
     fn values_go_there_and_back() {
@@ -205,6 +242,52 @@ mod tests {
         let back = Value::from(back);
         assert_eq!(back, value);
         assert_eq!(back.to_string(), value.to_string());
+    }
+
+    thread_local! {
+        static NOBODY: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Works, unless this thread says that there is nobody.
+    struct Sometimes;
+
+    impl Bounds for Sometimes {
+        fn compute(&self, work: Vec<u8>, _: u64, _: u64) -> Result<Vec<u8>, Stopped> {
+            match NOBODY.get() {
+                true => Err(Stopped::Trouble("too many at once".into())),
+                false => Ok(answer(&work, &mut || {})),
+            }
+        }
+    }
+
+    #[test]
+    fn trouble_of_our_own_is_told_apart_from_what_was_made_of_it() {
+        install(Box::new(Sometimes));
+        let heavy = json!({"properties": {"n": {"type": "integer"}}, "unevaluatedProperties": false});
+        let schema = Schema::compile(&heavy).unwrap();
+        assert!(schema.is_heavy());
+        let templates = Templates::new();
+        let scope = Scope::of_names(BTreeMap::new());
+        let render = || templates.render("{% for n in range(3) %}{{ n }}{% endfor %}", &scope);
+        let check = || schema.check(&json!({"n": 5.0}));
+        let written = || {
+            let mut value = json!({"n": 5.0});
+            schema.write_integers(&mut value);
+            value.to_string()
+        };
+        assert_eq!(or_trouble(render), Ok(Ok(json!("012"))));
+        assert_eq!(or_trouble(check), Ok(Faults::default()));
+        assert_eq!(or_trouble(written), Ok(r#"{"n":5}"#.into()));
+        NOBODY.set(true);
+        let trouble = Stopped::Trouble("too many at once".into());
+        assert_eq!(or_trouble(render), Err(trouble.clone()));
+        assert_eq!(or_trouble(check), Err(trouble.clone()));
+        assert_eq!(or_trouble(written), Err(trouble.clone()));
+        assert_eq!(or_trouble(|| Schema::compile(&heavy).is_err()), Err(trouble.clone()));
+        // What was met within an inner call is the inner call's, and it is told once.
+        assert_eq!(or_trouble(|| or_trouble(check)), Ok(Err(trouble)));
+        assert_eq!(or_trouble(|| 2), Ok(2));
+        NOBODY.set(false);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How long what is kept, once it has ended.
+//! How long things are kept, once it has ended.
 
 use std::collections::BTreeMap;
 

@@ -1,113 +1,95 @@
-//! The loops that make runs move. Each is a `tick` that can be called with a time, and a thin loop around it.
+//! The engine: what makes runs move.
+//!
+//! [`Engine`] is the handle; it puts a node together and starts its loops. What they all stand on is the `Node`, which knows
+//! none of them (`node/mod.rs` draws the house and says who may use whom); around it stand services, each with its own
+//! struct, state and folder. A service is a `tick` that is told the time, and one loop drives them all (`node/service.rs`).
+//! What does not tick: group commits (`node/group_commit.rs`), which begin as soon as there is something to commit, and a few
+//! loops that wait for more than an instant and a signal (keeper, follower, teller, claimer, log writer).
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
-//! | submitter | `submit.rs` | a submission | creates runs, many in one transaction |
-//! | recorder | `recorder.rs` | an outcome | records outcomes, many in one transaction |
-//! | claimer | `claimer.rs` | work, room | claims what is ready |
-//! | inbox | `inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
-//! | scheduler | `scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
-//! | schedule look-ahead | `scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
-//! | links | `upstream.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
-//! | reaper | `inbox.rs` | every second | takes over what dead nodes held |
-//! | backfiller | `backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
-//! | admitter | `pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
+//! | submitter | `runs/submit.rs` | a submission | creates runs, many in one transaction |
+//! | recorder | `runs/recorder.rs` | an outcome | records outcomes, many in one transaction |
+//! | claimer | `runs/claimer.rs` | work, room | claims what is ready |
+//! | inbox | `runs/inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
+//! | reaper | `runs/inbox.rs` | every second | takes over what dead nodes held |
+//! | admitter | `runs/pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
+//! | queuer | `attempts/queue_task.rs` | a prepared task run | hands on to queues what was prepared for them |
+//! | log writer | `runs/logs.rs` | every 200 ms, an attempt with a long log | lines of attempts that are under way, or that wrote many |
+//! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run asks for them |
+//! | keeper | `node/lease.rs` | every two seconds | the node's lease; fences the node when it is lost |
+//! | follower | `node/changes.rs` | notifications, every second | changes made on other nodes |
+//! | teller | `node/news.rs` | news for other nodes | tells them |
+//! | scheduler | `schedules/scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
+//! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
+//! | links | `schedules/links.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
+//! | backfiller | `schedules/backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
 //! | notifier | `notify/mod.rs` | a notice, a notification that is due, every second | tells people |
-//! | keeper | `node.rs` | every two seconds | the node's lease; fences the node when it is lost |
-//! | follower | `wake.rs` | notifications, every second | changes made on other nodes |
-//! | settlers | `queue/settle.rs` | a worker's outcome | ends claims of queues, hands on what was prepared for them |
-//! | claim reaper | `queue/reaper.rs` | every second, a lease that runs out | takes back what workers did not finish |
-//! | queue look-out | `queue/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
+//! | stalls | `notify/mod.rs` | every ten seconds | finds queues that nobody claims from |
+//! | settler | `queues/settle.rs` | a worker's outcome | ends claims of queues |
+//! | claim reaper | `queues/reaper.rs` | every second, a lease that runs out | takes back what workers did not finish |
+//! | queue look-out | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
 //! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks |
 //! | drain | `messages/mod.rs` | something due, every 200 ms | starts lanes that send scheduled messages |
 //! | days | `messages/tend.rs` | every two seconds | partitions, drained days and retention of messages |
-//! | pruner | `pruner.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
-//! | log writer | `logs.rs` | every 200 ms, an attempt with a long log | lines of attempts that are under way, or that wrote many |
+//! | pruner | `retention/mod.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
 //!
 //! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
 
-mod apply;
-mod aside;
-mod backfill;
-mod bulk;
-mod catalog;
-mod claimer;
-mod clock;
-mod control;
-mod created;
+mod attempts;
 mod dispatch;
-mod given_up;
-mod group_commit;
-mod hands;
-mod host;
-mod http_task;
-mod inbox;
-mod log_buffer;
-mod logs;
 mod messages;
 mod node;
 mod notify;
-mod overlap;
-mod patience;
-mod pools;
-mod prepare;
-mod pruner;
 pub mod put_group;
-mod query_task;
-mod queue;
-mod recorder;
-mod redact;
-mod retry_after;
-mod room;
-mod scheduler;
-mod signals;
-mod sole;
-mod submit;
-pub mod trace;
-mod transition;
-mod upstream;
-mod wake;
-mod work;
+mod queues;
+mod retention;
+mod runs;
+mod schedules;
 
-use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use heddle_domain::Chain;
+use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::fault::Faults;
-use heddle_domain::id::{RunId, uuid_v7};
+use heddle_domain::id::RunId;
+use heddle_domain::retention::Retention;
 use heddle_domain::run::{FormatError, Refused};
 use heddle_domain::template::Templates;
-use heddle_domain::{Chance, Clock, Time};
-use heddle_sandbox::{OutboundPolicy, Sandbox};
-use heddle_store::live::RunFacts;
+use heddle_domain::{Chance, Time};
+use heddle_sandbox::Sandbox;
+use heddle_store::backfill::BackfillAction;
+use heddle_store::live::ClaimKey;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
-use parking_lot::Mutex;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-pub use backfill::Started;
-pub use catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
-pub use clock::{NodeClock, SystemChance};
-pub use control::{BulkAction, Clear, ControlError, not_cleared};
 pub use dispatch::{DispatchConfig, DispatchError, Dispatcher, Next};
 pub use heddle_sandbox;
-pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters, topic_group_name};
+pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters};
+pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
+pub use node::clock::{NodeClock, SystemChance};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
-pub use pruner::Pruned;
-pub use queue::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
-pub use submit::{Submission, SubmitError, Submitted};
-pub use wake::RunWatch;
+pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
+pub use retention::Pruned;
+pub use runs::batch_run::group_name as topic_group_name;
+pub use runs::control::{BulkAction, Clear, ControlError, not_cleared};
+pub use runs::submit::{Submission, SubmitError, Submitted};
+pub use runs::trace;
+pub use runs::watch::RunWatch;
+pub use schedules::Started;
 
-use catalog::Cache;
-use group_commit::GroupCommit;
-use hands::Hands;
+use attempts::Attempts;
+use attempts::queue_task::Enqueues;
+use node::part::{Part, Parts};
+use node::service::drive;
+use node::signals::Signal;
+use node::{Identity, Node, changes, lease, news};
+use runs::{RunContext, Runs};
 
 /// What can go wrong in the engine that is not the caller's fault.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +124,9 @@ pub enum EngineError {
     /// There is more waiting than this node takes.
     #[error("this node is overloaded")]
     Overloaded,
+    /// Nobody could check a schema or render a template.
+    #[error(transparent)]
+    NotComputed(#[from] heddle_domain::bounded::Stopped),
 }
 
 impl EngineError {
@@ -153,6 +138,7 @@ impl EngineError {
             Self::Store(StoreError::ReadOnly(_)) | Self::ReadOnly => Self::ReadOnly,
             Self::Stopping => Self::Stopping,
             Self::Overloaded => Self::Overloaded,
+            Self::NotComputed(stopped) => Self::NotComputed(stopped.clone()),
             Self::Store(_) | Self::Unreadable(_) => Self::Unreadable(self.to_string()),
             Self::Progress { run, error } => Self::Progress {
                 run: *run,
@@ -198,96 +184,24 @@ const LOOPS_END_MAX: Duration = Duration::from_secs(1);
 /// A node's engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    runs: Arc<Runs>,
+    services: Arc<Services>,
 }
 
-/// A run as this node works on it.
-#[derive(Debug)]
-pub(crate) struct RunContext {
-    pub(crate) facts: RunFacts,
-    pub(crate) revision: Arc<Revision>,
-    pub(crate) resolution: Arc<Resolution>,
-    /// Arrays of mapped tasks, parsed, with the highest attempt that they were read for.
-    pub(crate) maps: Mutex<HashMap<u16, (u32, Items)>>,
+/// What a node does beside its runs, by subject.
+struct Services {
+    drain_for: Duration,
+    ready: AtomicBool,
+    attempts: Arc<Attempts>,
+    retention: Arc<retention::Pruner>,
+    notify: Arc<notify::Notifier>,
+    schedules: Arc<schedules::Schedules>,
+    queues: Arc<queues::Queues>,
+    dispatch: Arc<dispatch::Dispatch>,
+    messages: Arc<messages::Messages>,
+    /// Whom the node tells what concerns the whole of it.
+    parts: Parts,
 }
-
-/// The items of a mapped task.
-type Items = Arc<Vec<Box<serde_json::value::RawValue>>>;
-
-pub(crate) struct Inner {
-    pub(crate) config: EngineConfig,
-    pub(crate) store: Store,
-    pub(crate) sandbox: Sandbox,
-    pub(crate) keys: Arc<SecretKeys>,
-    pub(crate) clock: Arc<NodeClock>,
-    pub(crate) chance: Arc<dyn Chance>,
-    pub(crate) templates: Templates,
-    /// Who prepares attempts that may take long to prepare.
-    pub(crate) turns: tokio::sync::Semaphore,
-    pub(crate) catalog: Catalog,
-    pub(crate) hands: Hands,
-    pub(crate) dispatch: dispatch::Dispatch,
-    pub(crate) messages: messages::Messages,
-    pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
-    pub(crate) outbound: reqwest::Client,
-    pub(crate) policy: OutboundPolicy,
-    pub(crate) lease: AtomicI64,
-    /// The turn that was claimed last: where new rows stand in the queue.
-    pub(crate) turn: AtomicI64,
-    /// The last claim came back full: there is more where it came from.
-    pub(crate) backlog: AtomicBool,
-    /// Other nodes are alive: they have to be woken.
-    pub(crate) others: AtomicBool,
-    pub(crate) fenced: AtomicBool,
-    /// How often it has been.
-    pub(crate) fences: AtomicU64,
-    pub(crate) draining: AtomicBool,
-    pub(crate) position: AtomicI64,
-    pub(crate) signals: signals::Signals,
-    /// Those of which a run has ended since the backfiller looked last.
-    pub(crate) backfills_moved: Mutex<BTreeSet<uuid::Uuid>>,
-    pub(crate) notifier: notify::Notifier,
-    /// Who hears of what has ended; nobody unless configured.
-    pub(crate) tracer: std::sync::OnceLock<Arc<dyn trace::Tracer>>,
-    pub(crate) sources: Cache<Uuid, Arc<backfill::Source>>,
-    pub(crate) next_due: Mutex<Option<Time>>,
-    /// See [`work::reports_max`].
-    pub(crate) outcomes: GroupCommit<recorder::Outcomes>,
-    /// Attempts that have ended, but whose log has to be written before their outcome.
-    pub(crate) log_writer: mpsc::Sender<work::Report>,
-    pub(crate) submissions: GroupCommit<submit::Submissions>,
-    pub(crate) wakes: wake::Wakes,
-    pub(crate) queues: queue::Queues,
-    pub(crate) ready: AtomicBool,
-    pub(crate) on_change: Mutex<Vec<ChangeListener>>,
-    /// Who may control many runs at once.
-    pub(crate) bulk: Arc<tokio::sync::Semaphore>,
-    pub(crate) stop: CancellationToken,
-    pub(crate) tracker: TaskTracker,
-    pub(crate) given_up: given_up::GivenUp,
-    pub(crate) aside: aside::Aside,
-    pub(crate) runs_ended: AtomicU64,
-    /// Of these, runs that were never begun, by [`Skip`] from 1.
-    pub(crate) runs_skipped: [AtomicU64; 2],
-    pub(crate) attempts_ended: AtomicU64,
-}
-
-impl Inner {
-    pub(crate) fn now(&self) -> Time {
-        self.clock.now()
-    }
-
-    pub(crate) fn lease(&self) -> i64 {
-        self.lease.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn new_run_id(&self, now: Time) -> RunId {
-        RunId(uuid_v7(now, self.chance.bits()))
-    }
-}
-
-/// Hears of changes.
-type ChangeListener = Box<dyn Fn(&str, &str) + Send + Sync>;
 
 /// What a node counts, for metrics.
 #[derive(Clone, Copy, Debug)]
@@ -324,163 +238,158 @@ impl Engine {
         clock: Arc<NodeClock>,
         chance: Arc<dyn Chance>,
     ) -> Result<Self, EngineError> {
-        let policy = sandbox.outbound().clone();
-        let outbound = policy
-            .redirecting_client()
-            .map_err(|error| EngineError::Unreadable(error.to_string()))?;
-        let (outcomes, gathering_outcomes) = GroupCommit::sized(work::reports_max(config.slots));
-        let (log_writer, log_writer_receiver) = mpsc::channel(work::reports_max(config.slots));
-        let (submissions, gathering_submissions) = GroupCommit::new();
-        let (dispatch, gathering_users) = dispatch::Dispatch::new(config.dispatch);
-        let (queues, gathering_claims) = queue::Queues::new();
-        let inner = Arc::new(Inner {
-            catalog: Catalog::new(store.clone()),
-            templates: Templates::new(),
-            turns: tokio::sync::Semaphore::new(prepare::TURNS_MAX),
-            hands: Hands::default(),
-            dispatch,
-            messages: messages::Messages::default(),
-            contexts: Cache::new(work::CONTEXTS_MAX),
-            lease: AtomicI64::new(0),
-            turn: AtomicI64::new(0),
-            backlog: AtomicBool::new(false),
-            // Until the first heartbeat tells.
-            others: AtomicBool::new(true),
-            fenced: AtomicBool::new(false),
-            fences: AtomicU64::new(0),
-            draining: AtomicBool::new(false),
-            position: AtomicI64::new(0),
-            signals: signals::Signals::default(),
-            backfills_moved: Mutex::default(),
-            notifier: notify::Notifier::new(&policy)?,
-            tracer: std::sync::OnceLock::new(),
-            sources: Cache::new(backfill::SOURCES_MAX),
-            next_due: Mutex::new(None),
-            outcomes,
-            log_writer,
-            submissions,
-            wakes: wake::Wakes::default(),
-            queues,
-            ready: AtomicBool::new(false),
-            on_change: Mutex::default(),
-            bulk: Arc::new(tokio::sync::Semaphore::new(bulk::REQUESTS_MAX)),
-            stop: CancellationToken::new(),
-            tracker: TaskTracker::new(),
-            given_up: given_up::GivenUp::default(),
-            aside: aside::Aside::default(),
-            runs_ended: AtomicU64::new(0),
-            runs_skipped: Default::default(),
-            attempts_ended: AtomicU64::new(0),
-            config,
-            store,
-            sandbox,
+        let identity = Identity {
+            id: config.node,
+            name: config.name,
+            address: config.address,
+            version: config.version,
+            slots: config.slots,
+            lease_for: config.lease_for,
+        };
+        let node = Arc::new(Node::new(identity, store, clock, chance));
+        let offers = Arc::new(dispatch::Cache::default());
+        let (runs, gathering_runs) = Runs::new(
+            node.clone(),
+            sandbox.clone(),
+            keys.clone(),
+            config.slots,
+            config.threads,
+        );
+        let (attempts, gathering_enqueues) =
+            Attempts::new(node.clone(), runs.clone(), sandbox.clone(), offers.clone())?;
+        let notify = Arc::new(notify::Notifier::new(
+            node.clone(),
             keys,
-            outbound,
-            policy,
-            clock,
-            chance,
-        });
-        inner.register().await?;
-        inner.turn.store(inner.store.first_turn().await?, Ordering::Release);
+            config.notify,
+            sandbox.outbound(),
+        )?);
+        let retention = Arc::new(retention::Pruner::new(node.clone()));
+        let schedules = Arc::new(schedules::Schedules::new(node.clone(), runs.clone()));
+        let (queues, gathering_claims) = queues::Queues::new(node.clone(), runs.clone());
+        let (dispatch, gathering_users) = dispatch::Dispatch::new(node.clone(), runs.clone(), config.dispatch, offers);
+        let messages = Arc::new(messages::Messages::new(node.clone(), runs.clone()));
+        let parts = Parts::new([
+            schedules.clone() as Arc<dyn Part>,
+            queues.clone(),
+            dispatch.clone(),
+            messages.clone(),
+            runs.clone(),
+        ]);
+        node.register().await?;
+        runs.turn.store(node.store.first_turn().await?, Ordering::Release);
         // Before anything is written: of a node that slept for long, no partition stands ready.
-        pruner::make_partitions(&inner).await;
-        let engine = Self { inner: inner.clone() };
-        gathering_outcomes.start(recorder::Outcomes(inner.clone()));
-        inner.tracker.spawn(claimer::run(inner.clone()));
-        gathering_submissions.start(submit::Submissions(inner.clone()));
-        inner.tracker.spawn(inbox::run(inner.clone()));
-        inner.tracker.spawn(inbox::reap(inner.clone()));
-        inner.tracker.spawn(scheduler::run(inner.clone()));
-        inner.tracker.spawn(scheduler::look_ahead(inner.clone()));
-        inner.tracker.spawn(upstream::run(inner.clone()));
-        inner.tracker.spawn(backfill::run(inner.clone()));
-        inner.tracker.spawn(pools::run(inner.clone()));
-        inner.tracker.spawn(notify::run(inner.clone()));
-        inner.tracker.spawn(notify::keep(inner.clone()));
-        inner.tracker.spawn(node::keep(inner.clone()));
-        inner.tracker.spawn(wake::follow(inner.clone()));
-        inner.tracker.spawn(wake::send(inner.clone()));
-        gathering_claims.start(&inner);
-        inner.tracker.spawn(queue::reap(inner.clone()));
-        inner.tracker.spawn(queue::look(inner.clone()));
-        inner.tracker.spawn(logs::write(inner.clone(), log_writer_receiver));
-        inner.tracker.spawn(pruner::run(inner.clone()));
-        gathering_users.start(&inner);
-        inner.tracker.spawn(dispatch::reap(inner.clone()));
-        inner.tracker.spawn(messages::run(inner.clone()));
-        inner.tracker.spawn(messages::tend(inner.clone()));
-        inner.tracker.spawn(wake::warm(inner.clone()));
-        Ok(engine)
+        retention.make_partitions().await;
+        let loops = &node.tracker;
+        gathering_runs.start(&runs);
+        loops.spawn(runs::claimer::run(runs.clone()));
+        loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
+        loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
+        loops.spawn(drive(schedules::Scheduler(schedules.clone())));
+        loops.spawn(drive(schedules::LookAhead::of(&schedules)));
+        loops.spawn(drive(schedules::Links::of(schedules.clone())));
+        loops.spawn(drive(schedules::Backfiller::of(schedules.clone())));
+        loops.spawn(drive(runs::pools::Admitter(runs.clone())));
+        loops.spawn(drive(notify.clone()));
+        loops.spawn(drive(notify::Stalls(notify.clone())));
+        loops.spawn(lease::keep(node.clone(), parts.clone()));
+        loops.spawn(changes::follow(node.clone(), parts.clone()));
+        loops.spawn(news::send(node.clone()));
+        gathering_enqueues.start(Enqueues(attempts.clone()));
+        gathering_claims.start(&queues);
+        loops.spawn(drive(queues::Reaper::of(queues.clone())));
+        loops.spawn(drive(queues::LookOut(queues.clone())));
+        loops.spawn(drive(retention::Rounds::of(retention.clone())));
+        gathering_users.start(&dispatch);
+        loops.spawn(drive(dispatch::Reaper::of(dispatch.clone())));
+        loops.spawn(drive(messages::Drain::of(messages.clone())));
+        loops.spawn(drive(messages::Days::of(node.clone())));
+        loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
+        let services = Services {
+            drain_for: config.drain_for,
+            ready: AtomicBool::new(false),
+            attempts,
+            retention,
+            notify,
+            schedules,
+            queues,
+            dispatch,
+            messages,
+            parts,
+        };
+        Ok(Self {
+            runs,
+            services: Arc::new(services),
+        })
     }
 
     /// The node's clock.
     pub fn clock(&self) -> Arc<NodeClock> {
-        self.inner.clock.clone()
+        self.runs.node.clock.clone()
     }
 
     /// The node's randomness.
     pub fn chance(&self) -> Arc<dyn Chance> {
-        self.inner.chance.clone()
+        self.runs.node.chance.clone()
     }
 
     /// The database.
     pub fn store(&self) -> &Store {
-        &self.inner.store
+        &self.runs.node.store
     }
 
     /// Where scripts run.
     pub fn sandbox(&self) -> &Sandbox {
-        &self.inner.sandbox
+        &self.runs.sandbox
     }
 
     /// The keys that secrets are sealed with.
     pub fn keys(&self) -> &Arc<SecretKeys> {
-        &self.inner.keys
+        &self.runs.keys
     }
 
     /// What this node knows of groups and scripts.
     pub fn catalog(&self) -> &Catalog {
-        &self.inner.catalog
+        &self.runs.node.catalog
     }
 
     /// Templates, as they are rendered.
     pub fn templates(&self) -> &Templates {
-        &self.inner.templates
+        &self.services.attempts.templates
     }
 
     /// The client that outbound requests are made with: it follows the outbound policy.
     pub fn outbound(&self) -> &reqwest::Client {
-        &self.inner.outbound
+        &self.services.attempts.outbound
     }
 
     /// Who this node is.
     pub fn node(&self) -> Uuid {
-        self.inner.config.node
+        self.runs.node.identity.id
     }
 
     /// Follows what has been committed so far: after a change on this node, before its answer.
     pub async fn follow_changes(&self) -> Result<(), EngineError> {
-        self.inner.follow_changes().await
+        changes::follow_changes(&self.runs.node, &self.services.parts).await
     }
 
     /// Calls `listener` with kind and name of each change, whichever node took it.
     pub fn on_change(&self, listener: impl Fn(&str, &str) + Send + Sync + 'static) {
-        self.inner.on_change.lock().push(Box::new(listener));
+        self.runs.node.changes.listen(listener);
     }
 
     /// Whether the node takes requests; see [`Engine::set_ready`].
     pub fn is_ready(&self) -> bool {
-        self.inner.ready.load(Ordering::Acquire) && self.is_healthy()
+        self.services.ready.load(Ordering::Acquire) && self.is_healthy()
     }
 
     /// Says that everything is in that the node needs, or that it takes nothing more.
     pub fn set_ready(&self, ready: bool) {
-        self.inner.ready.store(ready, Ordering::Release);
+        self.services.ready.store(ready, Ordering::Release);
     }
 
     /// Loads the scripts that enabled groups use, so that no run waits for a compiler here.
     pub async fn warm(&self) {
-        match self.inner.warm().await {
+        match self.runs.warm().await {
             Ok(0) => {}
             Ok(scripts) => tracing::info!(scripts, "scripts are loaded"),
             Err(error) => tracing::warn!(error = %Chain(&error), "scripts could not be loaded in advance"),
@@ -489,37 +398,116 @@ impl Engine {
 
     /// How far an attempt that this node has in hand has come: a fraction and a note.
     pub fn progress_of(&self, run: RunId, key: heddle_domain::run::TaskKey) -> Option<(f64, String)> {
-        self.inner.hands.get(run, key)?.progress.lock().clone()
+        self.runs.hands.get(run, key)?.progress.lock().clone()
     }
 
     /// Whether the node holds its lease.
     pub fn is_healthy(&self) -> bool {
-        !self.inner.is_fenced()
+        !self.runs.node.is_fenced()
     }
 
     /// By how much nodes stop before their leases end.
     pub fn lease_margin(&self) -> Duration {
-        self.inner.lease_margin()
+        self.runs.node.lease_margin()
     }
 
     /// Whether the node has been told to stop.
     pub fn is_leaving(&self) -> bool {
-        self.inner.is_leaving()
+        self.runs.node.is_leaving()
+    }
+
+    /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
+    /// stands) would remove.
+    pub async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
+        self.services.retention.prune(retention, dry_run).await
+    }
+
+    /// Starts a backfill, or lists what it would do.
+    pub async fn start_backfill(
+        &self,
+        name: &str,
+        spec: BackfillSpec,
+        asked: &serde_json::Value,
+        actor: &str,
+    ) -> Result<Started, SubmitError> {
+        self.services.schedules.start_backfill(name, spec, asked, actor).await
+    }
+
+    /// Pauses, resumes or cancels a backfill; the answer comes after it is committed.
+    pub async fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: &str) -> Result<(), ControlError> {
+        self.services.schedules.change_backfill(id, action, actor).await
+    }
+
+    /// Claims task runs; waits for the first of them. None are no error.
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<QueueClaim>, EngineError> {
+        self.services.queues.claim(request).await
+    }
+
+    /// Ends claims; the answers come after their commits, in the order of the claims.
+    pub async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
+        self.services.queues.end_claims(ends).await
+    }
+
+    /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
+    /// when they run out now.
+    pub async fn heartbeat(&self, beats: Vec<Beat>) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
+        self.services.queues.heartbeat(beats).await
+    }
+
+    /// Gives out offers.
+    pub fn dispatcher(&self) -> Dispatcher {
+        self.services.dispatch.dispatcher()
+    }
+
+    /// Begins to take messages of a topic.
+    pub async fn ingest(&self, topic: &str) -> Result<Ingestion, IngestError> {
+        self.services.messages.ingest(topic).await
+    }
+
+    /// Something may be due: a topic was enabled, a message has arrived.
+    pub fn look_for_messages(&self) {
+        self.runs.node.signals.raise(Signal::Messages);
+    }
+
+    /// Counters for metrics.
+    pub fn message_counters(&self) -> MessageCounters {
+        self.services.messages.counters()
+    }
+
+    /// How runs are shown to those who are called back.
+    pub fn show_runs_with(&self, runs: RunObject) {
+        self.services.notify.show_runs_with(runs);
+    }
+
+    /// There is something to be sent.
+    pub fn ring_notifier(&self) {
+        self.runs.node.signals.raise(Signal::Notices);
+    }
+
+    /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
+    /// The answer is the notification's id.
+    pub async fn test_channel(&self, name: &str) -> Result<Option<Uuid>, EngineError> {
+        self.services.notify.test_channel(name).await
+    }
+
+    /// Notifications that this node has tried to send.
+    pub fn notification_counts(&self) -> Vec<NotificationCount> {
+        self.services.notify.counts()
     }
 
     /// Counters for metrics.
     pub fn counters(&self) -> Counters {
         Counters {
-            runs_ended: self.inner.runs_ended.load(Ordering::Relaxed),
-            runs_skipped: [0, 1].map(|why: usize| self.inner.runs_skipped[why].load(Ordering::Relaxed)),
-            attempts_ended: self.inner.attempts_ended.load(Ordering::Relaxed),
-            in_hand: self.inner.hands.len(),
-            given_up: self.inner.given_up.runs(),
-            set_aside: self.inner.given_up.set_aside(),
-            rows_set_aside: aside::Kind::ALL.map(|kind| (kind.name(), self.inner.aside.count(kind))),
+            runs_ended: self.runs.counts.ended.load(Ordering::Relaxed),
+            runs_skipped: [0, 1].map(|why: usize| self.runs.counts.skipped[why].load(Ordering::Relaxed)),
+            attempts_ended: self.runs.counts.attempts_ended.load(Ordering::Relaxed),
+            in_hand: self.runs.hands.len(),
+            given_up: self.runs.given_up.runs(),
+            set_aside: self.runs.given_up.set_aside(),
+            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.aside.count(kind))),
             lease_held: self.is_healthy(),
-            leases_lost: self.inner.fences.load(Ordering::Relaxed),
-            stalled_for: self.inner.store.stalled_for(),
+            leases_lost: self.runs.node.state.now().leases_lost,
+            stalled_for: self.runs.node.store.stalled_for(),
         }
     }
 
@@ -527,22 +515,19 @@ impl Engine {
     /// Takes 5 s more than that at most, whether the database answers or not: what could not be handed back is taken over
     /// when the lease has run out.
     pub async fn drain(&self) {
-        let inner = &self.inner;
-        inner.draining.store(true, Ordering::Release);
-        inner.queues.close();
-        let until = tokio::time::Instant::now() + inner.config.drain_for;
+        let node = &self.runs.node;
+        node.state.drain();
+        self.services.parts.leaves();
+        let until = tokio::time::Instant::now() + self.services.drain_for;
         // What a node without a lease has in hand is stopped already, and cannot be recorded.
-        while inner.hands.len() + inner.messages.in_hand() > 0
-            && tokio::time::Instant::now() < until
-            && !inner.is_fenced()
-        {
+        while self.services.parts.in_hand() > 0 && tokio::time::Instant::now() < until && !node.is_fenced() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let left = async {
-            if let Err(error) = inner.hand_back().await {
+            if let Err(error) = self.runs.hand_back().await {
                 tracing::warn!(error = %Chain(&error), "attempts could not be given back; other nodes take them over as lost");
             }
-            inner.store.release_node(inner.lease()).await
+            node.store.release_node(node.lease()).await
         };
         match tokio::time::timeout(HAND_BACK_MAX, left).await {
             Ok(Ok(())) => {}
@@ -551,12 +536,11 @@ impl Engine {
                 "the database does not answer; what is left here is taken over when the lease has run out"
             ),
         }
-        inner.fenced.store(true, Ordering::Release);
-        inner.hands.cancel_all();
-        inner.messages.cancel_all();
-        inner.stop.cancel();
-        inner.tracker.close();
-        let _ = tokio::time::timeout(LOOPS_END_MAX, inner.tracker.wait()).await;
+        node.state.give_up_lease();
+        self.services.parts.stop_in_hand();
+        node.stop.cancel();
+        node.tracker.close();
+        let _ = tokio::time::timeout(LOOPS_END_MAX, node.tracker.wait()).await;
     }
 }
 

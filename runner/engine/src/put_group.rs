@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use heddle_domain::bounded::{Stopped, or_trouble};
 use heddle_domain::fault::pointer_token;
 use heddle_domain::graph::show_cycle;
 use heddle_domain::spec::unread::{ScriptParams, unread};
@@ -54,6 +55,9 @@ pub enum GroupRefused {
     /// What the group names was deleted and made again behind each of [`TRIES_MAX`] checks.
     #[error("what the group names is being changed by others; try again")]
     Outdated,
+    /// Our own trouble with what checks schemas and templates: another try may do better.
+    #[error("{0}")]
+    NotComputed(Stopped),
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -65,6 +69,12 @@ pub enum GroupRefused {
 impl From<Faults> for GroupRefused {
     fn from(faults: Faults) -> Self {
         Self::Invalid(faults)
+    }
+}
+
+impl From<Stopped> for GroupRefused {
+    fn from(stopped: Stopped) -> Self {
+        Self::NotComputed(stopped)
     }
 }
 
@@ -330,9 +340,9 @@ pub async fn check_group(store: &Store, name: &Name, mut spec: GroupSpec, now: T
     let snapshot = snapshot(store, name, &spec).await?;
     let name = name.clone();
     let checked = tokio::task::spawn_blocking(move || {
-        validate::validate(&name, &spec, &snapshot, now)?;
+        or_trouble(|| validate::validate(&name, &spec, &snapshot, now))??;
         let warnings = unread(&spec, None, |script| params_of(&snapshot, script));
-        Ok::<_, Faults>((spec, warnings))
+        Ok::<_, GroupRefused>((spec, warnings))
     });
     let (spec, warnings) = checked.await.map_err(|error| GroupRefused::Internal(error.into()))??;
     let canonical = serde_json::to_value(&spec).map_err(|error| GroupRefused::Internal(error.into()))?;

@@ -4,6 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use heddle_api::ProblemFault;
 use heddle_domain::Chain;
+use heddle_domain::bounded::Stopped;
 use heddle_domain::{Fault, Faults};
 use heddle_store::StoreError;
 
@@ -232,6 +233,15 @@ impl From<StoreError> for Problem {
 impl From<Faults> for Problem {
     fn from(faults: Faults) -> Self {
         Self::invalid(faults)
+    }
+}
+
+impl From<Stopped> for Problem {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Trouble(_) => Self::unavailable(stopped.to_string(), 1),
+            Stopped::Time(_) | Stopped::Memory(_) => Self::invalid_at("", stopped.to_string()),
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::source::{SourceFault, split_key};
 use bytes::Bytes;
 use heddle_domain::Chain;
 use heddle_domain::Clock;
+use heddle_domain::bounded::or_trouble;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -118,6 +119,9 @@ pub enum CompileError {
     /// Compiling it takes longer than this.
     #[error("the script cannot be compiled within {0:?}")]
     Timeout(Duration),
+    /// Nobody can look at the schema of its params at the moment.
+    #[error(transparent)]
+    NotNow(#[from] heddle_domain::bounded::Stopped),
     /// Our fault.
     #[error("{0}")]
     Internal(String),
@@ -408,7 +412,7 @@ impl Sandbox {
         self.start_export(script, request, Export::Describe, done);
         let lost = |_| CompileError::Internal("`describe` was dropped".into());
         match receive.await.map_err(lost)? {
-            Outcome::Succeeded(text) => Description::parse(&text).map_err(CompileError::Rejected),
+            Outcome::Succeeded(text) => or_trouble(|| Description::parse(&text))?.map_err(CompileError::Rejected),
             Outcome::Failed {
                 kind: heddle_domain::state::ErrorKind::Lost,
                 message,

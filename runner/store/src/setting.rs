@@ -7,7 +7,7 @@ use crate::change::{self, By, Noun};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// The name of the setting that says how long what is kept.
+/// The name of the setting that says how long things are kept.
 pub const RETENTION: &str = "retention";
 
 impl Store {
@@ -46,7 +46,7 @@ impl Store {
 }
 
 impl Store {
-    /// How long what is kept.
+    /// How long things are kept.
     pub async fn retention(&self) -> Result<Retention, StoreError> {
         match self.setting(RETENTION).await? {
             None => Ok(Retention::default()),

@@ -73,7 +73,7 @@ impl From<EngineError> for Trouble {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Store(error) => error.into(),
-            EngineError::Unavailable | EngineError::Overloaded => Self::new(503, ""),
+            EngineError::Unavailable | EngineError::Overloaded | EngineError::NotComputed(_) => Self::new(503, ""),
             error => {
                 tracing::error!(error = %error, "a page cannot read what it shows");
                 Self::new(500, "")

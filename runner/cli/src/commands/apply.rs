@@ -23,7 +23,7 @@ use crate::terminal;
 /// What the names of groups begin with that Heddle keeps for topics that go to queues.
 pub(super) const TOPIC_GROUPS: &str = "_topic-";
 
-const FILES_HELP: &str = "Files hold YAML (or JSON) documents, divided by `---`, of the form
+const FILES_HELP: &str = "Files hold YAML (or JSON) documents, separated by `---`, of the form
 
   kind: group      # or category, template, secret, connection, pool, channel, topic, offer; default group
   name: nightly

@@ -1,4 +1,4 @@
-//! How long what is kept.
+//! How long things are kept.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::session::Session;
 /// What can be done with retention.
 #[derive(Subcommand, Debug)]
 pub enum RetentionCommand {
-    /// Show how long what is kept
+    /// Show how long things are kept
     Show,
     /// Change it; what the file leaves out takes its default
     Set {

@@ -1,4 +1,4 @@
-//! Looks, takes and ends of many users in one statement or transaction each (see [`crate::group_commit`]).
+//! Looks, takes and ends of many users in one statement or transaction each (see [`crate::node::group_commit`]).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use std::time::Duration;
 use heddle_domain::Time;
 use heddle_store::assignment::{BATCH_MAX, End, Ended, Proposal, UserFacts, Verdict};
 
-use super::DispatchError;
-use crate::group_commit::{Asked, Commits, Committed, Gathering, GroupCommit, Policy, chunks};
-use crate::{EngineError, Inner};
+use super::{Dispatch, DispatchError};
+use crate::EngineError;
+use crate::node::Node;
+use crate::node::group_commit::{Asked, Commits, Committed, Gathering, GroupCommit, Policy, chunks};
 
 /// How batches of each kind are committed. Two at once; what met another transaction is tried again a few times.
 const fn policy(what: &'static str, repeatable: bool) -> Policy {
@@ -25,7 +26,7 @@ const fn policy(what: &'static str, repeatable: bool) -> Policy {
 }
 
 /// What is known of users.
-pub(crate) struct Looks(Arc<Inner>);
+pub(crate) struct Looks(Arc<Dispatch>);
 
 impl Commits for Looks {
     type Request = String;
@@ -33,8 +34,8 @@ impl Commits for Looks {
     type Then = ();
     const POLICY: Policy = policy("looks of users", true);
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     async fn commit(&self, batch: &mut [String]) -> Committed<Self> {
@@ -51,7 +52,7 @@ impl Commits for Looks {
 }
 
 /// What the database says of proposals, and since when they are the users' if they were given.
-pub(crate) struct Takes(Arc<Inner>);
+pub(crate) struct Takes(Arc<Dispatch>);
 
 impl Commits for Takes {
     type Request = Proposal;
@@ -59,19 +60,19 @@ impl Commits for Takes {
     type Then = ();
     const POLICY: Policy = policy("proposals to users", false);
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     async fn commit(&self, batch: &mut [Proposal]) -> Committed<Self> {
-        let now = self.0.now();
-        let verdicts = self.0.store.take(batch, self.0.dispatch.config.horizon, now).await?;
+        let now = self.0.node.now();
+        let verdicts = self.0.node.store.take(batch, self.0.config.horizon, now).await?;
         Ok((verdicts.into_iter().map(|verdict| (verdict, now)).collect(), ()))
     }
 }
 
 /// What users have done with what they hold.
-pub(crate) struct Ends(Arc<Inner>);
+pub(crate) struct Ends(Arc<Dispatch>);
 
 impl Commits for Ends {
     type Request = End;
@@ -79,8 +80,8 @@ impl Commits for Ends {
     type Then = ();
     const POLICY: Policy = policy("ends of assignments", false);
 
-    fn node(&self) -> &Inner {
-        &self.0
+    fn node(&self) -> &Node {
+        &self.0.node
     }
 
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
@@ -96,7 +97,7 @@ impl Commits for Ends {
     }
 
     async fn commit(&self, batch: &mut [End]) -> Committed<Self> {
-        let ended = self.0.store.end_holds(batch, self.0.now()).await?;
+        let ended = self.0.node.store.end_holds(batch, self.0.node.now()).await?;
         let mut ended: HashMap<(String, uuid::Uuid), Ended> = ended
             .into_iter()
             .map(|one| ((one.assignment.uid.clone(), one.assignment.id), one))
@@ -117,10 +118,10 @@ pub(crate) struct Batches {
 pub(crate) struct GatheringUsers(Gathering<Looks>, Gathering<Takes>, Gathering<Ends>);
 
 impl GatheringUsers {
-    pub(crate) fn start(self, inner: &Arc<Inner>) {
-        self.0.start(Looks(inner.clone()));
-        self.1.start(Takes(inner.clone()));
-        self.2.start(Ends(inner.clone()));
+    pub(crate) fn start(self, dispatch: &Arc<Dispatch>) {
+        self.0.start(Looks(dispatch.clone()));
+        self.1.start(Takes(dispatch.clone()));
+        self.2.start(Ends(dispatch.clone()));
     }
 }
 

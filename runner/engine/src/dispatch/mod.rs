@@ -30,27 +30,31 @@
 mod batch;
 mod cache;
 mod reaper;
-mod task;
+mod settle;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures::future::BoxFuture;
 use heddle_domain::dispatch::{AssignmentState, HORIZON_DEFAULT, Mode, OFFERS_MAX_DEFAULT, OfferKind, Rank, Window};
-use heddle_domain::id::uuid_v7;
-use heddle_domain::{Clock, Span, Time};
+use heddle_domain::{Span, Time};
 use heddle_store::StoreError;
 use heddle_store::assignment::{AssignmentRow, End, Proposal, UserFacts, Verdict};
+use heddle_store::change::Change;
 use heddle_store::used_up::TakenEnd;
 use uuid::Uuid;
 
-use crate::signals::Signal;
-use crate::{Engine, Inner};
-pub(crate) use batch::Batches;
-pub(crate) use cache::Cache as DispatchCache;
+use crate::node::Node;
+use crate::node::part::Part;
+use crate::node::signals::Signal;
+use crate::runs::Audiences;
+use crate::{EngineError, Runs};
+use batch::{Batches, GatheringUsers};
+pub(crate) use cache::Cache;
 use cache::{Cached, Candidate, Cell, Offers, Quiet};
-pub(crate) use reaper::run as reap;
+pub(crate) use reaper::Reaper;
 
 /// How offers are given out.
 #[derive(Clone, Copy, Debug)]
@@ -96,40 +100,61 @@ pub enum Next {
     Nothing(Option<Time>),
 }
 
-/// The dispatcher's part of a node.
+/// Gives out offers.
 pub(crate) struct Dispatch {
-    pub(crate) config: DispatchConfig,
-    pub(crate) cache: DispatchCache,
-    pub(crate) batches: Batches,
+    node: Arc<Node>,
+    runs: Arc<Runs>,
+    config: DispatchConfig,
+    cache: Arc<Cache>,
+    batches: Batches,
 }
 
 impl Dispatch {
-    pub(crate) fn new(config: DispatchConfig) -> (Self, batch::GatheringUsers) {
+    /// `cache` is shared with the runs, whose tasks make offers.
+    pub(crate) fn new(
+        node: Arc<Node>,
+        runs: Arc<Runs>,
+        config: DispatchConfig,
+        cache: Arc<Cache>,
+    ) -> (Arc<Self>, GatheringUsers) {
         let (batches, gathering) = Batches::new();
-        (
-            Self {
-                config,
-                cache: DispatchCache::default(),
-                batches,
-            },
-            gathering,
-        )
+        let dispatch = Self {
+            node,
+            runs,
+            config,
+            cache,
+            batches,
+        };
+        (Arc::new(dispatch), gathering)
     }
 
-    /// Something has changed, here or elsewhere.
-    pub(crate) fn forget(&self, kind: &str, name: &str) {
-        match kind {
-            "audience" => self.cache.changed(name),
+    /// As the API sees it.
+    pub(crate) fn dispatcher(self: &Arc<Self>) -> Dispatcher {
+        Dispatcher { dispatch: self.clone() }
+    }
+}
+
+impl Part for Dispatch {
+    fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
+        match change.kind.as_str() {
+            "audience" => self.cache.changed(&change.name),
             "members" => self.cache.members_changed(),
             _ => {}
         }
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl Audiences for Cache {
+    fn changed(&self, audience: &str) {
+        Cache::changed(self, audience);
     }
 }
 
 /// The dispatcher as the API sees it. Cheap to clone.
 #[derive(Clone)]
 pub struct Dispatcher {
-    inner: Arc<Inner>,
+    dispatch: Arc<Dispatch>,
 }
 
 /// How often a poll looks anew when others are in its way, before it answers that there is nothing.
@@ -160,15 +185,6 @@ const LOOK_UP: Duration = Duration::from_millis(500);
 /// After so long a poll is worth repeating when the database was not to be convinced.
 const SOON: TimeDelta = TimeDelta::milliseconds(20);
 
-impl Engine {
-    /// Gives out offers.
-    pub fn dispatcher(&self) -> Dispatcher {
-        Dispatcher {
-            inner: self.inner.clone(),
-        }
-    }
-}
-
 /// What a look and a choice came to.
 enum Sought {
     Given(Box<AssignmentRow>, bool),
@@ -189,21 +205,21 @@ struct Nothing {
 impl Dispatcher {
     /// How offers are given out.
     pub fn config(&self) -> DispatchConfig {
-        self.inner.dispatch.config
+        self.dispatch.config
     }
 
     /// Whether there is surely nothing for a user now, and when the next thing comes due, if any does.
     pub fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
-        self.inner.dispatch.cache.quiet(uid, now + EARLY)
+        self.dispatch.cache.quiet(uid, now + EARLY)
     }
 
     /// What a user has to do now, waiting for it for at most `wait`.
     pub async fn next(&self, uid: &str, wait: Duration) -> Result<Next, DispatchError> {
-        let inner = &self.inner;
-        let cache = &inner.dispatch.cache;
+        let dispatch = &self.dispatch;
+        let cache = &dispatch.cache;
         let deadline = tokio::time::Instant::now() + wait;
         loop {
-            let now = inner.now();
+            let now = dispatch.node.now();
             if wait.is_zero()
                 && let Some(next) = cache.quiet(uid, now + EARLY)
             {
@@ -214,11 +230,11 @@ impl Dispatcher {
                 Sought::Nothing(nothing) => nothing,
             };
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            if left.is_zero() || inner.is_leaving() {
+            if left.is_zero() || dispatch.node.is_leaving() {
                 return Ok(Next::Nothing(nothing.next));
             }
             self.wait_for_change(&nothing, left).await;
-            if inner.is_leaving() {
+            if dispatch.node.is_leaving() {
                 // There is nobody left to look; the user goes on at another node.
                 return Ok(Next::Nothing(nothing.next));
             }
@@ -227,7 +243,7 @@ impl Dispatcher {
 
     /// Waits until something of these audiences may have changed or come due, for `left` at most.
     async fn wait_for_change(&self, nothing: &Nothing, left: Duration) {
-        let cache = &self.inner.dispatch.cache;
+        let cache = &self.dispatch.cache;
         let Nothing { until, cells, .. } = nothing;
         // Register first, then look whether it has rung already.
         let mut bells: Vec<_> = cells.iter().map(|cell| Box::pin(cell.bell.notified())).collect();
@@ -243,23 +259,23 @@ impl Dispatcher {
         tokio::pin!(any);
         loop {
             let now = tokio::time::Instant::now();
-            let due = (*until - self.inner.now()).to_std().unwrap_or(Duration::ZERO);
-            if now >= end || due.is_zero() || self.inner.is_leaving() {
+            let due = (*until - self.dispatch.node.now()).to_std().unwrap_or(Duration::ZERO);
+            if now >= end || due.is_zero() || self.dispatch.node.is_leaving() {
                 return;
             }
             tokio::select! {
                 _ = &mut any => return,
                 () = tokio::time::sleep(due.min(end - now).min(LOOK_UP)) => {}
-                () = self.inner.stop.cancelled() => return,
+                () = self.dispatch.node.stop.cancelled() => return,
             }
         }
     }
 
     /// Looks, chooses, takes.
     async fn seek(&self, uid: &str) -> Result<Sought, DispatchError> {
-        let inner = &self.inner;
-        let cache = &inner.dispatch.cache;
-        let horizon = inner.dispatch.config.horizon;
+        let dispatch = &self.dispatch;
+        let cache = &dispatch.cache;
+        let horizon = dispatch.config.horizon;
         let mut rounds = 0;
         let mut refusals = 0;
         let mut without_stock = 0;
@@ -269,14 +285,14 @@ impl Dispatcher {
             rounds += 1;
             let marks = cache.marks();
             let members = cache.members();
-            let facts = inner.dispatch.batches.look(uid).await?;
+            let facts = dispatch.batches.look(uid).await?;
             if let Some(held) = facts.held {
                 return Ok(Sought::Given(Box::new(held), true));
             }
             let cells = cache.cells(uid, &facts.groups);
             let mut offers = Vec::with_capacity(cells.len());
             for cell in cells.iter() {
-                offers.push(inner.offers_of(cell).await?);
+                offers.push(dispatch.offers_of(cell).await?);
             }
             let versions = offers.iter().map(|offers| offers.version).sum();
             let mut had = Had {
@@ -285,7 +301,7 @@ impl Dispatcher {
             };
             let mut doubtful = false;
             let again = loop {
-                let now = inner.now();
+                let now = dispatch.node.now();
                 let window = Window::new(facts.last_finished, now, horizon);
                 let (best, next) = choose(&offers, &had, window, newest_only);
                 doubtful |= newest_only || refusals >= REFUSALS_MAX;
@@ -313,7 +329,7 @@ impl Dispatcher {
                     }));
                 };
                 let proposal = Proposal {
-                    id: uuid_v7(now, inner.chance.bits()),
+                    id: dispatch.node.new_id(now),
                     uid: uid.to_owned(),
                     offer_id: candidate.id,
                     version: candidate.version,
@@ -321,7 +337,7 @@ impl Dispatcher {
                     occurrence,
                 };
                 let id = proposal.id;
-                let (verdict, assigned_at) = inner.dispatch.batches.take(proposal).await?;
+                let (verdict, assigned_at) = dispatch.batches.take(proposal).await?;
                 refusals += 1;
                 match verdict {
                     Verdict::Given => {
@@ -358,7 +374,7 @@ impl Dispatcher {
                 }
             };
             if again && rounds >= ROUNDS_MAX {
-                let until = inner.now() + SOON;
+                let until = dispatch.node.now() + SOON;
                 return Ok(Sought::Nothing(Nothing {
                     next: Some(until),
                     until,
@@ -376,9 +392,9 @@ impl Dispatcher {
         let _alone = offers.looking.lock().await;
         if offers.looks() == looks {
             let (ids, repeating) = offers.ids();
-            let store = &self.inner.store;
+            let store = &self.dispatch.node.store;
             let used_up = store.used_up(&ids, repeating, from, TakenEnd::Earliest).await?;
-            self.inner.dispatch.cache.marked();
+            self.dispatch.cache.marked();
             offers.learn(used_up);
         }
         Ok(())
@@ -392,23 +408,23 @@ impl Dispatcher {
         state: AssignmentState,
         result: Option<String>,
     ) -> Result<AssignmentRow, DispatchError> {
-        let inner = &self.inner;
+        let dispatch = &self.dispatch;
         let end = End {
             id,
             uid: uid.to_owned(),
             state,
             result,
         };
-        if let Some(ended) = inner.dispatch.batches.end(end).await? {
+        if let Some(ended) = dispatch.batches.end(end).await? {
             if ended.returned {
-                inner.dispatch.cache.changed(&ended.offered_to);
+                dispatch.cache.changed(&ended.offered_to);
             }
             if ended.of_task {
-                inner.signals.raise(Signal::Holds);
+                dispatch.node.signals.raise(Signal::Holds);
             }
             return Ok(ended.assignment);
         }
-        match inner.store.assignment(id).await? {
+        match dispatch.node.store.assignment(id).await? {
             Some(row) if row.uid == uid && row.state == state => Ok(row),
             Some(row) if row.uid == uid => Err(DispatchError::Conflict(format!(
                 "the assignment is {} already",
@@ -420,13 +436,13 @@ impl Dispatcher {
 
     /// An operator has ended something, or changed an audience: what this node remembers of it is old.
     pub fn changed(&self, audience: &str) {
-        self.inner.dispatch.cache.changed(audience);
-        self.inner.signals.raise(Signal::Holds);
+        self.dispatch.cache.changed(audience);
+        self.dispatch.node.signals.raise(Signal::Holds);
     }
 
     /// The present instant.
     pub fn now(&self) -> Time {
-        self.inner.clock.now()
+        self.dispatch.node.now()
     }
 }
 
@@ -525,10 +541,10 @@ fn assignment(
     }
 }
 
-impl Inner {
+impl Dispatch {
     /// An audience's offers, read once however many ask.
     async fn offers_of(&self, cell: &Arc<Cell>) -> Result<Arc<Offers>, DispatchError> {
-        let now = self.now();
+        let now = self.node.now();
         if let Some(offers) = cell.current(now) {
             return Ok(offers);
         }
@@ -538,8 +554,8 @@ impl Inner {
         }
         let version = cell.version();
         // No window begins before this, now or later.
-        let reach = now - self.dispatch.config.horizon.chrono();
-        let read: Cached = self.store.offers_of_audience(&cell.audience, reach).await?;
+        let reach = now - self.config.horizon.chrono();
+        let read: Cached = self.node.store.offers_of_audience(&cell.audience, reach).await?;
         let offers = Arc::new(Offers::new(&cell.audience, version, read, reach, now));
         cell.keep(offers.clone());
         Ok(offers)
@@ -547,9 +563,10 @@ impl Inner {
 
     /// What is known of users, for a batch of polls.
     pub(crate) async fn look_up(&self, uids: &[String]) -> Result<Vec<UserFacts>, StoreError> {
-        let now = self.now();
-        self.store
-            .look_up_users(uids, now - self.dispatch.config.horizon.chrono(), now)
+        let now = self.node.now();
+        self.node
+            .store
+            .look_up_users(uids, now - self.config.horizon.chrono(), now)
             .await
     }
 }

@@ -1,73 +1,95 @@
 //! What nobody asks for: holds that have lasted too long, stock that came back, and offers of tasks that are over.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use heddle_domain::Chain;
+use chrono::TimeDelta;
 use heddle_domain::state::TaskState;
+use heddle_domain::{Chain, Time};
 use heddle_store::assignment::BATCH_MAX;
 
-use crate::apply::progress_of;
-use crate::signals::Signal;
-use crate::{EngineError, Inner};
+use super::Dispatch;
+use crate::EngineError;
+use crate::node::Node;
+use crate::node::service::{Every, Needs, Service};
+use crate::node::signals::Signal;
+use crate::runs::apply::progress_of;
 
 /// The period.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Every so many periods offers without a run are withdrawn.
-const WITHDRAW_TICKS: u64 = 5;
+/// How often offers without a run are withdrawn, and how often, with that, offers are looked at whose completion nobody has
+/// noticed.
+const WITHDRAW_EVERY: TimeDelta = TimeDelta::seconds(1);
+const SWEEP_EVERY: TimeDelta = TimeDelta::seconds(5);
 
-/// Every so many periods, a multiple of those, offers are looked at whose completion nobody has noticed.
-const SWEEP_TICKS: u64 = 25;
+/// Ends what nobody ends.
+pub(crate) struct Reaper {
+    dispatch: Arc<Dispatch>,
+    withdraw: Every,
+    sweep: Every,
+}
 
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut tick = 0;
-    loop {
-        if !inner.fenced.load(Ordering::Acquire)
-            && let Err(error) = inner.reap_dispatch(tick).await
-        {
-            tracing::warn!(error = %Chain(&error), "the dispatcher's reaper failed; trying again");
-        }
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => tick += 1,
-            () = inner.signals.raised(Signal::Holds) => {}
+impl Reaper {
+    pub(crate) fn of(dispatch: Arc<Dispatch>) -> Self {
+        Self {
+            dispatch,
+            withdraw: Every::at_once(WITHDRAW_EVERY),
+            sweep: Every::at_once(SWEEP_EVERY),
         }
     }
 }
 
-impl Inner {
-    /// One round.
-    async fn reap_dispatch(self: &Arc<Self>, tick: u64) -> Result<(), EngineError> {
-        let mut news = self.store.dispatch_news().await?;
-        if news.of_tasks && tick.is_multiple_of(WITHDRAW_TICKS) {
-            self.sweep_tasks(tick).await?;
-            news = self.store.dispatch_news().await?;
-        }
-        if news.overdue {
-            self.expire_holds().await?;
-            news = self.store.dispatch_news().await?;
-        }
-        if news.returns {
-            self.store.announce_returns(self.now()).await?;
-        }
-        while news.settlements && self.settle_offers().await? > 0 {
-            news = self.store.dispatch_news().await?;
-        }
-        Ok(())
+impl Service for Reaper {
+    const FAILED: &'static str = "the dispatcher's reaper failed; trying again";
+    const NEEDS: Needs = Needs::Lease;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Holds);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.dispatch.node
     }
 
+    fn again_after(&self) -> Duration {
+        EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        let store = &self.dispatch.node.store;
+        let mut news = store.dispatch_news().await?;
+        if news.of_tasks && self.withdraw.is_due(now) {
+            self.withdraw.done(now);
+            let sweeps = self.sweep.is_due(now);
+            if sweeps {
+                self.sweep.done(now);
+            }
+            self.dispatch.sweep_tasks(sweeps).await?;
+            news = store.dispatch_news().await?;
+        }
+        if news.overdue {
+            self.dispatch.expire_holds().await?;
+            news = store.dispatch_news().await?;
+        }
+        if news.returns {
+            store.announce_returns(self.dispatch.node.now()).await?;
+        }
+        while news.settlements && self.dispatch.settle_offers().await? > 0 {
+            news = store.dispatch_news().await?;
+        }
+        Ok(EVERY)
+    }
+}
+
+impl Dispatch {
     /// What nobody says of offers of task runs: that their runs have gone on without them, that their time is over, that
     /// they are completed although nobody has noticed.
-    async fn sweep_tasks(&self, tick: u64) -> Result<(), EngineError> {
-        for audience in self.store.withdraw_offers(self.now()).await? {
-            self.dispatch.cache.changed(&audience);
+    async fn sweep_tasks(&self, sweeps: bool) -> Result<(), EngineError> {
+        for audience in self.node.store.withdraw_offers(self.node.now()).await? {
+            self.cache.changed(&audience);
         }
         self.revoke_idle().await?;
-        self.store.settle_overdue_offers().await?;
-        if tick.is_multiple_of(SWEEP_TICKS) {
-            self.store.settle_completed_offers().await?;
+        self.node.store.settle_overdue_offers().await?;
+        if sweeps {
+            self.node.store.settle_completed_offers().await?;
         }
         Ok(())
     }
@@ -75,7 +97,7 @@ impl Inner {
     /// Takes from users what nothing comes of any more: their task run has failed for good while its run goes on. Before
     /// a next attempt they keep it.
     async fn revoke_idle(&self) -> Result<(), EngineError> {
-        for held in self.store.held_without_attempt().await? {
+        for held in self.node.store.held_without_attempt().await? {
             let progress = match progress_of(held.run, &held.progress) {
                 Ok(progress) => progress,
                 Err(error) => {
@@ -85,7 +107,7 @@ impl Inner {
                 }
             };
             if progress.state(held.key).is_none_or(TaskState::is_settled) {
-                self.store.revoke_held(held.id, self.now()).await?;
+                self.node.store.revoke_held(held.id, self.node.now()).await?;
             }
         }
         Ok(())
@@ -93,9 +115,9 @@ impl Inner {
 
     async fn expire_holds(&self) -> Result<(), EngineError> {
         loop {
-            let expired = self.store.expire_holds(self.now(), BATCH_MAX as i64).await?;
+            let expired = self.node.store.expire_holds(self.node.now(), BATCH_MAX as i64).await?;
             for one in &expired {
-                self.dispatch.cache.changed(&one.offered_to);
+                self.cache.changed(&one.offered_to);
             }
             if expired.len() < BATCH_MAX {
                 return Ok(());

@@ -6,20 +6,20 @@ use heddle_domain::topic::Topic;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
 use tokio::time::Instant;
 
-use crate::Inner;
-use crate::host::{Granted, unavailable};
-use crate::patience::until;
+use crate::Runs;
+use crate::runs::grants::{Granted, unavailable};
+use crate::runs::patience::until;
 
 /// The services of one batch.
 pub(super) struct ConsumerHost {
-    inner: Arc<Inner>,
+    runs: Arc<Runs>,
     name: String,
     topic: Arc<Topic>,
 }
 
 impl ConsumerHost {
-    pub(super) fn new(inner: Arc<Inner>, name: String, topic: Arc<Topic>) -> Self {
-        Self { inner, name, topic }
+    pub(super) fn new(runs: Arc<Runs>, name: String, topic: Arc<Topic>) -> Self {
+        Self { runs, name, topic }
     }
 
     fn category(&self) -> Option<&str> {
@@ -34,7 +34,7 @@ impl ConsumerHost {
     where
         F: Future<Output = Granted<T>>,
     {
-        let answer = self.inner.patient(what, until(Instant::now(), None), ask).await;
+        let answer = self.runs.patient(what, until(Instant::now(), None), ask).await;
         answer.unwrap_or_else(|error| Err(unavailable(&error)))
     }
 }
@@ -56,7 +56,7 @@ impl HostServices for ConsumerHost {
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
         let name = name.to_owned();
         Box::pin(async move {
-            let ask = || self.inner.granted_secret("topic", &self.name, self.category(), &name);
+            let ask = || self.runs.granted_secret("topic", &self.name, self.category(), &name);
             self.owed("read a secret", ask).await
         })
     }
@@ -65,7 +65,7 @@ impl HostServices for ConsumerHost {
         let name = name.to_owned();
         Box::pin(async move {
             let ask = || {
-                self.inner
+                self.runs
                     .granted_connection("topic", &self.name, self.category(), &name)
             };
             self.owed("read a connection", ask).await

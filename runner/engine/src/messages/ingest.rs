@@ -18,9 +18,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::compile;
-use crate::signals::Signal;
-use crate::{Engine, EngineError, Inner};
+use super::{Messages, compile};
+use crate::EngineError;
+use crate::node::signals::Signal;
 
 /// After so many messages, or so long, a transaction commits.
 const ROWS_MAX: usize = 100_000;
@@ -105,7 +105,7 @@ struct Open {
 
 /// One caller's stream of messages.
 pub struct Ingestion {
-    inner: Arc<Inner>,
+    messages: Arc<Messages>,
     row: TopicRow,
     topic: Topic,
     report: IngestReport,
@@ -114,17 +114,17 @@ pub struct Ingestion {
     open: Option<Open>,
 }
 
-impl Engine {
+impl Messages {
     /// Begins to take messages of a topic.
-    pub async fn ingest(&self, topic: &str) -> Result<Ingestion, IngestError> {
+    pub(crate) async fn ingest(self: &Arc<Self>, topic: &str) -> Result<Ingestion, IngestError> {
         let row = self
-            .inner
+            .node
             .store
             .topic(topic)
             .await?
             .ok_or_else(|| IngestError::UnknownTopic(topic.to_owned()))?;
         Ok(Ingestion {
-            inner: self.inner.clone(),
+            messages: self.clone(),
             topic: compile(&row)?,
             row,
             report: IngestReport::default(),
@@ -147,7 +147,7 @@ impl Ingestion {
 
     /// Takes lines with their numbers.
     pub async fn push<'a>(&mut self, lines: impl Iterator<Item = (u64, &'a str)>) -> Result<(), IngestError> {
-        let now = self.inner.now();
+        let now = self.messages.node.now();
         let mut incoming = Vec::new();
         for (number, line) in lines {
             match read(&self.topic, line, now) {
@@ -180,11 +180,11 @@ impl Ingestion {
         }
         self.open_days(days).await?;
         let by_day = self.topic.spec.granularity == Granularity::Day;
-        let inner = self.inner.clone();
+        let own = self.messages.clone();
         let Some(open) = self.open.as_mut() else {
             return Ok(());
         };
-        let (at, first) = inner.messages.sequence(now, inner.chance.bits(), incoming.len() as u64);
+        let (at, first) = own.sequence(now, own.node.chance.bits(), incoming.len() as u64);
         let mut messages = Vec::with_capacity(incoming.len());
         let mut lines = Vec::with_capacity(incoming.len());
         let mut keyed = false;
@@ -210,7 +210,7 @@ impl Ingestion {
                     match open.slices.get(&(message.day, end)) {
                         Some(slice) => *slice,
                         None => {
-                            let slice = inner.messages.slice(now, inner.chance.bits());
+                            let slice = own.slice(now, own.node.chance.bits());
                             let due = match late {
                                 true => now,
                                 false => chrono::DateTime::from_timestamp_micros(end * SLICE_MICROS).unwrap_or(now),
@@ -267,10 +267,10 @@ impl Ingestion {
         self.report.accepted += open.rows as u64 + open.repeated;
         self.report.repeated += open.repeated;
         self.ids.extend(open.ids);
-        let messages = &self.inner.messages;
+        let messages = &self.messages;
         messages.ingested.fetch_add(open.rows as u64, Ordering::Relaxed);
         if open.due {
-            self.inner.signals.raise(Signal::Messages);
+            self.messages.node.signals.raise(Signal::Messages);
         }
         Ok(())
     }
@@ -296,22 +296,22 @@ impl Ingestion {
             let unknown: Vec<NaiveDate> = days
                 .iter()
                 .copied()
-                .filter(|day| !self.inner.messages.knows(self.row.id, *day))
+                .filter(|day| !self.messages.knows(self.row.id, *day))
                 .collect();
             if !unknown.is_empty() {
                 // In transactions of their own, and none of ours is open meanwhile: it would hold a connection.
                 self.flush().await?;
                 for day in unknown {
                     let due_at = by_day.then(|| self.topic.sent_from(day));
-                    self.inner.store.prepare_day(self.row.id, day, due_at).await?;
-                    self.inner.messages.learn(self.row.id, day);
+                    self.messages.node.store.prepare_day(self.row.id, day, due_at).await?;
+                    self.messages.learn(self.row.id, day);
                 }
             }
             if self.open.is_none() {
-                let place = self.inner.messages.ingests.enter().await;
+                let place = self.messages.ingests.enter().await;
                 self.open = Some(Open {
                     _place: place,
-                    tx: self.inner.store.ingest(self.row.id).await?,
+                    tx: self.messages.node.store.ingest(self.row.id).await?,
                     since: Instant::now(),
                     rows: 0,
                     repeated: 0,
@@ -343,7 +343,7 @@ impl Ingestion {
             if missing.is_empty() {
                 return Ok(());
             }
-            let mut known = self.inner.messages.known.lock();
+            let mut known = self.messages.known.lock();
             for day in missing {
                 known.remove(&(self.row.id, day));
             }

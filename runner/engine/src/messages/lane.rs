@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use heddle_domain::Chain;
 use heddle_domain::Time;
-use heddle_domain::id::uuid_v7;
 use heddle_domain::retry::{self, RetryState};
 use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::topic::Topic;
@@ -25,9 +24,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
 use super::host::ConsumerHost;
-use super::{Sending, Turns, compile, queue};
-use crate::work::Ending;
-use crate::{EngineError, Inner};
+use super::{Messages, Sending, Turns, compile, queue};
+use crate::EngineError;
+use crate::node::Node;
+use crate::runs::ending::Ending;
 
 /// About how many bytes of payload a batch has at most.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -46,7 +46,7 @@ const ERROR_CHARS_MAX: usize = 1_000;
 
 /// A lane, for as long as there is something to be sent.
 pub(super) struct Lane {
-    inner: Arc<Inner>,
+    messages: Arc<Messages>,
     row: TopicRow,
     topic: Arc<Topic>,
     /// The changes that the topic was read after.
@@ -58,28 +58,28 @@ pub(super) struct Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.inner.end_lane(self.row.id);
+        self.messages.end_lane(self.row.id);
     }
 }
 
 /// Keeps a batch among those that this process works on.
 struct Holding<'a> {
-    inner: &'a Inner,
+    messages: &'a Messages,
     batch: Uuid,
 }
 
 impl<'a> Holding<'a> {
-    fn of(inner: &'a Inner, batch: Uuid) -> Self {
-        inner.messages.held.lock().insert(batch);
-        inner.messages.in_hand.fetch_add(1, Ordering::AcqRel);
-        Self { inner, batch }
+    fn of(messages: &'a Messages, batch: Uuid) -> Self {
+        messages.held.lock().insert(batch);
+        messages.in_hand.fetch_add(1, Ordering::AcqRel);
+        Self { messages, batch }
     }
 }
 
 impl Drop for Holding<'_> {
     fn drop(&mut self) {
-        self.inner.messages.held.lock().remove(&self.batch);
-        self.inner.messages.in_hand.fetch_sub(1, Ordering::AcqRel);
+        self.messages.held.lock().remove(&self.batch);
+        self.messages.in_hand.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -118,15 +118,15 @@ impl MessageEnd {
 
 impl Lane {
     pub(super) fn new(
-        inner: Arc<Inner>,
+        messages: Arc<Messages>,
         row: TopicRow,
         topic: Arc<Topic>,
         turn: Arc<Turns>,
         sending: Arc<Sending>,
     ) -> Self {
-        let seen = inner.messages.changes.load(Ordering::Acquire);
+        let seen = messages.changes.load(Ordering::Acquire);
         Self {
-            inner,
+            messages,
             row,
             topic,
             seen,
@@ -138,7 +138,7 @@ impl Lane {
 
     /// Claims and sends until nothing is left, or others have all that may be in hand.
     pub(super) async fn run(mut self) {
-        let inner = self.inner.clone();
+        let own = self.messages.clone();
         // The last batch's outcomes, until they are recorded.
         let mut finish: Option<Pending<'_>> = None;
         loop {
@@ -156,16 +156,16 @@ impl Lane {
             let only_records = finish.as_ref().is_some_and(|pending| pending.sending.is_some());
             let wish = (consumer.is_some() && !only_records).then(|| self.wish());
             // Before the question: its answer may get lost.
-            let asking = wish.as_ref().map(|wish| Holding::of(&inner, wish.id));
+            let asking = wish.as_ref().map(|wish| Holding::of(&own, wish.id));
             let last = finish.as_ref().map(|pending| &pending.finish);
             let plain = last.filter(|last| only_records && last.is_plain());
             let answer = if let Some(last) = plain {
-                let finished = inner.store.finish_plain(self.row.id, last).await;
+                let finished = own.node.store.finish_plain(self.row.id, last).await;
                 finished.map(|finished| (finished, Claimed::Nothing))
             } else {
                 let _turn = self.turn.enter().await;
-                let _place = inner.messages.claims.enter().await;
-                inner.store.next_batch(self.row.id, last, wish.as_ref()).await
+                let _place = own.claims.enter().await;
+                own.node.store.next_batch(self.row.id, last, wish.as_ref()).await
             };
             let claimed = match answer {
                 Ok((finished, claimed)) => {
@@ -183,12 +183,12 @@ impl Lane {
                 Err(error) => {
                     tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot record or claim messages");
                     // What was sent is recorded as soon as may be; without a lease it is not ours to record.
-                    if finish.is_none() || inner.fenced.load(Ordering::Acquire) {
+                    if finish.is_none() || own.node.is_fenced() {
                         return;
                     }
                     tokio::select! {
                         () = tokio::time::sleep(AGAIN_AFTER) => continue,
-                        () = inner.stop.cancelled() => return,
+                        () = own.node.stop.cancelled() => return,
                     }
                 }
             };
@@ -199,13 +199,13 @@ impl Lane {
                         .is_some_and(|wish| batch.messages.len() as i64 == wish.messages_max)
                     {
                         // There is more where these came from.
-                        inner.start_lane(&self.row, &self.topic);
+                        own.start_lane(&self.row, &self.topic);
                     }
                     let holding = match asking {
                         Some(asking) if asking.batch == batch.id => asking,
-                        _ => Holding::of(&inner, batch.id),
+                        _ => Holding::of(&own, batch.id),
                     };
-                    let began = inner.now();
+                    let began = own.node.now();
                     self.retries_first = batch.tried.is_empty();
                     let lease = wish.map_or(0, |wish| wish.lease);
                     let mut sending = None;
@@ -214,14 +214,14 @@ impl Lane {
                             if self.topic.concurrency().is_none() {
                                 sending = self.sending.enter().await;
                             }
-                            if !inner.sends() || inner.lease() != lease {
+                            if !own.node.is_active() || own.node.lease() != lease {
                                 // It waited for so long that it is not to be sent, or not by this node.
                                 self.give_back(&batch, lease).await;
                                 return;
                             }
                             self.send(&script, &batch, lease).await
                         }
-                        _ => queue::hand_over(&inner, &self.row, &self.topic, &batch, lease).await,
+                        _ => queue::hand_over(&own, &self.row, &self.topic, &batch, lease).await,
                     };
                     finish = sent.map(|finish| Pending {
                         batch: (!finish.effects.is_empty()).then_some(batch),
@@ -235,7 +235,7 @@ impl Lane {
                     drop(asking);
                     tokio::select! {
                         () = tokio::time::sleep(Duration::from_millis(millis).min(PAUSE_MAX)) => {}
-                        () = inner.stop.cancelled() => return,
+                        () = own.node.stop.cancelled() => return,
                     }
                 }
                 Claimed::Nothing if only_records => {}
@@ -245,7 +245,7 @@ impl Lane {
     }
 
     fn count(&self, pending: &Pending<'_>, finished: &Finished) {
-        let (messages, finish) = (&self.inner.messages, &pending.finish);
+        let (messages, finish) = (&self.messages, &pending.finish);
         if *finished == Finished::Lost {
             tracing::warn!(batch = %finish.batch, topic = self.row.name, "a batch was taken over before it was recorded");
             return;
@@ -254,17 +254,17 @@ impl Lane {
         messages.sent.fetch_add(sent.unsigned_abs(), Ordering::Relaxed);
         messages.failed.fetch_add(finish.failed.len() as u64, Ordering::Relaxed);
         messages.batches.fetch_add(1, Ordering::Relaxed);
-        self.inner.trace_batch(&self.row.name, finish, pending.began);
+        self.messages.runs.trace_batch(&self.row.name, finish, pending.began);
     }
 
     fn wish(&self) -> BatchWish {
-        let inner = &self.inner;
+        let own = &self.messages;
         let spec = &self.topic.spec;
         let queued = spec.queue.is_some();
         BatchWish {
             topic: self.row.id,
-            lease: inner.lease(),
-            id: uuid_v7(inner.now(), inner.chance.bits()),
+            lease: own.node.lease(),
+            id: own.node.new_id(own.node.now()),
             // They are read before they are weighed.
             messages_max: i64::from(spec.batch).min((READ_BYTES_MAX / spec.max_payload.0.max(1)).max(1) as i64),
             bytes_max: if queued {
@@ -283,13 +283,13 @@ impl Lane {
 
     /// What takes the next batch; `None`: nothing is to be claimed now.
     async fn is_willing(&mut self) -> Result<Option<Consumer>, EngineError> {
-        let inner = self.inner.clone();
-        if !inner.sends() {
+        let own = self.messages.clone();
+        if !own.node.is_active() {
             return Ok(None);
         }
-        let changes = inner.messages.changes.load(Ordering::Acquire);
+        let changes = own.changes.load(Ordering::Acquire);
         if changes != self.seen {
-            let Some(row) = inner.store.topic_by_id(self.row.id).await? else {
+            let Some(row) = own.node.store.topic_by_id(self.row.id).await? else {
                 return Ok(None);
             };
             self.topic = Arc::new(compile(&row)?);
@@ -304,9 +304,9 @@ impl Lane {
         };
         let shown = self.topic.spec.script.as_deref().unwrap_or_default();
         let version = version.and_then(|version| i32::try_from(version).ok());
-        let problem = match inner.catalog.script(name.as_str(), version).await? {
+        let problem = match own.node.catalog.script(name.as_str(), version).await? {
             None => format!("there is no script `{shown}`"),
-            Some(facts) => match inner.load_script(&facts).await? {
+            Some(facts) => match own.runs.load_script(&facts).await? {
                 Ok(script) if script.consumes() => return Ok(Some(Consumer::Script(script))),
                 Ok(script) => match script.world() {
                     World::Source(_) => format!("the script `{shown}` exports no `handle`"),
@@ -316,7 +316,7 @@ impl Lane {
                 Err(_) => format!("the script `{shown}` cannot be loaded"),
             },
         };
-        if inner.store.note_problem(self.row.id, &problem).await? {
+        if own.node.store.note_problem(self.row.id, &problem).await? {
             tracing::warn!(topic = self.row.name, problem, "nothing is sent");
         }
         Ok(None)
@@ -376,15 +376,15 @@ impl Lane {
     }
 
     async fn give_back(&self, batch: &MessageBatch, lease: i64) {
-        if let Err(error) = self.inner.store.give_batch_back(batch.id, lease).await {
+        if let Err(error) = self.messages.node.store.give_batch_back(batch.id, lease).await {
             tracing::warn!(error = %Chain(&error), "a batch could not be given back; it is taken over when the lease ends");
         }
     }
 
     async fn call(&self, script: &Script, batch: &MessageBatch) -> Option<AttemptResult> {
-        let inner = &self.inner;
+        let own = &self.messages;
         let spec = &self.topic.spec;
-        let now = inner.now();
+        let now = own.node.now();
         let defaults = Limits::default();
         let attempt = batch.tried.iter().map(|tried| tried.attempt).max().unwrap_or(0) + 1;
         let request = AttemptRequest {
@@ -417,25 +417,25 @@ impl Lane {
                 secrets: spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
             },
             host: Arc::new(ConsumerHost::new(
-                inner.clone(),
+                own.runs.clone(),
                 self.row.name.clone(),
                 self.topic.clone(),
             )),
         };
         let (done, ended) = oneshot::channel();
-        let handle = inner.sandbox.start(
+        let handle = own.runs.sandbox.start(
             script,
             request,
             Box::new(move |result| {
                 let _ = done.send(result);
             }),
         );
-        inner.messages.handles.lock().insert(batch.id, handle.clone());
-        if inner.fenced.load(Ordering::Acquire) {
+        own.handles.lock().insert(batch.id, handle.clone());
+        if own.node.is_fenced() {
             handle.cancel();
         }
         let result = ended.await.ok();
-        inner.messages.handles.lock().remove(&batch.id);
+        own.handles.lock().remove(&batch.id);
         result
     }
 
@@ -463,7 +463,7 @@ impl Lane {
             .map(|message| (message.id, message.bucket))
             .collect();
         finish_of(
-            &self.inner,
+            &self.messages.node,
             &self.topic,
             batch.id,
             batch.day,
@@ -486,7 +486,7 @@ fn every(batch: &MessageBatch, end: &MessageEnd) -> Vec<MessageEnd> {
 
 /// What is to be recorded of a batch: its messages, what is known of them, and what each came to.
 pub(super) fn finish_of(
-    inner: &Inner,
+    node: &Node,
     topic: &Topic,
     batch: Uuid,
     day: chrono::NaiveDate,
@@ -494,7 +494,7 @@ pub(super) fn finish_of(
     (messages, tried): (Vec<(Uuid, i16)>, &[Tried]),
     ends: Vec<MessageEnd>,
 ) -> Finish {
-    let now = inner.now();
+    let now = node.now();
     let mut sent: BTreeMap<i16, i64> = BTreeMap::new();
     let mut failed = Vec::new();
     for (place, ((id, bucket), end)) in messages.into_iter().zip(ends).enumerate() {
@@ -510,7 +510,7 @@ pub(super) fn finish_of(
                     .and_then(|tried| serde_json::from_value(tried.retry.clone()).ok())
                     .unwrap_or_default();
                 let due_at = topic.retry.as_ref().filter(|_| !fatal).and_then(|policy| {
-                    retry::next(policy, &mut state, now, topic.zone, retry_after, inner.chance.bits())
+                    retry::next(policy, &mut state, now, topic.zone, retry_after, node.chance.bits())
                 });
                 failed.push(FailedMessage {
                     id,

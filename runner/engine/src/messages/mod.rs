@@ -2,7 +2,7 @@
 //!
 //! # The story
 //!
-//! Nobody leads. Each node looks for topics on which something is due ([`run`]: five times a second, and when ingest on
+//! Nobody leads. Each node looks for topics on which something is due ([`Drain`]: five times a second, and when ingest on
 //! this node brought something that is due now), and starts *lanes* for them. A lane ([`lane`]) claims a batch, has the
 //! topic's script work on it, and records the outcomes in the very transaction that claims the next batch. It has one
 //! batch in hand and no more; so a node that dies leaves one batch behind for each of its lanes, which another takes
@@ -16,7 +16,7 @@
 //! Ingest ([`ingest`]) reads lines, writes them by COPY, and commits every so many rows or every second, whichever is
 //! first; what it has answered is committed.
 //!
-//! [`tend`] looks after days: partitions ahead of time, days that are drained, what is older than its retention.
+//! [`Days`] looks after days: partitions ahead of time, days that are drained, what is older than its retention.
 
 mod host;
 mod ingest;
@@ -25,33 +25,37 @@ mod queue;
 mod tend;
 
 pub use ingest::{IDS_MAX as INGEST_IDS_MAX, IngestError, IngestReport, Ingestion};
-pub use queue::group_name as topic_group_name;
-pub(crate) use tend::tend;
+pub(crate) use tend::Days;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use chrono::NaiveDate;
+use chrono::{NaiveDate, TimeDelta};
+use futures::future::BoxFuture;
 use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::topic::{Topic, TopicSpec};
 use heddle_sandbox::AttemptHandle;
+use heddle_store::change::Change;
 use heddle_store::message::AHEAD_MAX;
 use heddle_store::topic::TopicRow;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
-use crate::signals::Signal;
-use crate::{Engine, EngineError, Inner};
+use crate::node::Node;
+use crate::node::part::Part;
+use crate::node::service::{Every, Needs, Service};
+use crate::node::signals::Signal;
+use crate::{EngineError, Runs};
 
 /// How often a node looks for what is due.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How often it looks for batches that it holds by mistake: the answer to a claim was lost.
-const DISOWN_EVERY: Duration = Duration::from_secs(2);
+const DISOWN_EVERY: TimeDelta = TimeDelta::seconds(2);
 
 /// How many lanes a node has for one topic at most.
 const LANES_MAX: usize = 32;
@@ -67,10 +71,11 @@ const TURNS_MAX: usize = 2;
 /// How many days a node remembers to be prepared; beyond that it forgets all of them.
 const KNOWN_MAX: usize = 20_000;
 
-/// What a node knows of messages.
-#[derive(Default)]
+/// Takes messages in, and sends what is due.
 pub(crate) struct Messages {
-    /// Something is due, or may be.
+    node: Arc<Node>,
+    runs: Arc<Runs>,
+    /// Lanes that send, by topic.
     lanes: Mutex<HashMap<i32, Lanes>>,
     ingests: Gate<INGESTS_MAX>,
     claims: Gate<CLAIMS_MAX>,
@@ -138,27 +143,56 @@ pub struct MessageCounters {
     pub in_hand: usize,
 }
 
-impl Messages {
-    /// A topic or a script may be another than it was.
-    pub(crate) fn forget(&self, kind: &str) {
-        match kind {
-            "topic" | "script" => {
-                self.changes.fetch_add(1, Ordering::AcqRel);
-            }
-            _ => {}
+impl Part for Messages {
+    fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
+        if matches!(change.kind.as_str(), "topic" | "script") {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+            self.node.signals.raise(Signal::Messages);
         }
+        Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Stops what is in hand: the lease is lost.
-    pub(crate) fn cancel_all(&self) {
+    fn in_hand(&self) -> usize {
+        self.in_hand.load(Ordering::Acquire)
+    }
+
+    fn stop_in_hand(&self) {
         for handle in self.handles.lock().values() {
             handle.cancel();
         }
     }
+}
 
-    /// Batches that this node works on.
-    pub(crate) fn in_hand(&self) -> usize {
-        self.in_hand.load(Ordering::Acquire)
+impl Messages {
+    pub(crate) fn new(node: Arc<Node>, runs: Arc<Runs>) -> Self {
+        Self {
+            node,
+            runs,
+            lanes: Mutex::default(),
+            ingests: Gate::default(),
+            claims: Gate::default(),
+            held: Mutex::default(),
+            handles: Mutex::default(),
+            in_hand: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
+            known: Mutex::default(),
+            ids: Mutex::default(),
+            slices: AtomicI64::new(0),
+            ingested: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> MessageCounters {
+        MessageCounters {
+            ingested: self.ingested.load(Ordering::Relaxed),
+            sent: self.sent.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+            batches: self.batches.load(Ordering::Relaxed),
+            in_hand: self.in_hand(),
+        }
     }
 
     /// Whether a topic's day is known to be prepared.
@@ -214,37 +248,14 @@ pub(crate) fn compile(row: &TopicRow) -> Result<Topic, EngineError> {
     Topic::compile(spec).map_err(|faults| wrong(faults.to_string()))
 }
 
-impl Engine {
-    /// Counters for metrics.
-    pub fn message_counters(&self) -> MessageCounters {
-        let messages = &self.inner.messages;
-        MessageCounters {
-            ingested: messages.ingested.load(Ordering::Relaxed),
-            sent: messages.sent.load(Ordering::Relaxed),
-            failed: messages.failed.load(Ordering::Relaxed),
-            batches: messages.batches.load(Ordering::Relaxed),
-            in_hand: messages.in_hand(),
-        }
-    }
-
-    /// Something may be due: a topic was enabled, a message has arrived.
-    pub fn look_for_messages(&self) {
-        self.inner.signals.raise(Signal::Messages);
-    }
-}
-
-impl Inner {
-    fn sends(&self) -> bool {
-        !self.draining.load(Ordering::Acquire) && !self.fenced.load(Ordering::Acquire) && !self.stop.is_cancelled()
-    }
-
+impl Messages {
     /// Starts a lane for a topic, if it may have one more here.
     fn start_lane(self: &Arc<Self>, row: &TopicRow, topic: &Arc<Topic>) {
         let most = topic
             .concurrency()
             .map_or(AHEAD_MAX as usize, |most| (most as usize).min(LANES_MAX));
         let (turn, sending) = {
-            let mut all = self.messages.lanes.lock();
+            let mut all = self.lanes.lock();
             let lanes = all.entry(row.id).or_default();
             if lanes.running >= most {
                 return;
@@ -253,11 +264,11 @@ impl Inner {
             (lanes.turn.clone(), lanes.sending.clone())
         };
         let lane = lane::Lane::new(self.clone(), row.clone(), topic.clone(), turn, sending);
-        self.tracker.spawn(lane.run());
+        self.node.tracker.spawn(lane.run());
     }
 
     fn end_lane(&self, topic: i32) {
-        let mut all = self.messages.lanes.lock();
+        let mut all = self.lanes.lock();
         if let Some(lanes) = all.get_mut(&topic) {
             lanes.running = lanes.running.saturating_sub(1);
             if lanes.running == 0 {
@@ -267,7 +278,7 @@ impl Inner {
     }
 
     async fn look_for_due(self: &Arc<Self>) -> Result<(), EngineError> {
-        for work in self.store.topics_with_work().await? {
+        for work in self.node.store.topics_with_work().await? {
             let row = work.topic;
             let topic = match compile(&row) {
                 Ok(topic) => Arc::new(topic),
@@ -287,29 +298,56 @@ impl Inner {
     }
 }
 
-/// The loop that finds what is due.
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut disowned = tokio::time::Instant::now();
-    loop {
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = inner.signals.raised(Signal::Messages) => {}
+/// Finds what is due.
+pub(crate) struct Drain {
+    messages: Arc<Messages>,
+    disown: Every,
+}
+
+impl Drain {
+    pub(crate) fn of(messages: Arc<Messages>) -> Self {
+        Self {
+            disown: Every::later(DISOWN_EVERY, messages.node.now()),
+            messages,
         }
-        if !inner.sends() {
-            continue;
+    }
+}
+
+impl Service for Drain {
+    const FAILED: &'static str = "cannot look for messages that are due";
+    const NEEDS: Needs = Needs::Active;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Messages);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.messages.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        let looked = self.messages.look_for_due().await;
+        if self.disown.is_due(now) {
+            self.disown.done(now);
+            self.messages.disown().await;
         }
-        if let Err(error) = inner.look_for_due().await {
-            tracing::warn!(error = %Chain(&error), "cannot look for messages that are due");
-        }
-        if disowned.elapsed() > DISOWN_EVERY {
-            disowned = tokio::time::Instant::now();
-            let held: Vec<Uuid> = inner.messages.held.lock().iter().copied().collect();
-            match inner.store.disown_batches(inner.lease(), &held).await {
-                Ok(0) => {}
-                Ok(batches) => tracing::warn!(batches, "batches whose claims went unanswered are given back"),
-                Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for batches that nobody works on"),
-            }
+        looked.map(|()| LOOK_EVERY)
+    }
+}
+
+impl Messages {
+    /// Gives back batches that this node holds by mistake.
+    async fn disown(&self) {
+        let held: Vec<Uuid> = self.held.lock().iter().copied().collect();
+        match self.node.store.disown_batches(self.node.lease(), &held).await {
+            Ok(0) => {}
+            Ok(batches) => tracing::warn!(batches, "batches whose claims went unanswered are given back"),
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for batches that nobody works on"),
         }
     }
 }

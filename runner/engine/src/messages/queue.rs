@@ -1,9 +1,8 @@
 //! Batches that workers of a queue send.
 //!
-//! A batch becomes a run of the topic's own group ([`group_name`]), whose only task goes to the queue with params
-//! `{topic, messages}`. Its key is the batch's id. So leases, heartbeats, tokens and the loss of workers are those of
-//! any task run; what is added is that the run's end ends the batch, and that a worker who claims it is not given what was
-//! cancelled while it waited ([`Inner::cut_batch`]).
+//! A batch becomes a run of the topic's own group ([`crate::batch_run`]), whose only task goes to the queue. So leases,
+//! heartbeats, tokens and the loss of workers are those of any task run; what is added is that the run's end ends the
+//! batch.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,76 +13,25 @@ use heddle_domain::message::{address_of, queued_bytes};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::topic::Topic;
-use heddle_domain::{Fault, Faults};
 use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
 use heddle_store::topic::TopicRow;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use super::Messages;
 use super::lane::{MessageEnd, finish_of, params_of};
-use crate::signals::Signal;
-use crate::submit::PARAMS_BYTES_MAX;
-use crate::{Engine, EngineError, Inner, RunContext, Submission, SubmitError};
+use crate::node::signals::Signal;
+use crate::runs::batch_run::{failed_of, group_name};
+use crate::runs::submit::PARAMS_BYTES_MAX;
+use crate::{EngineError, Submission, SubmitError};
 
 /// A batch for a queue is cut so that a run's params can carry it: its messages, as they are written there, and the
 /// topic's name around them.
 pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX - 512;
 
-/// The group whose runs carry a topic's batches.
-pub fn group_name(topic: i32) -> String {
-    format!("_topic-{topic}")
-}
-
-impl Engine {
-    /// The group of a topic that goes to a queue: its name and its spec.
-    pub fn topic_group(topic: i32, name: &str, spec: &Topic) -> (String, Value) {
-        let timeout = format!("{}ms", spec.spec.timeout.millis());
-        let group = json!({
-            "description": format!("Carries the batches of the topic {name}; made by Heddle"),
-            "tasks": {"batch": {"queue": spec.spec.queue, "timeout": timeout}},
-        });
-        (group_name(topic), group)
-    }
-}
-
-/// The topic whose batches a group carries, if it does.
-fn topic_of(group: &str) -> Option<i32> {
-    group.strip_prefix("_topic-")?.parse().ok()
-}
-
-/// A batch as it stands in a run's params.
-#[derive(Serialize, Deserialize)]
-struct BatchParams<'a> {
-    #[serde(borrow)]
-    messages: Vec<&'a RawValue>,
-    topic: &'a str,
-}
-
-#[derive(Deserialize)]
-struct MessageId {
-    id: Uuid,
-}
-
-/// Params without the messages that are not among `kept`; `None`: they are as they were.
-fn without_others(params: &str, kept: &[Uuid]) -> Option<String> {
-    let mut batch: BatchParams<'_> = serde_json::from_str(params).ok()?;
-    let all = batch.messages.len();
-    if all == kept.len() {
-        return None;
-    }
-    let kept: HashSet<&Uuid> = kept.iter().collect();
-    batch.messages.retain(|message| {
-        let read: Result<MessageId, _> = serde_json::from_str(message.get());
-        read.is_ok_and(|message| kept.contains(&message.id))
-    });
-    serde_json::to_string(&batch).ok()
-}
-
 /// Makes a run of a batch. What cannot be handed over is given back; a message that no run can carry is given up.
 pub(super) async fn hand_over(
-    inner: &Arc<Inner>,
+    messages: &Messages,
     row: &TopicRow,
     topic: &Topic,
     batch: &MessageBatch,
@@ -99,17 +47,25 @@ pub(super) async fn hand_over(
             fatal: true,
             retry_after: None,
         };
-        let messages = (vec![(message.id, message.bucket)], batch.tried.as_slice());
-        return Some(finish_of(inner, topic, batch.id, batch.day, lease, messages, vec![end]));
+        let of = (vec![(message.id, message.bucket)], batch.tried.as_slice());
+        return Some(finish_of(
+            &messages.node,
+            topic,
+            batch.id,
+            batch.day,
+            lease,
+            of,
+            vec![end],
+        ));
     }
-    let run = match submit(inner, row, batch).await {
+    let run = match submit(messages, row, batch).await {
         Ok(run) => run,
         Err(error) => {
             tracing::warn!(error = %Chain(&error), topic = row.name, "a batch cannot be handed to its queue");
             if !matches!(error, SubmitError::Engine(_)) {
-                let _ = inner.store.note_problem(row.id, &error.to_string()).await;
+                let _ = messages.node.store.note_problem(row.id, &error.to_string()).await;
             }
-            if let Err(error) = inner.store.give_batch_back(batch.id, lease).await {
+            if let Err(error) = messages.node.store.give_batch_back(batch.id, lease).await {
                 tracing::warn!(error = %Chain(&error), "a batch could not be given back; it is taken over when the lease ends");
             }
             tokio::time::sleep(super::LOOK_EVERY).await;
@@ -117,13 +73,13 @@ pub(super) async fn hand_over(
         }
     };
     // Whoever takes the batch over after a failure here finds the run by its key.
-    if let Err(error) = inner.store.hand_batch_to_run(batch.id, lease, run.0).await {
+    if let Err(error) = messages.node.store.hand_batch_to_run(batch.id, lease, run.0).await {
         tracing::warn!(error = %Chain(&error), batch = %batch.id, "cannot note which run has a batch");
     }
     None
 }
 
-async fn submit(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch) -> Result<RunId, SubmitError> {
+async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Result<RunId, SubmitError> {
     let unreadable = |error: serde_json::Error| SubmitError::Engine(EngineError::Unreadable(error.to_string()));
     let params: Map<String, Value> =
         serde_json::from_str(&params_of(&row.name, batch).map_err(unreadable)?).map_err(unreadable)?;
@@ -138,7 +94,7 @@ async fn submit(inner: &Arc<Inner>, row: &TopicRow, batch: &MessageBatch) -> Res
         source: None,
         parent: None,
     };
-    match inner.submit(submission).await {
+    match messages.runs.submit(submission).await {
         Err(SubmitError::Exists(run)) => Ok(run),
         other => other,
     }
@@ -176,144 +132,29 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
         .collect()
 }
 
-/// Which messages failed, by a worker's output: an object's `failed`. Whatever else could be meant to name some is not
-/// guessed at: what is taken for sent is never tried again.
-fn failed_of(output: &Value) -> Result<Vec<Uuid>, Faults> {
-    const SHAPE: &str = "what failed of a batch is named as `{failed: [id]}`";
-    let named = match output {
-        Value::Object(fields) => match fields.get("failed") {
-            None | Some(Value::Null) => return Ok(Vec::new()),
-            Some(Value::Array(ids)) => ids,
-            Some(_) => return Err(Fault::at("/output/failed", SHAPE).into()),
-        },
-        Value::Array(_) => return Err(Fault::at("/output", SHAPE).into()),
-        _ => return Ok(Vec::new()),
-    };
-    let mut faults = Faults::default();
-    let mut failed = Vec::with_capacity(named.len());
-    for (place, id) in named.iter().enumerate() {
-        match id.as_str().map(Uuid::parse_str) {
-            Some(Ok(id)) => failed.push(id),
-            _ => faults.add(format!("/output/failed/{place}"), "the id of a message was expected"),
-        }
-    }
-    faults.or(failed)
-}
-
-/// What is wrong with a worker's output for a batch with these params.
-fn check_output(output: &str, params: &str) -> Result<(), Faults> {
-    let output: Value = serde_json::from_str(output).map_err(|error| Fault::at("/output", error.to_string()))?;
-    let failed = failed_of(&output)?;
-    if failed.is_empty() {
-        return Ok(());
-    }
-    let batch: Result<BatchParams<'_>, _> = serde_json::from_str(params);
-    let ids: HashSet<Uuid> = batch
-        .iter()
-        .flat_map(|batch| &batch.messages)
-        .filter_map(|message| serde_json::from_str::<MessageId>(message.get()).ok())
-        .map(|message| message.id)
-        .collect();
-    let mut faults = Faults::default();
-    for (place, _) in failed.iter().enumerate().filter(|(_, id)| !ids.contains(id)) {
-        faults.add(
-            format!("/output/failed/{place}"),
-            "there is no such message in this batch",
-        );
-    }
-    faults.or(())
-}
-
-impl Inner {
-    /// What a worker is given of a task run's params: of a batch of messages all but what was cancelled while it waited in
-    /// the queue. `None`: nothing is left of it.
-    pub(crate) async fn cut_batch(&self, context: &RunContext, params: String) -> Result<Option<String>, EngineError> {
-        let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
-        let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
-            return Ok(Some(params));
-        };
-        Ok(match self.store.cut_queue_batch(topic, batch).await? {
-            Some(kept) if kept.is_empty() => None,
-            Some(kept) => Some(without_others(&params, &kept).unwrap_or(params)),
-            // Its topic was deleted, or it is no batch of ours at all.
-            None => Some(params),
-        })
-    }
-
-    /// Refuses a worker's output that may name messages which failed, and cannot be read: to take them for sent would lose
-    /// them.
-    pub(crate) fn check_batch_output(&self, context: &RunContext, output: &str) -> Result<(), Faults> {
-        let batch = context.facts.key.as_deref().map(Uuid::parse_str);
-        match (topic_of(&context.revision.group_name), batch) {
-            (Some(_), Some(Ok(_))) => check_output(output, &context.facts.params),
-            _ => Ok(()),
-        }
-    }
-
+impl Messages {
     /// Records batches whose runs have ended.
     pub(super) async fn settle_queue(self: &Arc<Self>, row: &TopicRow, topic: &Topic) -> Result<(), EngineError> {
-        for ended in self.store.ended_queue_batches(row.id).await? {
+        for ended in self.node.store.ended_queue_batches(row.id).await? {
             let ends = said(&ended);
             let messages = ended
                 .ids
                 .iter()
                 .map(|id| (*id, address_of(*id).map_or(0, |address| address.1)))
                 .collect();
-            let finish = finish_of(self, topic, ended.id, ended.day, 0, (messages, &ended.tried), ends);
-            let _place = self.messages.claims.enter().await;
-            self.store.next_batch(row.id, Some(&finish), None).await?;
-            self.signals.raise(Signal::Messages);
+            let finish = finish_of(
+                &self.node,
+                topic,
+                ended.id,
+                ended.day,
+                0,
+                (messages, &ended.tried),
+                ends,
+            );
+            let _place = self.claims.enter().await;
+            self.node.store.next_batch(row.id, Some(&finish), None).await?;
+            self.node.signals.raise(Signal::Messages);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_failed_is_read_or_refused() {
-        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let params = json!({"topic": "t", "messages": [{"id": one, "payload": 1}, {"id": other, "payload": 2}]});
-        let check = |output: Value, pointers: &[&str]| {
-            let found = match check_output(&output.to_string(), &params.to_string()) {
-                Ok(()) => Vec::new(),
-                Err(faults) => faults.0.into_iter().map(|fault| fault.pointer).collect(),
-            };
-            assert_eq!(found, pointers, "{output}");
-        };
-        for fine in [
-            json!(null),
-            json!("done"),
-            json!({}),
-            json!({"sent": 2}),
-            json!({"failed": null}),
-            json!({"failed": []}),
-            json!({"failed": [one, one.to_string().to_uppercase(), other]}),
-        ] {
-            check(fine, &[]);
-        }
-        check(json!([one]), &["/output"]);
-        check(json!([]), &["/output"]);
-        check(json!({"failed": true}), &["/output/failed"]);
-        check(json!({"failed": {one.to_string(): "why"}}), &["/output/failed"]);
-        check(json!({"failed": [one, {"id": other}]}), &["/output/failed/1"]);
-        check(json!({"failed": [1, "x"]}), &["/output/failed/0", "/output/failed/1"]);
-        check(json!({"failed": [one, Uuid::from_u128(3)]}), &["/output/failed/1"]);
-    }
-
-    #[test]
-    fn what_was_cancelled_is_cut_out() {
-        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let params =
-            json!({"topic": "t", "messages": [{"id": one, "payload": [1e300]}, {"id": other, "payload": "é"}]});
-        let text = params.to_string();
-        assert_eq!(without_others(&text, &[one, other]), None);
-        let cut: Value = serde_json::from_str(&without_others(&text, &[other]).unwrap()).unwrap();
-        assert_eq!(cut, json!({"topic": "t", "messages": [{"id": other, "payload": "é"}]}));
-        assert_eq!(without_others("{}", &[one]), None);
-        assert_eq!(topic_of(&group_name(7)), Some(7));
-        assert_eq!(topic_of("_topic-x"), None);
     }
 }

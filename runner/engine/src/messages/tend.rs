@@ -3,18 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{Days, NaiveDate};
-use heddle_domain::Chain;
+use chrono::{NaiveDate, TimeDelta};
 use heddle_domain::topic::Granularity;
+use heddle_domain::{Chain, Time};
 
 use super::compile;
-use crate::{EngineError, Inner};
+use crate::EngineError;
+use crate::node::Node;
+use crate::node::service::{Every, Needs, Service};
 
 /// How often days are looked after.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 
 /// How often partitions are looked after.
-const PARTITIONS_EVERY: Duration = Duration::from_secs(600);
+const PARTITIONS_EVERY: TimeDelta = TimeDelta::minutes(10);
 
 /// For how many days ahead there are partitions before anybody asks for them.
 const AHEAD_DAYS: u64 = 9;
@@ -22,11 +24,49 @@ const AHEAD_DAYS: u64 = 9;
 /// How many days of a topic, and of topics that were deleted, one look lets go of.
 const RELEASED_MAX: i64 = 100;
 
-impl Inner {
+/// Looks after days.
+pub(crate) struct Days {
+    node: Arc<Node>,
+    partitions: Every,
+}
+
+impl Service for Days {
+    const FAILED: &'static str = "cannot look after days of messages";
+    const NEEDS: Needs = Needs::Nothing;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    fn again_after(&self) -> Duration {
+        TEND_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        let due = self.partitions.is_due(now);
+        if due {
+            self.tend_partitions(now).await?;
+        }
+        self.tend_days(now).await?;
+        self.drop_days(now).await?;
+        if due {
+            self.partitions.done(now);
+        }
+        Ok(TEND_EVERY)
+    }
+}
+
+impl Days {
+    pub(crate) fn of(node: Arc<Node>) -> Self {
+        Self {
+            node,
+            partitions: Every::at_once(PARTITIONS_EVERY),
+        }
+    }
+
     /// Notes which days are drained, and lets go of those whose retention is over.
-    async fn tend_days(&self) -> Result<(), EngineError> {
-        let now = self.now();
-        for row in self.store.topics_with_open_days().await? {
+    async fn tend_days(&self, now: Time) -> Result<(), EngineError> {
+        for row in self.node.store.topics_with_open_days().await? {
             let topic = match compile(&row) {
                 Ok(topic) => topic,
                 Err(error) => {
@@ -40,15 +80,15 @@ impl Inner {
                 Granularity::Instant => today,
                 Granularity::Day => tomorrow(today),
             };
-            self.store.close_days(row.id, before).await?;
+            self.node.store.close_days(row.id, before).await?;
             let retention_ms = i64::try_from(topic.spec.retention.millis()).unwrap_or(i64::MAX);
-            let released = self.store.release_days(row.id, retention_ms, RELEASED_MAX).await?;
+            let released = self.node.store.release_days(row.id, retention_ms, RELEASED_MAX).await?;
             if released > 0 {
                 tracing::info!(topic = row.name, days = released, "drained days are let go of");
             }
         }
         for _ in 0..RELEASED_MAX {
-            if !self.store.forget_deleted_topic().await? {
+            if !self.node.store.forget_deleted_topic().await? {
                 break;
             }
         }
@@ -56,22 +96,22 @@ impl Inner {
     }
 
     /// Makes partitions ahead of time, and drops those that nobody needs any more.
-    async fn tend_partitions(&self) -> Result<(), EngineError> {
-        let today = self.now().date_naive();
+    async fn tend_partitions(&self, now: Time) -> Result<(), EngineError> {
+        let today = now.date_naive();
         let days: Vec<NaiveDate> = (0..=AHEAD_DAYS)
-            .filter_map(|ahead| today.checked_add_days(Days::new(ahead)))
+            .filter_map(|ahead| today.checked_add_days(chrono::Days::new(ahead)))
             .collect();
-        self.store.make_message_days(&days).await?;
-        self.drop_days().await
+        self.node.store.make_message_days(&days).await?;
+        self.drop_days(now).await
     }
 
-    async fn drop_days(&self) -> Result<(), EngineError> {
+    async fn drop_days(&self, now: Time) -> Result<(), EngineError> {
         // Somewhere it is still yesterday.
-        let Some(before) = self.now().date_naive().checked_sub_days(Days::new(1)) else {
+        let Some(before) = now.date_naive().checked_sub_days(chrono::Days::new(1)) else {
             return Ok(());
         };
-        for day in self.store.unneeded_days(before).await? {
-            if self.store.drop_message_day(day).await? {
+        for day in self.node.store.unneeded_days(before).await? {
+            if self.node.store.drop_message_day(day).await? {
                 tracing::info!(%day, "a day's messages are dropped");
             }
         }
@@ -81,28 +121,4 @@ impl Inner {
 
 fn tomorrow(today: NaiveDate) -> NaiveDate {
     today.succ_opt().unwrap_or(today)
-}
-
-/// The loop that looks after days.
-pub(crate) async fn tend(inner: Arc<Inner>) {
-    let mut partitions: Option<tokio::time::Instant> = None;
-    loop {
-        let due = partitions.is_none_or(|last| last.elapsed() > PARTITIONS_EVERY);
-        let tended = async {
-            if due {
-                inner.tend_partitions().await?;
-            }
-            inner.tend_days().await?;
-            inner.drop_days().await
-        };
-        match tended.await {
-            Ok(()) if due => partitions = Some(tokio::time::Instant::now()),
-            Ok(()) => {}
-            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look after days of messages"),
-        }
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(TEND_EVERY) => {}
-        }
-    }
 }

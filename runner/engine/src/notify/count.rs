@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_domain::notify::channel::ChannelKind;
 
-use crate::Engine;
+use super::Notifier;
 
 /// Where a notification goes, as it is counted: a kind of channel, a URL that is called back, or a channel that is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +84,10 @@ pub struct NotificationCount {
     pub tries_failed: u64,
 }
 
-impl Engine {
+impl Notifier {
     /// Notifications that this node has tried to send.
-    pub fn notification_counts(&self) -> Vec<NotificationCount> {
-        let counts = &self.inner.notifier.counts.0;
+    pub(crate) fn counts(&self) -> Vec<NotificationCount> {
+        let counts = &self.counts.0;
         Way::ALL
             .iter()
             .zip(counts)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use heddle_domain::Chain;
 use heddle_domain::Time;
-use heddle_domain::id::{RunId, uuid_v7};
+use heddle_domain::id::RunId;
 use heddle_domain::notify::channel::ChannelSpec;
 use heddle_domain::notify::message::{
     ERROR_MAX_CHARS, Entry, Facts, LINE_MAX_CHARS, LOG_LINES_MAX, SUBJECT_MAX_CHARS, bounded, one_line,
@@ -29,10 +29,10 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::count::Way;
-use super::{instant, send::is_url};
-use crate::catalog::Revision;
-use crate::group_commit::is_passing;
-use crate::{EngineError, Inner};
+use super::{Notifier, instant, send::is_url};
+use crate::EngineError;
+use crate::node::catalog::Revision;
+use crate::node::group_commit::is_passing;
 
 /// How many notices one transaction takes.
 const BATCH_MAX: usize = 200;
@@ -66,10 +66,10 @@ struct Growing {
     new: Option<NewNotification>,
 }
 
-impl Inner {
+impl Notifier {
     /// Turns a batch of notices into notifications; whether there may be more.
     pub(super) async fn fan_out(self: &Arc<Self>) -> Result<bool, EngineError> {
-        let notices = self.store.notices(BATCH_MAX as i64).await?;
+        let notices = self.node.store.notices(BATCH_MAX as i64).await?;
         if notices.is_empty() {
             return Ok(false);
         }
@@ -91,7 +91,7 @@ impl Inner {
                 Ok(false) => return Ok(false),
                 Err(error) if !is_passing(&error) => {
                     tracing::error!(error = %Chain(&error), event = notice.event.as_str(), run = ?notice.run, "nobody can be told of this");
-                    let Some(mut tx) = self.store.fan_out().await? else {
+                    let Some(mut tx) = self.node.store.fan_out().await? else {
                         return Ok(false);
                     };
                     tx.take(&[notice.id]).await?;
@@ -107,7 +107,7 @@ impl Inner {
     /// are none.
     async fn fan_out_of(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
         let known = self.look_into(notices).await?;
-        let Some(mut tx) = self.store.fan_out().await? else {
+        let Some(mut tx) = self.node.store.fan_out().await? else {
             return Ok(false);
         };
         let ids: Vec<i64> = notices.iter().map(|notice| notice.id).collect();
@@ -115,7 +115,7 @@ impl Inner {
         let mut mine: Vec<&NoticeRow> = notices.iter().filter(|notice| taken.contains(&notice.id)).collect();
         let vain = self.recovered(&mut tx, &known, &mine).await?;
         mine.retain(|notice| !vain.contains(&notice.id));
-        let now = self.now();
+        let now = self.node.now();
         let drafts: Vec<Draft<'_>> = mine.iter().flat_map(|notice| self.drafts(&known, notice)).collect();
         let hopeless: Vec<Way> = drafts
             .iter()
@@ -124,21 +124,21 @@ impl Inner {
             .collect();
         let written = self.write_drafts(&mut tx, &known, drafts, now).await?;
         tx.commit().await?;
-        hopeless.into_iter().for_each(|way| self.notifier.counts.failed(way));
+        hopeless.into_iter().for_each(|way| self.counts.failed(way));
         tracing::debug!(notices = mine.len(), notifications = written, "people are to be told");
         Ok(true)
     }
 
     /// Reads what notices are about.
     async fn look_into(&self, notices: &[NoticeRow]) -> Result<Known, EngineError> {
-        let channels = self.store.all_channels().await?;
+        let channels = self.node.store.all_channels().await?;
         let mut revisions = HashMap::new();
         for id in notices
             .iter()
             .filter_map(|notice| notice.revision_id)
             .collect::<BTreeSet<_>>()
         {
-            match self.catalog.revision(id).await {
+            match self.node.catalog.revision(id).await {
                 Ok(revision) => {
                     revisions.insert(id, revision);
                 }
@@ -154,11 +154,11 @@ impl Inner {
                 ids: ids.into_iter().collect(),
                 ..RunFilter::default()
             };
-            let rows = self.store.runs(&filter, notices.len() as i64).await?;
+            let rows = self.node.store.runs(&filter, notices.len() as i64).await?;
             runs = rows.into_iter().map(|row| (row.id, row)).collect();
         }
         let asked: Vec<&NoticeRow> = notices.iter().filter(|notice| has_failed(notice.event)).collect();
-        let failures = self.store.last_failures(&asked).await?;
+        let failures = self.node.store.last_failures(&asked).await?;
         let groups: Vec<i64> = notices.iter().filter_map(|notice| notice.group_id).collect();
         let mut payloads = HashMap::new();
         for notice in notices.iter().filter(|notice| notice.event == Event::Callback) {
@@ -173,7 +173,7 @@ impl Inner {
             runs,
             failures,
             payloads,
-            next: self.store.next_instants(&groups).await?,
+            next: self.node.store.next_instants(&groups).await?,
             reach: channels
                 .iter()
                 .map(|(name, channel)| (name.clone(), channel.reach()))
@@ -184,7 +184,7 @@ impl Inner {
 
     /// A run as its submitter is told of it.
     async fn payload(&self, run: RunId) -> Result<Option<String>, EngineError> {
-        let Some(runs) = self.notifier.runs.get() else {
+        let Some(runs) = self.runs.get() else {
             return Ok(None);
         };
         let Some(text) = runs(run).await? else { return Ok(None) };
@@ -230,7 +230,7 @@ impl Inner {
     fn drafts<'a>(&self, known: &Known, notice: &'a NoticeRow) -> Vec<Draft<'a>> {
         let facts = self.facts(known, notice);
         let draft = |channel: String, recipients: Vec<String>| Draft {
-            failed: missing(known, &channel, &recipients, self.config.notify.mail_dir.is_some()),
+            failed: missing(known, &channel, &recipients, self.config.mail_dir.is_some()),
             notice,
             channel,
             recipients,
@@ -293,9 +293,9 @@ impl Inner {
             if notice.event == Event::Callback || notice.event == Event::Rule(NotifyEvent::Failed) {
                 facts.error = run.error.as_deref().map(short);
             }
-            facts.link = Some(format!("{}/runs/{}", self.config.notify.public_url, run.id));
+            facts.link = Some(format!("{}/runs/{}", self.config.public_url, run.id));
         } else if let Some(group) = &facts.group {
-            facts.link = Some(format!("{}/groups/{group}", self.config.notify.public_url));
+            facts.link = Some(format!("{}/groups/{group}", self.config.public_url));
         }
         if let Some(failed) = known.failures.get(&notice.id) {
             if notice.notice.task.is_some() || facts.error.is_none() {
@@ -403,7 +403,7 @@ impl Inner {
             draft.channel.clone()
         };
         let row = NewNotification {
-            id: uuid_v7(now, self.chance.bits()),
+            id: self.node.new_id(now),
             payload: known.payloads.get(&draft.notice.id).cloned(),
             lane,
             channel: draft.channel,
@@ -430,7 +430,11 @@ impl Inner {
                 let lines = match read.entry(place) {
                     hash_map::Entry::Occupied(known) => known.into_mut(),
                     hash_map::Entry::Vacant(unknown) => {
-                        let lines = self.store.last_lines(place.0, place.1, LOG_LINES_MAX as i64).await?;
+                        let lines = self
+                            .node
+                            .store
+                            .last_lines(place.0, place.1, LOG_LINES_MAX as i64)
+                            .await?;
                         unknown.insert(lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect())
                     }
                 };

@@ -2,7 +2,7 @@
 //!
 //! # The story
 //!
-//! A run's transaction writes notices ([`heddle_store::notice`]). The loop here looks when it is rung, when the next
+//! A run's transaction writes notices ([`heddle_store::notice`]). The service here looks when it is rung, when the next
 //! notification is due, and every second. It first turns notices into notifications (`fan_out.rs`), which one node at a
 //! time does in small transactions. Then it takes notifications that are due and sends each in a task of its own
 //! (`send.rs`): by SMTP (`mail.rs`), as a webhook (`post.rs`, `sign.rs`), or to a chat's robot (`chat.rs`).
@@ -32,32 +32,30 @@ mod sign;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use heddle_domain::Chain;
 use heddle_domain::clock::to_micros;
-use heddle_domain::id::{RunId, uuid_v7};
+use heddle_domain::id::RunId;
 use heddle_domain::notify::Event;
 use heddle_domain::notify::message::Facts;
-use heddle_domain::notify::rules::{Moves, Notice, Telling, notices};
-use heddle_domain::run::{Actions, Progress};
-use heddle_domain::spec::NotifyEvent;
-use heddle_domain::state::RunState;
+use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::{Span, Time};
 use heddle_sandbox::OutboundPolicy;
-use heddle_store::notice::{NewNotices, STALLED, Stalled};
+use heddle_store::notice::{STALLED, Stalled};
 use heddle_store::outbox::NewNotification;
+use heddle_store::secret::SecretKeys;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
 pub use count::NotificationCount;
 
-use crate::catalog::Revision;
-use crate::signals::Signal;
-use crate::{Engine, EngineError, Inner, RunContext};
+use crate::EngineError;
+use crate::node::Node;
+use crate::node::service::{Needs, Service};
+use crate::node::signals::Signal;
+use crate::runs::told::new_notices;
 
 /// How often to look without being rung.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -86,8 +84,11 @@ pub struct NotifyConfig {
 /// A run as the API shows it, as JSON text; `None`: there is none any more.
 pub type RunObject = Arc<dyn Fn(RunId) -> BoxFuture<'static, Result<Option<String>, EngineError>> + Send + Sync>;
 
-/// The notifier's part of a node.
+/// Tells people.
 pub(crate) struct Notifier {
+    node: Arc<Node>,
+    keys: Arc<SecretKeys>,
+    config: NotifyConfig,
     /// What is being sent, and in which lane.
     in_hand: Mutex<BTreeMap<Uuid, String>>,
     runs: OnceLock<RunObject>,
@@ -98,7 +99,12 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(policy: &OutboundPolicy) -> Result<Self, EngineError> {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        keys: Arc<SecretKeys>,
+        config: NotifyConfig,
+        policy: &OutboundPolicy,
+    ) -> Result<Self, EngineError> {
         let client = |policy: OutboundPolicy| {
             let client = policy
                 .client()
@@ -106,6 +112,9 @@ impl Notifier {
             Ok::<_, EngineError>((policy, client))
         };
         Ok(Self {
+            node,
+            keys,
+            config,
             in_hand: Mutex::default(),
             runs: OnceLock::new(),
             counts: count::Counts::default(),
@@ -115,52 +124,64 @@ impl Notifier {
     }
 }
 
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut wait = Duration::ZERO;
-    loop {
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = inner.signals.raised(Signal::Notices) => {}
-            () = tokio::time::sleep(wait) => {}
-        }
-        if inner.fenced.load(Ordering::Acquire) || inner.draining.load(Ordering::Acquire) {
-            wait = LOOK_EVERY;
-            continue;
-        }
-        wait = match inner.notify_once().await {
-            Ok(wait) => wait,
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "people cannot be told; trying again");
-                AGAIN_AFTER
-            }
-        };
+/// Turns notices into notifications and sends them.
+impl Service for Arc<Notifier> {
+    const FAILED: &'static str = "people cannot be told; trying again";
+    const NEEDS: Needs = Needs::Active;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Notices);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    fn again_after(&self) -> Duration {
+        AGAIN_AFTER
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        self.notify_once().await
     }
 }
 
 /// Looks for queues that nobody claims from.
-pub(crate) async fn keep(inner: Arc<Inner>) {
-    loop {
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(STALLS_EVERY.min(inner.config.notify.stalled_after)) => {}
-        }
-        if inner.fenced.load(Ordering::Acquire) {
-            continue;
-        }
-        if let Err(error) = inner.tell_stalls().await {
-            tracing::warn!(error = %Chain(&error), "cannot look for queues that nobody claims from");
-        }
+pub(crate) struct Stalls(pub(crate) Arc<Notifier>);
+
+impl Stalls {
+    fn every(&self) -> Duration {
+        STALLS_EVERY.min(self.0.config.stalled_after)
     }
 }
 
-impl Inner {
+impl Service for Stalls {
+    const FAILED: &'static str = "cannot look for queues that nobody claims from";
+    const NEEDS: Needs = Needs::Lease;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    fn first_after(&self) -> Duration {
+        self.every()
+    }
+
+    fn again_after(&self) -> Duration {
+        self.every()
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        self.0.tell_stalls(now).await?;
+        Ok(self.every())
+    }
+}
+
+impl Notifier {
     /// Works off what there is; answers how long nothing will be due.
     async fn notify_once(self: &Arc<Self>) -> Result<Duration, EngineError> {
-        let pending = self.store.outbox().await?;
+        let pending = self.node.store.outbox().await?;
         if pending.notices {
             while self.fan_out().await? {}
         }
-        let now = self.now();
+        let now = self.node.now();
         if pending.notices || pending.next_due.is_some_and(|due| due <= now) {
             while self.send_due().await? {}
         }
@@ -171,65 +192,9 @@ impl Inner {
         Ok(until.map_or(LOOK_EVERY, |until| until.min(LOOK_EVERY)))
     }
 
-    /// What there is to be told of a run's moves, to be written in the transaction of these moves.
-    pub(crate) fn notices_of(
-        &self,
-        context: &RunContext,
-        actions: &Actions,
-        state: RunState,
-        progress: &Progress,
-    ) -> Option<Box<NewNotices>> {
-        let revision = &context.revision;
-        if !revision.told.any() && !context.facts.callback {
-            return None;
-        }
-        let moves = Moves {
-            started: actions.started,
-            settled: &actions.settled,
-            retries: &actions.timers,
-            finished: state.is_final().then_some(state),
-            progress,
-            callback: context.facts.callback,
-        };
-        let telling = notices(&revision.plan, &revision.told, &moves);
-        (!telling.is_empty()).then(|| Box::new(new_notices(revision, Some(context.facts.id), telling, None)))
-    }
-
-    /// Whether somebody wants to hear of a run of one task that ends so.
-    pub(crate) fn tells_end(&self, context: &RunContext, state: RunState) -> bool {
-        let told = &context.revision.told;
-        let end = match state {
-            RunState::Succeeded => NotifyEvent::Succeeded,
-            _ => NotifyEvent::Failed,
-        };
-        context.facts.callback || told.anywhere(end) || told.anywhere(NotifyEvent::Recovered)
-    }
-
-    /// An attempt of a task begins: whoever wants to hear of it is told before it does anything, unless an earlier attempt
-    /// told: of what is tried again people hear as such. An attempt that was lost before it could tell leaves it to this
-    /// one.
-    pub(crate) async fn tell_started(
-        &self,
-        context: &RunContext,
-        at: heddle_domain::run::AttemptKey,
-    ) -> Result<(), EngineError> {
-        let notice = Notice::of_task(NotifyEvent::Started, at.key.task);
-        let telling = Telling {
-            notices: vec![notice],
-            troubled: Vec::new(),
-        };
-        let run = context.facts.id;
-        let notices = new_notices(&context.revision, Some(run), telling, None);
-        if self.store.tell_start(run, at.key.task, notices, self.now()).await? {
-            self.signals.raise(Signal::Notices);
-        }
-        Ok(())
-    }
-
-    async fn tell_stalls(&self) -> Result<(), EngineError> {
-        let now = self.now();
-        let after = Span::from_std(self.config.notify.stalled_after);
-        let stalled = self.store.stalled(now - after.chrono(), now, STALLS_MAX).await?;
+    async fn tell_stalls(&self, now: Time) -> Result<(), EngineError> {
+        let after = Span::from_std(self.config.stalled_after);
+        let stalled = self.node.store.stalled(now - after.chrono(), now, STALLS_MAX).await?;
         let mut all = Vec::new();
         for Stalled {
             revision_id,
@@ -240,7 +205,7 @@ impl Inner {
             ..
         } in stalled
         {
-            let revision = self.catalog.revision(revision_id).await?;
+            let revision = self.node.catalog.revision(revision_id).await?;
             if !revision.told.group(STALLED) && !revision.told.task(task, STALLED) {
                 continue;
             }
@@ -254,32 +219,10 @@ impl Inner {
             all.push(new_notices(&revision, Some(run), telling, Some(queue)));
         }
         if !all.is_empty() {
-            self.store.tell(&all, now).await?;
-            self.signals.raise(Signal::Notices);
+            self.node.store.tell(&all, now).await?;
+            self.node.signals.raise(Signal::Notices);
         }
         Ok(())
-    }
-}
-
-/// Notices with the names of the tasks that they are about.
-pub(crate) fn new_notices(
-    revision: &Revision,
-    run: Option<RunId>,
-    telling: Telling,
-    about: Option<String>,
-) -> NewNotices {
-    let tasks = telling.notices.iter().filter_map(|notice| notice.task);
-    let names = tasks
-        .chain(telling.troubled.iter().flatten().copied())
-        .filter_map(|task| Some((task, revision.plan.task(task)?.name.as_str().to_owned())))
-        .collect();
-    NewNotices {
-        group_id: revision.group_id,
-        revision_id: revision.id,
-        run,
-        telling,
-        names,
-        about,
     }
 }
 
@@ -288,35 +231,29 @@ pub(crate) fn instant(at: Time) -> String {
     to_micros(at).to_rfc3339_opts(chrono::SecondsFormat::Micros, true)
 }
 
-impl Engine {
+impl Notifier {
     /// How runs are shown to those who are called back.
-    pub fn show_runs_with(&self, runs: RunObject) {
+    pub(crate) fn show_runs_with(&self, runs: RunObject) {
         // Said once, when the node is put together.
-        let _ = self.inner.notifier.runs.set(runs);
-    }
-
-    /// There is something to be sent.
-    pub fn ring_notifier(&self) {
-        self.inner.signals.raise(Signal::Notices);
+        let _ = self.runs.set(runs);
     }
 
     /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
     /// The answer is the notification's id.
-    pub async fn test_channel(&self, name: &str) -> Result<Option<Uuid>, EngineError> {
-        let inner = &self.inner;
-        let Some(channel) = inner.store.open_channel(&inner.keys, name).await? else {
+    pub(crate) async fn test_channel(self: &Arc<Self>, name: &str) -> Result<Option<Uuid>, EngineError> {
+        let Some(channel) = self.node.store.open_channel(&self.keys, name).await? else {
             return Ok(None);
         };
-        let now = inner.now();
+        let now = self.node.now();
         let row = NewNotification {
-            id: uuid_v7(now, inner.chance.bits()),
+            id: self.node.new_id(now),
             channel: name.to_owned(),
             lane: name.to_owned(),
             event: Event::Test,
             facts: Facts {
                 event: Event::Test.as_str().to_owned(),
                 at: instant(now),
-                link: Some(inner.config.notify.public_url.clone()),
+                link: Some(self.config.public_url.clone()),
                 count: 1,
                 ..Facts::default()
             },
@@ -328,7 +265,7 @@ impl Engine {
             failed: None,
         };
         let id = row.id;
-        inner.send_test(row, channel).await?;
+        self.send_test(row, channel).await?;
         Ok(Some(id))
     }
 }

@@ -8,7 +8,7 @@ use reqwest::header::{HeaderMap, LOCATION};
 use reqwest::{Client, StatusCode, Url};
 
 use super::send::Failure;
-use crate::retry_after::retry_after;
+use crate::runs::retry_after::retry_after;
 
 /// How much of an answer is read where it says what came of it.
 pub(super) const ANSWER_MAX_BYTES: usize = 64 * 1024;

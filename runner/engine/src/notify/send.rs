@@ -19,10 +19,10 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::count::Way;
-use super::{LANE_MAX, SENDS_MAX, chat, mail, post, sign};
-use crate::redact::Redactor;
-use crate::signals::Signal;
-use crate::{EngineError, Inner};
+use super::{LANE_MAX, Notifier, SENDS_MAX, chat, mail, post, sign};
+use crate::EngineError;
+use crate::node::signals::Signal;
+use crate::runs::redact::Redactor;
 
 /// How long a try may take: a POST, and a mail to many.
 const POST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -65,11 +65,11 @@ impl Failure {
     }
 }
 
-impl Inner {
+impl Notifier {
     /// Takes what is due, as far as there is room; whether there may be more.
     pub(super) async fn send_due(self: &Arc<Self>) -> Result<bool, EngineError> {
         let (busy, in_hand) = {
-            let in_hand = self.notifier.in_hand.lock();
+            let in_hand = self.in_hand.lock();
             let mut busy: BTreeMap<String, i64> = BTreeMap::new();
             for lane in in_hand.values() {
                 *busy.entry(lane.clone()).or_default() += 1;
@@ -81,21 +81,22 @@ impl Inner {
             // Whoever ends rings.
             return Ok(false);
         }
-        let lease = self.lease();
+        let lease = self.node.lease();
         let taken = self
+            .node
             .store
             .take_outgoing(lease, LANE_MAX as i64, room as i64, &busy, &in_hand)
             .await?;
         let more = !taken.is_empty();
         for outgoing in taken {
-            self.notifier.in_hand.lock().insert(outgoing.id, outgoing.lane.clone());
-            let inner = self.clone();
-            self.tracker.spawn(async move {
+            self.in_hand.lock().insert(outgoing.id, outgoing.lane.clone());
+            let notifier = self.clone();
+            self.node.tracker.spawn(async move {
                 let (id, lane) = (outgoing.id, outgoing.lane.clone());
-                inner.send_one(outgoing, lease).await;
+                notifier.send_one(outgoing, lease).await;
                 tracing::debug!(%id, lane, "a notification has been tried");
-                inner.notifier.in_hand.lock().remove(&id);
-                inner.signals.raise(Signal::Notices);
+                notifier.in_hand.lock().remove(&id);
+                notifier.node.signals.raise(Signal::Notices);
             });
         }
         Ok(more)
@@ -105,7 +106,7 @@ impl Inner {
         let channel = if is_url(&outgoing.channel) {
             Ok(None)
         } else {
-            match self.store.open_channel(&self.keys, &outgoing.channel).await {
+            match self.node.store.open_channel(&self.keys, &outgoing.channel).await {
                 Ok(Some(channel)) => Ok(Some(channel)),
                 Ok(None) => Err(Failure::Final(format!("there is no channel `{}`", outgoing.channel))),
                 Err(error) => Err(Failure::passing(format!("the channel cannot be read: {error}"))),
@@ -124,11 +125,11 @@ impl Inner {
             Ok(channel) => whole(self.deliver(&outgoing, channel.as_ref(), &mut delivered)).await,
             Err(failure) => Err(failure),
         };
-        let now = self.now();
+        let now = self.node.now();
         let sent = match result.map_err(|failure| failure.without(&secrets)) {
             Ok(()) => Sent::Done,
             Err(Failure::Final(why)) => Sent::Failed(why),
-            Err(Failure::Passing(why, asked)) => match retry_after(outgoing.attempts + 1, self.chance.bits()) {
+            Err(Failure::Passing(why, asked)) => match retry_after(outgoing.attempts + 1, self.node.chance.bits()) {
                 Some(wait) => {
                     let wait = wait.max(asked.unwrap_or_default());
                     Sent::Later(why, now + chrono::TimeDelta::from_std(wait).unwrap_or_default())
@@ -140,7 +141,7 @@ impl Inner {
     }
 
     async fn record_sent(&self, outgoing: &Outgoing, lease: i64, sent: &Sent, delivered: &[String], way: Way) {
-        let counts = &self.notifier.counts;
+        let counts = &self.counts;
         match sent {
             Sent::Done => counts.sent(way),
             Sent::Failed(why) => {
@@ -154,8 +155,9 @@ impl Inner {
             }
         }
         for attempt in 1..=RECORD_TRIES_MAX {
-            let now = self.now();
+            let now = self.node.now();
             match self
+                .node
                 .store
                 .finish_outgoing(outgoing.id, lease, sent, delivered, now)
                 .await
@@ -179,7 +181,7 @@ impl Inner {
         row: NewNotification,
         channel: ChannelSpec,
     ) -> Result<(), EngineError> {
-        let lease = self.lease();
+        let lease = self.node.lease();
         let outgoing = Outgoing {
             id: row.id,
             channel: row.channel.clone(),
@@ -192,9 +194,9 @@ impl Inner {
             attempts: 0,
         };
         // In hand before it can be seen, so that this node's own loop leaves it alone.
-        self.notifier.in_hand.lock().insert(row.id, row.lane.clone());
+        self.in_hand.lock().insert(row.id, row.lane.clone());
         let sent = async {
-            self.store.begin_outgoing(row, lease).await?;
+            self.node.store.begin_outgoing(row, lease).await?;
             let mut delivered = Vec::new();
             let result = whole(self.deliver(&outgoing, Some(&channel), &mut delivered)).await;
             let sent = match result.map_err(|failure| failure.without(&secrets_of(&channel))) {
@@ -206,7 +208,7 @@ impl Inner {
             Ok(())
         }
         .await;
-        self.notifier.in_hand.lock().remove(&outgoing.id);
+        self.in_hand.lock().remove(&outgoing.id);
         sent
     }
 
@@ -220,7 +222,7 @@ impl Inner {
             let body = outgoing.payload.clone().unwrap_or_else(|| "null".to_owned());
             return within(POST_TIMEOUT, async {
                 let url = parse(&outgoing.channel)?;
-                let now = self.now();
+                let now = self.node.now();
                 let headers = headers(outgoing.id, now.timestamp(), None, &body)?;
                 let ways = self.ways(false);
                 post::post(ways, &url, &headers, &body, now).await.map(drop)
@@ -236,9 +238,9 @@ impl Inner {
                 let mail = mail::Mail {
                     id: outgoing.id,
                     words: &words,
-                    now: self.now(),
+                    now: self.node.now(),
                 };
-                let mail_dir = self.config.notify.mail_dir.as_deref();
+                let mail_dir = self.config.mail_dir.as_deref();
                 let until = Instant::now() + MAILS_TIMEOUT;
                 mail::send(channel, &mail, &outgoing.recipients, delivered, mail_dir, until).await
             }
@@ -247,7 +249,7 @@ impl Inner {
     }
 
     fn ways(&self, allow_private: bool) -> post::Ways<'_> {
-        let (private, public) = (&self.notifier.private, &self.notifier.public);
+        let (private, public) = (&self.private, &self.public);
         post::Ways {
             given: if allow_private { private } else { public },
             elsewhere: public,
@@ -263,7 +265,7 @@ impl Inner {
     ) -> Result<(), Failure> {
         let ways = self.ways(channel.allow_private);
         let url = parse(channel.url.as_deref().unwrap_or_default())?;
-        let now = self.now();
+        let now = self.node.now();
         if kind == ChannelKind::Webhook {
             let body = match (&outgoing.payload, outgoing.event) {
                 (Some(run), Event::Callback) => run.clone(),

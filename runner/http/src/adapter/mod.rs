@@ -57,6 +57,10 @@ impl From<EngineError> for Refusal {
                 detail: "another change was in the way; try again".into(),
                 retry_after_seconds: 1,
             },
+            EngineError::NotComputed(stopped) => Self::Unavailable {
+                detail: stopped.to_string(),
+                retry_after_seconds: 1,
+            },
             EngineError::Overloaded => Self::Overloaded {
                 detail: "this node has as many submissions as it takes".into(),
                 retry_after_seconds: 1,

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use heddle_api::{Failure, Invocation, InvocationLog};
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{AttemptState, ErrorKind};
 use heddle_domain::{Clock, Fault};
-use heddle_engine::Engine;
 use heddle_engine::heddle_sandbox::{
     AttemptRequest, BoxFuture, CompileError, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
     Limits, LogLevel, LogLine, Outcome, digest_of, outbound, runtime_id,
 };
+use heddle_engine::{Engine, EngineError};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -49,6 +50,7 @@ pub(super) async fn compile(
             what: "body",
             bytes_max,
         }),
+        Err(CompileError::NotNow(stopped)) => Err(EngineError::from(stopped).into()),
         Err(CompileError::Source(fault)) => Err(Refusal::Source(fault)),
         Err(CompileError::Internal(detail)) => Err(Refusal::Internal(detail.into())),
         Err(error) => Err(invalid("", error.to_string())),
@@ -162,12 +164,18 @@ pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
         _ => return Err(invalid("/params", "params are a JSON object")),
     };
     if let Some(schema) = &facts.schema {
-        let faults = schema.check(&params);
+        let faults = or_trouble(|| {
+            let faults = schema.check(&params);
+            if faults.is_empty() {
+                schema.write_integers(&mut params);
+            }
+            faults
+        });
+        let faults = faults.map_err(EngineError::from)?;
         if !faults.is_empty() {
             let faults = faults.0.into_iter().map(|fault| fault.below("/params")).collect();
             return Err(Refusal::Invalid(heddle_domain::Faults(faults)));
         }
-        schema.write_integers(&mut params);
     }
     let script = engine.load_script(&facts).await?.map_err(|why| invalid("", why))?;
     let console = Arc::new(Console {

@@ -47,7 +47,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/retention",
             Access::View,
-            "How long what is kept",
+            "How long things are kept",
             retention,
         )
         .answers(200, of::<Retention>()),
@@ -55,7 +55,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Put,
             "/v1/retention",
             Access::Admin,
-            "Change how long what is kept",
+            "Change how long things are kept",
             set_retention,
         )
         .detail("What is left out takes its default. With `dry_run` nothing changes, and the answer says what would be removed now.")

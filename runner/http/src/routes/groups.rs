@@ -232,6 +232,7 @@ impl From<GroupRefused> for Problem {
             GroupRefused::Invalid(faults) => Self::invalid(faults),
             GroupRefused::Missing(_) | GroupRefused::Stale { .. } => Self::precondition(refused.to_string()),
             GroupRefused::Outdated => Self::unavailable(refused.to_string(), 1),
+            GroupRefused::NotComputed(stopped) => stopped.into(),
             GroupRefused::Store(error) => error.into(),
             GroupRefused::Internal(error) => Self::internal(&*error),
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use heddle_api::{List, Occurrence, Offer, OfferSpec, OfferTerms};
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::dispatch::{Offer as Compiled, check_audience};
 use heddle_domain::schema::Schema;
 use heddle_domain::{Fault, Faults, Name, Time};
@@ -155,13 +156,12 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
         match store.template(&template).await? {
             None => faults.add("/template", format!("there is no template `{template}`")),
             Some(row) => {
-                let schema = Schema::compile(&row.schema).map_err(|error| Problem::invalid_at("/template", error))?;
-                if let Ok(offer) = &compiled {
-                    let params = schema.check(&Value::Object(offer.params.clone()));
-                    params
-                        .0
-                        .into_iter()
-                        .for_each(|fault| faults.push(fault.below("/params")));
+                let params = compiled.as_ref().ok().map(|offer| Value::Object(offer.params.clone()));
+                let check = |schema: Schema| params.map(|params| schema.check(&params));
+                let found = or_trouble(|| Schema::compile(&row.schema).map(check))?
+                    .map_err(|error| Problem::invalid_at("/template", error))?;
+                for fault in found.unwrap_or_default().0 {
+                    faults.push(fault.below("/params"));
                 }
             }
         }

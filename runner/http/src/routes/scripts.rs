@@ -6,6 +6,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use heddle_api::{ActivateRequest, FetchRequest, Invocation, InvokeRequest, List, Script, ScriptVersion};
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::schema::Schema;
 use heddle_domain::{Faults, Name};
 use heddle_engine::heddle_sandbox::{Language, MAX_SOURCE_BYTES};
@@ -294,15 +295,10 @@ async fn download(request: &Request, row: &ScriptVersionRow, media_type: &'stati
 
 /// What is wrong with params. The schema was checked when it was uploaded.
 fn check_params(schema: &Value, params: &Value) -> Result<Faults, Problem> {
-    let schema = Schema::compile(schema)
+    let found = or_trouble(|| Schema::compile(schema).map(|schema| schema.check(params)))?
         .map_err(|error| Problem::conflict(format!("the script's own schema cannot be used: {error}")))?;
     Ok(Faults(
-        schema
-            .check(params)
-            .0
-            .into_iter()
-            .map(|fault| fault.below("/params"))
-            .collect(),
+        found.0.into_iter().map(|fault| fault.below("/params")).collect(),
     ))
 }
 

@@ -1,6 +1,7 @@
 //! Params templates: bare JSON Schemas.
 
 use heddle_api::{List, Template, TemplateSpec};
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::schema::Schema;
 use heddle_store::template::TemplateRow;
 
@@ -64,7 +65,7 @@ async fn save(mut request: Request) -> Outcome {
     if !(schema.is_object() || schema.is_boolean()) {
         return Err(Problem::invalid_at("", "a JSON Schema is an object or a boolean"));
     }
-    Schema::compile(&schema).map_err(|error| match error.split_once(": ") {
+    or_trouble(|| Schema::compile(&schema))?.map_err(|error| match error.split_once(": ") {
         // It begins with the place, where it has one.
         Some((place, detail)) if place.starts_with('/') => Problem::invalid_at(place, detail),
         _ => Problem::invalid_at("", error),

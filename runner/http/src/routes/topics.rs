@@ -66,7 +66,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail(
             "All that the filter finds and that is neither sent nor in hand; nothing is sent after the batches in hand. \
-             What waits in a queue, claimed by nobody, is in no hand. Answers when that holds.",
+             What waits in a queue, claimed by nobody, is in nobody's hands. Answers when that holds.",
         )
         .takes(of::<MessageFilter>())
         .answers(200, of::<Cancelled>())

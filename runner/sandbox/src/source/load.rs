@@ -14,6 +14,7 @@ use crate::run::Export;
 use crate::sandbox::{CompileError, Compiled, Sandbox, blocking};
 use crate::script::{Entry, Linked, Script, World};
 use bytes::Bytes;
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::state::ErrorKind;
 use serde::Deserialize;
 use serde_json::Value;
@@ -100,7 +101,7 @@ impl Sandbox {
             None => self.build_source(&key, language, text).await?,
         };
         let description = match &script.inner.entry {
-            Entry::Source(script) => Description::parse(&script.description),
+            Entry::Source(script) => or_trouble(|| Description::parse(&script.description))?,
             _ => Err("is no text".into()),
         };
         let description = description

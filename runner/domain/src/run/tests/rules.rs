@@ -2,8 +2,13 @@
 //!
 //! The table is written from Airflow's documentation, "Trigger Rules"
 //! (<https://airflow.apache.org/docs/apache-airflow/stable/core-concepts/dags.html#trigger-rules>), and, for the state
-//! that a task gets whose rule cannot be met, from `airflow/ti_deps/deps/trigger_rule_dep.py`. Where Heddle differs, its
-//! contract says so: `any_success` that cannot be met is skipped (Airflow: `upstream_failed` unless all were skipped).
+//! that a task gets whose rule cannot be met, from `TriggerRuleDep._evaluate_direct_relatives` in
+//! `airflow/ti_deps/deps/trigger_rule_dep.py` of apache-airflow-core 3.3.2 (Apache-2.0). That function, run over the 80
+//! ends of two and three upstreams (success, failed, skipped, upstream_failed) with `flag_upstream_failed`, gives each cell
+//! of it but those of `any_success` (Airflow's `one_success`) without a success and with a failure: Airflow says
+//! `upstream_failed` there, Heddle's contract says skipped. While dependencies are still open the two differ in one thing:
+//! Airflow skips an `all_success` task at the first skipped dependency, so what it becomes hangs on which dependency ended
+//! first; Heddle waits for the last one, and a failure among them goes first.
 
 use super::world::World;
 use super::*;

@@ -1,0 +1,105 @@
+//! Tasks of the executor `audience`: an attempt becomes an offer, and the offer's end the attempt's.
+//!
+//! The offer belongs to the task run, not to the attempt: when a user fails, the attempt fails (and uses up a retry),
+//! but what others have completed or still hold stays. The next attempt opens the offer again, for those as well who
+//! did not complete it. The row in *running* carries lease 0, as for sub-runs; once it is gone (a cancel, an override)
+//! the reaper withdraws the offer.
+
+use std::sync::Arc;
+
+use heddle_domain::bounded::or_trouble;
+use heddle_domain::dispatch::{Offer, OfferSpec};
+use heddle_domain::plan::PlanTask;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::schema::Schema;
+use heddle_domain::state::ErrorKind;
+use heddle_domain::template::Scope;
+use heddle_domain::{Faults, Time};
+use heddle_store::live::EndedAttempt;
+use heddle_store::offer::{TaskOffer, written_out};
+use serde_json::{Map, Value, json};
+
+use super::Attempts;
+use crate::runs::ending::Ending;
+use crate::{EngineError, RunContext};
+
+/// The offer of an attempt.
+fn offer_of(task: &PlanTask, audience: &str, params: Map<String, Value>, now: Time) -> Result<Offer, Faults> {
+    let asked = task.spec.audience.as_ref();
+    let spec = json!({
+        "kind": "once",
+        "audience": audience,
+        "starts_at": now.to_rfc3339(),
+        "template": asked.and_then(|asked| asked.template.clone()),
+        "params": params,
+        "dispatch_times": asked.and_then(|asked| asked.dispatch_times.clone()).unwrap_or(json!(1)),
+        "mode": asked.and_then(|asked| asked.mode.clone()).unwrap_or_else(|| "single".into()),
+        "max_hold": asked.and_then(|asked| asked.max_hold),
+    });
+    Offer::compile(heddle_domain::spec::read::<OfferSpec>(&spec)?, now)
+}
+
+impl Attempts {
+    /// What an attempt of an audience task offers, and to whom.
+    pub(crate) async fn prepare_offer(
+        &self,
+        task: &PlanTask,
+        scope: &Scope,
+        params: Map<String, Value>,
+    ) -> Result<Result<Offer, Ending>, EngineError> {
+        let invalid = |said: String| Ok(Err(Ending::fatal(ErrorKind::Invalid, said)));
+        let Some(asked) = &task.spec.audience else {
+            return invalid("the task has no audience".into());
+        };
+        let audience = match or_trouble(|| self.templates.render(&asked.audience, scope))? {
+            Ok(Value::String(audience)) => audience,
+            Ok(other) => return invalid(format!("audience: {other} is no audience")),
+            Err(error) => return invalid(format!("audience: {error}")),
+        };
+        if let Some(template) = &asked.template {
+            let Some(found) = self.node.store.template(template.as_str()).await? else {
+                return invalid(format!("there is no template `{template}`"));
+            };
+            let params = Value::Object(params.clone());
+            match or_trouble(|| Schema::compile(&found.schema).map(|schema| schema.check(&params)))? {
+                Ok(faults) if faults.is_empty() => {}
+                Ok(faults) => return invalid(format!("params: {faults}")),
+                Err(error) => return invalid(format!("template `{template}`: {error}")),
+            }
+        }
+        match offer_of(task, &audience, params, self.node.now()) {
+            Ok(offer) => Ok(Ok(offer)),
+            Err(faults) => invalid(format!("audience: {faults}")),
+        }
+    }
+
+    /// Hands an attempt over to its offer. The attempt is held by the offer then: nothing is to be reported.
+    pub(crate) async fn hand_to_offer(
+        self: &Arc<Self>,
+        context: &RunContext,
+        at: AttemptKey,
+        offer: Offer,
+    ) -> Result<(), EngineError> {
+        let now = self.node.now();
+        let run = context.facts.id;
+        let task = &context.revision.plan.tasks[at.key.task as usize];
+        let place = at.key.item.map(|item| format!("-{item}")).unwrap_or_default();
+        let handed = TaskOffer {
+            ended: EndedAttempt {
+                run,
+                at,
+                lease: self.node.lease(),
+            },
+            name: format!("run-{run}-{}{place}", at.key.task),
+            spec: written_out(&offer),
+            overdue_at: task
+                .timeout
+                .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
+            offer,
+        };
+        if self.node.store.hand_to_offer(&handed, now).await? {
+            self.audiences.changed(&handed.offer.audience);
+        }
+        Ok(())
+    }
+}

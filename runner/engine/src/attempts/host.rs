@@ -1,0 +1,146 @@
+//! What scripts get from Heddle through host functions.
+
+use std::sync::Arc;
+
+use heddle_domain::run::AttemptKey;
+use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
+use heddle_store::live::LogRow;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::Attempts;
+use crate::runs::ending::Ending;
+use crate::runs::hands::Hand;
+use crate::runs::log_buffer::LogBuffer;
+use crate::runs::patience::until;
+use crate::runs::redact::Redactor;
+use crate::{EngineError, RunContext};
+
+/// The services of one attempt.
+pub(crate) struct Host {
+    attempts: Arc<Attempts>,
+    context: Arc<RunContext>,
+    at: AttemptKey,
+    log: Arc<LogBuffer>,
+    progress: Arc<Mutex<Option<(f64, String)>>>,
+    secrets: Arc<Redactor>,
+    hand: Hand,
+    /// When the attempt began.
+    began: Instant,
+}
+
+impl Host {
+    pub(crate) fn new(attempts: Arc<Attempts>, context: Arc<RunContext>, at: AttemptKey, hand: &Hand) -> Self {
+        Self {
+            attempts,
+            context,
+            at,
+            log: hand.log.clone(),
+            progress: hand.progress.clone(),
+            secrets: hand.secrets.clone(),
+            hand: hand.clone(),
+            began: Instant::now(),
+        }
+    }
+
+    /// What Heddle owes the script: it is waited for. If it cannot be had, the script is not told anything: its attempt
+    /// ends, as Heddle's own fault, and with it this call.
+    async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> T
+    where
+        F: Future<Output = Result<T, EngineError>>,
+    {
+        let task = &self.context.revision.plan.tasks[self.at.key.task as usize];
+        let until = until(self.began, task.timeout);
+        match self.attempts.runs.patient(what, until, ask).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.hand.end_as(Ending::ours(what, &error));
+                std::future::pending().await
+            }
+        }
+    }
+
+    fn category(&self) -> Option<&str> {
+        self.context
+            .revision
+            .plan
+            .spec
+            .category
+            .as_ref()
+            .map(|category| category.as_str())
+    }
+}
+
+impl HostServices for Host {
+    fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>> {
+        let task = task.to_owned();
+        Box::pin(async move {
+            let plan = &self.context.revision.plan;
+            let own = self.at.key.task;
+            let index = plan
+                .index(&task)
+                .filter(|&index| plan.is_ancestor(index, own))
+                .ok_or_else(|| format!("`{task}` is not a task that this one depends on, directly or indirectly"))?;
+            let named = [index];
+            let ask = || self.attempts.outputs(&self.context, &named);
+            let mut outputs = self.owed("read an output", ask).await;
+            Ok(outputs.pop().map_or_else(|| "null".into(), |output| output.1))
+        })
+    }
+
+    fn state_get(&self, key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
+        let key = key.to_owned();
+        Box::pin(async move {
+            let group = self.context.facts.group_id;
+            let ask = || async { Ok(self.attempts.node.store.script_state(group, &key).await?) };
+            Ok(self.owed("read the group's state", ask).await)
+        })
+    }
+
+    fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            let group = &self.context.revision.group_name;
+            let ask = || {
+                self.attempts
+                    .runs
+                    .granted_secret("group", group, self.category(), &name)
+            };
+            let value = self.owed("read a secret", ask).await?;
+            self.secrets.learn(&value);
+            Ok(value)
+        })
+    }
+
+    fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            let group = &self.context.revision.group_name;
+            let ask = || {
+                self.attempts
+                    .runs
+                    .granted_connection("group", group, self.category(), &name)
+            };
+            self.owed("read a connection", ask).await
+        })
+    }
+
+    fn log(&self, line: LogLine) {
+        self.log.push(LogRow {
+            run: self.context.facts.id,
+            at: self.at,
+            line: 0,
+            time: line.at,
+            level: line.level as i16,
+            // Postgres keeps no zero bytes in text.
+            message: self.secrets.hide(line.message.replace('\0', "\u{fffd}")),
+            fields: line
+                .fields
+                .map(|fields| self.secrets.hide(fields.replace('\0', "\u{fffd}"))),
+        });
+    }
+
+    fn progress(&self, fraction: f64, note: String) {
+        *self.progress.lock() = Some((fraction, self.secrets.hide(note)));
+    }
+}

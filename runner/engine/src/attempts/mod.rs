@@ -1,0 +1,331 @@
+//! From a row in *running* to an attempt under way, and back to a report.
+//!
+//! Runs say that an attempt is this node's ([`Worker`]); what comes of it is reported to them. In between it is prepared
+//! (`prepare.rs`), and carried out by whatever its task is for: a script in the sandbox (here, with `host.rs`), an HTTP call
+//! (`http_task.rs`), a statement (`query_task.rs`), a worker (`queue_task.rs`), an audience (`audience_task.rs`), or a run of
+//! another group.
+
+pub(crate) mod audience_task;
+pub(crate) mod host;
+pub(crate) mod http_task;
+pub(crate) mod prepare;
+pub(crate) mod query_task;
+pub(crate) mod queue_task;
+
+use std::sync::Arc;
+
+use heddle_domain::plan::Executor;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::state::ErrorKind;
+use heddle_domain::template::Templates;
+use heddle_sandbox::{AttemptRequest, Grants, HostPattern, Limits, MapItem, OutboundPolicy, Outcome, Sandbox, Script};
+use serde_json::value::RawValue;
+
+use crate::node::Node;
+use crate::node::group_commit::{Gathering, GroupCommit};
+use crate::runs::ending::{Done, End, Ending, Report};
+use crate::runs::hands::Hand;
+use crate::runs::params::constant_params;
+use crate::runs::patience::until;
+use crate::runs::told::tells_start;
+use crate::runs::{Audiences, Worker};
+use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
+use host::Host;
+use prepare::Prepared;
+use queue_task::Enqueues;
+
+/// Carries attempts out.
+pub(crate) struct Attempts {
+    node: Arc<Node>,
+    runs: Arc<Runs>,
+    sandbox: Sandbox,
+    pub(crate) templates: Templates,
+    /// Who prepares attempts that may take long to prepare.
+    turns: tokio::sync::Semaphore,
+    /// Who hears of what tasks offer to audiences.
+    audiences: Arc<dyn Audiences>,
+    pub(crate) outbound: reqwest::Client,
+    policy: OutboundPolicy,
+    enqueues: GroupCommit<Enqueues>,
+}
+
+impl Attempts {
+    /// Carries out the attempts of these runs.
+    pub(crate) fn new(
+        node: Arc<Node>,
+        runs: Arc<Runs>,
+        sandbox: Sandbox,
+        audiences: Arc<dyn Audiences>,
+    ) -> Result<(Arc<Self>, Gathering<Enqueues>), EngineError> {
+        let policy = sandbox.outbound().clone();
+        let outbound = policy
+            .redirecting_client()
+            .map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let (enqueues, gathering) = GroupCommit::new();
+        let attempts = Arc::new(Self {
+            node,
+            runs,
+            sandbox,
+            templates: Templates::new(),
+            turns: tokio::sync::Semaphore::new(prepare::TURNS_MAX),
+            audiences,
+            outbound,
+            policy,
+            enqueues,
+        });
+        let worker: Arc<dyn Worker> = attempts.clone();
+        attempts.runs.work_with(&worker);
+        Ok((attempts, gathering))
+    }
+}
+
+/// Whether it begins when a worker claims it.
+fn is_queued(context: &RunContext, at: AttemptKey) -> bool {
+    let task = context.revision.plan.task(at.key.task);
+    task.is_some_and(|task| task.executor == Executor::Queue && !task.mapped)
+}
+
+impl Worker for Attempts {
+    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, hand: Hand) {
+        self.start(context, at, hand);
+    }
+}
+
+impl Attempts {
+    fn start(self: &Arc<Self>, context: Arc<RunContext>, at: AttemptKey, hand: Hand) {
+        let Some(task) = context.revision.plan.task(at.key.task) else {
+            self.report(
+                context,
+                at,
+                hand,
+                End::plain(Ending::fatal(ErrorKind::Invalid, "there is no such task")),
+            );
+            return;
+        };
+        let simple = task.executor == Executor::Script
+            && task.spec.when.is_none()
+            && !task.mapped
+            && !context.revision.templated[at.key.task as usize]
+            && !tells_start(&context, at);
+        if simple
+            && let Some(facts) = &context.resolution.scripts[at.key.task as usize]
+            && let Some(script) = self.sandbox.loaded(&facts.code)
+        {
+            match constant_params(&context, at.key.task) {
+                Ok(Ok(params)) => return self.start_script(context, at, hand, &script, params, None),
+                Ok(Err(ending)) => return self.report(context, at, hand, End::plain(ending)),
+                // Below, there is somebody who waits.
+                Err(_) => {}
+            }
+        }
+        let attempts = self.clone();
+        self.runs.hands.park();
+        self.node.tracker.spawn(async move {
+            let stop = hand.stop.clone();
+            let prepared = tokio::select! {
+                prepared = attempts.runs.patient("prepare an attempt", until(hand.since, None), || async {
+                    if tells_start(&context, at) && !is_queued(&context, at) {
+                        attempts.runs.tell_started(&context, at).await?;
+                    }
+                    attempts.prepare(&context, at).await
+                }) => Some(prepared),
+                () = stop.cancelled() => None,
+            };
+            attempts.runs.hands.unpark();
+            match prepared {
+                None => attempts.report(context, at, hand, End::Dropped),
+                Some(Err(error)) => {
+                    let ending = Ending::ours("prepare the attempt", &error);
+                    attempts.report(context, at, hand, End::plain(ending));
+                }
+                Some(Ok(Prepared::End(end))) => attempts.report(context, at, hand, end),
+                Some(Ok(Prepared::Script { script, params, item })) => {
+                    attempts.start_script(context, at, hand, &script, params, item);
+                }
+                Some(Ok(Prepared::Http { request, context: body })) => {
+                    attempts.runs.hands.park();
+                    let end = tokio::select! {
+                        ending = attempts.call(request, body) => End::plain(ending),
+                        () = stop.cancelled() => End::Dropped,
+                    };
+                    attempts.runs.hands.unpark();
+                    attempts.report(context, at, hand, end);
+                }
+                Some(Ok(Prepared::Query(query))) => {
+                    attempts.runs.hands.park();
+                    let end = tokio::select! {
+                        ending = attempts.carry_out(&context, *query) => End::plain(ending),
+                        () = stop.cancelled() => End::Dropped,
+                    };
+                    attempts.runs.hands.unpark();
+                    attempts.report(context, at, hand, end);
+                }
+                Some(Ok(Prepared::Queue { params })) => {
+                    attempts.runs.hands.park();
+                    let end = attempts.enqueue_queued(&context, at, params).await;
+                    attempts.runs.hands.unpark();
+                    attempts.report(context, at, hand, end);
+                }
+                Some(Ok(Prepared::Offer(offer))) => {
+                    let handed = attempts.runs.patient("make an offer", until(hand.since, None), || {
+                        attempts.hand_to_offer(&context, at, (*offer).clone())
+                    });
+                    let end = match handed.await {
+                        // The offer holds the attempt now; its end settles it.
+                        Ok(()) => End::Dropped,
+                        Err(error) => End::plain(Ending::ours("make the offer", &error)),
+                    };
+                    attempts.report(context, at, hand, end);
+                }
+                Some(Ok(Prepared::SubRun { group, spec })) => {
+                    let timeout = context.revision.plan.tasks[at.key.task as usize].timeout;
+                    let due = timeout
+                        .and_then(|timeout| Some(attempts.node.now() + chrono::TimeDelta::from_std(timeout).ok()?));
+                    let submission = Submission {
+                        group,
+                        spec,
+                        trigger: heddle_domain::state::Trigger::Task,
+                        source: None,
+                        parent: Some((context.facts.id, at, due)),
+                    };
+                    // One that was made although its answer was lost holds the attempt: the next is refused as fenced.
+                    let submitted = attempts
+                        .runs
+                        .patient("make a sub-run", until(hand.since, None), || async {
+                            match attempts.runs.submit(submission.clone()).await {
+                                Err(SubmitError::Engine(error)) => Err(error),
+                                decided => Ok(decided),
+                            }
+                        });
+                    let end = match submitted.await {
+                        // The sub-run holds the attempt now; its end settles it.
+                        Ok(Ok(_) | Err(SubmitError::Fenced)) => End::Dropped,
+                        Ok(Err(error)) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
+                        Err(error) => End::plain(Ending::ours("make the sub-run", &error)),
+                    };
+                    attempts.report(context, at, hand, end);
+                }
+            }
+        });
+    }
+
+    fn start_script(
+        self: &Arc<Self>,
+        context: Arc<RunContext>,
+        at: AttemptKey,
+        hand: Hand,
+        script: &Script,
+        params: String,
+        item: Option<(Box<RawValue>, u32)>,
+    ) {
+        let task = &context.revision.plan.tasks[at.key.task as usize];
+        let defaults = Limits::default();
+        let bytes = |size: Option<heddle_domain::spec::ByteSize>, default: u64| size.map_or(default, |size| size.0);
+        let item = item.map(|(item, count)| MapItem {
+            item,
+            index: at.key.item.unwrap_or(0),
+            count,
+        });
+        let request = AttemptRequest {
+            context: self.runs.context_of(&context, at, item),
+            params,
+            batch: None,
+            limits: Limits {
+                memory_bytes: bytes(task.spec.memory, defaults.memory_bytes),
+                output_bytes: bytes(task.spec.max_output, defaults.output_bytes as u64) as usize,
+                log_bytes: bytes(task.spec.max_log, defaults.log_bytes as u64) as usize,
+                timeout: task.timeout,
+            },
+            grants: Grants {
+                allow_hosts: task
+                    .spec
+                    .allow_hosts
+                    .iter()
+                    .filter_map(|host| host.parse::<HostPattern>().ok())
+                    .collect(),
+                sql: task.spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
+                secrets: task.spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
+            },
+            host: Arc::new(Host::new(self.clone(), context.clone(), at, &hand)),
+        };
+        let attempts = self.clone();
+        let slot = hand.handle.clone();
+        let stop = hand.stop.clone();
+        let done = Box::new(move |result: heddle_sandbox::AttemptResult| {
+            attempts.runs.hands.observe(result.cpu);
+            let ending = match result.outcome {
+                Outcome::Succeeded(output) => Ending::Succeeded(output),
+                Outcome::Skipped(why) => Ending::Skipped(hand.secrets.hide(why)),
+                Outcome::Failed {
+                    kind: ErrorKind::Lost, ..
+                } => Ending::Lost,
+                Outcome::Failed {
+                    kind,
+                    message,
+                    trace,
+                    retry_after,
+                } => {
+                    let fatal = matches!(kind, ErrorKind::Fatal | ErrorKind::Invalid);
+                    let trace = match &context.resolution.scripts[at.key.task as usize] {
+                        Some(facts) => trace.map(|trace| facts.trace(trace)),
+                        None => trace,
+                    };
+                    Ending::Failed {
+                        kind,
+                        message: hand.secrets.hide(message),
+                        trace: trace.map(|trace| hand.secrets.hide(trace)),
+                        retry_after,
+                        fatal,
+                    }
+                }
+                Outcome::Cancelled => {
+                    let ours = hand.trouble.lock().take();
+                    let Some(ours) = ours else {
+                        attempts.report(context, at, hand, End::Dropped);
+                        return;
+                    };
+                    ours
+                }
+            };
+            let done = Done {
+                result: ending,
+                effects: result.effects,
+                memory_bytes: Some(result.memory_bytes),
+                cpu: Some(result.cpu),
+            };
+            attempts.report(context, at, hand, End::Done(done));
+        });
+        let handle = self.sandbox.start(script, request, done);
+        if stop.is_cancelled() {
+            handle.cancel();
+        }
+        *slot.lock() = Some(handle);
+        if stop.is_cancelled()
+            && let Some(handle) = slot.lock().as_ref()
+        {
+            handle.cancel();
+        }
+    }
+
+    /// An attempt has ended: the recorder is told.
+    pub(crate) fn report(&self, context: Arc<RunContext>, at: AttemptKey, hand: Hand, end: End) {
+        let run = context.facts.id;
+        if let End::Done(Done {
+            result: Ending::Skipped(why),
+            ..
+        }) = &end
+        {
+            hand.log.say(run, at, self.node.now(), format!("skipped: {why}"));
+        }
+        let report = Report {
+            run,
+            at,
+            context,
+            hand,
+            end,
+            finished_at: self.node.now(),
+            lines: Vec::new(),
+        };
+        self.runs.record(report);
+    }
+}

@@ -1,0 +1,438 @@
+//! What happens before an attempt: `when`, items, params. All of it may read what earlier tasks gave, none of it holds
+//! a transaction open.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use heddle_domain::bounded::or_trouble;
+use heddle_domain::params;
+use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
+use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, TaskKey};
+use heddle_domain::schema::Schema;
+use heddle_domain::spec::{ForEach, Shards, SubmissionSpec};
+use heddle_domain::state::{ErrorKind, TaskState};
+use heddle_domain::template::{Given, Scope, UpstreamNames};
+use heddle_sandbox::Script;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::Attempts;
+use super::http_task::HttpRequest;
+use super::query_task::Query;
+use crate::node::templates::templates_of;
+use crate::runs::ending::{End, Ending, Step};
+use crate::runs::params::given_params;
+use crate::{EngineError, RunContext};
+
+/// What preparing an attempt came to.
+pub(crate) enum Prepared {
+    /// There is nothing to start: it was skipped, expanded, or cannot be.
+    End(End),
+    Script {
+        script: Script,
+        params: String,
+        item: Option<(Box<RawValue>, u32)>,
+    },
+    Http {
+        request: HttpRequest,
+        context: Value,
+    },
+    Query(Box<Query>),
+    Queue {
+        params: String,
+    },
+    Offer(Box<heddle_domain::dispatch::Offer>),
+    SubRun {
+        group: String,
+        spec: SubmissionSpec,
+    },
+}
+
+/// How many attempts that may take long to prepare are prepared at once: each holds a thread and what its templates see.
+pub(crate) const TURNS_MAX: usize = 64;
+
+fn invalid(message: impl Into<String>) -> Ending {
+    Ending::fatal(ErrorKind::Invalid, message)
+}
+
+impl Attempts {
+    pub(crate) async fn prepare(&self, context: &RunContext, at: AttemptKey) -> Result<Prepared, EngineError> {
+        match self.prepare_steps(context, at).await? {
+            Ok(prepared) => Ok(prepared),
+            Err(ending) => Ok(Prepared::End(End::plain(ending))),
+        }
+    }
+
+    async fn prepare_steps(&self, context: &RunContext, at: AttemptKey) -> Step<Prepared> {
+        let index = at.key.task;
+        let task = &context.revision.plan.tasks[index as usize];
+        let schema = context.resolution.scripts[index as usize].as_ref();
+        let heavy = context.revision.heavy[index as usize]
+            || schema
+                .and_then(|script| script.schema.as_ref())
+                .is_some_and(Schema::is_heavy);
+        // A revision with a thousand such items holds up its own, and not those of others.
+        let turns = match heavy {
+            true => (
+                context.revision.turns.acquire().await.ok(),
+                self.turns.acquire().await.ok(),
+            ),
+            false => (None, None),
+        };
+        let item = match at.key.item {
+            Some(item) => match self.runs.item(context, at, item).await? {
+                Ok(found) => Some(found),
+                Err(ending) => return Ok(Err(ending)),
+            },
+            None => None,
+        };
+        let scope = match self.scope(context, task, at, item.as_ref()).await? {
+            Ok(scope) => scope,
+            Err(ending) => return Ok(Err(ending)),
+        };
+        let (run, task_run) = match given_params(context, index) {
+            Ok(given) => given,
+            Err(ending) => return Ok(Err(ending)),
+        };
+        let plan = &context.revision.plan;
+        let script = context.resolution.scripts[index as usize].clone();
+        let none = Map::new();
+        let defaults = script.as_ref().map_or(&none, |script| &script.defaults);
+        let visible = match or_trouble(|| params::shared(&plan.spec.params, &run, &scope, &self.templates))? {
+            Ok(visible) => visible,
+            Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
+        };
+        let unscoped = scope;
+        let scope = unscoped.with_params(&visible);
+        if at.key.item.is_none() {
+            if let Some(when) = &task.spec.when {
+                match or_trouble(|| self.templates.eval_condition(when, &scope))? {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Err(Ending::Skipped(format!("when: {when}")))),
+                    Err(error) => return Ok(Err(invalid(format!("when: {error}")))),
+                }
+            }
+            if task.mapped {
+                let workers = match (&task.spec.shards, &task.spec.queue) {
+                    (Some(Shards::Workers(_)), Some(queue)) => Some(
+                        self.node
+                            .store
+                            .connected_workers(queue.as_str(), &task.spec.tags)
+                            .await?,
+                    ),
+                    _ => None,
+                };
+                return Ok(or_trouble(|| self.expand(task, &scope, workers))?.map(Prepared::End));
+            }
+        }
+        let layers = params::Layers {
+            defaults,
+            group: &plan.spec.params,
+            task: &task.spec.params,
+            run: &run,
+            task_run: &task_run,
+        };
+        let effective = match or_trouble(|| params::effective(layers, &unscoped, &self.templates))? {
+            Ok(effective) => effective,
+            Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
+        };
+        let item_raw = item;
+        match task.executor {
+            Executor::Script => {
+                let Some(script) = script else {
+                    return Ok(Err(invalid("its script has been deleted")));
+                };
+                let mut effective = Value::Object(effective);
+                if let Some(schema) = &script.schema {
+                    let faults = or_trouble(|| {
+                        let faults = schema.check(&effective);
+                        if faults.is_empty() {
+                            schema.write_integers(&mut effective);
+                        }
+                        faults
+                    })?;
+                    if !faults.is_empty() {
+                        return Ok(Err(invalid(format!("params: {faults}"))));
+                    }
+                }
+                drop(turns);
+                let script = match self.runs.load_script(&script).await? {
+                    Ok(script) => script,
+                    Err(ending) => return Ok(Err(ending)),
+                };
+                let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
+                Ok(Ok(Prepared::Script {
+                    script,
+                    params,
+                    item: item_raw,
+                }))
+            }
+            Executor::Http => {
+                let scope = scope.with_params(&effective);
+                let map_item = item_raw.map(|(item, count)| heddle_sandbox::MapItem {
+                    item,
+                    index: at.key.item.unwrap_or(0),
+                    count,
+                });
+                let told = self.runs.context_of(context, at, map_item);
+                let mut body = serde_json::to_value(&told).unwrap_or_default();
+                body["params"] = Value::Object(effective);
+                let request = match &task.spec.http {
+                    Some(spec) => {
+                        let run = context.facts.id;
+                        let traced = self.runs.tracer_of(run);
+                        let parent = traced.map(|_| crate::runs::trace::traceparent(run, at));
+                        let key = &told.idempotency_key;
+                        let render = || HttpRequest::render(spec, task, &scope, &self.templates, key, parent);
+                        Some(or_trouble(render)?)
+                    }
+                    None => None,
+                };
+                match request {
+                    Some(Ok(request)) => Ok(Ok(Prepared::Http { request, context: body })),
+                    Some(Err(message)) => Ok(Err(invalid(message))),
+                    None => Ok(Err(invalid("the task has no request"))),
+                }
+            }
+            Executor::Query => {
+                let scope = scope.with_params(&effective);
+                Ok(match task.spec.query.as_ref() {
+                    Some(spec) => or_trouble(|| Query::render(spec, task, &scope, &self.templates))?
+                        .map(|query| Prepared::Query(Box::new(query)))
+                        .map_err(invalid),
+                    None => Err(invalid("the task has no statement")),
+                })
+            }
+            Executor::Group => {
+                let group = task
+                    .spec
+                    .group
+                    .as_ref()
+                    .map(|name| name.as_str().to_owned())
+                    .unwrap_or_default();
+                let spec = SubmissionSpec {
+                    params: effective,
+                    logical_time: Some(context.facts.logical_time),
+                    force: true,
+                    ..SubmissionSpec::default()
+                };
+                Ok(Ok(Prepared::SubRun { group, spec }))
+            }
+            Executor::Queue => {
+                let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
+                Ok(Ok(Prepared::Queue { params }))
+            }
+            Executor::Audience => {
+                let scope = scope.with_params(&effective);
+                Ok(self
+                    .prepare_offer(task, &scope, effective)
+                    .await?
+                    .map(|offer| Prepared::Offer(Box::new(offer))))
+            }
+        }
+    }
+
+    /// The items of a mapped task; `workers` are those connected to its queue.
+    fn expand(&self, task: &PlanTask, scope: &Scope, workers: Option<i64>) -> Result<End, Ending> {
+        let items = match (&task.spec.for_each, &task.spec.shards) {
+            (Some(ForEach::Items(items)), _) => {
+                let mut rendered = Vec::with_capacity(items.len());
+                for (index, item) in items.iter().enumerate() {
+                    let value = self.templates.render_value(item, scope);
+                    rendered.push(value.map_err(|fault| invalid(format!("for_each/{index}: {fault}")))?);
+                }
+                rendered
+            }
+            (Some(ForEach::Template(template)), _) => {
+                match self
+                    .templates
+                    .render(template, scope)
+                    .map_err(|error| invalid(format!("for_each: {error}")))?
+                {
+                    Value::Array(items) => items,
+                    Value::String(text) => match serde_json::from_str(&text) {
+                        Ok(Value::Array(items)) => items,
+                        _ => return Err(invalid("for_each gave text that is no JSON array")),
+                    },
+                    other => return Err(invalid(format!("for_each gave {}, not an array", kind_of(&other)))),
+                }
+            }
+            (None, Some(Shards::Count(count))) => (0..*count).map(Value::from).collect(),
+            // With nobody there now, one item waits for whoever comes.
+            (None, Some(Shards::Workers(_))) => match workers {
+                Some(workers) => (0..workers.clamp(1, i64::from(ITEMS_MAX))).map(Value::from).collect(),
+                None => return Err(invalid("shards by workers are for tasks of a queue")),
+            },
+            _ => return Err(invalid("the number of shards is not known")),
+        };
+        if items.len() > ITEMS_MAX as usize {
+            return Err(invalid(format!(
+                "{} items; a mapped task has at most {ITEMS_MAX}",
+                items.len()
+            )));
+        }
+        let text = serde_json::to_string(&items).map_err(|error| invalid(error.to_string()))?;
+        if text.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
+            return Err(invalid(format!(
+                "items of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}",
+                text.len()
+            )));
+        }
+        Ok(End::Expanded {
+            items: text,
+            count: items.len() as u32,
+        })
+    }
+
+    /// What templates of a task can see.
+    async fn scope(
+        &self,
+        context: &RunContext,
+        task: &PlanTask,
+        at: AttemptKey,
+        item: Option<&(Box<RawValue>, u32)>,
+    ) -> Step<Scope> {
+        let plan = &context.revision.plan;
+        let mut wanted = UpstreamNames::default();
+        {
+            let wanted = std::cell::RefCell::new(&mut wanted);
+            templates_of(plan, task, &mut |text| wanted.borrow_mut().add(text), &mut |value| {
+                wanted.borrow_mut().add_value(value)
+            });
+        }
+        let named: Vec<TaskIndex> = if wanted.all {
+            (0..plan.tasks.len() as TaskIndex)
+                .filter(|&other| plan.is_ancestor(other, at.key.task))
+                .collect()
+        } else {
+            wanted
+                .names
+                .iter()
+                .filter_map(|name| plan.index(name.as_str()))
+                .filter(|&other| plan.is_ancestor(other, at.key.task))
+                .collect()
+        };
+        let mut upstream = BTreeMap::new();
+        for (task, output) in self.outputs(context, &named).await? {
+            let value: Value = match serde_json::from_str(&output) {
+                Ok(value) => value,
+                Err(error) => {
+                    return Ok(Err(invalid(format!(
+                        "output of {}: {error}",
+                        plan.tasks[task as usize].name
+                    ))));
+                }
+            };
+            upstream.insert(plan.tasks[task as usize].name.clone(), Arc::new(value));
+        }
+        let facts = &context.facts;
+        Ok(Ok(Scope::new(Given {
+            logical_time: facts.logical_time,
+            data_interval: facts.interval,
+            zone: Some(plan.zone),
+            run: json!({
+                "id": facts.id, "group": context.revision.group_name, "revision": context.revision.number,
+                "trigger": facts.trigger, "key": facts.key, "task": task.name, "attempt": at.attempt,
+            }),
+            upstream,
+            item: match (item, at.key.item) {
+                (Some((raw, count)), Some(index)) => {
+                    Some((serde_json::from_str(raw.get()).unwrap_or_default(), index, *count))
+                }
+                _ => None,
+            },
+        })))
+    }
+
+    /// Outputs of settled tasks as JSON texts: `null` without one, an array for a mapped task.
+    pub(crate) async fn outputs(
+        &self,
+        context: &RunContext,
+        tasks: &[TaskIndex],
+    ) -> Result<Vec<(TaskIndex, String)>, EngineError> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let run = context.facts.id;
+        let plan = &context.revision.plan;
+        let numbers: Vec<i16> = tasks.iter().map(|&task| task as i16).collect();
+        let rows = self.node.store.outputs(run, &numbers).await?;
+        let mut whole: HashMap<TaskIndex, (heddle_domain::Time, Option<String>)> = HashMap::new();
+        let mut items: HashMap<TaskIndex, Vec<(u32, Option<String>)>> = HashMap::new();
+        for (key, at, output) in rows {
+            match key.item {
+                None => drop(whole.insert(key.task, (at, output))),
+                Some(item) => {
+                    // What was said of a mapped task by hand stands until one of its items says something later.
+                    if whole.get(&key.task).is_some_and(|(since, _)| *since < at) {
+                        whole.remove(&key.task);
+                    }
+                    items.entry(key.task).or_default().push((item, output));
+                }
+            }
+        }
+        let progress = match tasks.iter().any(|&task| plan.tasks[task as usize].mapped) {
+            true => match self.node.store.progress(run).await? {
+                Some(bytes) => Some(crate::runs::apply::progress_of(run, &bytes)?),
+                None => None,
+            },
+            false => None,
+        };
+        let mut outputs = Vec::with_capacity(tasks.len());
+        for &task in tasks {
+            let output = match progress.as_ref().and_then(|progress| progress.items(task)) {
+                Some(count) => {
+                    // An item that was set to something else by hand has no output any more.
+                    let succeeded = |item| {
+                        let key = TaskKey { task, item: Some(item) };
+                        progress.as_ref().and_then(|progress| progress.state(key)) == Some(TaskState::Succeeded)
+                    };
+                    let outputs = items.remove(&task).unwrap_or_default();
+                    match whole.remove(&task) {
+                        Some((_, Some(by_hand))) => by_hand,
+                        _ => join(
+                            outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(),
+                            count,
+                        ),
+                    }
+                }
+                None => whole
+                    .remove(&task)
+                    .and_then(|(_, output)| output)
+                    .unwrap_or_else(|| "null".into()),
+            };
+            outputs.push((task, output));
+        }
+        Ok(outputs)
+    }
+}
+
+/// The output of a mapped task: its items' in order, `null` where one has none.
+pub fn join(items: Vec<(u32, Option<String>)>, count: u32) -> String {
+    let mut by_index: Vec<Option<String>> = vec![None; count as usize];
+    for (index, output) in items {
+        if let Some(place) = by_index.get_mut(index as usize) {
+            *place = output;
+        }
+    }
+    let mut joined = String::from("[");
+    for (index, output) in by_index.iter().enumerate() {
+        if index > 0 {
+            joined.push(',');
+        }
+        joined.push_str(output.as_deref().unwrap_or("null"));
+    }
+    joined.push(']');
+    joined
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}

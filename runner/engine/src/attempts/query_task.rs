@@ -1,0 +1,126 @@
+//! The `query` executor: one SQL statement on a named connection.
+//!
+//! The statement is what was written, at each attempt the same; its params are rendered and bound. That the group was
+//! granted the connection is looked at when its spec is put and again here, since a grant can be taken back.
+//!
+//! A statement runs in a transaction of its own, on the server that it names: whether it was carried out is not known if
+//! the connection breaks before the answer. Such an attempt failed, and is tried again if the task says so.
+
+use std::time::Duration;
+
+use heddle_domain::plan::PlanTask;
+use heddle_domain::spec::{QueryMode, QuerySpec};
+use heddle_domain::state::ErrorKind;
+use heddle_domain::template::{Scope, Templates};
+use heddle_sandbox::{QueryClass, QueryRequest};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::Attempts;
+use super::http_task::OUTPUT_BYTES_DEFAULT;
+use crate::RunContext;
+use crate::runs::ending::Ending;
+use crate::runs::patience::until;
+
+/// A statement, its params rendered.
+pub(crate) struct Query {
+    connection: String,
+    sql: String,
+    params: String,
+    mode: QueryMode,
+    timeout: Option<Duration>,
+    output_bytes_max: usize,
+}
+
+impl Query {
+    /// Renders the params of a task's statement; an error names the one that is wrong.
+    pub(crate) fn render(
+        spec: &QuerySpec,
+        task: &PlanTask,
+        scope: &Scope,
+        templates: &Templates,
+    ) -> Result<Self, String> {
+        let mut params = Vec::with_capacity(spec.params.len());
+        for (index, value) in spec.params.iter().enumerate() {
+            let rendered = templates.render_value(value, scope);
+            params.push(rendered.map_err(|fault| format!("query/params/{index}{fault}"))?);
+        }
+        let output_bytes_max = task
+            .spec
+            .max_output
+            .map_or(OUTPUT_BYTES_DEFAULT, |size| size.0 as usize);
+        Ok(Self {
+            connection: spec.connection.to_string(),
+            sql: spec.sql.clone(),
+            params: Value::Array(params).to_string(),
+            mode: spec.mode,
+            timeout: task.timeout,
+            output_bytes_max,
+        })
+    }
+}
+
+impl Attempts {
+    /// Has a statement carried out. Dropped, it is cancelled on the server.
+    pub(crate) async fn carry_out(&self, context: &RunContext, query: Query) -> Ending {
+        let timeout = query.timeout;
+        let carried_out = self.carry_out_untimed(context, query);
+        match timeout {
+            Some(timeout) => match tokio::time::timeout(timeout, carried_out).await {
+                Ok(ending) => ending,
+                Err(_) => Ending::failed(
+                    ErrorKind::Timeout,
+                    format!(
+                        "the statement took longer than {} ms, and was cancelled",
+                        timeout.as_millis()
+                    ),
+                ),
+            },
+            None => carried_out.await,
+        }
+    }
+
+    async fn carry_out_untimed(&self, context: &RunContext, query: Query) -> Ending {
+        let revision = &context.revision;
+        let category = revision.plan.spec.category.as_ref().map(|category| category.as_str());
+        let ask = || {
+            self.runs
+                .granted_connection("group", &revision.group_name, category, &query.connection)
+        };
+        let found = self
+            .runs
+            .patient("read a connection", until(Instant::now(), None), ask)
+            .await;
+        let target = match found {
+            Ok(Ok(target)) => target,
+            Ok(Err(refused)) => return Ending::fatal(ErrorKind::Fatal, refused),
+            Err(error) => return Ending::ours("read the connection", &error),
+        };
+        let request = QueryRequest {
+            target,
+            connection: query.connection,
+            sql: query.sql,
+            params: query.params,
+            rows: query.mode == QueryMode::Rows,
+            timeout: query.timeout,
+            output_bytes_max: query.output_bytes_max,
+        };
+        match self.sandbox.query(request).await {
+            Ok(output) if output.len() > query.output_bytes_max => Ending::failed(
+                ErrorKind::Output,
+                format!("the output has more than its limit of {} bytes", query.output_bytes_max),
+            ),
+            Ok(output) => match serde_json::from_str::<Value>(&output) {
+                Ok(_) => Ending::Succeeded(output),
+                // A column of the type json is handed on as it is, and may be nested deeper than anybody reads.
+                Err(error) => Ending::fatal(ErrorKind::Output, format!("the rows are no JSON to be read: {error}")),
+            },
+            Err(failure) => match failure.class {
+                QueryClass::Passing => Ending::failed(ErrorKind::Failed, failure.message),
+                QueryClass::Timeout => Ending::failed(ErrorKind::Timeout, failure.message),
+                QueryClass::TooMuch => Ending::failed(ErrorKind::Output, failure.message),
+                QueryClass::Fatal => Ending::fatal(ErrorKind::Fatal, failure.message),
+            },
+        }
+    }
+}

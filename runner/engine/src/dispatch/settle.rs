@@ -1,0 +1,71 @@
+//! The ends of offers that task runs have made: the end of an offer is the attempt's.
+
+use std::sync::Arc;
+
+use heddle_domain::run::JOINED_OUTPUT_BYTES_MAX;
+use heddle_domain::state::ErrorKind;
+use heddle_store::offer::OfferSettlement;
+
+use super::Dispatch;
+use crate::EngineError;
+use crate::node::signals::Signal;
+use crate::runs::apply::Applied;
+use crate::runs::ending::{End, Ending};
+
+/// How many results a task's output has at most.
+const RESULTS_MAX: i64 = 100_000;
+
+impl Dispatch {
+    /// Ends attempts whose offers have ended; answers how many.
+    pub(super) async fn settle_offers(self: &Arc<Self>) -> Result<usize, EngineError> {
+        let now = self.node.now();
+        let mut completion = self.node.store.completion(self.node.lease(), now).await?;
+        let settlements = completion.take_offer_settlements().await?;
+        let mut runs: Vec<_> = settlements.iter().map(|settlement| settlement.ended.run).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        let contexts = self.runs.contexts_of(&runs).await?;
+        let count = settlements.len();
+        let mut outcomes = Vec::with_capacity(count);
+        for settlement in settlements {
+            let ended = settlement.ended;
+            // A run that has ended meanwhile has nothing to settle.
+            if contexts.contains_key(&ended.run) {
+                outcomes.push(Applied {
+                    ended,
+                    end: End::plain(self.ending(settlement).await?),
+                    finished_at: now,
+                    node: None,
+                });
+            }
+        }
+        let after = self
+            .runs
+            .apply(&mut completion, &contexts, outcomes, &mut self.runs.grant(), now)
+            .await?;
+        completion.commit().await?;
+        self.runs.acted(after);
+        self.node.signals.raise(Signal::Inbox);
+        Ok(count)
+    }
+
+    async fn ending(&self, settlement: OfferSettlement) -> Result<Ending, EngineError> {
+        if let Some((kind, message)) = settlement.error {
+            return Ok(Ending::failed(kind, message));
+        }
+        let results = self.node.store.offer_results(settlement.offer_id, RESULTS_MAX).await?;
+        let mut output = String::from("[");
+        for (place, result) in results.iter().enumerate() {
+            if place > 0 {
+                output.push(',');
+            }
+            output.push_str(result.as_deref().unwrap_or("null"));
+        }
+        output.push(']');
+        if output.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
+            let said = format!("results of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}", output.len());
+            return Ok(Ending::fatal(ErrorKind::Output, said));
+        }
+        Ok(Ending::Succeeded(output))
+    }
+}

@@ -1,0 +1,625 @@
+//! What nodes know of groups, revisions and scripts without asking the database each time.
+//!
+//! Revisions, script versions and resolutions are immutable and cached for as long as there is room. What a *name*
+//! stands for changes: those entries are dropped when the change log says so, at once on the node that took the change.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use heddle_domain::Chain;
+use heddle_domain::Name;
+use heddle_domain::notify::rules::Told;
+use heddle_domain::params::Layers;
+use heddle_domain::plan::{Executor, Plan};
+use heddle_domain::pool::PoolNeed;
+use heddle_domain::run::{AttemptKey, Event, FormatError, Progress, decide};
+use heddle_domain::schedule::{Calendar, Schedule};
+use heddle_domain::schema::Schema;
+use heddle_domain::spec::{GroupSpec, Overlap};
+use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::template;
+use heddle_store::group::RevisionRow;
+use heddle_store::{Store, StoreError, schedule};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+use super::templates::is_heavy;
+use crate::EngineError;
+
+/// How many attempts of one revision that may take long to prepare are prepared at once.
+const TURNS_OF_REVISION_MAX: usize = 4;
+
+/// How many entries each cache keeps.
+const CACHE_ENTRIES_MAX: usize = 10_000;
+
+/// A map that forgets the half not used lately when it is full.
+#[derive(Debug)]
+pub(crate) struct Cache<K, V> {
+    entries: Mutex<HashMap<K, (V, u64)>>,
+    uses: AtomicU64,
+    max: usize,
+}
+
+impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            entries: Mutex::new(HashMap::new()),
+            uses: AtomicU64::new(0),
+            max,
+        }
+    }
+
+    pub(crate) fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        let mut entries = self.entries.lock();
+        let entry = entries.get_mut(key)?;
+        entry.1 = self.uses.fetch_add(1, Ordering::Relaxed);
+        Some(entry.0.clone())
+    }
+
+    pub(crate) fn insert(&self, key: K, value: V) {
+        let mut entries = self.entries.lock();
+        if entries.len() >= self.max && !entries.contains_key(&key) {
+            let mut uses: Vec<u64> = entries.values().map(|entry| entry.1).collect();
+            let middle = uses.len() / 2;
+            let (_, &mut median, _) = uses.select_nth_unstable(middle);
+            entries.retain(|_, entry| entry.1 > median);
+        }
+        entries.insert(key, (value, self.uses.fetch_add(1, Ordering::Relaxed)));
+    }
+
+    pub(crate) fn remove<Q>(&self, key: &Q)
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        self.entries.lock().remove(key);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.entries.lock().clear();
+    }
+}
+
+/// A script version as tasks use it.
+#[derive(Debug)]
+pub struct ScriptFacts {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub version: i32,
+    /// `sha256:` and the SHA-256 of the bytes in hex.
+    pub digest: String,
+    /// What the sandbox calls its code.
+    pub code: String,
+    /// What its module is called in traces, if it is a text.
+    pub file: Option<&'static str>,
+    /// What params must satisfy.
+    pub schema: Option<Schema>,
+    /// Params that nobody has to give.
+    pub defaults: Map<String, Value>,
+}
+
+impl ScriptFacts {
+    /// A trace with the script's own name: the sandbox, which knows scripts by what they are, calls each text alike.
+    pub fn trace(&self, trace: String) -> String {
+        match self.file {
+            Some(file) => {
+                let end = file.rsplit('.').next().unwrap_or_default();
+                trace.replace(&format!("{file}:"), &format!("{}.{end}:", self.name))
+            }
+            None => trace,
+        }
+    }
+}
+
+/// Which script versions the tasks of a revision stand for; by task number.
+#[derive(Debug)]
+pub struct Resolution {
+    /// Its row.
+    pub id: i64,
+    /// By task number; `None` for tasks that are no scripts.
+    pub scripts: Vec<Option<Arc<ScriptFacts>>>,
+    /// By task number: whether its params satisfy its script's schema without a run's, as far as that can be said before
+    /// they are rendered.
+    pub fits: Vec<bool>,
+}
+
+impl Resolution {
+    fn new(id: i64, revision: &Revision, scripts: Vec<Option<Arc<ScriptFacts>>>) -> Arc<Self> {
+        let fits = fits(revision, &scripts);
+        Arc::new(Self { id, scripts, fits })
+    }
+}
+
+/// A revision with what is computed from it once.
+#[derive(Debug)]
+pub struct Revision {
+    /// Its row.
+    pub id: i64,
+    /// Its number within the group.
+    pub number: i32,
+    /// Its group.
+    pub group_id: i64,
+    /// The group's name.
+    pub group_name: String,
+    /// The tasks.
+    pub plan: Plan,
+    /// Its schedules by name, disabled ones included.
+    pub schedules: BTreeMap<String, Schedule>,
+    /// Its enabled schedules as one sequence of instants.
+    pub calendar: Calendar,
+    /// The progress of a run of it that has not begun, as bytes.
+    pub(crate) waiting: Vec<u8>,
+    /// The state in which a run of it begins: progress and what is ready at once.
+    pub(crate) start: (Vec<u8>, Progress, Vec<AttemptKey>),
+    /// Per task: the slots of pools that its attempts take.
+    pools: Vec<Option<Arc<PoolNeed>>>,
+    /// Some task takes slots of pools.
+    pub(crate) pooled: bool,
+    /// Per task: whether its params hold templates.
+    pub(crate) templated: Vec<bool>,
+    /// Per task: whether its templates may have to be rendered where that is bounded.
+    pub(crate) heavy: Vec<bool>,
+    /// Who prepares such attempts of it at the same time: they hold what they render until it is their turn.
+    pub(crate) turns: tokio::sync::Semaphore,
+    /// What anybody is told of its runs.
+    pub(crate) told: Told,
+}
+
+impl Revision {
+    /// The slots of pools that an attempt takes. (Finding out a mapped task's items takes none; the items do.)
+    pub(crate) fn need_of(&self, at: AttemptKey) -> Option<Arc<PoolNeed>> {
+        let need = self.pools.get(at.key.task as usize)?.as_ref()?;
+        let expands = at.key.item.is_none() && self.plan.task(at.key.task)?.mapped;
+        (!expands).then(|| need.clone())
+    }
+
+    /// Whether runs made by this trigger have to wait before the group's gate: for their turn, or for upstreams.
+    /// `sourced` ones were made by a backfill or another run: no overlap applies to them.
+    pub fn is_gated(&self, trigger: Trigger, sourced: bool) -> bool {
+        let overlaps = is_timed(trigger, sourced) && self.plan.spec.overlap != Overlap::Allow;
+        overlaps || self.is_bounded(trigger) || self.follows(trigger)
+    }
+
+    /// Whether `max_active_runs` holds for runs made by this trigger.
+    pub fn is_bounded(&self, trigger: Trigger) -> bool {
+        self.plan.spec.max_active_runs.is_some() && trigger != Trigger::Backfill
+    }
+
+    /// Whether runs made by this trigger wait for upstream groups: a schedule makes them on time, whether the upstreams
+    /// have succeeded or not. (Without a schedule there is no run before they have.)
+    pub fn follows(&self, trigger: Trigger) -> bool {
+        let spec = &self.plan.spec;
+        !spec.depends_on.is_empty()
+            && match trigger {
+                Trigger::Schedule => true,
+                Trigger::Upstream => !spec.schedules.is_empty(),
+                _ => false,
+            }
+    }
+}
+
+/// Whether the overlap of its group applies to a run.
+pub(crate) fn is_timed(trigger: Trigger, sourced: bool) -> bool {
+    match trigger {
+        Trigger::Schedule => true,
+        Trigger::Upstream => !sourced,
+        _ => false,
+    }
+}
+
+/// What a group's name stands for at present.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Its row.
+    pub id: i64,
+    /// Whether it takes runs.
+    pub enabled: bool,
+    /// Its category.
+    pub category: Option<String>,
+    /// Its current revision.
+    pub revision: Arc<Revision>,
+    /// What its scripts stand for at present.
+    pub resolution: Arc<Resolution>,
+    /// A named template that run params must satisfy.
+    pub template: Option<Schema>,
+    /// Whether runs need not bring any params.
+    pub complete: bool,
+}
+
+/// The caches.
+#[derive(Debug)]
+pub struct Catalog {
+    store: Store,
+    groups: Cache<String, Arc<Group>>,
+    revisions: Cache<i64, Arc<Revision>>,
+    resolutions: Cache<i64, Arc<Resolution>>,
+    versions: Cache<(String, i32), Arc<ScriptFacts>>,
+    /// What the scripts of a revision stand for at present, by the revision.
+    current: Cache<i64, Arc<Resolution>>,
+    /// Active versions of scripts.
+    active: Cache<String, Option<i32>>,
+    /// Whether there is a channel.
+    channels: Cache<String, bool>,
+    /// Grows with each change, so that what was read before a change is not cached after it.
+    generation: AtomicU64,
+}
+
+impl Catalog {
+    pub(crate) fn new(store: Store) -> Self {
+        Self {
+            store,
+            groups: Cache::new(CACHE_ENTRIES_MAX),
+            revisions: Cache::new(CACHE_ENTRIES_MAX),
+            resolutions: Cache::new(CACHE_ENTRIES_MAX),
+            versions: Cache::new(CACHE_ENTRIES_MAX),
+            current: Cache::new(CACHE_ENTRIES_MAX),
+            active: Cache::new(CACHE_ENTRIES_MAX),
+            channels: Cache::new(CACHE_ENTRIES_MAX),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// Forgets what a name stood for. `kind` is the change log's.
+    pub fn forget(&self, kind: &str, name: &str) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        match kind {
+            "group" => self.groups.remove(name),
+            // Any group may use the script, or the template.
+            "script" => {
+                self.groups.clear();
+                self.current.clear();
+                self.active.clear();
+            }
+            "template" => self.groups.clear(),
+            "channel" => self.channels.remove(name),
+            _ => {}
+        }
+    }
+
+    /// What a group's name stands for; `None`: there is no such group.
+    pub async fn group(&self, name: &str) -> Result<Option<Arc<Group>>, EngineError> {
+        if let Some(group) = self.groups.get(name) {
+            return Ok(Some(group));
+        }
+        let generation = self.generation.load(Ordering::Acquire);
+        // Scripts and other callers may spell a name in another way than it is kept; the change log knows that one only.
+        let Some(row) = self.store.group_by_name(&Name::sought(name)).await? else {
+            return Ok(None);
+        };
+        let revision = self.revision(row.revision_id).await?;
+        let resolution = self.resolve(&revision).await?;
+        let template = match &revision.plan.spec.template {
+            Some(template) => match self.store.template(template.as_ref()).await? {
+                Some(row) => Some(Schema::of_kept(&row.schema, &format!("template `{}`", row.name))),
+                None => None,
+            },
+            None => None,
+        };
+        let complete = resolution.fits.iter().all(|fits| *fits);
+        let group = Arc::new(Group {
+            id: row.id,
+            enabled: row.enabled,
+            category: row.category,
+            revision,
+            resolution,
+            template,
+            complete,
+        });
+        if self.generation.load(Ordering::Acquire) == generation {
+            self.groups.insert(row.name, group.clone());
+        }
+        Ok(Some(group))
+    }
+
+    /// Whether there is a channel of that name.
+    pub(crate) async fn channel(&self, name: &str) -> Result<bool, EngineError> {
+        if let Some(known) = self.channels.get(name) {
+            return Ok(known);
+        }
+        let generation = self.generation.load(Ordering::Acquire);
+        let known = !self.store.known_channels(&[name.to_owned()]).await?.is_empty();
+        if known && self.generation.load(Ordering::Acquire) == generation {
+            self.channels.insert(name.to_owned(), known);
+        }
+        Ok(known)
+    }
+
+    /// A revision, for ever the same.
+    pub async fn revision(&self, id: i64) -> Result<Arc<Revision>, EngineError> {
+        if let Some(revision) = self.revisions.get(&id) {
+            return Ok(revision);
+        }
+        let row = self
+            .store
+            .revision(id)
+            .await?
+            .ok_or_else(|| EngineError::Unreadable(format!("there is no revision {id}")))?;
+        let group_name = match self.store.group_by_id(row.group_id).await? {
+            Some(group) => group.name,
+            None => String::new(),
+        };
+        self.keep_revision(row, group_name)
+    }
+
+    fn keep_revision(&self, row: RevisionRow, group_name: String) -> Result<Arc<Revision>, EngineError> {
+        let id = row.id;
+        let schedule::Compiled { schedules, calendar } =
+            schedule::compile(id, &row.spec, &row.schedule_anchors, row.created_at)?;
+        let spec: GroupSpec = serde_json::from_value(row.spec)
+            .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
+        let plan = Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
+        let mut state = RunState::Waiting;
+        let mut progress = Progress::new(&plan);
+        let unwritable = |error: FormatError| EngineError::Unreadable(format!("revision {id}: {error}"));
+        let waiting = progress.to_bytes().map_err(unwritable)?;
+        let epoch = heddle_domain::Time::UNIX_EPOCH;
+        let actions = decide(&plan, &mut state, &mut progress, &[Event::Start], epoch, &mut || 0)
+            .map_err(|refused| EngineError::Unreadable(refused.to_string()))?;
+        let pools: Vec<Option<Arc<PoolNeed>>> = plan
+            .tasks
+            .iter()
+            .map(|task| PoolNeed::of(&task.spec.pools).map(Arc::new))
+            .collect();
+        let templated = plan
+            .tasks
+            .iter()
+            .map(|task| {
+                let holds = |params: &Map<String, Value>| params.values().any(template::contains_template);
+                holds(&plan.spec.params) || holds(&task.spec.params)
+            })
+            .collect();
+        let revision = Arc::new(Revision {
+            id,
+            number: row.revision,
+            group_id: row.group_id,
+            group_name,
+            waiting,
+            start: (progress.to_bytes().map_err(unwritable)?, progress, actions.ready),
+            pooled: pools.iter().any(Option::is_some),
+            pools,
+            templated,
+            heavy: plan.tasks.iter().map(|task| is_heavy(&plan, task)).collect(),
+            turns: tokio::sync::Semaphore::new(TURNS_OF_REVISION_MAX),
+            told: Told::of(&plan),
+            plan,
+            schedules,
+            calendar,
+        });
+        self.revisions.insert(id, revision.clone());
+        Ok(revision)
+    }
+
+    /// Revisions, for ever the same, by one statement for all that are not known. Those that cannot be read are left out,
+    /// and said so.
+    pub(crate) async fn revisions(&self, ids: &[i64]) -> Result<HashMap<i64, Arc<Revision>>, EngineError> {
+        let mut revisions = HashMap::with_capacity(ids.len());
+        let mut missing = Vec::new();
+        for &id in ids {
+            match self.revisions.get(&id) {
+                Some(revision) => drop(revisions.insert(id, revision)),
+                None => missing.push(id),
+            }
+        }
+        if !missing.is_empty() {
+            for (row, name) in self.store.revisions_by_id(&missing).await? {
+                let id = row.id;
+                match self.keep_revision(row, name) {
+                    Ok(revision) => drop(revisions.insert(id, revision)),
+                    Err(error) => tracing::error!(error = %Chain(&error), revision = id, "a revision cannot be read"),
+                }
+            }
+        }
+        Ok(revisions)
+    }
+
+    /// Revisions with what their scripts stand for at present, in few statements however many there are. Those that cannot be
+    /// read are left out, and said so.
+    pub(crate) async fn current(
+        &self,
+        ids: &[i64],
+    ) -> Result<HashMap<i64, (Arc<Revision>, Arc<Resolution>)>, EngineError> {
+        let generation = self.generation.load(Ordering::Acquire);
+        let revisions = self.revisions(ids).await?;
+        let mut found = HashMap::with_capacity(revisions.len());
+        let (mut unresolved, mut named, mut scripts) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, revision) in revisions {
+            if let Some(resolution) = self.current.get(&id) {
+                found.insert(id, (revision, resolution));
+                continue;
+            }
+            let (names, facts) = self.name_scripts(&revision, &Value::Null).await?;
+            unresolved.push(revision);
+            named.push(names);
+            scripts.push(facts);
+        }
+        if !unresolved.is_empty() {
+            let rows: Vec<i64> = unresolved.iter().map(|revision| revision.id).collect();
+            let ids = self.store.resolutions(&rows, &named).await?;
+            for ((revision, id), scripts) in unresolved.into_iter().zip(ids).zip(scripts) {
+                let resolution = Resolution::new(id, &revision, scripts);
+                self.resolutions.insert(id, resolution.clone());
+                if self.generation.load(Ordering::Acquire) == generation {
+                    self.current.insert(revision.id, resolution.clone());
+                }
+                found.insert(revision.id, (revision, resolution));
+            }
+        }
+        Ok(found)
+    }
+
+    /// What a revision's script names stand for at present, but for those that `kept` names in a version: for the database,
+    /// and by task number.
+    async fn name_scripts(
+        &self,
+        revision: &Revision,
+        kept: &Value,
+    ) -> Result<(Value, Vec<Option<Arc<ScriptFacts>>>), EngineError> {
+        let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
+        let mut named = Map::new();
+        for task in &revision.plan.tasks {
+            if task.executor != Executor::Script {
+                scripts.push(None);
+                continue;
+            }
+            let text = task.spec.script.as_deref().unwrap_or_default();
+            let (name, version) = split_version(text);
+            let version = version.or_else(|| kept_version(&kept[task.name.as_str()], name));
+            let facts = self.script(name, version).await?;
+            if let Some(facts) = &facts {
+                named.insert(
+                    task.name.as_str().to_owned(),
+                    json!({"script": facts.name, "version": facts.version, "digest": facts.digest}),
+                );
+            }
+            scripts.push(facts);
+        }
+        Ok((Value::Object(named), scripts))
+    }
+
+    /// What a revision's script names stand for at present, as a row.
+    pub async fn resolve(&self, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
+        self.resolve_with(revision, &Value::Null).await
+    }
+
+    /// The same, but in the versions of another resolution where its tasks name the same scripts.
+    pub async fn resolve_like(&self, revision: &Revision, other: i64) -> Result<Arc<Resolution>, EngineError> {
+        let kept = self.store.resolved_scripts(other).await?.unwrap_or_default();
+        self.resolve_with(revision, &kept).await
+    }
+
+    async fn resolve_with(&self, revision: &Revision, kept: &Value) -> Result<Arc<Resolution>, EngineError> {
+        let (named, scripts) = self.name_scripts(revision, kept).await?;
+        let id = self.store.resolution(revision.id, &named).await?;
+        let resolution = Resolution::new(id, revision, scripts);
+        self.resolutions.insert(id, resolution.clone());
+        Ok(resolution)
+    }
+
+    /// A resolution, for ever the same.
+    pub async fn resolution(&self, id: i64, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
+        if let Some(resolution) = self.resolutions.get(&id) {
+            return Ok(resolution);
+        }
+        let named = self
+            .store
+            .resolved_scripts(id)
+            .await?
+            .ok_or_else(|| EngineError::Unreadable(format!("there is no resolution {id}")))?;
+        let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
+        for task in &revision.plan.tasks {
+            let entry = &named[task.name.as_str()];
+            let facts = match (entry["script"].as_str(), entry["version"].as_i64()) {
+                (Some(name), Some(version)) => self.version(name, version as i32).await?,
+                _ => None,
+            };
+            scripts.push(facts);
+        }
+        let resolution = Resolution::new(id, revision, scripts);
+        self.resolutions.insert(id, resolution.clone());
+        Ok(resolution)
+    }
+
+    /// A script by its name, in a version or the active one.
+    pub async fn script(&self, name: &str, version: Option<i32>) -> Result<Option<Arc<ScriptFacts>>, EngineError> {
+        let version = match version {
+            Some(version) => version,
+            None => match self.active_version(name).await? {
+                Some(version) => version,
+                None => return Ok(None),
+            },
+        };
+        self.version(name, version).await
+    }
+
+    async fn active_version(&self, name: &str) -> Result<Option<i32>, EngineError> {
+        if let Some(version) = self.active.get(name) {
+            return Ok(version);
+        }
+        let generation = self.generation.load(Ordering::Acquire);
+        let version = self.store.script(name).await?.and_then(|row| row.active_version);
+        if self.generation.load(Ordering::Acquire) == generation {
+            self.active.insert(name.to_owned(), version);
+        }
+        Ok(version)
+    }
+
+    async fn version(&self, name: &str, version: i32) -> Result<Option<Arc<ScriptFacts>>, EngineError> {
+        let key = (name.to_owned(), version);
+        if let Some(facts) = self.versions.get(&key) {
+            return Ok(Some(facts));
+        }
+        let Some(row) = self.store.recorded_script_version(name, version).await? else {
+            return Ok(None);
+        };
+        // One that cannot be used fails what is checked against it, and nobody else's runs.
+        let schema = row
+            .params_schema
+            .as_ref()
+            .map(|schema| Schema::of_kept(schema, &format!("script `{}@{}`", row.name, row.version)));
+        let facts = Arc::new(ScriptFacts {
+            code: heddle_sandbox::code_key(&row.digest, &row.world),
+            name: row.name,
+            version: row.version,
+            digest: format!("sha256:{}", row.digest),
+            file: heddle_sandbox::Language::of_world(&row.world).map(heddle_sandbox::Language::file),
+            schema,
+            defaults: row.defaults.as_object().cloned().unwrap_or_default(),
+        });
+        self.versions.insert(key, facts.clone());
+        Ok(Some(facts))
+    }
+}
+
+/// The version of a script that a task had, if it is that script's.
+fn kept_version(task: &Value, script: &str) -> Option<i32> {
+    if task["script"].as_str()? == script {
+        i32::try_from(task["version"].as_i64()?).ok()
+    } else {
+        None
+    }
+}
+
+/// Whose params satisfy their scripts' schemas without a run's.
+fn fits(revision: &Revision, scripts: &[Option<Arc<ScriptFacts>>]) -> Vec<bool> {
+    let none = Map::new();
+    let plan = &revision.plan;
+    let mut fits = vec![true; plan.tasks.len()];
+    for ((task, script), fits) in plan.tasks.iter().zip(scripts).zip(&mut fits) {
+        let Some(script) = script else { continue };
+        let Some(schema) = &script.schema else { continue };
+        let layers = Layers {
+            defaults: &script.defaults,
+            group: &plan.spec.params,
+            task: &task.spec.params,
+            run: &none,
+            task_run: &none,
+        };
+        let (value, unknown) = layers.constant();
+        *fits = schema.check_except(&Value::Object(value), &unknown).is_empty();
+    }
+    fits
+}
+
+/// `name@3` is version 3 of `name`; `name` alone stands for the active one.
+pub fn split_version(text: &str) -> (&str, Option<i32>) {
+    match text.rsplit_once('@') {
+        Some((name, version)) => match version.parse() {
+            Ok(version) => (name, Some(version)),
+            Err(_) => (text, None),
+        },
+        None => (text, None),
+    }
+}
+
+impl From<StoreError> for EngineError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}

@@ -1,0 +1,269 @@
+//! What nodes tell each other: wake-ups, by LISTEN/NOTIFY, coalesced, outside the data plane's transactions.
+//!
+//! Nothing depends on them: every waiter polls as well, only less often.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::Chain;
+use heddle_domain::id::RunId;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::Node;
+
+/// The channel on which nodes wake each other.
+pub(crate) const CHANNEL: &str = "heddle_wake";
+
+/// How long wake-ups gather before they are sent.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// How many runs one notification names; more of them are told as `*`. (A payload has at most 8,000 bytes.)
+const NAMED_MAX: usize = 150;
+
+/// How many queues one notification names; a name has at most 63 characters of four bytes.
+const QUEUES_NAMED_MAX: usize = 8;
+
+/// What nodes tell each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// There is work in *ready* that the one who tells does not take at once.
+    Work,
+    /// Attempts of other nodes were stopped.
+    Stopped,
+    /// A run has ended.
+    Ended(RunId),
+    /// So many runs have ended that they are not named.
+    ManyEnded,
+    /// A run came back to life: who has worked on it before has to read anew what is known of it. (Told in the transaction
+    /// that brings it back, so that it is heard before a wake-up for its work.)
+    Reopened(RunId),
+    /// A queue has been filled.
+    Filled(String),
+}
+
+/// What stands for each in a payload: letters, then runs, each behind a space, then queues, each behind a bar, as in
+/// `ws 0198... !0199...|mail|bills`. Nodes of earlier versions write and read the same; letters and runs that a node does
+/// not know it passes over.
+const WORK: char = 'w';
+const STOPPED: char = 's';
+const MANY_ENDED: &str = "*";
+const REOPENED: char = '!';
+const QUEUE: char = '|';
+
+/// News as a payload.
+pub(crate) fn encode(news: &[News]) -> String {
+    let (mut letters, mut runs, mut queues) = (String::new(), String::new(), String::new());
+    let many = news.contains(&News::ManyEnded);
+    for one in news {
+        match one {
+            News::Work => letters.push(WORK),
+            News::Stopped => letters.push(STOPPED),
+            // The star stands for these as well, and earlier versions know it only alone.
+            News::Ended(_) if many => {}
+            News::Ended(run) => runs.push_str(&format!(" {run}")),
+            News::ManyEnded => runs.push_str(&format!(" {MANY_ENDED}")),
+            News::Reopened(run) => runs.push_str(&format!(" {REOPENED}{run}")),
+            News::Filled(queue) => {
+                queues.push(QUEUE);
+                queues.push_str(queue);
+            }
+        }
+    }
+    if runs.is_empty() {
+        runs.push(' ');
+    }
+    letters + &runs + &queues
+}
+
+/// What a payload says, as far as this node knows the words.
+pub(crate) fn decode(payload: &str) -> Vec<News> {
+    let mut news = Vec::new();
+    let mut parts = payload.split(QUEUE);
+    let (letters, runs) = {
+        let first = parts.next().unwrap_or_default();
+        first.split_once(' ').unwrap_or((first, ""))
+    };
+    // First of all: what follows may be about these runs.
+    for run in runs.split_ascii_whitespace() {
+        match run.strip_prefix(REOPENED) {
+            Some(run) => news.extend(run.parse().ok().map(|id| News::Reopened(RunId(id)))),
+            None if run == MANY_ENDED => news.push(News::ManyEnded),
+            None => news.extend(run.parse().ok().map(|id| News::Ended(RunId(id)))),
+        }
+    }
+    news.extend(letters.contains(WORK).then_some(News::Work));
+    news.extend(letters.contains(STOPPED).then_some(News::Stopped));
+    news.extend(
+        parts
+            .filter(|queue| !queue.is_empty())
+            .map(|queue| News::Filled(queue.to_owned())),
+    );
+    news
+}
+
+/// News that gather until they are sent: each once, and no more than a payload holds.
+#[derive(Debug, Default)]
+struct Gathered {
+    work: bool,
+    stopped: bool,
+    many_ended: bool,
+    ended: Vec<RunId>,
+    queues: BTreeSet<String>,
+}
+
+impl Gathered {
+    fn add(&mut self, news: News) {
+        match news {
+            News::Work => self.work = true,
+            News::Stopped => self.stopped = true,
+            News::Ended(run) if self.ended.len() < NAMED_MAX => self.ended.push(run),
+            News::Ended(_) | News::ManyEnded => self.many_ended = true,
+            // What has no room in the payload is found by looking.
+            News::Filled(queue) if self.queues.len() < QUEUES_NAMED_MAX => drop(self.queues.insert(queue)),
+            News::Filled(_) => {}
+            // Told with its transaction.
+            News::Reopened(_) => {}
+        }
+    }
+
+    fn news(self) -> Vec<News> {
+        let mut news = Vec::with_capacity(self.ended.len() + self.queues.len() + 3);
+        news.extend(self.work.then_some(News::Work));
+        news.extend(self.stopped.then_some(News::Stopped));
+        match self.many_ended {
+            true => news.push(News::ManyEnded),
+            false => news.extend(self.ended.into_iter().map(News::Ended)),
+        }
+        news.extend(self.queues.into_iter().map(News::Filled));
+        news
+    }
+}
+
+/// What other nodes will be told.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    gathered: Mutex<Gathered>,
+    /// There is something in it.
+    filled: Notify,
+}
+
+impl Outbox {
+    /// Tells other nodes, soon.
+    pub(crate) fn tell(&self, news: News) {
+        self.gathered.lock().add(news);
+        self.filled.notify_one();
+    }
+
+    /// Tells them that runs have ended.
+    pub(crate) fn tell_ended(&self, ended: &[RunId]) {
+        if ended.is_empty() {
+            return;
+        }
+        let mut gathered = self.gathered.lock();
+        ended.iter().for_each(|run| gathered.add(News::Ended(*run)));
+        drop(gathered);
+        self.filled.notify_one();
+    }
+}
+
+/// Sends what has gathered, while there are other nodes to hear it.
+pub(crate) async fn send(node: Arc<Node>) {
+    let outbox = &node.outbox;
+    loop {
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            () = outbox.filled.notified() => {}
+        }
+        // Whether there are others is known as of the last heartbeat, and a node that came since may hold what is to be
+        // interrupted within a second: that is told in any case. It is rare.
+        if !node.has_others() && !outbox.gathered.lock().stopped {
+            *outbox.gathered.lock() = Gathered::default();
+            continue;
+        }
+        tokio::time::sleep(GATHER).await;
+        let news = std::mem::take(&mut *outbox.gathered.lock()).news();
+        if news.is_empty() {
+            continue;
+        }
+        if let Err(error) = node.store.notify(CHANNEL, &encode(&news)).await {
+            tracing::debug!(error = %Chain(&error), "a wake-up was not sent; polling makes up for it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(number: u128) -> RunId {
+        RunId(uuid::Uuid::from_u128(number))
+    }
+
+    fn gathered(news: impl IntoIterator<Item = News>) -> String {
+        let mut gathering = Gathered::default();
+        news.into_iter().for_each(|one| gathering.add(one));
+        encode(&gathering.news())
+    }
+
+    /// The payloads of the version before this one, byte by byte: nodes of both work side by side during an upgrade.
+    #[test]
+    fn payloads_are_those_of_earlier_versions() {
+        let (one, other) = (run(1), run(2));
+        let check = |news: &[News], payload: &str| {
+            assert_eq!(encode(news), payload);
+            let mut read = decode(payload);
+            assert!(news.iter().all(|news| read.contains(news)), "{payload}: {read:?}");
+            read.retain(|read| !news.contains(read));
+            assert_eq!(read, [], "{payload}");
+        };
+        check(&[], " ");
+        check(&[News::Work], "w ");
+        check(&[News::Work, News::Stopped], "ws ");
+        check(&[News::Ended(one), News::Ended(other)], &format!(" {one} {other}"));
+        check(&[News::ManyEnded], " *");
+        check(&[News::Reopened(one)], &format!(" !{one}"));
+        check(
+            &[
+                News::Work,
+                News::Ended(one),
+                News::Filled("a.b-c".into()),
+                News::Filled("ü_".into()),
+            ],
+            &format!("w {one}|a.b-c|ü_"),
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_passed_over() {
+        let one = run(1);
+        assert_eq!(decode(""), []);
+        assert_eq!(decode("x ?12 abc !def"), []);
+        assert_eq!(
+            decode(&format!("xw {one} @7||q")),
+            [News::Ended(one), News::Work, News::Filled("q".into())]
+        );
+        // What has come back is forgotten before there is work for it.
+        let both = encode(&[News::Work, News::Reopened(one)]);
+        assert_eq!(decode(&both), [News::Reopened(one), News::Work]);
+    }
+
+    #[test]
+    fn a_payload_holds_what_gathers() {
+        // A payload has at most 8,000 bytes, and a queue's name 63 characters of up to four.
+        let longest = |n: u32| char::from_u32(0x1F600 + n).expect("a character").to_string().repeat(63);
+        let names = (0..50).map(|n| News::Filled(longest(n)));
+        let ended = |count: u128| (0..count).map(|n| News::Ended(run(n)));
+        let named = gathered(
+            ended(NAMED_MAX as u128)
+                .chain(names)
+                .chain([News::Work, News::Stopped, News::Work]),
+        );
+        assert!(named.len() < 8_000, "{}", named.len());
+        let read = decode(&named);
+        assert_eq!(read.len(), NAMED_MAX + QUEUES_NAMED_MAX + 2);
+        assert_eq!(gathered(ended(1_000)), " *");
+        assert_eq!(gathered([News::Filled("q".into()), News::Filled("q".into())]), " |q");
+    }
+}

@@ -1,0 +1,72 @@
+//! What a node tells its services.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use heddle_store::change::Change;
+
+use super::news::News;
+use crate::EngineError;
+
+/// What a service hears from its node, whatever its own loops do. Most listen for little of it.
+pub(crate) trait Part: Send + Sync {
+    /// Something was changed, on this node or on another: what is remembered of it is old. On an error it is told again.
+    fn changed<'a>(&'a self, _change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Another node tells.
+    fn heard(&self, _news: &News) {}
+
+    /// How many attempts of task runs it has in hand.
+    fn attempts_in_hand(&self) -> usize {
+        0
+    }
+
+    /// How much it has in hand that a node which leaves lets end.
+    fn in_hand(&self) -> usize {
+        self.attempts_in_hand()
+    }
+
+    /// Stops what is in hand: it is not this node's any more.
+    fn stop_in_hand(&self) {}
+
+    /// The node has been told to stop: whoever waits for something here goes elsewhere.
+    fn leaves(&self) {}
+}
+
+/// The services of a node, as the node sees them.
+#[derive(Clone)]
+pub(crate) struct Parts(Arc<[Arc<dyn Part>]>);
+
+impl Parts {
+    pub(crate) fn new(parts: impl IntoIterator<Item = Arc<dyn Part>>) -> Self {
+        Self(parts.into_iter().collect())
+    }
+
+    pub(super) async fn changed(&self, change: &Change) -> Result<(), EngineError> {
+        for part in self.0.iter() {
+            part.changed(change).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn heard(&self, news: &News) {
+        self.0.iter().for_each(|part| part.heard(news));
+    }
+
+    pub(super) fn attempts_in_hand(&self) -> usize {
+        self.0.iter().map(|part| part.attempts_in_hand()).sum()
+    }
+
+    pub(crate) fn in_hand(&self) -> usize {
+        self.0.iter().map(|part| part.in_hand()).sum()
+    }
+
+    pub(crate) fn stop_in_hand(&self) {
+        self.0.iter().for_each(|part| part.stop_in_hand());
+    }
+    pub(crate) fn leaves(&self) {
+        self.0.iter().for_each(|part| part.leaves());
+    }
+}

@@ -1,0 +1,244 @@
+//! What a service is, and the one loop that drives it.
+//!
+//! A service is a `tick` that is told the time: it works off what there is, and answers when to come back. The loop around
+//! it is the same for all: it waits for that instant or for the service's signal, lets nothing begin on a node that may not
+//! work, and tries again after a failure. So whoever has a clock of their own, a test say, can drive a service without this
+//! loop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use heddle_domain::{Chain, Time};
+use tokio_util::sync::CancellationToken;
+
+use super::Node;
+use super::signals::{Signal, Signals};
+use super::state::{NodeState, State};
+use crate::EngineError;
+
+/// What a node needs for a service to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Nothing.
+    Nothing,
+    /// Its lease.
+    Lease,
+    /// Its lease, and not to have been told to stop.
+    Active,
+}
+
+impl Needs {
+    fn are_met(self, state: &NodeState) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Lease => !state.fenced,
+            Self::Active => state.is_active(),
+        }
+    }
+}
+
+/// Something that a node does again and again.
+pub(crate) trait Service: Send + 'static {
+    /// What the log says when a tick fails.
+    const FAILED: &'static str;
+    const NEEDS: Needs;
+    /// What brings a tick about before its time.
+    const WOKEN_BY: Option<Signal> = None;
+    /// The node that it works for.
+    fn node(&self) -> &Arc<Node>;
+
+    /// How long to wait for the first tick.
+    fn first_after(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// How long to wait after a tick that failed.
+    fn again_after(&self) -> Duration;
+
+    /// Works off what there is; answers after how long to come back unless there is a signal before.
+    fn tick(&mut self, now: Time) -> impl Future<Output = Result<Duration, EngineError>> + Send;
+}
+
+/// Drives a service until its node stops. A tick that is under way then goes on to its end.
+pub(crate) async fn drive(mut service: impl Service) {
+    let node = service.node().clone();
+    go_on(&mut service, &node.signals, &node.state, &node.stop, || node.now()).await;
+}
+
+async fn go_on<S: Service>(
+    service: &mut S,
+    signals: &Signals,
+    state: &State,
+    stop: &CancellationToken,
+    now: impl Fn() -> Time,
+) {
+    let mut wait = service.first_after();
+    let mut failed = false;
+    loop {
+        let woken = async {
+            match S::WOKEN_BY {
+                // What has failed is not tried again any sooner for being asked for.
+                Some(signal) if !failed => signals.raised(signal).await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = woken => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = state.wait_for(|state| S::NEEDS.are_met(state)) => {}
+        }
+        let ticked = service.tick(now()).await;
+        failed = ticked.is_err();
+        wait = ticked.unwrap_or_else(|error| {
+            tracing::warn!(error = %Chain(&error), "{}", S::FAILED);
+            service.again_after()
+        });
+    }
+}
+
+/// Something that a tick does only once in a while.
+#[derive(Debug)]
+pub(crate) struct Every {
+    period: TimeDelta,
+    done: Option<Time>,
+}
+
+impl Every {
+    /// Due at once, and then a period after it was done.
+    pub(crate) fn at_once(period: TimeDelta) -> Self {
+        Self { period, done: None }
+    }
+
+    /// Due for the first time a period from now.
+    pub(crate) fn later(period: TimeDelta, now: Time) -> Self {
+        Self {
+            period,
+            done: Some(now),
+        }
+    }
+
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.done.is_none_or(|done| now - done >= self.period)
+    }
+
+    pub(crate) fn done(&mut self, now: Time) {
+        self.done = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Answers what it is told to, and stops its node when it has nothing more to answer.
+    struct Told {
+        answers: VecDeque<Result<Duration, EngineError>>,
+        ticks: Vec<Time>,
+        signals: Arc<Signals>,
+        stop: CancellationToken,
+    }
+
+    impl Service for Told {
+        const FAILED: &'static str = "on purpose";
+        const NEEDS: Needs = Needs::Active;
+        const WOKEN_BY: Option<Signal> = Some(Signal::Notices);
+
+        fn node(&self) -> &Arc<Node> {
+            unreachable!("no node is needed")
+        }
+
+        fn again_after(&self) -> Duration {
+            Duration::from_millis(1)
+        }
+
+        async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+            self.ticks.push(now);
+            let answer = self.answers.pop_front();
+            if self.answers.is_empty() {
+                self.stop.cancel();
+            }
+            // What is raised while it works is not missed.
+            self.signals.raise(Signal::Notices);
+            answer.expect("it has stopped")
+        }
+    }
+
+    fn told(answers: impl IntoIterator<Item = Result<Duration, EngineError>>) -> Told {
+        Told {
+            answers: answers.into_iter().collect(),
+            ticks: Vec::new(),
+            signals: Arc::default(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    async fn go(service: &mut Told, state: &State) {
+        let (signals, stop) = (service.signals.clone(), service.stop.clone());
+        let seconds = std::cell::Cell::new(0);
+        let now = || {
+            seconds.set(seconds.get() + 1);
+            at(seconds.get())
+        };
+        go_on(service, &signals, state, &stop, now).await;
+    }
+
+    fn at(seconds: i64) -> Time {
+        Time::default() + TimeDelta::seconds(seconds)
+    }
+
+    #[tokio::test]
+    async fn it_ticks_until_its_node_stops_whatever_a_tick_comes_to() {
+        // Nobody waits for an hour, since it is woken.
+        let hour = Duration::from_secs(3_600);
+        let mut service = told([Ok(hour), Err(EngineError::Unavailable), Ok(hour)]);
+        go(&mut service, &State::default()).await;
+        assert_eq!(service.ticks, [at(1), at(2), at(3)]);
+    }
+
+    #[tokio::test]
+    async fn nothing_begins_on_a_node_that_may_not_work() {
+        let state = State::default();
+        state.fence();
+        let mut service = told([Ok(Duration::ZERO)]);
+        let stop = service.stop.clone();
+        tokio::join!(go(&mut service, &state), async {
+            tokio::task::yield_now().await;
+            stop.cancel();
+        });
+        assert!(service.ticks.is_empty());
+        // It goes on as soon as the node may.
+        let mut service = told([Ok(Duration::ZERO)]);
+        tokio::join!(go(&mut service, &state), async { state.hold(2) });
+        assert_eq!(service.ticks, [at(1)]);
+    }
+
+    #[test]
+    fn needs_are_what_they_say() {
+        let state = State::default();
+        let met =
+            |state: &State| [Needs::Nothing, Needs::Lease, Needs::Active].map(|needs| needs.are_met(&state.now()));
+        assert_eq!(met(&state), [true, true, true]);
+        state.drain();
+        assert_eq!(met(&state), [true, true, false]);
+        state.fence();
+        assert_eq!(met(&state), [true, false, false]);
+    }
+
+    #[test]
+    fn once_in_a_while_goes_by_the_time_that_it_is_told() {
+        let mut every = Every::at_once(TimeDelta::seconds(10));
+        assert!(every.is_due(at(0)));
+        assert!(every.is_due(at(5)), "until it is done");
+        every.done(at(5));
+        assert!(!every.is_due(at(14)) && every.is_due(at(15)));
+        assert!(!Every::later(TimeDelta::seconds(10), at(0)).is_due(at(9)));
+    }
+}

@@ -1,0 +1,178 @@
+//! What parts of a node tell each other: that there may be something to do.
+//!
+//! One bell for each part. It keeps one ring for who does not listen just now, so a part that registers before it looks
+//! misses nothing; and no part depends on it: each looks by itself as well, only less often. Who waits for one thing
+//! among many (a run, a queue, an audience) listens to a bell of that thing instead. What other nodes are told is
+//! [`super::news::News`].
+
+use std::collections::BTreeSet;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use uuid::Uuid;
+
+/// For whom there may be something to do, and what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Signal {
+    /// The claimer: something is ready that was handed to nobody.
+    Work,
+    /// The claimer: an attempt in hand has ended.
+    Freed,
+    /// The inbox: a timer, the end of a sub-run, a gate.
+    Inbox,
+    /// The reaper: sub-runs may have lost their parents.
+    Orphans,
+    /// The scheduler: a schedule was changed.
+    Schedules,
+    /// The links: a run succeeded whose group others follow, or waits for others.
+    Links,
+    /// The backfiller: a run of a backfill has ended.
+    Backfills,
+    /// The admitter: slots of pools may be free, or wanted.
+    Pools,
+    /// The notifier: somebody wants to hear of something.
+    Notices,
+    /// The drain: messages may be due.
+    Messages,
+    /// The claim reaper: a lease was given that runs out soon.
+    Claims,
+    /// The dispatch reaper: a user's hold has come or gone.
+    Holds,
+    /// The warmer: there are scripts that this node has not loaded.
+    Scripts,
+}
+
+/// How many there are.
+const KINDS: usize = Signal::Scripts as usize + 1;
+
+/// The bells of a node.
+#[derive(Default)]
+pub(crate) struct Signals {
+    bells: [Notify; KINDS],
+    backfills: Mutex<Which>,
+}
+
+/// How many backfills are named; of more there may be something to do for any.
+const BACKFILLS_NAMED_MAX: usize = 1_000;
+
+/// For which of many there may be something to do.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Which {
+    pub(crate) named: BTreeSet<Uuid>,
+    /// And for others, which are not named.
+    pub(crate) others: bool,
+}
+
+impl Which {
+    fn add(&mut self, id: Uuid) {
+        if self.named.len() < BACKFILLS_NAMED_MAX || self.named.contains(&id) {
+            self.named.insert(id);
+        } else {
+            self.others = true;
+        }
+    }
+}
+
+impl Signals {
+    pub(crate) fn raise(&self, signal: Signal) {
+        self.bells[signal as usize].notify_one();
+    }
+
+    /// Raises [`Signal::Backfills`] for these.
+    pub(crate) fn raise_backfills(&self, ids: impl IntoIterator<Item = Uuid>) {
+        let mut ids = ids.into_iter().peekable();
+        if ids.peek().is_some() {
+            let mut backfills = self.backfills.lock();
+            ids.for_each(|id| backfills.add(id));
+            drop(backfills);
+            self.raise(Signal::Backfills);
+        }
+    }
+
+    /// For which it was raised since this was asked last.
+    pub(crate) fn take_backfills(&self) -> Which {
+        std::mem::take(&mut *self.backfills.lock())
+    }
+
+    pub(crate) fn raise_all(&self, signals: SignalSet) {
+        for (place, bell) in self.bells.iter().enumerate() {
+            if signals.0 & (1 << place) != 0 {
+                bell.notify_one();
+            }
+        }
+    }
+
+    /// Waits for the next ring, or takes one that nobody has heard yet.
+    pub(crate) fn raised(&self, signal: Signal) -> Notified<'_> {
+        self.bells[signal as usize].notified()
+    }
+}
+
+/// Several of them, to be raised after a commit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SignalSet(u16);
+
+const _: () = assert!(KINDS <= u16::BITS as usize);
+
+impl SignalSet {
+    pub(crate) fn add(&mut self, signal: Signal) {
+        self.0 |= 1 << signal as u8;
+    }
+
+    pub(crate) fn add_if(&mut self, wanted: bool, signal: Signal) {
+        if wanted {
+            self.add(signal);
+        }
+    }
+
+    pub(crate) fn has(self, signal: Signal) -> bool {
+        self.0 & (1 << signal as u8) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn backfills_are_named_as_far_as_there_is_room() {
+        let signals = Signals::default();
+        signals.raise_backfills([]);
+        assert!(signals.raised(Signal::Backfills).now_or_never().is_none(), "for none");
+        let ids = |count: usize| (0..count as u128).map(Uuid::from_u128);
+        signals.raise_backfills(ids(BACKFILLS_NAMED_MAX));
+        signals.raise_backfills(ids(2));
+        assert!(signals.raised(Signal::Backfills).now_or_never().is_some());
+        let which = signals.take_backfills();
+        assert_eq!((which.named.len(), which.others), (BACKFILLS_NAMED_MAX, false));
+        assert_eq!(signals.take_backfills(), Which::default());
+        signals.raise_backfills(ids(BACKFILLS_NAMED_MAX + 1));
+        let which = signals.take_backfills();
+        assert_eq!((which.named.len(), which.others), (BACKFILLS_NAMED_MAX, true));
+    }
+
+    #[test]
+    fn each_is_heard_by_whom_it_is_for_even_if_nobody_listened() {
+        let signals = Signals::default();
+        let mut set = SignalSet::default();
+        set.add(Signal::Inbox);
+        set.add_if(true, Signal::Scripts);
+        set.add_if(false, Signal::Work);
+        signals.raise_all(set);
+        signals.raise(Signal::Pools);
+        signals.raise(Signal::Pools);
+        for signal in [Signal::Inbox, Signal::Scripts, Signal::Pools] {
+            assert!(signals.raised(signal).now_or_never().is_some(), "{signal:?}");
+            assert!(
+                signals.raised(signal).now_or_never().is_none(),
+                "{signal:?} is heard once"
+            );
+        }
+        assert!(signals.raised(Signal::Work).now_or_never().is_none());
+        assert!(set.has(Signal::Inbox) && !set.has(Signal::Work));
+    }
+}

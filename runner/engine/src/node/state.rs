@@ -1,0 +1,132 @@
+//! Where a node stands, as one value that changes as a whole, and that services can wait for.
+
+use tokio::sync::watch;
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeState {
+    /// The lease that it holds, or has held last.
+    pub(crate) lease: i64,
+    /// That is lost, and no new one is there yet.
+    pub(crate) fenced: bool,
+    /// It has been told to stop: it takes nothing more.
+    pub(crate) draining: bool,
+    /// Other nodes are alive: they have to be woken.
+    pub(crate) others: bool,
+    /// How many leases it has lost.
+    pub(crate) leases_lost: u64,
+}
+
+impl NodeState {
+    /// Whether something new may begin.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.fenced && !self.draining
+    }
+}
+
+/// The state of a node, and who waits for it to change.
+#[derive(Debug)]
+pub(crate) struct State(watch::Sender<NodeState>);
+
+impl Default for State {
+    fn default() -> Self {
+        Self(watch::Sender::new(NodeState {
+            lease: 0,
+            fenced: false,
+            draining: false,
+            // Until the first heartbeat tells.
+            others: true,
+            leases_lost: 0,
+        }))
+    }
+}
+
+impl State {
+    pub(crate) fn now(&self) -> NodeState {
+        *self.0.borrow()
+    }
+
+    /// Waits until it is as wanted; for ever, if it never is.
+    pub(crate) async fn wait_for(&self, wanted: impl Fn(&NodeState) -> bool) {
+        // Its other end is `self`, so that it is never closed.
+        let mut state = self.0.subscribe();
+        drop(state.wait_for(|state| wanted(state)).await);
+    }
+
+    /// The lease is given, and with it leave to go on.
+    pub(super) fn hold(&self, lease: i64) {
+        self.change(|state| {
+            state.lease = lease;
+            state.fenced = false;
+        });
+    }
+
+    /// The lease is lost; `false`: that is known already.
+    pub(super) fn fence(&self) -> bool {
+        self.change(|state| {
+            state.leases_lost += u64::from(!state.fenced);
+            state.fenced = true;
+        })
+    }
+
+    /// The lease is given back: the node ends.
+    pub(crate) fn give_up_lease(&self) {
+        self.change(|state| state.fenced = true);
+    }
+
+    /// The node is to stop.
+    pub(crate) fn drain(&self) {
+        self.change(|state| state.draining = true);
+    }
+
+    /// Whether other nodes are alive.
+    pub(super) fn set_others(&self, others: bool) {
+        self.change(|state| state.others = others);
+    }
+
+    /// Whether it is another now.
+    fn change(&self, change: impl FnOnce(&mut NodeState)) -> bool {
+        self.0.send_if_modified(|state| {
+            let before = *state;
+            change(state);
+            *state != before
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_lost_once_and_comes_back_as_another() {
+        let state = State::default();
+        state.hold(7);
+        assert!(state.now().is_active());
+        assert!(state.fence());
+        assert!(!state.fence(), "it is lost already");
+        let lost = state.now();
+        assert_eq!((lost.lease, lost.leases_lost, lost.is_active()), (7, 1, false));
+        state.hold(8);
+        assert_eq!((state.now().lease, state.now().is_active()), (8, true));
+        // Given back, it is not lost.
+        state.give_up_lease();
+        assert_eq!((state.now().leases_lost, state.now().is_active()), (1, false));
+    }
+
+    #[test]
+    fn who_waits_hears_of_the_change() {
+        let state = State::default();
+        state.hold(1);
+        assert!(state.wait_for(NodeState::is_active).now_or_never().is_some());
+        state.fence();
+        let mut waits = Box::pin(state.wait_for(NodeState::is_active));
+        assert!(waits.as_mut().now_or_never().is_none());
+        state.set_others(false);
+        assert!(waits.as_mut().now_or_never().is_none());
+        state.hold(2);
+        assert!(waits.as_mut().now_or_never().is_some());
+    }
+}

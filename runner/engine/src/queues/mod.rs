@@ -1,0 +1,166 @@
+//! Queues: task runs that workers outside Heddle do.
+//!
+//! # The story
+//!
+//! A task run of a queue that became ready is put into *queue_ready* by the very transaction that made it so, if plan
+//! and run tell its params. If something has to be found out first (`when`, templates, the items of a map), or slots of
+//! pools have to be had, a node claims it through *ready* like any other, finds it out, and hands it on with its params
+//! rendered ([`crate::attempts::queue_task`]). Its slots it keeps, in *queue_ready* as in *running*.
+//!
+//! A worker's claim ([`claim`]) moves rows to *running* under a random lease of its own, which its token carries. The
+//! lease runs out by the database's clock, and once it has it is never extended: the token is old, whether anybody has
+//! taken the attempt away yet or not. What ends a claim (an outcome, a release, the reaper) deletes the row in
+//! *queue_claims* and the one in *running* under the run's lock, and so only one of them does.
+//!
+//! Polls that find nothing hang on a bell of their queue. It is rung by whatever fills the queue on this node, by other
+//! nodes' notifications, and, because these may get lost, by a look at all queues that are listened to every
+//! [`LOOK_EVERY`]; hanging polls themselves do not ask the database.
+
+mod claim;
+mod reaper;
+mod settle;
+mod unclaim;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use heddle_domain::Time;
+use heddle_store::change::Change;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::node::Node;
+use crate::node::group_commit::{Gathering, GroupCommit};
+use crate::node::news::News;
+use crate::node::part::Part;
+use crate::node::service::{Needs, Service};
+use crate::{EngineError, Runs};
+
+pub use claim::{CLAIM_BYTES_MAX, ClaimRequest, QueueClaim};
+pub(crate) use reaper::Reaper;
+use settle::Settlements;
+pub use settle::{Beat, ClaimEnd, ClaimRefused};
+
+/// How often queues that are listened to are looked at without a wake-up.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How many hanging polls a look that found something wakes.
+const WOKEN_BY_LOOK: usize = 16;
+
+/// How many workers' polls a node remembers; beyond that it forgets all of them.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// How often it is noted that a worker polls.
+const SEEN_EVERY: Duration = Duration::from_secs(15);
+
+/// Requests that end claims, each of up to 1,000, that may wait for a transaction before workers are told that the node is
+/// overloaded.
+const ASKS_MAX: usize = 5_000;
+
+/// When a worker was noted last, and with which tags.
+type Seen = (Instant, Vec<String>);
+
+/// Gives task runs to workers, and hears what became of them.
+pub(crate) struct Queues {
+    node: Arc<Node>,
+    runs: Arc<Runs>,
+    /// When a worker's poll was noted last, and with which tags, by queue and worker.
+    seen: Mutex<HashMap<(String, String), Seen>>,
+    ends: GroupCommit<Settlements>,
+}
+
+/// What ends claims: not started yet.
+pub(crate) struct GatheringClaims(Gathering<Settlements>);
+
+impl GatheringClaims {
+    pub(crate) fn start(self, queues: &Arc<Queues>) {
+        self.0.start(Settlements(queues.clone()));
+    }
+}
+
+impl Queues {
+    pub(crate) fn new(node: Arc<Node>, runs: Arc<Runs>) -> (Arc<Self>, GatheringClaims) {
+        let (ends, gathering) = GroupCommit::new();
+        let queues = Self {
+            node,
+            runs,
+            seen: Mutex::default(),
+            ends,
+        };
+        (Arc::new(queues), GatheringClaims(gathering))
+    }
+
+    /// Whether it is time to note that a worker polls, or what it carries now.
+    fn is_news(&self, queue: &str, worker: &str, tags: &[String]) -> bool {
+        let now = Instant::now();
+        let mut seen = self.seen.lock();
+        let key = (queue.to_owned(), worker.to_owned());
+        if seen
+            .get(&key)
+            .is_some_and(|(last, carried)| now - *last < SEEN_EVERY && carried == tags)
+        {
+            return false;
+        }
+        if seen.len() >= REMEMBERED_MAX {
+            seen.clear();
+        }
+        seen.insert(key, (now, tags.to_owned()));
+        true
+    }
+
+    /// What was news could not be noted.
+    fn forget(&self, queue: &str, worker: &str) {
+        self.seen.lock().remove(&(queue.to_owned(), worker.to_owned()));
+    }
+}
+
+impl Part for Queues {
+    fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
+        if change.kind == "queue" {
+            self.runs.queued.ring_all(&change.name);
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn heard(&self, news: &News) {
+        if let News::Filled(queue) = news {
+            self.runs.queued.wake(queue, WOKEN_BY_LOOK);
+        }
+    }
+
+    fn leaves(&self) {
+        self.runs.queued.close();
+    }
+}
+
+/// Makes up for wake-ups that were lost.
+pub(crate) struct LookOut(pub(crate) Arc<Queues>);
+
+impl Service for LookOut {
+    const FAILED: &'static str = "cannot look at queues";
+    const NEEDS: Needs = Needs::Nothing;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        let queued = &self.0.runs.queued;
+        let names = queued.listened();
+        if !names.is_empty() {
+            let filled = self.0.node.store.queues_with_work(&names).await?;
+            filled.iter().for_each(|name| queued.wake(name, WOKEN_BY_LOOK));
+        }
+        Ok(LOOK_EVERY)
+    }
+}

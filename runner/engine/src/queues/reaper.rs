@@ -1,0 +1,128 @@
+//! What no worker ends: claims whose leases have run out, task runs that nobody has claimed in time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::state::ErrorKind;
+use heddle_domain::{Chain, Time};
+use heddle_store::live::ClaimKey;
+
+use super::Queues;
+use crate::EngineError;
+use crate::node::Node;
+use crate::node::service::{Every, Needs, Service};
+use crate::node::signals::Signal;
+use crate::runs::apply::applied;
+use crate::runs::ending::Ending;
+
+/// The reaper's period, when nothing is known to be due earlier, and the shortest one.
+const REAP_EVERY: Duration = Duration::from_secs(1);
+const REAP_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often workers that are gone are forgotten, and how many at once.
+const PRUNE_EVERY: TimeDelta = TimeDelta::minutes(10);
+const PRUNE_MAX: i64 = 10_000;
+
+/// Ends what no worker ends.
+pub(crate) struct Reaper {
+    queues: Arc<Queues>,
+    reaped_at: Option<Time>,
+    prune: Every,
+}
+
+impl Reaper {
+    pub(crate) fn of(queues: Arc<Queues>) -> Self {
+        Self {
+            prune: Every::later(PRUNE_EVERY, queues.node.now()),
+            queues,
+            reaped_at: None,
+        }
+    }
+}
+
+impl Service for Reaper {
+    const FAILED: &'static str = "cannot take back what workers hold";
+    const NEEDS: Needs = Needs::Nothing;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Claims);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.queues.node
+    }
+
+    fn again_after(&self) -> Duration {
+        REAP_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        // Each short lease that is given wakes it.
+        let since = self.reaped_at.and_then(|at| (now - at).to_std().ok());
+        if let Some(rest) = since
+            .and_then(|since| REAP_PAUSE.checked_sub(since))
+            .filter(|rest| !rest.is_zero())
+        {
+            return Ok(rest);
+        }
+        self.reaped_at = Some(now);
+        if self.prune.is_due(now) {
+            self.prune.done(now);
+            if let Err(error) = self.queues.node.store.prune_workers(PRUNE_MAX).await {
+                tracing::warn!(error = %Chain(&error), "cannot forget workers that are gone");
+            }
+        }
+        self.queues.reap().await
+    }
+}
+
+impl Queues {
+    /// Takes back what workers did not finish, and fails what nobody claimed in time; answers when to look again.
+    async fn reap(self: &Arc<Self>) -> Result<Duration, EngineError> {
+        let overdue = self.node.store.overdue().await?;
+        if !overdue.claims.is_empty() {
+            tracing::info!(
+                claims = overdue.claims.len(),
+                "taking back what workers have not finished in time"
+            );
+            let ends: Vec<(ClaimKey, Ending)> = overdue
+                .claims
+                .into_iter()
+                .map(|expired| {
+                    let ending = match expired.timed_out {
+                        true => {
+                            let message = format!("worker `{}` did not finish it within its timeout", expired.worker);
+                            Ending::failed(ErrorKind::Timeout, message)
+                        }
+                        false => Ending::Lost,
+                    };
+                    (expired.claim, ending)
+                })
+                .collect();
+            self.settle(&ends, true, None).await?;
+        }
+        if !overdue.waiting.is_empty() {
+            let now = self.node.now();
+            let contexts = self
+                .runs
+                .contexts_for(overdue.waiting.iter().map(|waiting| waiting.0))
+                .await?;
+            let keys: Vec<(RunId, AttemptKey)> = overdue.waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
+            let outcomes = overdue
+                .waiting
+                .iter()
+                .map(|(run, at, queue)| {
+                    let message = format!("no worker of queue `{queue}` claimed it within its queue_timeout");
+                    applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message), now)
+                })
+                .collect();
+            let mut completion = self.node.store.completion(self.node.lease(), now).await?;
+            let locked = completion.lock_overdue(&keys).await?;
+            self.finish_claims(completion, &contexts, outcomes, locked, now).await?;
+        }
+        let next = overdue
+            .next_ms
+            .map_or(REAP_EVERY, |next| Duration::from_millis(next.max(0) as u64 + 1));
+        Ok(next.clamp(REAP_PAUSE, REAP_EVERY))
+    }
+}

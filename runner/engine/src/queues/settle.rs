@@ -1,0 +1,437 @@
+//! How claims end: outcomes gather while a transaction is under way, and the next one records them all.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::Chain;
+use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::state::{AttemptState, ErrorKind, RunState};
+use heddle_domain::{Faults, Time};
+use heddle_store::StoreError;
+use heddle_store::live::{ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Locked, SoleRow};
+
+use super::{ASKS_MAX, Queues};
+use crate::node::Node;
+use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
+use crate::runs::apply::Applied;
+use crate::runs::apply::applied;
+use crate::runs::contexts::Contexts;
+use crate::runs::ending::{End, Ending};
+use crate::runs::queued::millis;
+use crate::runs::sole;
+use crate::{EngineError, RunContext};
+
+/// How long to wait before a transaction that failed is tried again, and how often that is done.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+const TRIES_MAX: u32 = 5;
+
+/// How a worker ends a claim.
+#[derive(Clone, Debug)]
+pub enum ClaimEnd {
+    /// With an output, as JSON text.
+    Completed(String),
+    /// With a failure.
+    Failed {
+        /// For people.
+        message: String,
+        /// Never tried again.
+        fatal: bool,
+        /// Not before.
+        retry_after: Option<Duration>,
+    },
+    /// Undone: somebody else shall do it.
+    Released,
+}
+
+/// A worker's sign of life.
+#[derive(Clone, Debug)]
+pub struct Beat {
+    /// Of which claim.
+    pub claim: ClaimKey,
+    /// What to extend it by, if not by what it was extended by before.
+    pub lease: Option<Duration>,
+    /// What else it says; the limit of its log is filled in.
+    pub report: ClaimReport,
+}
+
+/// Why a claim was not ended or extended.
+#[derive(Debug)]
+pub enum ClaimRefused {
+    /// The token is wrong or old; in a sentence.
+    Old(String),
+    /// The output has more bytes than the task allows.
+    TooLarge(usize),
+    /// The output does not say what it has to.
+    Invalid(Faults),
+    /// Not the caller's fault.
+    Engine(EngineError),
+}
+
+impl From<EngineError> for ClaimRefused {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+/// Where a claim's answer will come, or why it is refused at once.
+type Begun = Result<Answered<bool>, ClaimRefused>;
+
+/// A run's end, and what is known of the run.
+type Sole = (SoleRow, Arc<RunContext>);
+
+/// A claim that ends.
+pub(crate) struct Settling {
+    claim: ClaimKey,
+    ending: Ending,
+    /// The run's end as well, if the claim is all of it.
+    sole: Option<Sole>,
+}
+
+/// Ends claims; each answer tells whether it was the caller's to end.
+pub(crate) struct Settlements(pub(super) Arc<Queues>);
+
+impl Commits for Settlements {
+    type Request = Settling;
+    type Answer = bool;
+    type Then = ();
+    const POLICY: Policy = Policy {
+        what: "ends of claims",
+        queue_max: ASKS_MAX,
+        batch_max: 1_000,
+        // With two, items of one run waited for each other's lock in smaller batches: 8,400 a second of a mapped task
+        // instead of 16,000.
+        workers: 1,
+        tries_max: Some(TRIES_MAX),
+        again_after: AGAIN_AFTER,
+        // What has been recorded is no claim any more; the caller is told what became of it.
+        repeatable: true,
+    };
+
+    fn node(&self) -> &Node {
+        &self.0.node
+    }
+
+    fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
+        let (mut sole, mut general, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        let mut seen = HashSet::with_capacity(gathered.len());
+        for asked in gathered {
+            let Settling { claim, sole: end, .. } = &asked.request;
+            if !seen.insert((claim.run, claim.at)) {
+                // Of two that end the same claim one is a repeat, or has the wrong token; which, the database tells, one
+                // after the other.
+                later.push(vec![asked]);
+            } else if end.is_some() {
+                sole.push(asked);
+            } else {
+                general.push(asked);
+            }
+        }
+        let mut batches = chunks(sole, Self::POLICY.batch_max);
+        batches.extend(chunks(general, Self::POLICY.batch_max));
+        batches.extend(later);
+        batches
+    }
+
+    async fn commit(&self, batch: &mut [Settling]) -> Committed<Self> {
+        let sole: Option<Vec<(ClaimKey, &Sole)>> = batch
+            .iter()
+            .map(|settling| Some((settling.claim, settling.sole.as_ref()?)))
+            .collect();
+        let accepted = match sole {
+            Some(rows) => self.0.settle_sole(&rows).await?,
+            None => {
+                let ends: Vec<(ClaimKey, Ending)> = batch
+                    .iter()
+                    .map(|settling| (settling.claim, settling.ending.clone()))
+                    .collect();
+                self.0.settle(&ends, false, None).await?
+            }
+        };
+        let own = |settling: &Settling| accepted.contains(&(settling.claim.run, settling.claim.at));
+        Ok((batch.iter().map(own).collect(), ()))
+    }
+}
+
+impl Queues {
+    /// Ends claims; the answers come after their commits, in the order of the claims.
+    pub(crate) async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
+        let count = ends.len();
+        match self.begin_to_end(ends).await {
+            Ok(waiting) => {
+                let mut answers = Vec::with_capacity(count);
+                for (claim, waiting) in waiting {
+                    answers.push(match waiting {
+                        Ok(answered) => self.ended(&claim, answered).await,
+                        Err(refused) => Err(refused),
+                    });
+                }
+                answers
+            }
+            Err(error) => {
+                // What became of the first is what became of all.
+                let mut first = Some(error);
+                let mut refused = || -> ClaimRefused { first.take().unwrap_or(EngineError::Unavailable).into() };
+                (0..count).map(|_| Err(refused())).collect()
+            }
+        }
+    }
+
+    /// Hands claims to the settler, in one piece: so they end in one transaction.
+    async fn begin_to_end(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Result<Vec<(ClaimKey, Begun)>, EngineError> {
+        let contexts = self.runs.contexts_for(ends.iter().map(|(claim, _)| claim.run)).await?;
+        let now = self.node.now();
+        let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
+        for (claim, end) in ends {
+            let context = contexts.get(&claim.run);
+            match self.ending_of(context.map(|context| &**context), &claim, end) {
+                Ok(ending) => {
+                    settlings.push(Settling {
+                        sole: context.and_then(|context| self.sole_of(context, &claim, &ending, now)),
+                        claim,
+                        ending,
+                    });
+                    waiting.push((claim, None));
+                }
+                Err(refused) => waiting.push((claim, Some(refused))),
+            }
+        }
+        let mut answered = self.ends.send_all(settlings)?.into_iter();
+        let begun = waiting.into_iter().map(|(claim, refused)| {
+            let begun = match refused {
+                Some(refused) => Err(refused),
+                None => answered.next().ok_or(ClaimRefused::Engine(EngineError::Stopping)),
+            };
+            (claim, begun)
+        });
+        Ok(begun.collect())
+    }
+
+    async fn ended(&self, claim: &ClaimKey, answered: Answered<bool>) -> Result<(), ClaimRefused> {
+        match answer(answered).await? {
+            true => Ok(()),
+            false => Err(ClaimRefused::Old(reason(&self.fate(claim).await?))),
+        }
+    }
+
+    async fn fate(&self, claim: &ClaimKey) -> Result<ClaimFate, EngineError> {
+        Ok(self.node.store.claim_fate(claim).await?)
+    }
+
+    /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
+    /// when they run out now.
+    pub(crate) async fn heartbeat(&self, beats: Vec<Beat>) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
+        let keys: Vec<ClaimKey> = beats.iter().map(|beat| beat.claim).collect();
+        let leases: Vec<Option<i64>> = beats.iter().map(|beat| beat.lease.map(millis)).collect();
+        let mut reports: Vec<ClaimReport> = Vec::new();
+        if beats.iter().any(|beat| beat.report != ClaimReport::default()) {
+            let contexts = self.runs.contexts_for(keys.iter().map(|key| key.run)).await?;
+            reports = beats.into_iter().map(|beat| beat.report).collect();
+            for (report, key) in reports.iter_mut().zip(&keys) {
+                report.log_bytes_max = contexts.get(&key.run).map_or(0, |context| log_max(context, key.at)) as i64;
+            }
+        }
+        let mut tries = 1;
+        let extended = loop {
+            let now = self.node.now();
+            let done = match reports.is_empty() {
+                true => self.node.store.heartbeat_claims(&keys, &leases).await,
+                false => self.node.store.report_claims(&keys, &leases, &reports, now).await,
+            };
+            match done {
+                Err(StoreError::Conflict(_)) if tries < TRIES_MAX => tries += 1,
+                other => break other?,
+            }
+        };
+        let extended: HashMap<_, _> = extended.into_iter().collect();
+        let mut answers = Vec::with_capacity(keys.len());
+        for key in keys {
+            answers.push(match extended.get(&key.id) {
+                Some(&until) => Ok(until),
+                None => {
+                    let fate = self.fate(&key).await?;
+                    if fate.holds && fate.run == Some(RunState::Paused) {
+                        // The worker is told to stop: what it holds waits, unharmed, for the run to go on.
+                        self.end_claims(vec![(key, ClaimEnd::Released)]).await;
+                    }
+                    Err(ClaimRefused::Old(reason(&fate)))
+                }
+            });
+        }
+        Ok(answers)
+    }
+}
+
+/// How many bytes the log of an attempt may have, as for scripts.
+fn log_max(context: &RunContext, at: AttemptKey) -> usize {
+    let task = context.revision.plan.task(at.key.task);
+    let own = task.and_then(|task| task.spec.max_log).map(|size| size.0 as usize);
+    own.unwrap_or_else(|| heddle_sandbox::Limits::default().log_bytes)
+}
+
+/// How many bytes the output of a task may have.
+fn output_max(context: &RunContext, at: AttemptKey) -> usize {
+    let task = context.revision.plan.task(at.key.task);
+    let own = task.and_then(|task| task.spec.max_output).map(|size| size.0 as usize);
+    own.unwrap_or_else(|| heddle_sandbox::Limits::default().output_bytes)
+}
+
+/// Why a token does not hold, for the worker.
+fn reason(fate: &ClaimFate) -> String {
+    match fate {
+        ClaimFate { run: None, .. } => "the token is wrong, or its run has been deleted".to_owned(),
+        ClaimFate {
+            holds: true,
+            run: Some(RunState::Paused),
+            ..
+        } => {
+            "the run is paused: the task run was taken back, and is handed out again when the run is resumed".to_owned()
+        }
+        ClaimFate {
+            expired_at: Some(at), ..
+        } => {
+            let at = at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
+            format!("the token is old: its lease ran out at {at}")
+        }
+        ClaimFate {
+            attempt: Some(AttemptState::Cancelled),
+            run: Some(RunState::Cancelled),
+            ..
+        } => "the run was cancelled".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::Cancelled),
+            ..
+        } => "the attempt was cancelled, or given back".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::Lost),
+            ..
+        } => "the token is old: its lease ran out, and the attempt counts as lost".to_owned(),
+        ClaimFate {
+            attempt: Some(AttemptState::TimedOut),
+            ..
+        } => "the token is old: the attempt has timed out".to_owned(),
+        ClaimFate {
+            attempt: Some(state), ..
+        } => format!("the attempt has ended already: it is {state}"),
+        ClaimFate {
+            run: Some(RunState::Cancelled),
+            ..
+        } => "the run was cancelled".to_owned(),
+        ClaimFate { .. } => "the token is wrong".to_owned(),
+    }
+}
+
+impl Queues {
+    /// What a worker said, as an outcome; refused if it says too much, or what nobody can read. Without a context the run
+    /// is not live, and the claim with it.
+    fn ending_of(&self, context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
+        Ok(match end {
+            ClaimEnd::Completed(output) => {
+                if let Some(context) = context {
+                    let bytes_max = output_max(context, claim.at);
+                    if output.len() > bytes_max {
+                        return Err(ClaimRefused::TooLarge(bytes_max));
+                    }
+                    self.runs
+                        .check_batch_output(context, &output)
+                        .map_err(ClaimRefused::Invalid)?;
+                }
+                Ending::Succeeded(output)
+            }
+            ClaimEnd::Failed {
+                message,
+                fatal,
+                retry_after,
+            } => Ending::Failed {
+                kind: if fatal { ErrorKind::Fatal } else { ErrorKind::Failed },
+                message,
+                trace: None,
+                retry_after,
+                fatal,
+            },
+            ClaimEnd::Released => Ending::Released,
+        })
+    }
+
+    /// The run's end, if this claim is all that there is to know of it.
+    fn sole_of(&self, context: &Arc<RunContext>, claim: &ClaimKey, ending: &Ending, now: Time) -> Option<Sole> {
+        // A tracer wants to hear when the attempt began, which this statement does not read.
+        if self.runs.tracer.get().is_some() {
+            return None;
+        }
+        let ended = ended(claim);
+        let row = sole::row(&self.runs, context, ended, &End::plain(ending.clone()), now, None)?.ok()?;
+        Some((row, context.clone()))
+    }
+
+    /// Ends claims that no worker will end, whatever comes of it: what fails here runs out by itself. What no worker has
+    /// seen does not count against the rate limit of its queue, `unseen`.
+    pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {
+        if let Err(error) = self.settle(&claims, false, unseen).await {
+            tracing::warn!(error = %Chain(&error), claims = claims.len(), "claims could not be given back; their leases run out");
+        }
+    }
+
+    /// One transaction that ends claims; answers which were there to be ended.
+    pub(super) async fn settle(
+        self: &Arc<Self>,
+        ends: &[(ClaimKey, Ending)],
+        expired: bool,
+        unseen: Option<&str>,
+    ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
+        let now = self.node.now();
+        let contexts = self.runs.contexts_for(ends.iter().map(|end| end.0.run)).await?;
+        let keys: Vec<ClaimKey> = ends.iter().map(|end| end.0).collect();
+        let outcomes = ends
+            .iter()
+            .map(|(key, ending)| applied(key.run, key.at, key.lease, ending, now))
+            .collect();
+        let mut completion = self.node.store.completion(self.node.lease(), now).await?;
+        let locked = completion.lock_claims(&keys, expired).await?;
+        if let Some(queue) = unseen {
+            completion.refund_queue(queue, locked.owned.len()).await?;
+        }
+        self.finish_claims(completion, &contexts, outcomes, locked, now).await
+    }
+
+    pub(super) async fn finish_claims(
+        self: &Arc<Self>,
+        mut completion: heddle_store::live::Completion,
+        contexts: &Contexts,
+        outcomes: Vec<Applied>,
+        locked: Locked,
+        now: Time,
+    ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
+        let mut after = self
+            .runs
+            .apply_locked(&mut completion, contexts, outcomes, locked, &mut self.runs.grant(), now)
+            .await?;
+        completion.commit().await?;
+        let accepted = std::mem::take(&mut after.accepted).into_iter().collect();
+        self.runs.acted(after);
+        Ok(accepted)
+    }
+
+    /// The same for claims each of which is all of its run: one statement.
+    async fn settle_sole(
+        self: &Arc<Self>,
+        ends: &[(ClaimKey, &Sole)],
+    ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
+        let rows: Vec<(ClaimKey, &SoleRow)> = ends.iter().map(|(key, sole)| (*key, &sole.0)).collect();
+        let (owned, followed) = self.node.store.complete_sole_claims(&rows).await?;
+        let of: HashMap<RunId, AttemptKey> = rows.iter().map(|(key, _)| (key.run, key.at)).collect();
+        let accepted = owned.iter().filter_map(|run| Some((*run, *of.get(run)?))).collect();
+        self.runs
+            .acted(sole::after(owned, followed, ends.iter().map(|(_, sole)| &*sole.1)));
+        Ok(accepted)
+    }
+}
+
+fn ended(claim: &ClaimKey) -> EndedAttempt {
+    EndedAttempt {
+        run: claim.run,
+        at: claim.at,
+        lease: claim.lease,
+    }
+}

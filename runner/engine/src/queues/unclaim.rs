@@ -1,0 +1,75 @@
+//! Claims that nobody was told of: they go back into their queue as if they had never been made.
+//!
+//! How many bytes a claim comes to is known only when its answer is written: a group's params and an item of a map are
+//! not in the queue's row. What does not fit into an answer is therefore claimed already. No worker has seen its token,
+//! so the attempt has not begun: it keeps its number, its place in the queue and the time since which it waits, and
+//! nothing of it is written into the history. A run that was paused or cancelled meanwhile has withdrawn its rows; what
+//! was claimed of it is given back like any other claim.
+
+use std::sync::Arc;
+
+use heddle_domain::id::RunId;
+use heddle_domain::state::RunState;
+use heddle_store::live::{ClaimKey, Grant, QueueClaimed, QueueRow};
+
+use super::Queues;
+use crate::EngineError;
+use crate::runs::apply::applied;
+use crate::runs::apply::{After, progress_of};
+use crate::runs::ending::Ending;
+use crate::runs::queued::{Rings, place_of};
+
+impl Queues {
+    /// Takes claims back that were made a moment ago, in one transaction.
+    pub(super) async fn unclaim(self: &Arc<Self>, queue: &str, claimed: Vec<QueueClaimed>) -> Result<(), EngineError> {
+        let (now, lease) = (self.node.now(), self.node.lease());
+        let contexts = self
+            .runs
+            .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
+            .await?;
+        let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
+        let mut completion = self.node.store.completion(lease, now).await?;
+        let locked = completion.lock_claims(&keys, false).await?;
+        let (mut rows, mut back, mut rings) = (Vec::new(), Vec::new(), Rings::default());
+        for claimed in claimed {
+            let ClaimKey { run, at, lease, .. } = claimed.claim;
+            let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {
+                continue;
+            };
+            let context = self.runs.known(&contexts, run).await?;
+            let progress = progress_of(run, &found.progress)?;
+            let task = context.revision.plan.task(at.key.task);
+            let (RunState::Running, false, Some(task)) = (found.state, progress.is_stopping(), task) else {
+                back.push(applied(run, at, lease, &Ending::Released, now));
+                continue;
+            };
+            let place = place_of(task);
+            rings.add(&place);
+            let row = QueueRow {
+                at,
+                turn: 0,
+                floor: claimed.turn,
+                place,
+                params: claimed.params,
+                ready_at: Some(claimed.ready_at),
+            };
+            rows.push((run, context.facts.priority, row));
+        }
+        let rows: Vec<(RunId, i16, &QueueRow)> =
+            rows.iter().map(|(run, priority, row)| (*run, *priority, row)).collect();
+        completion.put_queued(&rows).await?;
+        completion.refund_queue(queue, rows.len()).await?;
+        let after = match back.is_empty() {
+            true => After::default(),
+            false => {
+                self.runs
+                    .apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none(), now)
+                    .await?
+            }
+        };
+        completion.commit().await?;
+        self.runs.acted(after);
+        self.runs.ring(&rings);
+        Ok(())
+    }
+}

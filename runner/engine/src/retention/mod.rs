@@ -1,0 +1,401 @@
+//! Retention. The pruner removes what has been kept for long enough, and makes the partitions of days to come. What is due, and
+//! the locks, `heddle_store::retention` and `docs/retention.md` tell.
+//!
+//! There is no leader: once in [`PRUNE_EVERY`] some node moves the row of *upkeep* on, and with it takes the round. If
+//! it dies, the next round is another's. A round is bounded, in rows and in statements; when it has not come to an end,
+//! the next one begins soon.
+
+mod pruned;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use heddle_domain::Chain;
+use heddle_domain::Time;
+use heddle_domain::retention::Retention;
+use heddle_store::StoreError;
+use heddle_store::retention::{Day, Dropped, INSTANTS_KEPT, Partitioned, RunRules};
+use heddle_store::spent::SpentBefore;
+
+use crate::EngineError;
+use crate::node::Node;
+use crate::node::service::{Every, Needs, Service};
+use pruned::Budget;
+
+pub use pruned::Pruned;
+
+/// How often a node looks whether a round is due.
+const LOOK_EVERY: Duration = Duration::from_secs(20);
+
+/// How often the cluster has a round.
+const PRUNE_EVERY: TimeDelta = TimeDelta::minutes(10);
+
+/// When the next one is due if this one has not come to an end.
+const GO_ON_AFTER: TimeDelta = TimeDelta::seconds(20);
+
+/// How often instants beyond their runs are looked at.
+const INSTANTS_EVERY: TimeDelta = TimeDelta::days(1);
+
+/// How many runs, and how many other rows, one statement removes.
+const RUNS_MAX: i64 = 1_000;
+const ROWS_MAX: i64 = 10_000;
+
+/// How many offers or backfills: each is looked up in every partition of what may hold it.
+const SPENT_MAX: i64 = 1_000;
+
+/// Partitions are made for so many days ahead, and looked after so often.
+const PARTITION_DAYS: i32 = 9;
+const PARTITIONS_EVERY: TimeDelta = TimeDelta::minutes(10);
+
+/// How long the log of changes is kept: a node that has not followed it for so long has lost its lease long ago.
+const CHANGES_KEPT: TimeDelta = TimeDelta::days(7);
+
+/// How long windows of storms are remembered: twice the longest, so that one that old cannot go on.
+const STORMS_KEPT: TimeDelta = TimeDelta::days(2);
+
+/// How long nodes that are gone are remembered.
+const NODES_KEPT: TimeDelta = TimeDelta::days(30);
+
+/// Removes what has been kept for long enough.
+pub(crate) struct Pruner {
+    node: Arc<Node>,
+}
+
+/// Its rounds.
+pub(crate) struct Rounds {
+    pruner: Arc<Pruner>,
+    partitions: Every,
+}
+
+impl Rounds {
+    pub(crate) fn of(pruner: Arc<Pruner>) -> Self {
+        Self {
+            pruner,
+            partitions: Every::at_once(PARTITIONS_EVERY),
+        }
+    }
+}
+
+impl Service for Rounds {
+    const FAILED: &'static str = "pruning failed; trying again";
+    const NEEDS: Needs = Needs::Lease;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.pruner.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        if self.partitions.is_due(now) && self.pruner.make_partitions().await {
+            self.partitions.done(now);
+        }
+        self.pruner.round_if_due(now).await?;
+        Ok(LOOK_EVERY)
+    }
+}
+
+impl Pruner {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self { node }
+    }
+
+    /// Makes the partitions of the next days; `false`: somebody is in the way, or the database is away, and there is time.
+    pub(crate) async fn make_partitions(&self) -> bool {
+        match self.node.store.make_all_partitions(PARTITION_DAYS).await {
+            Ok(()) => true,
+            Err(StoreError::Conflict(_)) => {
+                tracing::info!("partitions are made later: somebody has had the tables for long");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "cannot make partitions");
+                false
+            }
+        }
+    }
+
+    /// A round, if one is due.
+    async fn round_if_due(&self, now: Time) -> Result<(), EngineError> {
+        if self.node.store.take_upkeep("prune", now, PRUNE_EVERY, false).await? {
+            let retention = self.node.store.retention().await?;
+            let pruned = self.round(&retention, now).await?;
+            if pruned.more {
+                self.node.store.take_upkeep("prune", now, GO_ON_AFTER, true).await?;
+            }
+            if pruned != Pruned::default() {
+                tracing::info!(
+                    runs = pruned.runs,
+                    days = pruned.days.len(),
+                    log_days = pruned.log_days.len(),
+                    audit = pruned.audit,
+                    events = pruned.events,
+                    assignments = pruned.assignments,
+                    notifications = pruned.notifications,
+                    occurrences = pruned.occurrences,
+                    offers = pruned.offers,
+                    backfills = pruned.backfills,
+                    tokens = pruned.tokens,
+                    more = pruned.more,
+                    "pruned"
+                );
+            }
+        }
+        if self
+            .node
+            .store
+            .take_upkeep("instants", now, INSTANTS_EVERY, false)
+            .await?
+        {
+            let mut budget = Budget::full();
+            loop {
+                let gone = self.node.store.prune_instants(now - INSTANTS_KEPT, ROWS_MAX).await?;
+                if !budget.goes_on(gone, ROWS_MAX, &mut Pruned::default()) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
+    /// stands) would remove.
+    pub(crate) async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
+        let stands = self.node.store.retention().await?;
+        let now = self.node.now();
+        if dry_run {
+            return self.preview(&retention.unwrap_or(stands), now).await;
+        }
+        self.round(&stands, now).await
+    }
+
+    /// A round.
+    async fn round(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
+        let mut pruned = Pruned::default();
+        let mut budget = Budget::full();
+        let rules = self.node.store.run_rules(retention).await?;
+        for day in self.node.store.partition_days(Partitioned::Runs).await? {
+            if rules.may_be_due(day, now) {
+                self.prune_day(&rules, day, now, &mut budget, &mut pruned).await?;
+            }
+        }
+        for &group in &rules.shorter {
+            loop {
+                let gone = pruned.count_each(self.node.store.prune_runs_of(&rules, group, now, RUNS_MAX).await?);
+                if !budget.goes_on(gone, RUNS_MAX, &mut pruned) {
+                    break;
+                }
+            }
+        }
+        loop {
+            let gone = pruned.count_each(self.node.store.prune_runs(&rules, None, now, RUNS_MAX).await?);
+            if !budget.goes_on(gone, RUNS_MAX, &mut pruned) {
+                break;
+            }
+        }
+        if rules.logs_go_first() {
+            self.prune_logs(&rules, now, &mut budget, &mut pruned).await?;
+        }
+        while self.node.store.clear_pruned_days(ROWS_MAX).await? {
+            if !budget.spend(&mut pruned) {
+                break;
+            }
+        }
+        self.prune_rows(retention, now, &mut budget, &mut pruned).await?;
+        Ok(pruned)
+    }
+
+    async fn prune_day(
+        &self,
+        rules: &RunRules,
+        day: Day,
+        now: Time,
+        budget: &mut Budget,
+        pruned: &mut Pruned,
+    ) -> Result<(), EngineError> {
+        if day.is_over(now) && !self.node.store.is_day_needed(rules, day, now, false).await? {
+            let mut after = None;
+            loop {
+                after = self.node.store.note_day_successes(day, after, ROWS_MAX).await?;
+                if after.is_none() {
+                    break;
+                }
+            }
+            // All of them have ended, so that nothing is added while the day goes.
+            let counts = self.node.store.count_day_runs(day).await?;
+            match self.node.store.drop_run_day(rules, day, now).await? {
+                Dropped::Gone => {
+                    pruned.days.push(day.0);
+                    pruned.count_runs(counts.into_iter().map(|(state, count)| (state, count as u64)));
+                    return Ok(());
+                }
+                Dropped::Busy => {
+                    pruned.more = true;
+                    return Ok(());
+                }
+                Dropped::Before => return Ok(()),
+                Dropped::Needed => {}
+            }
+        }
+        loop {
+            let gone = pruned.count_each(self.node.store.prune_runs(rules, Some(day), now, RUNS_MAX).await?);
+            if !budget.goes_on(gone, RUNS_MAX, pruned) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn prune_logs(
+        &self,
+        rules: &RunRules,
+        now: Time,
+        budget: &mut Budget,
+        pruned: &mut Pruned,
+    ) -> Result<(), EngineError> {
+        for day in self.node.store.partition_days(Partitioned::Logs).await? {
+            if !rules.logs_may_be_due(day, now) {
+                continue;
+            }
+            if day.is_over(now) && !self.node.store.is_day_needed(rules, day, now, true).await? {
+                match self.node.store.drop_log_day(rules, day, now).await? {
+                    Dropped::Gone => {
+                        pruned.log_days.push(day.0);
+                        continue;
+                    }
+                    Dropped::Busy => {
+                        pruned.more = true;
+                        continue;
+                    }
+                    Dropped::Before => continue,
+                    Dropped::Needed => {}
+                }
+            }
+            loop {
+                let gone = self.node.store.prune_logs(rules, day, now, RUNS_MAX).await?;
+                pruned.logs += gone;
+                if !budget.goes_on(gone, RUNS_MAX, pruned) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What has no runs: audit, events, assignments, notifications, what is spent, and what only Heddle itself looks at.
+    async fn prune_rows(
+        &self,
+        retention: &Retention,
+        now: Time,
+        budget: &mut Budget,
+        pruned: &mut Pruned,
+    ) -> Result<(), EngineError> {
+        let store = &self.node.store;
+        let events = now - retention.events.chrono();
+        let spent = SpentBefore::of(retention, now);
+        for (table, before) in [
+            (Partitioned::Events, events),
+            (Partitioned::Assignments, spent.assignments),
+        ] {
+            for day in store.partition_days(table).await? {
+                if day.end() > before || !day.is_over(now) {
+                    break;
+                }
+                if table == Partitioned::Assignments && store.have_tasks_assignments(day).await? {
+                    // The others of that day go one by one.
+                    continue;
+                }
+                if store.drop_day(table, day).await? == Dropped::Busy {
+                    pruned.more = true;
+                }
+            }
+        }
+        macro_rules! prune {
+            ($removed:expr, $count:expr) => {
+                prune!($removed, $count, ROWS_MAX)
+            };
+            ($removed:expr, $count:expr, $limit:expr) => {
+                loop {
+                    let gone = $removed.await?;
+                    $count += gone;
+                    if !budget.goes_on(gone, $limit, pruned) {
+                        break;
+                    }
+                }
+            };
+        }
+        let mut unnamed = 0;
+        prune!(store.prune_events(events, ROWS_MAX), pruned.events);
+        prune!(store.prune_assignments(spent.assignments, ROWS_MAX), pruned.assignments);
+        prune!(
+            store.prune_audit(now - retention.audit.chrono(), ROWS_MAX),
+            pruned.audit
+        );
+        prune!(
+            store.prune_notifications(spent.notifications, ROWS_MAX),
+            pruned.notifications
+        );
+        prune!(store.prune_occurrences(spent.occurrences, ROWS_MAX), pruned.occurrences);
+        prune!(store.prune_offers(spent.offers, SPENT_MAX), pruned.offers, SPENT_MAX);
+        prune!(
+            store.prune_backfills(spent.backfills, SPENT_MAX),
+            pruned.backfills,
+            SPENT_MAX
+        );
+        prune!(store.prune_tokens(spent.tokens, ROWS_MAX), pruned.tokens);
+        prune!(store.prune_storms(now - STORMS_KEPT, ROWS_MAX), unnamed);
+        prune!(store.prune_changes(now - CHANGES_KEPT, ROWS_MAX), unnamed);
+        prune!(store.prune_sessions(now, ROWS_MAX), unnamed);
+        prune!(store.prune_nodes(now - NODES_KEPT, ROWS_MAX), unnamed);
+        prune!(store.prune_leases(ROWS_MAX), unnamed);
+        tracing::debug!(rows = unnamed, "pruned storms, changes, sessions, nodes and leases");
+        Ok(())
+    }
+
+    /// What a round would remove.
+    async fn preview(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
+        let rules = self.node.store.run_rules(retention).await?;
+        let mut pruned = Pruned {
+            dry_run: true,
+            ..Pruned::default()
+        };
+        let due = self.node.store.count_due_runs(&rules, now).await?;
+        pruned.count_runs(due.into_iter().map(|(state, count)| (state, count as u64)));
+        for day in self.node.store.partition_days(Partitioned::Runs).await? {
+            if rules.may_be_due(day, now)
+                && day.is_over(now)
+                && !self.node.store.is_day_needed(&rules, day, now, false).await?
+            {
+                pruned.days.push(day.0);
+            }
+        }
+        if rules.logs_go_first() {
+            for day in self.node.store.partition_days(Partitioned::Logs).await? {
+                if rules.logs_may_be_due(day, now)
+                    && day.is_over(now)
+                    && !pruned.days.contains(&day.0)
+                    && !self.node.store.is_day_needed(&rules, day, now, true).await?
+                {
+                    pruned.log_days.push(day.0);
+                }
+            }
+        }
+        let rows = self.node.store.count_due_rows(retention, now).await?;
+        pruned.audit = rows.audit as u64;
+        pruned.events = rows.events as u64;
+        pruned.assignments = rows.assignments as u64;
+        let spent = self.node.store.count_spent(&SpentBefore::of(retention, now)).await?;
+        pruned.notifications = spent.notifications as u64;
+        pruned.occurrences = spent.occurrences as u64;
+        pruned.offers = spent.offers as u64;
+        pruned.backfills = spent.backfills as u64;
+        pruned.tokens = spent.tokens as u64;
+        Ok(pruned)
+    }
+}

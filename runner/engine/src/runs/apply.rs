@@ -1,0 +1,487 @@
+//! One batch of what has happened, applied to its runs within one transaction. Used by the recorder (own outcomes), the
+//! inbox (timers, sub-runs, starts), the reaper (lost attempts) and controls alike.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, Event, Outcome, Progress};
+use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, Trigger};
+use heddle_sandbox::Effect as ScriptEffect;
+use heddle_store::live::{
+    AttemptRow, Completion, Effect, EndedAttempt, Grant, Interrupted, Locked, NewRun, ReadyRow, RunWrite,
+};
+
+use crate::node::news::News;
+use crate::node::signals::{Signal, SignalSet};
+use crate::runs::contexts::Contexts;
+use crate::runs::ending::{Done, End, Ending};
+use crate::runs::queued::{Rings, place};
+use crate::runs::trace::Span;
+use crate::runs::transition::{Transition, standing};
+use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
+
+/// An outcome to be applied.
+pub(crate) struct Applied {
+    pub(crate) ended: EndedAttempt,
+    pub(crate) end: End,
+    pub(crate) finished_at: Time,
+    /// Where the attempt ran.
+    pub(crate) node: Option<uuid::Uuid>,
+}
+
+/// What becomes of an attempt that ends elsewhere.
+pub(crate) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending, now: Time) -> Applied {
+    Applied {
+        ended: EndedAttempt { run, at, lease },
+        end: End::plain(ending.clone()),
+        finished_at: now,
+        node: None,
+    }
+}
+
+/// What a transaction came to; acted upon after its commit.
+#[derive(Default)]
+pub(crate) struct After {
+    /// Runs that have ended.
+    pub(crate) finished: Vec<RunId>,
+    /// Of these, runs that were never begun, and why.
+    pub(crate) skipped: Vec<Skip>,
+    /// Runs that have moved.
+    pub(crate) moved: Vec<RunId>,
+    /// Attempts that are this node's now.
+    pub(crate) taken: Vec<(RunId, AttemptKey)>,
+    /// Attempts that were stopped.
+    pub(crate) interrupted: Vec<Interrupted>,
+    /// What of the node has something to do now.
+    pub(crate) signals: SignalSet,
+    /// Backfills of which a run has ended: there may be room for their next.
+    pub(crate) backfilled: Vec<uuid::Uuid>,
+    /// The earliest timer that was written.
+    pub(crate) due: Option<Time>,
+    /// Attempts recorded.
+    pub(crate) recorded: u64,
+    /// Outcomes that were accepted.
+    pub(crate) accepted: Vec<(RunId, AttemptKey)>,
+    /// What workers may claim now.
+    pub(crate) rings: Rings,
+    /// What a tracer wants to hear of.
+    pub(crate) spans: Vec<Span>,
+}
+
+impl Runs {
+    /// Applies outcomes to their runs, which it locks. `contexts` has those of all runs that are live.
+    pub(crate) async fn apply(
+        &self,
+        completion: &mut Completion,
+        contexts: &Contexts,
+        outcomes: Vec<Applied>,
+        grant: &mut Grant,
+        now: Time,
+    ) -> Result<After, EngineError> {
+        let keys: Vec<EndedAttempt> = outcomes.iter().map(|outcome| outcome.ended).collect();
+        let locked = completion.lock(&keys).await?;
+        self.apply_locked(completion, contexts, outcomes, locked, grant, now)
+            .await
+    }
+
+    /// The same, when the runs are locked and the attempts taken.
+    pub(crate) async fn apply_locked(
+        &self,
+        completion: &mut Completion,
+        contexts: &Contexts,
+        outcomes: Vec<Applied>,
+        locked: Locked,
+        grant: &mut Grant,
+        now: Time,
+    ) -> Result<After, EngineError> {
+        let count = outcomes.len();
+        let mut by_run: BTreeMap<RunId, Vec<(Applied, Time)>> = BTreeMap::new();
+        for outcome in outcomes {
+            let key = (outcome.ended.run, outcome.ended.at);
+            if let Some(&started_at) = locked.owned.get(&key) {
+                by_run.entry(outcome.ended.run).or_default().push((outcome, started_at));
+            }
+        }
+        let mut after = After::default();
+        let mut writes = Vec::with_capacity(by_run.len());
+        let mut rows = Vec::with_capacity(count);
+        for (run, mut outcomes) in by_run {
+            let Some(found) = locked.runs.get(&run) else { continue };
+            let context = self.known(contexts, run).await?;
+            let mut events = Vec::with_capacity(outcomes.len());
+            let mut maps = Vec::new();
+            for (outcome, _) in &mut outcomes {
+                if let End::Done(done) = &mut outcome.end {
+                    self.commit_effects(completion, &context, outcome.ended.at, done, &mut after)
+                        .await?;
+                }
+                events.push(event_of(outcome.ended.at, &outcome.end));
+            }
+            let transition = self
+                .transition(&context, standing(run, found)?, &events, completion, now)
+                .await?;
+            for (accepted, (outcome, started_at)) in transition.actions.accepted.iter().zip(outcomes) {
+                if !accepted {
+                    continue;
+                }
+                after.accepted.push((run, outcome.ended.at));
+                let worker = locked.workers.get(&(run, outcome.ended.at)).cloned();
+                let row = match outcome.end {
+                    End::Done(done) => attempt_row(outcome.ended, done, started_at, outcome.finished_at, outcome.node),
+                    End::Expanded { items, .. } => {
+                        maps.push((outcome.ended.at.key.task as i16, items));
+                        continue;
+                    }
+                    // Given back: its successor has the next number, so this one is recorded as stopped.
+                    End::Dropped => released_row(outcome.ended, started_at, now, self.node.identity.id),
+                };
+                let row = AttemptRow { worker, ..row };
+                after.spans.extend(self.attempt_span(&context, &row, started_at));
+                rows.push(row);
+            }
+            let write = self.write_of(&context, transition, grant, &mut after)?;
+            writes.push(RunWrite { maps, ..write });
+        }
+        after.recorded = rows.len() as u64;
+        completion.insert_attempts(&rows).await?;
+        self.write(completion, &writes, &mut after).await?;
+        Ok(after)
+    }
+
+    /// A decision as rows.
+    pub(crate) fn write_of(
+        &self,
+        context: &RunContext,
+        transition: Transition,
+        grant: &mut Grant,
+        after: &mut After,
+    ) -> Result<RunWrite, EngineError> {
+        let Transition {
+            actions,
+            state,
+            progress,
+        } = transition;
+        let run = context.facts.id;
+        let plan = &context.revision.plan;
+        let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
+        let notices = self.notices_of(context, &actions, state, &progress);
+        after.signals.add_if(notices.is_some(), Signal::Notices);
+        let mut ready = Vec::with_capacity(actions.ready.len());
+        let mut queued = Vec::new();
+        for (ordinal, at) in actions.ready.into_iter().enumerate() {
+            if let Some(place) = place(&context.revision, at) {
+                after.rings.add(&place);
+                queued.push(self.queued.row(at, queued.len(), place, None));
+                continue;
+            }
+            let mut row = ReadyRow::new(at, turn + 1 + ordinal as i64, context.revision.need_of(at));
+            row.hand(grant);
+            if row.is_handed() {
+                after.taken.push((run, at));
+            } else {
+                after.signals.add(Signal::Work);
+            }
+            ready.push(row);
+        }
+        for (due, _) in &actions.timers {
+            after.due = Some(after.due.map_or(*due, |earliest| earliest.min(*due)));
+        }
+        let finished = state.is_final();
+        let error = (state == RunState::Failed)
+            .then(|| progress.error().map(str::to_owned))
+            .flatten();
+        if finished {
+            after.finished.push(run);
+            after
+                .spans
+                .extend(self.run_span(context, state, error.as_deref(), self.now()));
+        }
+        after.moved.push(run);
+        after.signals.add_if(context.revision.pooled, Signal::Pools);
+        if finished && context.facts.trigger == Trigger::Backfill {
+            after.backfilled.extend(context.facts.source);
+        }
+        let gated = context
+            .revision
+            .is_gated(context.facts.trigger, context.facts.source.is_some());
+        after
+            .signals
+            .add_if(finished && (gated || context.facts.has_parent), Signal::Inbox);
+        Ok(RunWrite {
+            run,
+            state,
+            progress: bytes_of(run, &progress)?,
+            priority: context.facts.priority,
+            ready,
+            queued,
+            timers: actions.timers,
+            drop_timers: actions.drop_timers,
+            interrupt: actions.interrupt,
+            maps: Vec::new(),
+            error,
+            skipped: None,
+            gated,
+            timed: context.facts.deadline_at.is_some() || plan.tasks.iter().any(|task| task.retry.is_some()),
+            notices,
+        })
+    }
+
+    /// Writes decisions and notes what follows from it.
+    pub(crate) async fn write(
+        &self,
+        completion: &mut Completion,
+        writes: &[RunWrite],
+        after: &mut After,
+    ) -> Result<(), EngineError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let written = completion.write(writes).await?;
+        if !written.handed {
+            // The lease has run out: what was meant for this node went to everybody.
+            after.taken.clear();
+            after.signals.add(Signal::Work);
+        }
+        after.signals.add_if(written.parents_told, Signal::Inbox);
+        after.signals.add_if(written.followed, Signal::Links);
+        if self.tracer.get().is_some() {
+            for stopped in &written.interrupted {
+                let context = self.contexts.get(&stopped.run);
+                let span = context.and_then(|context| self.interrupted_span(&context, stopped));
+                after.spans.extend(span);
+            }
+        }
+        after.interrupted.extend(written.interrupted);
+        Ok(())
+    }
+
+    /// Acts upon what has been committed.
+    pub(crate) fn acted(self: &Arc<Self>, after: After) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.counts.ended.fetch_add(after.finished.len() as u64, Relaxed);
+        for why in &after.skipped {
+            self.counts.skipped[*why as usize - 1].fetch_add(1, Relaxed);
+        }
+        self.counts.attempts_ended.fetch_add(after.recorded, Relaxed);
+        let lease = self.lease();
+        let mut elsewhere = false;
+        for stopped in &after.interrupted {
+            if stopped.lease == lease {
+                self.hands.cancel(stopped.run, stopped.at);
+            } else {
+                elsewhere = true;
+            }
+        }
+        if !after.interrupted.is_empty() {
+            // Sub-runs of stopped attempts have to be cancelled as well: the inbox looks for them.
+            self.node.signals.raise(Signal::Orphans);
+            self.node.signals.raise(Signal::Inbox);
+        }
+        if elsewhere {
+            self.node.outbox.tell(News::Stopped);
+        }
+        for run in &after.finished {
+            self.contexts.remove(run);
+        }
+        self.moved(&after.moved, &after.finished);
+        self.take(after.taken);
+        self.ring(&after.rings);
+        if let Some(due) = after.due {
+            let mut next = self.next_due.lock();
+            if next.is_none_or(|next| due < next) {
+                *next = Some(due);
+                self.node.signals.raise(Signal::Inbox);
+            }
+        }
+        self.node.signals.raise_backfills(after.backfilled);
+        if after.signals.has(Signal::Work) {
+            self.node.outbox.tell(News::Work);
+        }
+        self.node.signals.raise_all(after.signals);
+        if let Some(tracer) = self.tracer.get() {
+            after.spans.into_iter().for_each(|span| tracer.ended(span));
+        }
+    }
+
+    /// Applies what a script did if it succeeded; a lost compare-and-set turns its success into a failure.
+    async fn commit_effects(
+        &self,
+        completion: &mut Completion,
+        context: &RunContext,
+        at: AttemptKey,
+        done: &mut Done,
+        after: &mut After,
+    ) -> Result<(), EngineError> {
+        if done.effects.is_empty() || !matches!(done.result, Ending::Succeeded(_)) {
+            return Ok(());
+        }
+        let (mut runs, mut contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = Default::default();
+        let mut writes = Vec::new();
+        for effect in std::mem::take(&mut done.effects) {
+            match effect {
+                ScriptEffect::StateSet { key, value } => writes.push(Effect::Set { key, value }),
+                ScriptEffect::StateCompareAndSet { key, expected, value } => {
+                    writes.push(Effect::CompareAndSet { key, expected, value });
+                }
+                ScriptEffect::StateDelete { key } => writes.push(Effect::Delete { key }),
+                ScriptEffect::Notify { channel, subject, body } => {
+                    after.signals.add(Signal::Notices);
+                    writes.push(Effect::Notify { channel, subject, body });
+                }
+                ScriptEffect::Enqueue { group, params, key } => {
+                    let params = serde_json::from_str(&params).unwrap_or_default();
+                    let spec = heddle_domain::spec::SubmissionSpec {
+                        params,
+                        key,
+                        ..Default::default()
+                    };
+                    let submission = Submission {
+                        group: group.clone(),
+                        spec,
+                        trigger: heddle_domain::state::Trigger::Task,
+                        source: Some(context.facts.id.0),
+                        parent: None,
+                    };
+                    match self.layout(submission).await {
+                        Ok((run, context)) => {
+                            runs.push(run);
+                            contexts.push(context);
+                        }
+                        Err(SubmitError::Engine(error)) => return Err(error),
+                        Err(error) => {
+                            done.result = Ending::fatal(ErrorKind::Invalid, format!("enqueue of `{group}`: {error}"));
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+        if !completion
+            .apply_effects(context.facts.id, at.key.task, context.facts.group_id, &writes)
+            .await?
+        {
+            done.result = Ending::failed(ErrorKind::Failed, "a compare-and-set was lost to another writer");
+            return Ok(());
+        }
+        if !runs.is_empty() {
+            let created = completion.create(&runs).await?;
+            for ((run, context), created) in runs.iter().zip(contexts).zip(&created) {
+                self.note_created(run, context, created, after);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A run's progress from the database's bytes.
+pub(crate) fn progress_of(run: RunId, bytes: &[u8]) -> Result<Progress, EngineError> {
+    Progress::from_bytes(bytes).map_err(|error| EngineError::Progress { run, error })
+}
+
+/// The same as bytes for the database.
+pub(crate) fn bytes_of(run: RunId, progress: &Progress) -> Result<Vec<u8>, EngineError> {
+    progress
+        .to_bytes()
+        .map_err(|error| EngineError::Progress { run, error })
+}
+
+/// What the run's decision needs to know of an outcome.
+pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
+    let outcome = match end {
+        End::Expanded { count, .. } => return Event::Expanded { at, count: *count },
+        End::Dropped => Outcome::Released,
+        End::Done(done) => match &done.result {
+            Ending::Succeeded(output) => Outcome::Succeeded {
+                output_bytes: output.len() as u64,
+            },
+            Ending::Skipped(_) => Outcome::Skipped,
+            Ending::Lost => Outcome::Lost,
+            Ending::Released | Ending::Ours { counted: false, .. } => Outcome::Released,
+            Ending::Ours { counted: true, .. } => Outcome::Lost,
+            Ending::Failed {
+                kind,
+                message,
+                retry_after,
+                fatal,
+                ..
+            } => Outcome::Failed {
+                kind: *kind,
+                message: message.clone(),
+                retry_after: *retry_after,
+                fatal: *fatal,
+            },
+        },
+    };
+    Event::Ended { at, outcome }
+}
+
+/// An outcome as a row of the history.
+pub(crate) fn attempt_row(
+    ended: EndedAttempt,
+    done: Done,
+    started_at: Time,
+    finished_at: Time,
+    node: Option<uuid::Uuid>,
+) -> AttemptRow {
+    let clean = |text: String| {
+        if text.contains('\0') {
+            text.replace('\0', "\u{fffd}")
+        } else {
+            text
+        }
+    };
+    let (state, skipped, output, error) = match done.result {
+        Ending::Succeeded(output) => (AttemptState::Succeeded, false, Some(output), None),
+        Ending::Skipped(_) => (AttemptState::Succeeded, true, None, None),
+        Ending::Released => (AttemptState::Cancelled, false, None, None),
+        Ending::Ours { message, .. } => (AttemptState::Lost, false, None, Some((ErrorKind::Lost, message, None))),
+        Ending::Lost => {
+            let error = (ErrorKind::Lost, "its node or worker was lost".to_owned(), None);
+            (AttemptState::Lost, false, None, Some(error))
+        }
+        Ending::Failed {
+            kind, message, trace, ..
+        } => {
+            let state = if kind == ErrorKind::Timeout {
+                AttemptState::TimedOut
+            } else {
+                AttemptState::Failed
+            };
+            (state, false, None, Some((kind, clean(message), trace.map(clean))))
+        }
+    };
+    AttemptRow {
+        run: ended.run,
+        at: ended.at,
+        state,
+        skipped,
+        started_at,
+        finished_at,
+        node,
+        worker: None,
+        output,
+        error,
+        memory_bytes: done.memory_bytes.map(|bytes| bytes as i64),
+        cpu_micros: done.cpu.map(|cpu| cpu.as_micros() as i64),
+    }
+}
+
+/// An attempt that a stopping node gave back.
+fn released_row(ended: EndedAttempt, started_at: Time, now: Time, node: uuid::Uuid) -> AttemptRow {
+    AttemptRow {
+        run: ended.run,
+        at: ended.at,
+        state: AttemptState::Cancelled,
+        skipped: false,
+        started_at,
+        finished_at: now,
+        node: Some(node),
+        worker: None,
+        output: None,
+        error: Some((ErrorKind::Lost, "given back: its node stopped".to_owned(), None)),
+        memory_bytes: None,
+        cpu_micros: None,
+    }
+}

@@ -1,0 +1,187 @@
+//! Rows of the inbox that this node cannot handle, so that they hold up nobody else's.
+//!
+//! Timers, ends of sub-runs and runs submitted in SQL are taken many in one transaction. One row among them that cannot be
+//! handled (it cannot be read, its run's progress or revision cannot, Postgres refuses what follows from it) would fail
+//! the whole transaction, and the next one in the same way, for ever.
+//!
+//! 1. A transaction that fails for what it met in itself is divided by runs, until what cannot be handled stands alone.
+//!    All others are handled.
+//! 2. The rows of that run and kind are *set aside*: this node passes over them. An error in its log names the run and the
+//!    row, and the metric `heddle_rows_set_aside` counts them. They stay in their table: another node, perhaps a newer one,
+//!    may know what to make of them.
+//! 3. Every so often they are tried again, alone, and come back once somebody has mended what was wrong.
+//!
+//! What is passing (another transaction in the way, no database) sets nothing aside: the next look tries again.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::Chain;
+use heddle_domain::id::RunId;
+use heddle_store::live::{PassedOver, Take};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::node::group_commit::is_passing;
+use crate::{EngineError, Runs};
+
+/// How many runs' rows of one kind are set aside at most. With more, rows that cannot be handled are looked for anew each
+/// time: those of others still go on, but slowly.
+const SET_ASIDE_MAX: usize = 1_000;
+
+/// How often rows that are set aside are tried again, and those of how many runs at once.
+const AGAIN_EVERY: Duration = Duration::from_secs(10);
+const AGAIN_MAX: usize = 20;
+
+/// What stands in the inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Retries, deadlines, timeouts.
+    Timers,
+    /// Ends of sub-runs, by their parents.
+    Settlements,
+    /// Runs that were submitted in SQL.
+    Starts,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Timers, Self::Settlements, Self::Starts];
+
+    /// The table, which is also what metrics call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Timers => "timers",
+            Self::Settlements => "settlements",
+            Self::Starts => "starts",
+        }
+    }
+}
+
+/// Rows that are set aside, by kind and run, with when they were tried last.
+#[derive(Default)]
+pub(crate) struct Aside([Mutex<HashMap<RunId, Instant>>; Kind::ALL.len()]);
+
+impl Aside {
+    /// What a look passes over.
+    pub(crate) fn passed_over(&self) -> PassedOver {
+        PassedOver {
+            timers: self.runs(Kind::Timers),
+            settlements: self.runs(Kind::Settlements),
+            starts: self.runs(Kind::Starts),
+        }
+    }
+
+    /// Of how many runs rows of a kind are set aside.
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        self.of(kind).lock().len()
+    }
+
+    /// Whether rows of a kind are to be tried again.
+    pub(crate) fn is_due(&self, kind: Kind) -> bool {
+        self.of(kind).lock().values().any(|tried| tried.elapsed() > AGAIN_EVERY)
+    }
+
+    fn of(&self, kind: Kind) -> &Mutex<HashMap<RunId, Instant>> {
+        &self.0[kind as usize]
+    }
+
+    fn runs(&self, kind: Kind) -> Vec<RunId> {
+        self.of(kind).lock().keys().copied().collect()
+    }
+
+    /// `false`: there is no place for more.
+    fn put(&self, kind: Kind, run: RunId) -> bool {
+        let mut aside = self.of(kind).lock();
+        let fits = aside.len() < SET_ASIDE_MAX;
+        if fits {
+            aside.insert(run, Instant::now());
+        }
+        fits
+    }
+
+    fn remove(&self, kind: Kind, run: RunId) {
+        self.of(kind).lock().remove(&run);
+    }
+
+    /// Those to be tried again now.
+    fn due(&self, kind: Kind) -> Vec<RunId> {
+        let mut aside = self.of(kind).lock();
+        let due = aside.iter_mut().filter(|(_, tried)| tried.elapsed() > AGAIN_EVERY);
+        due.take(AGAIN_MAX)
+            .map(|(run, tried)| {
+                *tried = Instant::now();
+                *run
+            })
+            .collect()
+    }
+}
+
+impl Runs {
+    /// Works off what there is of a kind, but for what cannot be handled. An error is a passing one, or has nothing to do
+    /// with any row.
+    pub(crate) async fn work_off(self: &Arc<Self>, kind: Kind) -> Result<(), EngineError> {
+        for run in self.aside.due(kind) {
+            match self.handle(kind, Take::Only(&[run]), &mut BTreeSet::new()).await {
+                Ok(()) => {
+                    self.aside.remove(kind, run);
+                    tracing::info!(table = kind.name(), %run, "what was set aside has been handled");
+                }
+                Err(error) if is_passing(&error) => return Err(error),
+                // That was told when it was set aside.
+                Err(_) => {}
+            }
+        }
+        let mut taken = BTreeSet::new();
+        let passed_over = self.aside.runs(kind);
+        let error = match self.handle(kind, Take::AllBut(&passed_over), &mut taken).await {
+            Err(error) if !is_passing(&error) && !taken.is_empty() => error,
+            other => return other,
+        };
+        let mut failed = vec![(Vec::from_iter(taken), error)];
+        while let Some((mut runs, error)) = failed.pop() {
+            if let [run] = runs[..] {
+                self.set_aside(kind, run, &error);
+                continue;
+            }
+            let second = runs.split_off(runs.len() / 2);
+            for half in [second, runs] {
+                match self.handle(kind, Take::Only(&half), &mut BTreeSet::new()).await {
+                    Ok(()) => {}
+                    Err(error) if is_passing(&error) => return Err(error),
+                    Err(error) => failed.push((half, error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn set_aside(&self, kind: Kind, run: RunId, error: &EngineError) {
+        let table = kind.name();
+        let error = Chain(error);
+        match self.aside.put(kind, run) {
+            true => tracing::error!(
+                %error, table, %run,
+                "what stands there for this run cannot be handled by this node; it is set aside, and tried again every 10 s"
+            ),
+            false => tracing::error!(
+                %error, table, %run,
+                "what stands there for this run cannot be handled by this node, and too much is set aside already"
+            ),
+        }
+    }
+
+    /// One transaction; `taken` gets the runs whose rows it took.
+    async fn handle(
+        self: &Arc<Self>,
+        kind: Kind,
+        take: Take<'_>,
+        taken: &mut BTreeSet<RunId>,
+    ) -> Result<(), EngineError> {
+        match kind {
+            Kind::Timers => self.timers(take, taken).await,
+            Kind::Settlements => self.settlements(take, taken).await,
+            Kind::Starts => self.starts(take, taken).await,
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! One control of many runs: in batches, a few at once, each answered for by itself.
+//!
+//! What goes through `decide` and leaves a run among the living, or ends it (cancel, pause, resume), is done to a batch of
+//! runs in one transaction. What moves a run between tables, or resolves scripts (restart, override), is done run by run.
+//! A batch that fails as a whole is done again run by run, so that no run suffers for another's: only what the database
+//! itself cannot do ends the whole.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use heddle_domain::Chain;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{Event, Refused, TaskKey};
+use heddle_domain::state::RunState;
+use heddle_store::StoreError;
+use heddle_store::live::RunWrite;
+use heddle_store::run::RunFilter;
+
+use crate::runs::apply::After;
+use crate::runs::control::{BulkAction, ControlError, shown};
+use crate::runs::transition::{NoTransition, standing};
+use crate::{Engine, EngineError, Runs};
+
+/// How many runs one transaction controls.
+const BATCH_MAX: usize = 100;
+
+/// How many of these transactions are under way at once for one request: what else the node does needs connections too.
+const AT_ONCE: usize = 4;
+
+/// How many requests control many runs at once on a node; others wait for their turn.
+pub(crate) const REQUESTS_MAX: usize = 4;
+
+/// What became of one run of many.
+type Controlled = Result<(), ControlError>;
+
+impl Engine {
+    /// Does something to many runs; answers for each, in their order, after its commit. `Err` is what kept it from going
+    /// on: what was done until then stays done.
+    pub async fn control_all(
+        &self,
+        runs: &[RunId],
+        action: &BulkAction,
+        actor: &str,
+    ) -> Result<Vec<Controlled>, EngineError> {
+        self.runs.control_all(runs, action, actor).await
+    }
+
+    /// Does work that concerns many things to its end, even if whoever asked for it goes away; only a node that stops
+    /// ends it sooner. So much work is bounded by `REQUESTS_MAX`.
+    pub async fn to_the_end<T, F>(&self, work: F) -> Result<T, EngineError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let permit = self.runs.bulk.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| EngineError::Stopping)?;
+        let stop = self.runs.node.stop.clone();
+        let ended = self.runs.node.tracker.spawn(async move {
+            let _permit = permit;
+            stop.run_until_cancelled(work).await
+        });
+        match ended.await {
+            Ok(Some(done)) => Ok(done),
+            Ok(None) => Err(EngineError::Stopping),
+            Err(error) => Err(EngineError::Unreadable(format!("the work ended early: {error}"))),
+        }
+    }
+}
+
+impl BulkAction {
+    /// Whether it is done to many live runs in one transaction.
+    fn is_batched(&self) -> bool {
+        // What is resumed may wait still, and is then told one by one to wait again.
+        matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause)
+    }
+
+    /// Whether it takes back what of a run nobody has claimed.
+    fn withdraws(&self) -> bool {
+        matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause)
+    }
+
+    /// What it tells a run in this state.
+    fn event(&self, state: RunState, withdrawn: Vec<TaskKey>) -> Result<Event, Refused> {
+        match self {
+            Self::Cancel | Self::CancelFor(_) => Ok(Event::Cancel { withdrawn }),
+            Self::Pause if matches!(state, RunState::Running | RunState::Waiting) => Ok(Event::Pause { withdrawn }),
+            _ => Err(Refused::RunState(state)),
+        }
+    }
+}
+
+impl Runs {
+    /// See [`Engine::control_all`].
+    pub(crate) async fn control_all(
+        self: &Arc<Self>,
+        runs: &[RunId],
+        action: &BulkAction,
+        actor: &str,
+    ) -> Result<Vec<Controlled>, EngineError> {
+        let mut done = Vec::with_capacity(runs.len());
+        let batches: Vec<Vec<RunId>> = runs.chunks(BATCH_MAX).map(<[RunId]>::to_vec).collect();
+        let (action, actor): (Arc<BulkAction>, Arc<str>) = (Arc::new(action.clone()), actor.into());
+        let mut batches = stream::iter(batches)
+            .map(|batch| self.clone().control_batch(batch, action.clone(), actor.clone()))
+            .buffered(AT_ONCE);
+        while let Some(batch) = batches.next().await {
+            done.extend(batch?);
+        }
+        Ok(done)
+    }
+
+    async fn control_batch(
+        self: Arc<Self>,
+        runs: Vec<RunId>,
+        action: Arc<BulkAction>,
+        actor: Arc<str>,
+    ) -> Result<Vec<Controlled>, EngineError> {
+        let mut known = HashMap::new();
+        if action.is_batched() && runs.len() > 1 {
+            match self.control_together(&runs, &action, &actor).await {
+                Ok(done) => known = done,
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), runs = runs.len(), "runs are controlled one by one")
+                }
+            }
+        }
+        let mut done = Vec::with_capacity(runs.len());
+        for run in runs {
+            let controlled = match known.remove(&run) {
+                Some(controlled) => controlled,
+                None => self.control(run, &action, &actor).await,
+            };
+            match controlled {
+                Err(ControlError::Engine(error)) => return Err(error),
+                controlled => done.push(controlled),
+            }
+        }
+        Ok(done)
+    }
+    /// One transaction over those of the runs that are live, in the order of their ids like every other that locks
+    /// several. What it answers nothing for has to be looked at by itself.
+    async fn control_together(
+        self: &Arc<Self>,
+        runs: &[RunId],
+        action: &BulkAction,
+        actor: &str,
+    ) -> Result<HashMap<RunId, Controlled>, EngineError> {
+        let now = self.now();
+        let mut runs = runs.to_vec();
+        runs.sort_unstable();
+        runs.dedup();
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let locked = completion.lock_runs(&runs).await?;
+        let live: Vec<RunId> = runs.iter().copied().filter(|run| locked.contains_key(run)).collect();
+        let contexts = self.contexts_of(&live).await?;
+        let takes = |run: &&RunId| action.event(locked[*run].state, Vec::new()).is_ok();
+        let concerned: Vec<RunId> = live.iter().filter(takes).copied().collect();
+        let mut withdrawn: HashMap<RunId, Vec<TaskKey>> = HashMap::new();
+        if action.withdraws() && !concerned.is_empty() {
+            for (run, key) in completion.withdraw(&concerned).await? {
+                withdrawn.entry(run).or_default().push(key);
+            }
+        }
+        let mut done = HashMap::with_capacity(runs.len());
+        let (mut after, mut grant) = (After::default(), self.grant());
+        let (mut writes, mut audits) = (Vec::with_capacity(live.len()), Vec::with_capacity(live.len()));
+        for run in live {
+            let context = self.known(&contexts, run).await?;
+            let stood = standing(run, &locked[&run])?;
+            let before = stood.0;
+            let event = match action.event(before, withdrawn.remove(&run).unwrap_or_default()) {
+                Ok(event) => event,
+                Err(refused) => {
+                    done.insert(run, Err(refused.into()));
+                    continue;
+                }
+            };
+            let transition = match self.transition(&context, stood, &[event], &mut completion, now).await {
+                Ok(transition) => transition,
+                Err(NoTransition::Refused(refused)) if !action.withdraws() => {
+                    done.insert(run, Err(refused.into()));
+                    continue;
+                }
+                // What was taken back of a run must not be lost: nothing of this is done.
+                Err(none) => return Err(none.into()),
+            };
+            audits.push((run, shown(before, None), shown(transition.state, None)));
+            let write = self.write_of(&context, transition, &mut grant, &mut after)?;
+            let error = action.why().or(write.error);
+            writes.push(RunWrite { error, ..write });
+            done.insert(run, Ok(()));
+        }
+        if let Some(word) = action.word() {
+            let by = heddle_store::change::By { actor, at: now };
+            completion.audit_all(by, word, &audits).await?;
+        }
+        self.write(&mut completion, &writes, &mut after).await?;
+        completion.commit().await?;
+        for write in &writes {
+            self.contexts.remove(&write.run);
+        }
+        self.acted(after);
+        let ended: Vec<RunId> = runs.into_iter().filter(|run| !locked.contains_key(run)).collect();
+        for (run, state) in self.states_of(&ended).await? {
+            if state.is_final() {
+                done.insert(run, Err(Refused::RunState(state).into()));
+            }
+        }
+        Ok(done)
+    }
+
+    async fn states_of(&self, runs: &[RunId]) -> Result<Vec<(RunId, RunState)>, StoreError> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let filter = RunFilter {
+            ids: runs.iter().map(|run| run.0).collect(),
+            ..RunFilter::default()
+        };
+        let found = self.node.store.run_states(&filter, runs.len() as i64).await?;
+        Ok(found.into_iter().map(|(run, state, _)| (run, state)).collect())
+    }
+}

@@ -1,0 +1,132 @@
+//! What has to be known of a run to work on it: read once, remembered for a while.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
+use heddle_sandbox::{Context, Interval, MapItem};
+use serde_json::value::RawValue;
+
+use crate::runs::ending::{Ending, Step};
+use crate::{EngineError, RunContext, Runs};
+
+/// What is known of runs.
+pub(crate) type Contexts = HashMap<RunId, Arc<RunContext>>;
+
+/// How many runs' facts a node remembers.
+pub(crate) const CONTEXTS_MAX: usize = 4_096;
+
+impl Runs {
+    /// What is needed to work on runs, those of them that are live. The caller keeps it: what is remembered of a run may
+    /// be forgotten at any moment (a control of it, its end, too many others), so nobody who has to know asks twice.
+    pub(crate) async fn contexts_of(&self, runs: &[RunId]) -> Result<Contexts, EngineError> {
+        let mut contexts = Contexts::with_capacity(runs.len());
+        let mut missing = Vec::new();
+        for &run in runs {
+            match self.contexts.get(&run) {
+                Some(context) => drop(contexts.insert(run, context)),
+                None => missing.push(run),
+            }
+        }
+        if missing.is_empty() {
+            return Ok(contexts);
+        }
+        let found = self.node.store.run_facts(&missing).await?;
+        let ids: Vec<i64> = found.iter().map(|facts| facts.revision_id).collect();
+        let revisions = self.node.catalog.revisions(&ids).await?;
+        for facts in found {
+            let revision = match revisions.get(&facts.revision_id) {
+                Some(revision) => revision.clone(),
+                None => self.node.catalog.revision(facts.revision_id).await?,
+            };
+            let resolution = match facts.resolution_id {
+                Some(id) => self.node.catalog.resolution(id, &revision).await?,
+                None => self.node.catalog.resolve(&revision).await?,
+            };
+            let id = facts.id;
+            let context = Arc::new(RunContext {
+                facts,
+                revision,
+                resolution,
+                maps: Default::default(),
+            });
+            self.contexts.insert(id, context.clone());
+            contexts.insert(id, context);
+        }
+        Ok(contexts)
+    }
+
+    /// What is known of a run that is locked, and hence live: if it came back to life since `contexts` were read, it is
+    /// not among them.
+    pub(crate) async fn known(&self, contexts: &Contexts, run: RunId) -> Result<Arc<RunContext>, EngineError> {
+        let context = match contexts.get(&run) {
+            Some(context) => Some(context.clone()),
+            None => self.contexts_of(&[run]).await?.remove(&run),
+        };
+        context.ok_or_else(|| EngineError::Unreadable(format!("the facts of run {run} are not known")))
+    }
+
+    /// What is known of runs that may be named twice.
+    pub(crate) async fn contexts_for(&self, runs: impl Iterator<Item = RunId>) -> Result<Contexts, EngineError> {
+        let mut runs: Vec<RunId> = runs.collect();
+        runs.sort_unstable();
+        runs.dedup();
+        self.contexts_of(&runs).await
+    }
+
+    /// What an attempt is told about itself.
+    pub(crate) fn context_of(&self, context: &RunContext, at: AttemptKey, item: Option<MapItem>) -> Context {
+        let task = &context.revision.plan.tasks[at.key.task as usize];
+        let now = self.now();
+        let place = at.key.item.map(|item| format!("/{item}")).unwrap_or_default();
+        Context {
+            run: context.facts.id.0,
+            group: context.revision.group_name.clone(),
+            task: task.name.as_str().to_owned(),
+            attempt: at.attempt,
+            trigger: context.facts.trigger,
+            logical_time: context.facts.logical_time,
+            data_interval: Interval {
+                start: context.facts.interval.0,
+                end: context.facts.interval.1,
+            },
+            deadline: task
+                .timeout
+                .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
+            item,
+            idempotency_key: format!("{}/{}{place}", context.facts.id, task.name),
+        }
+    }
+
+    /// An item of a mapped task, and how many there are.
+    ///
+    /// After a restart a map may be expanded anew. The attempts of its new items have higher numbers than any before,
+    /// so what was read for a lower one is read again.
+    pub(crate) async fn item(&self, context: &RunContext, at: AttemptKey, item: u32) -> Step<(Box<RawValue>, u32)> {
+        let task = at.key.task;
+        let known = context
+            .maps
+            .lock()
+            .get(&task)
+            .filter(|known| known.0 >= at.attempt)
+            .cloned();
+        let items = match known {
+            Some((_, items)) => items,
+            None => {
+                let Some(text) = self.node.store.map_items(context.facts.id, task).await? else {
+                    return Ok(Err(Ending::invalid("its items are gone")));
+                };
+                let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
+                    .map_err(|error| EngineError::Unreadable(format!("items of {}: {error}", context.facts.id)))?;
+                let items = Arc::new(items);
+                context.maps.lock().insert(task, (at.attempt, items.clone()));
+                items
+            }
+        };
+        Ok(match items.get(item as usize) {
+            Some(value) => Ok((value.clone(), items.len() as u32)),
+            None => Err(Ending::invalid("there is no such item")),
+        })
+    }
+}

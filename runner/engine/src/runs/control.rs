@@ -1,0 +1,586 @@
+//! What operators do to runs and task runs. Each control is one transaction over one run: lock, decide, write.
+
+use std::sync::Arc;
+
+use heddle_domain::id::RunId;
+use heddle_domain::run::{Event, Progress, Refused, TaskKey};
+use heddle_domain::spec::SubmissionSpec;
+use heddle_domain::state::{RunState, TaskState, Trigger};
+use heddle_domain::{Faults, Name, Time};
+use heddle_store::StoreError;
+use heddle_store::change::By;
+use heddle_store::live::{Audited, Completion, Grant, LiveRun, RunFacts, RunWrite};
+use heddle_store::run::RunRow;
+use serde_json::{Value, json};
+
+use crate::node::signals::Signal;
+use crate::runs::apply::{After, progress_of};
+use crate::runs::submit::Layout;
+use crate::runs::transition::Transition;
+use crate::{Engine, EngineError, RunContext, Runs, SubmitError};
+
+/// Why a control did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// There is no such run or task run.
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// It does not go with how things stand.
+    #[error("{0}")]
+    Refused(String),
+    /// What was given is wrong.
+    #[error("{0}")]
+    Invalid(Faults),
+    /// Not the caller's fault.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What is done to a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BulkAction {
+    /// Ends it and what runs in it.
+    Cancel,
+    /// The same, by Heddle itself, for this reason.
+    CancelFor(String),
+    /// Starts nothing new.
+    Pause,
+    /// Goes on.
+    Resume,
+    /// Goes on where it failed; `true`: with the scripts that are active now.
+    Restart(bool),
+    /// Sets its state.
+    Override(RunState, String),
+}
+
+/// A task run that is to run again within a run that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clear {
+    /// The task.
+    pub task: Name,
+    /// An item of a mapped task; `None`: all of it.
+    pub item: Option<u32>,
+    /// Whether everything that depends on it runs again as well.
+    pub downstream: bool,
+    /// Why; may be empty.
+    pub reason: String,
+}
+
+/// What an operator sets, and why.
+struct ByHand<'a> {
+    state: TaskState,
+    output: Option<String>,
+    reason: &'a str,
+    actor: &'a str,
+}
+
+/// What the audit says of a control.
+struct Noted<'a> {
+    actor: &'a str,
+    action: &'static str,
+    /// The task run, if it is about one, as it stood and as it shall stand.
+    task: Option<(Value, Value)>,
+    reason: Option<&'a str>,
+}
+
+/// How a run stands, for the audit.
+pub(crate) fn shown(state: RunState, task: Option<&Value>) -> Value {
+    let mut shown = json!({"state": state});
+    if let Some(task) = task {
+        shown["task"] = task.clone();
+    }
+    shown
+}
+
+impl Noted<'_> {
+    async fn write(
+        &self,
+        completion: &mut Completion,
+        run: RunId,
+        at: Time,
+        before: RunState,
+        after: RunState,
+    ) -> Result<(), StoreError> {
+        let by = By { actor: self.actor, at };
+        let was = shown(before, self.task.as_ref().map(|task| &task.0));
+        let mut is = shown(after, self.task.as_ref().map(|task| &task.1));
+        if let Some(reason) = self.reason {
+            is["reason"] = json!(reason);
+        }
+        completion.audit(by, self.action, run, &was, &is).await
+    }
+}
+
+impl BulkAction {
+    /// The audit's word; `None` for what Heddle does by itself.
+    pub(crate) fn word(&self) -> Option<&'static str> {
+        match self {
+            Self::Cancel => Some("cancel"),
+            Self::CancelFor(_) => None,
+            Self::Pause => Some("pause"),
+            Self::Resume => Some("resume"),
+            Self::Restart(_) => Some("restart"),
+            Self::Override(..) => Some("override"),
+        }
+    }
+
+    /// What the run says it ended for.
+    pub(crate) fn why(&self) -> Option<String> {
+        match self {
+            Self::CancelFor(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// How often a control is tried again when it collides with another transaction.
+const TRIES_MAX: u32 = 5;
+
+impl From<StoreError> for ControlError {
+    fn from(error: StoreError) -> Self {
+        Self::Engine(EngineError::Store(error))
+    }
+}
+
+impl Engine {
+    /// Does something to a run; the answer comes after it is committed.
+    pub async fn control(&self, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
+        self.runs.control(run, action, actor).await
+    }
+
+    /// Sets the state of a task run, for a reason.
+    pub async fn set_task_state(
+        &self,
+        run: RunId,
+        key: TaskKey,
+        state: TaskState,
+        output: Option<String>,
+        reason: &str,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        let by_hand = ByHand {
+            state,
+            output,
+            reason,
+            actor,
+        };
+        self.runs
+            .retried(|| {
+                self.runs
+                    .task_event(run, key, Event::Override { key, state }, Some(&by_hand), actor)
+            })
+            .await
+    }
+
+    /// Tries a failed or retrying task run again at once.
+    pub async fn retry_task(&self, run: RunId, key: TaskKey, actor: &str) -> Result<(), ControlError> {
+        self.runs
+            .retried(|| self.runs.task_event(run, key, Event::RetryNow(key), None, actor))
+            .await
+    }
+
+    /// Runs a task run of an ended run again, and with `downstream` all that depends on it.
+    pub async fn clear_task(&self, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
+        self.runs.retried(|| self.runs.clear_once(run, clear, actor)).await
+    }
+
+    /// Makes a new run like an ended or live one; the audit says so from the same commit on.
+    pub async fn rerun(&self, row: &RunRow, active_scripts: bool, actor: &str) -> Result<RunId, SubmitError> {
+        let revision = self.runs.node.catalog.revision(row.revision_id).await?;
+        let resolution = match row.resolution_id {
+            Some(id) if !active_scripts => self.runs.node.catalog.resolution(id, &revision).await?,
+            _ => self.runs.node.catalog.resolve(&revision).await?,
+        };
+        let layout = Layout {
+            trigger: Trigger::Rerun,
+            priority: Some(row.priority),
+            logical_time: row.logical_time,
+            interval: (row.interval_start, row.interval_end),
+            params: row.params.clone(),
+            task_params: row.task_params.clone(),
+            labels: row.labels.clone(),
+            key: None,
+            dedupe: None,
+            callback: row.callback.clone(),
+            source: Some(row.id),
+            parent: None,
+        };
+        let now = self.runs.now();
+        let (mut run, context) = self.runs.lay_out(&revision, &resolution, layout, now);
+        let id = run.id;
+        run.audited = Some(Audited {
+            actor: actor.to_owned(),
+            action: "rerun",
+            after: json!({"rerun_of": row.id}),
+        });
+        self.runs
+            .submissions
+            .ask(crate::runs::submit::Request { run, context })
+            .await?;
+        Ok(id)
+    }
+
+    /// Whether a submission would be accepted, without making a run.
+    pub async fn check(&self, group: &str, spec: SubmissionSpec) -> Result<(), SubmitError> {
+        self.runs.layout(crate::Submission::manual(group, spec)).await.map(drop)
+    }
+}
+
+impl Runs {
+    /// See [`Engine::control`].
+    pub(crate) async fn control(
+        self: &Arc<Self>,
+        run: RunId,
+        action: &BulkAction,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        self.retried(|| self.control_once(run, action, actor)).await
+    }
+
+    async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<(), ControlError>>,
+    {
+        let mut tries = 1;
+        loop {
+            match once().await {
+                Err(ControlError::Engine(EngineError::Store(StoreError::Conflict(_)))) if tries < TRIES_MAX => {
+                    tries += 1
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// A run's context from what a lock has read.
+    pub(crate) async fn context_of_live(&self, run: RunId, live: &LiveRun) -> Result<Arc<RunContext>, EngineError> {
+        if let Some(context) = self.contexts_of(&[run]).await?.remove(&run) {
+            return Ok(context);
+        }
+        // It had ended, and comes back within this transaction only: its facts are read where it stands.
+        let row = self
+            .node
+            .store
+            .run(run)
+            .await?
+            .ok_or_else(|| EngineError::Unreadable(format!("run {run} is gone")))?;
+        let revision = self.node.catalog.revision(live.revision_id).await?;
+        let resolution = match row.resolution_id {
+            Some(id) => self.node.catalog.resolution(id, &revision).await?,
+            None => self.node.catalog.resolve(&revision).await?,
+        };
+        Ok(Arc::new(RunContext {
+            facts: facts_of(&row),
+            revision,
+            resolution,
+            maps: Default::default(),
+        }))
+    }
+
+    async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
+        let now = self.now();
+        let reopen = matches!(action, BulkAction::Restart(_));
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let live = completion
+            .lock_one(run, reopen)
+            .await?
+            .ok_or(ControlError::NotFound("run"))?;
+        let context = self.context_of_live(run, &live).await?;
+        if reopen && !matches!(live.state, RunState::Failed | RunState::Cancelled) {
+            return Err(Refused::RunState(live.state).into());
+        }
+        match action {
+            BulkAction::Restart(true) => {
+                let resolution = self.node.catalog.resolve(&context.revision).await?;
+                completion.set_resolution(run, resolution.id).await?;
+                self.contexts.remove(&run);
+            }
+            BulkAction::Override(state, reason) => {
+                return self
+                    .override_run(completion, run, &live, context, *state, reason, actor)
+                    .await;
+            }
+            _ => {}
+        }
+        if live.state.is_final() && !reopen {
+            return Err(Refused::RunState(live.state).into());
+        }
+        let event = match action {
+            BulkAction::Cancel | BulkAction::CancelFor(_) => {
+                let withdrawn = completion.withdraw(&[run]).await?;
+                Event::Cancel {
+                    withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect(),
+                }
+            }
+            BulkAction::Pause => {
+                if !matches!(live.state, RunState::Running | RunState::Waiting) {
+                    return Err(Refused::RunState(live.state).into());
+                }
+                let withdrawn = completion.withdraw(&[run]).await?;
+                Event::Pause {
+                    withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect(),
+                }
+            }
+            BulkAction::Resume => Event::Resume { waits: live.waits },
+            BulkAction::Restart(_) => Event::Restart,
+            BulkAction::Override(..) => return Ok(()),
+        };
+        let noted = action.word().map(|action| Noted {
+            actor,
+            action,
+            task: None,
+            reason: None,
+        });
+        self.finish_control(completion, run, &live, &context, event, action.why(), noted)
+            .await
+    }
+
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what every control ends with, told apart by name"
+    )]
+    async fn finish_control(
+        self: &Arc<Self>,
+        mut completion: Completion,
+        run: RunId,
+        live: &LiveRun,
+        context: &RunContext,
+        event: Event,
+        why: Option<String>,
+        noted: Option<Noted<'_>>,
+    ) -> Result<(), ControlError> {
+        // By the revision of the run, as when it was made: a gate wakes for runs of which it knows.
+        let in_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
+        let turn = in_turn.then_some(Event::TakeTurn);
+        let events: Vec<Event> = turn.into_iter().chain([event]).collect();
+        let transition = self
+            .transition(context, standing(run, live)?, &events, &mut completion, self.now())
+            .await?;
+        let state = transition.state;
+        if let Some(noted) = noted {
+            noted.write(&mut completion, run, self.now(), live.state, state).await?;
+        }
+        let mut after = After::default();
+        let mut write = self.write_of(context, transition, &mut self.grant(), &mut after)?;
+        write.error = why.or(write.error);
+        self.write(&mut completion, std::slice::from_ref(&write), &mut after)
+            .await?;
+        if in_turn && state == RunState::Waiting {
+            completion
+                .wait_for_turn(run, live.group_id, &json!({"turn": true}))
+                .await?;
+            after.signals.add(Signal::Inbox);
+        }
+        if live.state == RunState::Paused && state == RunState::Waiting {
+            completion.wait_again(run, live.group_id).await?;
+            after.signals.add(Signal::Inbox);
+            after.signals.add(Signal::Links);
+        }
+        if live.state.is_final() {
+            completion
+                .notify(
+                    crate::node::news::CHANNEL,
+                    &crate::node::news::encode(&[crate::node::news::News::Reopened(run)]),
+                )
+                .await?;
+        }
+        completion.commit().await?;
+        // What restarts may take other scripts: the facts are read anew, here and by whoever worked on it before.
+        self.contexts.remove(&run);
+        self.acted(after);
+        Ok(())
+    }
+
+    async fn task_event(
+        self: &Arc<Self>,
+        run: RunId,
+        key: TaskKey,
+        event: Event,
+        by_hand: Option<&ByHand<'_>>,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
+        let live = completion
+            .lock_one(run, true)
+            .await?
+            .ok_or(ControlError::NotFound("run"))?;
+        let context = self.context_of_live(run, &live).await?;
+        let progress = progress_of(run, &live.progress)?;
+        let Some(stood) = progress.state(key) else {
+            return Err(ControlError::NotFound("task run"));
+        };
+        let named = |state: TaskState| {
+            let name = context.revision.plan.task(key.task).map(|task| task.name.as_str());
+            json!({"name": name, "item": key.item, "state": state})
+        };
+        let noted = Noted {
+            actor,
+            action: if by_hand.is_some() { "override" } else { "retry" },
+            task: Some((named(stood), named(by_hand.map_or(TaskState::Ready, |set| set.state)))),
+            reason: by_hand.map(|set| set.reason),
+        };
+        if let Some(ByHand {
+            state,
+            output,
+            reason,
+            actor,
+        }) = by_hand
+        {
+            completion
+                .insert_override(run, key, *state, output.as_deref(), reason, actor, self.now())
+                .await?;
+        }
+        self.finish_control(completion, run, &live, &context, event, None, Some(noted))
+            .await
+    }
+
+    async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
+        let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
+        let live = completion
+            .lock_one(run, true)
+            .await?
+            .ok_or(ControlError::NotFound("run"))?;
+        if !live.state.is_final() {
+            return Err(ControlError::Refused(not_cleared(live.state)));
+        }
+        let context = self.context_of_live(run, &live).await?;
+        let plan = &context.revision.plan;
+        let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
+        let key = TaskKey { task, item: clear.item };
+        let progress = progress_of(run, &live.progress)?;
+        let Some(stood) = progress.state(key) else {
+            return Err(ControlError::NotFound("task run"));
+        };
+        let output_bytes = match (clear.item, stood) {
+            (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await?,
+            _ => 0,
+        };
+        let cleared: Vec<TaskKey> = plan
+            .cleared(task, clear.downstream)
+            .into_iter()
+            .map(|next| if next == task { key } else { TaskKey::whole(next) })
+            .collect();
+        completion
+            .insert_clears(run, &cleared, &clear.reason, actor, self.now())
+            .await?;
+        let named = |state: TaskState| json!({"name": clear.task, "item": clear.item, "state": state});
+        let mut after = named(TaskState::Pending);
+        after["downstream"] = json!(clear.downstream);
+        after["cleared"] = json!(cleared.len());
+        let noted = Noted {
+            actor,
+            action: "clear",
+            task: Some((named(stood), after)),
+            reason: Some(clear.reason.as_str()).filter(|reason| !reason.is_empty()),
+        };
+        let event = Event::Clear {
+            key,
+            downstream: clear.downstream,
+            output_bytes,
+        };
+        self.finish_control(completion, run, &live, &context, event, None, Some(noted))
+            .await
+    }
+
+    /// Sets a run's state by hand: what is active is stopped first.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one control, told apart by name at its only call"
+    )]
+    async fn override_run(
+        self: &Arc<Self>,
+        mut completion: Completion,
+        run: RunId,
+        live: &LiveRun,
+        context: Arc<RunContext>,
+        state: RunState,
+        reason: &str,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        if !state.is_final() {
+            return Err(ControlError::Refused(format!("a run's state cannot be set to {state}")));
+        }
+        let mark = TaskKey {
+            task: u16::MAX,
+            item: None,
+        };
+        let task_state = match state {
+            RunState::Succeeded => TaskState::Succeeded,
+            RunState::Failed => TaskState::Failed,
+            _ => TaskState::Cancelled,
+        };
+        completion
+            .insert_override(run, mark, task_state, None, reason, actor, self.now())
+            .await?;
+        let noted = Noted {
+            actor,
+            action: "override",
+            task: None,
+            reason: Some(reason),
+        };
+        noted.write(&mut completion, run, self.now(), live.state, state).await?;
+        let error = (state == RunState::Failed).then(|| format!("set to failed by {actor}: {reason}"));
+        if live.state.is_final() {
+            completion.set_done_state(run, state, error.as_deref()).await?;
+            completion.commit().await?;
+            self.moved(&[run], &[run]);
+            self.node.signals.raise(Signal::Inbox);
+            self.node.signals.raise(Signal::Links);
+            return Ok(());
+        }
+        let withdrawn = completion
+            .withdraw(&[run])
+            .await?
+            .into_iter()
+            .map(|(_, key)| key)
+            .collect();
+        let event = Event::Cancel { withdrawn };
+        let cancelled = self
+            .transition(&context, standing(run, live)?, &[event], &mut completion, self.now())
+            .await?;
+        let mut after = After::default();
+        // Whatever it had come to: it has ended, as somebody says.
+        let overridden = Transition { state, ..cancelled };
+        let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after)?;
+        let write = RunWrite { error, ..write };
+        self.write(&mut completion, &[write], &mut after).await?;
+        completion.commit().await?;
+        self.contexts.remove(&run);
+        self.acted(after);
+        Ok(())
+    }
+}
+
+fn standing(run: RunId, live: &LiveRun) -> Result<(RunState, Progress), EngineError> {
+    Ok((live.state, progress_of(run, &live.progress)?))
+}
+
+/// Why nothing of a run in this state is cleared, and what to do instead.
+pub fn not_cleared(state: RunState) -> String {
+    format!(
+        "the run is {state}: a task run is cleared once its run has ended; until then cancel the run, retry the task run \
+         or override its state"
+    )
+}
+
+pub(crate) fn facts_of(row: &RunRow) -> RunFacts {
+    RunFacts {
+        id: RunId(row.id),
+        group_id: row.group_id,
+        revision_id: row.revision_id,
+        resolution_id: row.resolution_id,
+        trigger: row.trigger,
+        priority: row.priority,
+        logical_time: row.logical_time,
+        interval: (row.interval_start, row.interval_end),
+        params: row.params.clone(),
+        task_params: row.task_params.clone(),
+        key: row.key.clone(),
+        created_at: row.created_at,
+        deadline_at: row.deadline_at,
+        has_parent: row.parent_run.is_some(),
+        source: row.source,
+        callback: row.callback.is_some(),
+    }
+}

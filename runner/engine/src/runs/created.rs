@@ -1,0 +1,166 @@
+//! What follows from the creation of runs, once it is committed: the same whoever made them (submissions, schedules,
+//! upstream groups, backfills, scripts).
+
+use std::sync::Arc;
+
+use heddle_store::live::{Created, NewRun};
+
+use crate::node::signals::Signal;
+use crate::runs::apply::After;
+use crate::{RunContext, Runs};
+
+impl Runs {
+    /// What was handed to this node begins; whoever else is concerned is woken. `created` tells of each of `runs` what
+    /// became of it.
+    pub(crate) fn created(
+        self: &Arc<Self>,
+        runs: impl IntoIterator<Item = (NewRun, Arc<RunContext>)>,
+        created: &[Created],
+    ) {
+        let mut after = After::default();
+        for ((run, context), created) in runs.into_iter().zip(created) {
+            self.note_created(&run, context, created, &mut after);
+        }
+        self.acted(after);
+    }
+
+    /// The same of one run among others that a transaction makes; acted upon after its commit.
+    pub(crate) fn note_created(&self, run: &NewRun, context: Arc<RunContext>, created: &Created, after: &mut After) {
+        if after.created(run, created) {
+            self.contexts.insert(run.id, context);
+        }
+    }
+}
+
+impl After {
+    /// Notes what follows; answers whether a node will soon have to know what the run is.
+    fn created(&mut self, run: &NewRun, created: &Created) -> bool {
+        let Created::Made { handed } = created else {
+            return false;
+        };
+        // Those that wait for upstream groups are looked at by the links, the others by the gate, mostly on this node.
+        let in_turn = run.gated && !run.follows;
+        self.signals.add_if(in_turn, Signal::Inbox);
+        self.signals.add_if(run.follows, Signal::Links);
+        run.queued.iter().for_each(|row| self.rings.add(&row.place));
+        for row in &run.ready {
+            if row.pools.is_some() {
+                self.signals.add(Signal::Pools);
+            } else if *handed && row.is_handed() {
+                self.taken.push((run.id, row.at));
+            } else {
+                self.signals.add(Signal::Work);
+            }
+        }
+        in_turn || !run.ready.is_empty() || !run.queued.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_domain::Time;
+    use heddle_domain::id::RunId;
+    use heddle_domain::run::{AttemptKey, TaskKey};
+    use heddle_domain::state::{RunState, Trigger};
+    use heddle_store::live::{ReadyRow, Room};
+
+    use super::*;
+    use crate::node::signals::SignalSet;
+
+    fn run() -> NewRun {
+        let at = Time::default();
+        NewRun {
+            id: RunId(uuid::Uuid::from_u128(7)),
+            group_id: 1,
+            revision_id: 1,
+            resolution_id: None,
+            state: RunState::Running,
+            trigger: Trigger::Manual,
+            priority: 0,
+            logical_time: at,
+            interval: (at, at),
+            params: "{}".into(),
+            task_params: None,
+            labels: None,
+            key: None,
+            dedupe: None,
+            callback: None,
+            created_at: at,
+            deadline_at: None,
+            parent: None,
+            parent_due: None,
+            source: None,
+            waiting_for: None,
+            progress: Vec::new(),
+            ready: Vec::new(),
+            queued: Vec::new(),
+            gated: false,
+            follows: false,
+            instant: false,
+            start_told: false,
+            audited: None,
+        }
+    }
+
+    fn at(task: u16) -> AttemptKey {
+        AttemptKey {
+            key: TaskKey { task, item: None },
+            attempt: 1,
+        }
+    }
+
+    /// Rows of which the first is handed to this node, the second is not, and the third waits for slots.
+    fn rows(count: usize) -> Vec<ReadyRow> {
+        let room = Room {
+            free: 1,
+            share: 9,
+            backlog: false,
+        };
+        let mut grant = room.grant();
+        let mut rows: Vec<ReadyRow> = (0..3)
+            .map(|task| ReadyRow::new(at(task), 1, (task == 2).then(Arc::default)))
+            .collect();
+        rows.iter_mut().for_each(|row| row.hand(&mut grant));
+        rows.truncate(count);
+        rows
+    }
+
+    #[track_caller]
+    fn check(run: &NewRun, created: &Created, signals: &[Signal], taken: usize, known: bool) {
+        let mut after = After::default();
+        assert_eq!(after.created(run, created), known, "whether it will be asked for soon");
+        let mut expect = SignalSet::default();
+        signals.iter().for_each(|signal| expect.add(*signal));
+        assert_eq!(after.signals, expect);
+        assert_eq!(after.taken.len(), taken);
+        assert!(after.taken.iter().all(|taken| *taken == (run.id, at(0))));
+    }
+
+    #[test]
+    fn whoever_is_concerned_is_woken() {
+        let made = Created::Made { handed: true };
+        // Handed over, and nothing left; the lease has run out meanwhile; more than was handed over; slots of pools.
+        let ready = |count| NewRun {
+            ready: rows(count),
+            ..run()
+        };
+        check(&ready(1), &made, &[], 1, true);
+        check(&ready(1), &Created::Made { handed: false }, &[Signal::Work], 0, true);
+        check(&ready(2), &made, &[Signal::Work], 1, true);
+        check(&ready(3), &made, &[Signal::Work, Signal::Pools], 1, true);
+        // Before a gate; behind upstream groups; with nothing to do at all.
+        let gated = |follows| NewRun {
+            gated: true,
+            follows,
+            ..run()
+        };
+        check(&gated(false), &made, &[Signal::Inbox], 0, true);
+        check(&gated(true), &made, &[Signal::Links], 0, false);
+        check(&run(), &made, &[], 0, false);
+        // What was not made concerns nobody.
+        for refused in [Created::Exists(run().id), Created::Fenced] {
+            check(&ready(3), &refused, &[], 0, false);
+            check(&gated(false), &refused, &[], 0, false);
+        }
+    }
+}

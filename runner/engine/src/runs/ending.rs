@@ -1,0 +1,119 @@
+//! How attempts end, and what is reported of that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::state::ErrorKind;
+use heddle_sandbox::Effect;
+use heddle_store::live::LogRow;
+
+use crate::runs::hands::Hand;
+use crate::{EngineError, RunContext};
+
+/// How many reports may wait to be recorded, or for their logs to be written. An attempt keeps its slot until its report
+/// is taken up, so there are no more than slots, but for what transactions that ran side by side were each granted.
+pub(crate) fn reports_max(slots: usize) -> usize {
+    slots + 4 * crate::runs::hands::SHORT_TARGET
+}
+
+/// An attempt in hand has ended.
+pub(crate) struct Report {
+    pub(crate) run: RunId,
+    pub(crate) at: AttemptKey,
+    pub(crate) context: Arc<RunContext>,
+    pub(crate) hand: Hand,
+    pub(crate) end: End,
+    pub(crate) finished_at: Time,
+    /// Log lines that have not been written.
+    pub(crate) lines: Vec<LogRow>,
+}
+
+/// How.
+#[derive(Clone)]
+pub(crate) enum End {
+    /// With a result.
+    Done(Done),
+    /// A mapped task's items are known.
+    Expanded { items: String, count: u32 },
+    /// Nothing to be reported: it was cancelled, or a sub-run holds it now.
+    Dropped,
+}
+
+/// A result.
+#[derive(Clone)]
+pub(crate) struct Done {
+    pub(crate) result: Ending,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) cpu: Option<Duration>,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug)]
+pub(crate) enum Ending {
+    Succeeded(String),
+    Skipped(String),
+    Failed {
+        kind: ErrorKind,
+        message: String,
+        trace: Option<String>,
+        retry_after: Option<Duration>,
+        fatal: bool,
+    },
+    Lost,
+    /// Its worker gave it back.
+    Released,
+    /// Heddle's own fault; see `patience.rs`.
+    Ours {
+        /// For people.
+        message: String,
+        /// Whether it counts as a loss.
+        counted: bool,
+    },
+}
+
+impl Ending {
+    pub(crate) fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::Failed {
+            kind,
+            message: message.into(),
+            trace: None,
+            retry_after: None,
+            fatal: false,
+        }
+    }
+
+    pub(crate) fn fatal(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::Failed {
+            kind,
+            message: message.into(),
+            trace: None,
+            retry_after: None,
+            fatal: true,
+        }
+    }
+}
+
+impl Ending {
+    /// What was asked for cannot be.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::fatal(ErrorKind::Invalid, message)
+    }
+}
+
+impl End {
+    pub(crate) fn plain(result: Ending) -> Self {
+        Self::Done(Done {
+            result,
+            effects: Vec::new(),
+            memory_bytes: None,
+            cpu: None,
+        })
+    }
+}
+
+/// An early end, or a value.
+pub(crate) type Step<T> = Result<Result<T, Ending>, EngineError>;

@@ -1,0 +1,78 @@
+//! Secrets and connections, for whom they were granted to.
+
+use std::time::Duration;
+
+use heddle_domain::Chain;
+use heddle_domain::state::NOT_GRANTED;
+use heddle_sandbox::ConnectionTarget;
+
+use crate::{EngineError, Runs};
+
+/// How long one statement on a named connection may take.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How many rows one query may give.
+const ROWS_MAX: u32 = 10_000;
+
+/// What a script was granted, or why not; or what kept Heddle from finding out.
+pub(crate) type Granted<T> = Result<Result<T, String>, EngineError>;
+
+/// The same address, for sessions in which nothing can be written. (A script's own `SET` ends with its statement.)
+fn read_only(url: &str) -> String {
+    let divider = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{divider}options=-c%20default_transaction_read_only%3Don")
+}
+
+/// What a consumer is told when Heddle is at fault; the node's log has the rest.
+pub(crate) fn unavailable(error: &EngineError) -> String {
+    tracing::warn!(error = %Chain(error), "a host call failed");
+    "Heddle could not answer; try again".to_owned()
+}
+
+impl Runs {
+    /// A secret, if a group or topic (`noun`) of this name and category was granted it.
+    pub(crate) async fn granted_secret(
+        &self,
+        noun: &str,
+        user: &str,
+        category: Option<&str>,
+        name: &str,
+    ) -> Granted<String> {
+        Ok(match self.node.store.secret_value(&self.keys, name).await? {
+            Some((value, grant)) if grant.allows(user, category) => Ok(value),
+            Some(_) => Err(format!("{NOT_GRANTED}secret `{name}`: this {noun} may not use it")),
+            None => Err(format!("{NOT_GRANTED}secret `{name}`: there is none")),
+        })
+    }
+
+    /// A connection, if a group or topic (`noun`) of this name and category was granted it.
+    pub(crate) async fn granted_connection(
+        &self,
+        noun: &str,
+        user: &str,
+        category: Option<&str>,
+        name: &str,
+    ) -> Granted<ConnectionTarget> {
+        let missing = || format!("{NOT_GRANTED}connection `{name}`: there is none");
+        let Some(row) = self.node.store.connection(name).await? else {
+            return Ok(Err(missing()));
+        };
+        if !row.options.grant.allows(user, category) {
+            return Ok(Err(format!(
+                "{NOT_GRANTED}connection `{name}`: this {noun} may not use it"
+            )));
+        }
+        let Some((url, _)) = self.node.store.connection_url(&self.keys, name).await? else {
+            return Ok(Err(missing()));
+        };
+        let url = if row.options.read_only { read_only(&url) } else { url };
+        Ok(Ok(ConnectionTarget {
+            id: format!("{name}/{}", row.updated_at.timestamp_micros()),
+            url,
+            statement_timeout: STATEMENT_TIMEOUT,
+            max_rows: ROWS_MAX,
+            max_connections: u32::try_from(row.options.max_connections).unwrap_or(1),
+            read_only: row.options.read_only,
+        }))
+    }
+}

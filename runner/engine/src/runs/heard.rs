@@ -1,0 +1,48 @@
+//! What runs and attempts hear of their node.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use heddle_store::change::Change;
+
+use crate::node::news::News;
+use crate::node::part::Part;
+use crate::node::signals::Signal;
+use crate::{EngineError, Runs};
+
+impl Part for Runs {
+    fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
+        let signals = &self.node.signals;
+        async move {
+            match change.kind.as_str() {
+                "script" => signals.raise(Signal::Scripts),
+                "group" => {
+                    // Its bounds may have changed, and with them whose turn it is.
+                    if self.node.store.wake_gate(&change.name).await? {
+                        signals.raise(Signal::Inbox);
+                    }
+                }
+                "pool" => signals.raise(Signal::Pools),
+                _ => {}
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn heard(&self, news: &News) {
+        match news {
+            News::Ended(run) => self.watches.ring(*run),
+            News::ManyEnded => self.watches.ring_all(),
+            News::Reopened(run) => self.contexts.remove(run),
+            News::Filled(_) | News::Work | News::Stopped => {}
+        }
+    }
+
+    fn attempts_in_hand(&self) -> usize {
+        self.hands.len()
+    }
+
+    fn stop_in_hand(&self) {
+        self.hands.cancel_all();
+    }
+}

@@ -1,0 +1,551 @@
+//! What other transactions left to be picked up, and what dead nodes left behind.
+//!
+//! One cheap look (`Store::inbox`) tells whether there is anything; each kind is then taken with SKIP LOCKED in a
+//! transaction of its own, so that nodes share the work and a crash gives it back. What of it cannot be handled is set
+//! aside (`aside.rs`).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use heddle_domain::Chain;
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::run::{AttemptKey, Event, Progress};
+use heddle_domain::spec::{DeadlineAction, NotifyEvent};
+use heddle_domain::state::{ErrorKind, RunState};
+use heddle_store::live::{Due, EndedAttempt, Grant, LostAttempt, RunWrite, Settlement, SqlStart, Take};
+use heddle_store::notice::NewNotices;
+use serde_json::json;
+
+use crate::node::Node;
+use crate::node::group_commit::is_passing;
+use crate::node::service::{Every, Needs, Service};
+use crate::node::signals::Signal;
+use crate::runs::apply::{After, Applied};
+use crate::runs::aside::Kind;
+use crate::runs::contexts::Contexts;
+use crate::runs::control::BulkAction;
+use crate::runs::ending::{Done, End, Ending};
+use crate::runs::submit::labels_of;
+use crate::runs::told::new_notices;
+use crate::runs::transition::standing;
+use crate::{EngineError, RunContext, Runs};
+
+/// How often to look without being told.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The reaper's period.
+const REAP_EVERY: Duration = Duration::from_secs(1);
+
+/// An attempt in hand that is younger may not stand in the database yet: whether it was taken away cannot be told.
+const YOUNG: Duration = Duration::from_millis(300);
+
+/// How long an attempt has to be unknown before it is taken up.
+const ADOPT_AFTER: Duration = Duration::from_secs(3);
+
+/// How often runs that wait for their turn are looked at without being told. A run's end wakes its group's gate if its
+/// own revision had one; where a bound came with a later revision, nobody else would.
+const SWEEP_GATES_EVERY: TimeDelta = TimeDelta::seconds(3);
+
+/// How many gates one sweep wakes; the next one goes on behind them.
+const SWEPT_GATES_MAX: i64 = 1_000;
+
+/// How many sub-runs without a parent one look cancels.
+const ORPHANS_MAX: i64 = 500;
+
+/// Works off what timers, other transactions and other systems have left.
+pub(crate) struct Inbox(pub(crate) Arc<Runs>);
+
+impl Service for Inbox {
+    const FAILED: &'static str = "the inbox could not be worked off; trying again";
+    const NEEDS: Needs = Needs::Lease;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Inbox);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        self.0.look().await?;
+        Ok(self.0.until_due().min(LOOK_EVERY))
+    }
+}
+
+/// Takes over what dead nodes held, and looks for what was forgotten.
+pub(crate) struct Reaper {
+    runs: Arc<Runs>,
+    /// What stands under our lease and is in nobody's hand, since when.
+    strangers: HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+    sweep: Every,
+    /// Behind which group's gate the next sweep goes on.
+    place: Option<i64>,
+    /// When it wants to come back: sooner, it has been woken.
+    back_at: Option<Time>,
+}
+
+impl Reaper {
+    pub(crate) fn of(runs: Arc<Runs>) -> Self {
+        Self {
+            strangers: HashMap::new(),
+            sweep: Every::later(SWEEP_GATES_EVERY, runs.now()),
+            place: None,
+            back_at: None,
+            runs,
+        }
+    }
+
+    async fn sweep_gates(&mut self) {
+        let place = self.place.unwrap_or(i64::MIN);
+        match self.runs.node.store.wake_gates(place, SWEPT_GATES_MAX).await {
+            Ok(last) => self.place = last,
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for gates that were forgotten"),
+        }
+    }
+}
+
+impl Service for Reaper {
+    const FAILED: &'static str = "cannot reap";
+    const NEEDS: Needs = Needs::Nothing;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Orphans);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.runs.node
+    }
+
+    fn again_after(&self) -> Duration {
+        REAP_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        let woken = self.back_at.take().is_some_and(|back_at| now < back_at);
+        if self.sweep.is_due(now) && !self.runs.node.is_fenced() {
+            self.sweep.done(now);
+            self.sweep_gates().await;
+        }
+        self.runs.reap_once(&mut self.strangers).await?;
+        // Once more when what is too young to be judged now is not any more.
+        let wait = if woken { YOUNG } else { REAP_EVERY };
+        self.back_at = TimeDelta::from_std(wait).ok().map(|wait| now + wait);
+        Ok(wait)
+    }
+}
+
+impl Runs {
+    fn until_due(&self) -> Duration {
+        match *self.next_due.lock() {
+            Some(due) => (due - self.now()).to_std().unwrap_or(Duration::ZERO),
+            None => LOOK_EVERY,
+        }
+    }
+
+    /// Looks, and works off what there is.
+    async fn look(self: &Arc<Self>) -> Result<(), EngineError> {
+        let inbox = self.node.store.inbox(&self.aside.passed_over()).await?;
+        *self.next_due.lock() = inbox.next_due;
+        if inbox.ready {
+            self.node.signals.raise(Signal::Work);
+        }
+        for kind in Kind::ALL {
+            let found = match kind {
+                Kind::Timers => inbox.next_due.is_some_and(|due| due <= self.now()),
+                Kind::Settlements => inbox.settlements,
+                Kind::Starts => inbox.starts,
+            };
+            if found || self.aside.is_due(kind) {
+                self.work_off(kind).await?;
+            }
+        }
+        if inbox.turnstiles {
+            self.turnstiles().await?;
+        }
+        Ok(())
+    }
+
+    /// Retries and deadlines.
+    pub(crate) async fn timers(
+        self: &Arc<Self>,
+        take: Take<'_>,
+        taken: &mut BTreeSet<RunId>,
+    ) -> Result<(), EngineError> {
+        let now = self.now();
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let due = completion.take_due(take).await?;
+        if due.is_empty() {
+            return Ok(());
+        }
+        taken.extend(due.iter().map(|(run, _)| *run));
+        let mut events: HashMap<RunId, Cause> = HashMap::new();
+        let mut deadlines = Vec::new();
+        let mut timeouts = Vec::new();
+        for (_, due) in due {
+            match due? {
+                Due::Retry(run, at) => {
+                    if let Cause::Due(retries) = events.entry(run).or_insert_with(|| Cause::Due(Vec::new())) {
+                        retries.push(at);
+                    }
+                }
+                Due::Deadline(run) => deadlines.push(run),
+                Due::Timeout(run, at) => timeouts.push(EndedAttempt { run, at, lease: 0 }),
+            }
+        }
+        let mut runs: Vec<RunId> = events
+            .keys()
+            .copied()
+            .chain(timeouts.iter().map(|ended| ended.run))
+            .collect();
+        runs.sort_unstable();
+        runs.extend(&deadlines);
+        let contexts = self.contexts_of(&runs).await?;
+        let overdue = || deadlines.iter().filter_map(|run| contexts.get(run));
+        let missed: Vec<NewNotices> = overdue().filter_map(|context| deadline_missed(context)).collect();
+        completion.tell(&missed).await?;
+        // In the transaction that takes the timer: a node that dies here leaves the timer, not a run without an end.
+        for context in overdue() {
+            if let Some(why) = late(context) {
+                events.insert(context.facts.id, Cause::Deadline(why));
+            }
+        }
+        let mut grant = self.grant();
+        let after = self
+            .apply_events(&mut completion, &contexts, events, &mut grant, now)
+            .await?;
+        let late = timeouts
+            .into_iter()
+            .map(|ended| Applied {
+                ended,
+                end: timed_out(),
+                finished_at: now,
+                node: None,
+            })
+            .collect();
+        let late = self.apply(&mut completion, &contexts, late, &mut grant, now).await?;
+        completion.commit().await?;
+        self.acted(after);
+        self.acted(late);
+        if !missed.is_empty() {
+            self.node.signals.raise(Signal::Notices);
+        }
+        // What ran under a timed-out task has lost its parent.
+        self.node.signals.raise(Signal::Orphans);
+        self.node.signals.raise(Signal::Inbox);
+        Ok(())
+    }
+
+    /// Applies what is due to runs that are live; those that are not are passed over.
+    async fn apply_events(
+        &self,
+        completion: &mut heddle_store::live::Completion,
+        contexts: &Contexts,
+        mut causes: HashMap<RunId, Cause>,
+        grant: &mut Grant,
+        now: Time,
+    ) -> Result<After, EngineError> {
+        let mut runs: Vec<RunId> = causes.keys().copied().collect();
+        runs.sort_unstable();
+        let locked = completion.lock_runs(&runs).await?;
+        let mut after = After::default();
+        let mut writes = Vec::new();
+        for run in runs {
+            let (Some(found), Some(cause)) = (locked.get(&run), causes.remove(&run)) else {
+                continue;
+            };
+            let context = self.known(contexts, run).await?;
+            let (events, why) = match cause {
+                Cause::Due(retries) => (retries.into_iter().map(Event::Due).collect(), None),
+                Cause::Deadline(why) => {
+                    let withdrawn = completion.withdraw(&[run]).await?;
+                    let withdrawn = withdrawn.into_iter().map(|(_, key)| key).collect();
+                    (vec![Event::Cancel { withdrawn }], Some(why))
+                }
+            };
+            let transition = self
+                .transition(&context, standing(run, found)?, &events, completion, now)
+                .await?;
+            let mut write = self.write_of(&context, transition, grant, &mut after)?;
+            write.error = why.or(write.error);
+            writes.push(write);
+        }
+        self.write(completion, &writes, &mut after).await?;
+        Ok(after)
+    }
+
+    /// Sub-runs that have ended settle their parents' tasks.
+    pub(crate) async fn settlements(
+        self: &Arc<Self>,
+        take: Take<'_>,
+        taken: &mut BTreeSet<RunId>,
+    ) -> Result<(), EngineError> {
+        let now = self.now();
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let settlements = completion.take_settlements(take).await?;
+        if settlements.is_empty() {
+            return Ok(());
+        }
+        taken.extend(settlements.iter().map(|(parent, _)| *parent));
+        let parents: Vec<RunId> = taken.iter().copied().collect();
+        let contexts = self.contexts_of(&parents).await?;
+        let mut outcomes = Vec::with_capacity(settlements.len());
+        for (_, settlement) in settlements {
+            let settlement = settlement?;
+            outcomes.push(Applied {
+                ended: settlement.parent,
+                end: end_of(settlement),
+                finished_at: now,
+                node: None,
+            });
+        }
+        let after = self
+            .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
+            .await?;
+        completion.commit().await?;
+        self.acted(after);
+        self.node.signals.raise(Signal::Inbox);
+        Ok(())
+    }
+
+    /// Runs submitted in SQL: their scripts are resolved, they begin.
+    pub(crate) async fn starts(
+        self: &Arc<Self>,
+        take: Take<'_>,
+        taken: &mut BTreeSet<RunId>,
+    ) -> Result<(), EngineError> {
+        let now = self.now();
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let runs = completion.take_starts(take).await?;
+        if runs.is_empty() {
+            return Ok(());
+        }
+        taken.extend(&runs);
+        let contexts = self.contexts_of(&runs).await?;
+        let locked = completion.lock_runs(&runs).await?;
+        let mut after = After::default();
+        let mut writes: Vec<RunWrite> = Vec::new();
+        let mut grant = self.grant();
+        let mut gated = Vec::new();
+        let mut begin = Vec::new();
+        let mut starts = Vec::new();
+        for run in runs {
+            let Some(found) = locked.get(&run).filter(|found| found.state == RunState::Waiting) else {
+                continue;
+            };
+            let context = self.known(&contexts, run).await?;
+            let (start, context) = completed(&context);
+            starts.push(start);
+            self.contexts.insert(run, context.clone());
+            let facts = &context.facts;
+            if context.revision.is_gated(facts.trigger, facts.source.is_some()) {
+                gated.push((run, facts.group_id));
+            } else {
+                begin.push((found, context));
+            }
+        }
+        completion.complete_starts(&starts).await?;
+        for (found, context) in begin {
+            let fresh = (found.state, Progress::new(&context.revision.plan));
+            let transition = self
+                .transition(&context, fresh, &[Event::Start], &mut completion, now)
+                .await?;
+            writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
+        }
+        for (run, group_id) in gated {
+            completion.wait_for_turn(run, group_id, &json!({"turn": true})).await?;
+            after.signals.add(Signal::Inbox);
+        }
+        self.write(&mut completion, &writes, &mut after).await?;
+        completion.commit().await?;
+        self.acted(after);
+        self.node.signals.raise(Signal::Inbox);
+        Ok(())
+    }
+
+    /// Begins to work on attempts that are this node's by the tables but not by its memory: a commit whose answer was
+    /// lost with the connection. Only what stays unknown for a while: between a commit and its answer that is nothing
+    /// unusual.
+    fn adopt(
+        self: &Arc<Self>,
+        held: HashSet<(RunId, AttemptKey)>,
+        strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+    ) {
+        strangers.retain(|entry, _| held.contains(entry));
+        let mut adopted = Vec::new();
+        for entry in held {
+            if self.hands.knows(entry.0, entry.1) || self.given_up.knows(entry.0, entry.1) {
+                strangers.remove(&entry);
+                continue;
+            }
+            let since = *strangers.entry(entry).or_insert_with(tokio::time::Instant::now);
+            if since.elapsed() > ADOPT_AFTER {
+                strangers.remove(&entry);
+                adopted.push(entry);
+            }
+        }
+        if !adopted.is_empty() {
+            tracing::warn!(
+                attempts = adopted.len(),
+                "taking up attempts whose hand-over was not heard of"
+            );
+            self.take(adopted);
+        }
+    }
+
+    /// Ends attempts as lost; one whose end is refused keeps no other from its own.
+    async fn take_over(self: &Arc<Self>, lost: Vec<LostAttempt>) -> Result<(), EngineError> {
+        let mut batches = vec![lost];
+        while let Some(mut batch) = batches.pop() {
+            match self.end_lost(&batch).await {
+                Ok(()) => {}
+                Err(error) if is_passing(&error) => return Err(error),
+                Err(error) if batch.len() == 1 => self.give_up(batch[0].ended, &error).await,
+                Err(_) => {
+                    let second = batch.split_off(batch.len() / 2);
+                    batches.push(batch);
+                    batches.push(second);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn end_lost(self: &Arc<Self>, lost: &[LostAttempt]) -> Result<(), EngineError> {
+        let now = self.now();
+        let mut runs: Vec<RunId> = lost.iter().map(|lost| lost.ended.run).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        let contexts = self.contexts_of(&runs).await?;
+        let outcomes = lost
+            .iter()
+            .map(|lost| Applied {
+                ended: lost.ended,
+                end: End::plain(Ending::Lost),
+                finished_at: now,
+                node: lost.node,
+            })
+            .collect();
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let after = self
+            .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
+            .await?;
+        completion.commit().await?;
+        self.acted(after);
+        Ok(())
+    }
+
+    /// Takes over what dead nodes held, stops what is not this node's any more, cancels sub-runs without a parent.
+    pub(crate) async fn reap_once(
+        self: &Arc<Self>,
+        strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+    ) -> Result<(), EngineError> {
+        self.give_up_again().await;
+        let mut lost = self.node.store.lost_attempts().await?;
+        lost.retain(|lost| !self.given_up.knows(lost.ended.run, lost.ended.at));
+        if !lost.is_empty() {
+            tracing::info!(attempts = lost.len(), "taking over what a node that is gone held");
+            self.take_over(lost).await?;
+        }
+        let old = self.hands.older_than(YOUNG);
+        let held: HashSet<(RunId, AttemptKey)> = self.node.store.held(self.lease()).await?.into_iter().collect();
+        for entry in old.into_iter().filter(|entry| !held.contains(entry)) {
+            self.hands.cancel(entry.0, entry.1);
+        }
+        if !self.node.is_fenced() {
+            self.adopt(held, strangers);
+        }
+        for run in self.node.store.orphans(ORPHANS_MAX).await? {
+            let action = BulkAction::CancelFor("the task that it was a sub-run of has ended".into());
+            if let Err(crate::ControlError::Engine(error)) = self.control(run, &action, "parent").await {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What there is to be told of a run that has missed its deadline.
+fn deadline_missed(context: &RunContext) -> Option<NewNotices> {
+    let revision = &context.revision;
+    revision.told.anywhere(NotifyEvent::DeadlineMissed).then(|| {
+        let telling = Telling {
+            notices: vec![Notice::of_run(NotifyEvent::DeadlineMissed)],
+            troubled: Vec::new(),
+        };
+        new_notices(revision, Some(context.facts.id), telling, None)
+    })
+}
+
+/// Why a run that has missed its deadline is cancelled, if it is.
+fn late(context: &RunContext) -> Option<String> {
+    let (run, group) = (context.facts.id, &context.revision.group_name);
+    tracing::warn!(%run, group, "the run has missed its deadline");
+    let plan = &context.revision.plan;
+    (plan.deadline_action == DeadlineAction::Cancel).then(|| {
+        let deadline = plan.deadline.map(|span| span.to_string()).unwrap_or_default();
+        format!("the run's deadline of {deadline} has passed")
+    })
+}
+
+/// A run as SQL submits it knows neither schedules nor spec: what its group adds, as to any run when it is made.
+fn completed(context: &RunContext) -> (SqlStart, Arc<RunContext>) {
+    let (revision, resolution) = (&context.revision, &context.resolution);
+    let mut facts = context.facts.clone();
+    facts.resolution_id = Some(resolution.id);
+    facts.interval = revision.calendar.data_interval(facts.logical_time);
+    facts.deadline_at = revision.plan.deadline.map(|span| facts.created_at + span.chrono());
+    let start = SqlStart {
+        run: facts.id,
+        resolution_id: resolution.id,
+        interval: facts.interval,
+        labels: labels_of(revision, &Default::default()),
+        deadline_at: facts.deadline_at,
+    };
+    let context = RunContext {
+        facts,
+        revision: revision.clone(),
+        resolution: resolution.clone(),
+        maps: Default::default(),
+    };
+    (start, Arc::new(context))
+}
+
+/// What the timers of a run ask for.
+enum Cause {
+    /// These retries begin.
+    Due(Vec<AttemptKey>),
+    /// The run is cancelled, for this reason: nothing else of it matters any more.
+    Deadline(String),
+}
+
+fn timed_out() -> End {
+    End::plain(Ending::failed(
+        ErrorKind::Timeout,
+        "the sub-run took longer than the task's timeout",
+    ))
+}
+
+/// What a sub-run's end means to the attempt that waits for it.
+fn end_of(settlement: Settlement) -> End {
+    let output = json!({"run": settlement.child, "state": settlement.state}).to_string();
+    let result = match settlement.state {
+        RunState::Succeeded => Ending::Succeeded(output),
+        state => {
+            let why = settlement.error.map(|error| format!(": {error}")).unwrap_or_default();
+            Ending::failed(ErrorKind::Failed, format!("sub-run {} {state}{why}", settlement.child))
+        }
+    };
+    End::Done(Done {
+        result,
+        effects: Vec::new(),
+        memory_bytes: None,
+        cpu: None,
+    })
+}

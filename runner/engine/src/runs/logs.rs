@@ -1,0 +1,183 @@
+//! The log writer: lines of attempts that are under way, so that they can be followed on every node, and of attempts
+//! that ended with more of them than their outcome should carry.
+//!
+//! ```text
+//! guest --> LogBuffer --take--> a round: all who have lines, the modest first --> INSERT, 1,000 lines each, rests
+//! ended, many lines left --> waits here, keeps its slot --all written--> to the recorder, outcome recorded
+//! ```
+//!
+//! # Invariants
+//!
+//! * An outcome is recorded when all lines before it are committed: [`LogBuffer::rest`] gives nothing while lines are
+//!   under way, and the recorder then hands the report to this loop.
+//! * The lines of one attempt are written in their order.
+//! * A script that floods its log slows nobody: it takes [`SHARE`] lines of a round, its outcome waits alone, and the
+//!   writer rests for as long as Postgres worked for it, so that half of a core at most goes into lines.
+//! * What waits is bounded: lines by [`LogBuffer`], attempts by the node's slots, which they keep meanwhile.
+//! * No outcome waits for its lines for longer than [`LAG_MAX`] of writing: what is not written by then is left out, with
+//!   a line that says so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::Chain;
+use heddle_store::live::LogRow;
+use tokio::sync::mpsc;
+
+use crate::Runs;
+use crate::runs::ending::Report;
+use crate::runs::log_buffer::LogBuffer;
+
+/// How long a line may wait before others can see it, unless somebody floods.
+const FLUSH_EVERY: Duration = Duration::from_millis(200);
+
+/// How many lines one statement writes.
+const LINES_MAX: usize = 1_000;
+
+/// How many bytes of text one statement writes, near enough: a line has 64 KiB at most.
+const BYTES_MAX: usize = 1 << 20;
+
+/// How many lines of one attempt a round takes; fewer while many have some, so that a round takes some ten thousand and
+/// what comes meanwhile waits for no longer.
+const SHARE: usize = 500;
+const SHARE_MIN: usize = 20;
+const ROUND_MAX: usize = 10_000;
+
+/// For how long of writing (not of waiting for a database that does not answer) an outcome waits for its lines.
+const LAG_MAX: Duration = Duration::from_secs(5);
+
+/// How often a statement is tried before its lines are given up: logs must not hold up outcomes for ever.
+const TRIES_MAX: u32 = 20;
+
+impl Runs {
+    /// An attempt has ended, but its log has to be written before that can be recorded.
+    pub(crate) fn log_first(&self, report: Report) {
+        // It keeps its slot, so that what waits here is bounded, but takes no turn from others.
+        self.hands.park();
+        // There is a place for each attempt that the node may have in hand; should there be none, the report waits for one.
+        if let Err(mpsc::error::TrySendError::Full(report)) = self.log_writer.try_send(report) {
+            tracing::warn!(run = %report.run, "more attempts with long logs have ended than the node has places for");
+            let log_writer = self.log_writer.clone();
+            self.node
+                .tracker
+                .spawn(async move { drop(log_writer.send(report).await) });
+        }
+    }
+}
+
+/// An attempt that has ended, and for how long lines have been written since.
+struct Ended {
+    report: Report,
+    lag: Duration,
+}
+
+impl From<Report> for Ended {
+    fn from(report: Report) -> Self {
+        Self {
+            report,
+            lag: Duration::ZERO,
+        }
+    }
+}
+
+pub(crate) async fn write(runs: Arc<Runs>, mut reports: mpsc::Receiver<Report>) {
+    let mut ended: Vec<Ended> = Vec::new();
+    loop {
+        tokio::select! {
+            () = runs.node.stop.cancelled() => return,
+            // What has ended goes first: somebody waits for its outcome.
+            Some(report) = reports.recv() => ended.push(report.into()),
+            () = tokio::time::sleep(FLUSH_EVERY), if ended.is_empty() => {}
+        }
+        loop {
+            while let Ok(report) = reports.try_recv() {
+                ended.push(report.into());
+            }
+            let took = round(&runs, &ended).await;
+            let is_done = |ended: &mut Ended| {
+                ended.lag += took;
+                if ended.lag >= LAG_MAX {
+                    ended.report.hand.log.cut();
+                }
+                ended.lag >= LAG_MAX || ended.report.hand.log.is_written()
+            };
+            for Ended { report, .. } in ended.extract_if(.., is_done) {
+                runs.hands.unpark();
+                let _ = runs.outcomes.send_patiently(report.into()).await;
+            }
+            if ended.is_empty() || runs.node.stop.is_cancelled() {
+                break;
+            }
+        }
+    }
+}
+
+/// Writes a share of everybody's lines; answers for how long, with the rests.
+async fn round(runs: &Runs, ended: &[Ended]) -> Duration {
+    // Those that have ended are in hand too, as a rule.
+    let mut logs = runs.hands.logs();
+    logs.extend(ended.iter().map(|ended| ended.report.hand.log.clone()));
+    logs.retain(|log| !log.is_written());
+    logs.sort_by_key(Arc::as_ptr);
+    logs.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    let share = (ROUND_MAX / logs.len().max(1)).clamp(SHARE_MIN, SHARE);
+    let mut shares: Vec<(Arc<LogBuffer>, Vec<LogRow>)> = Vec::with_capacity(logs.len());
+    for log in logs {
+        let lines = log.take(share);
+        shares.push((log, lines));
+    }
+    shares.sort_by_key(|(_, lines)| lines.len());
+    let mut chunk = Vec::new();
+    let mut bytes = 0;
+    let mut whose = Vec::new();
+    let mut took = Duration::ZERO;
+    for (log, lines) in shares {
+        bytes += lines.iter().map(bytes_of).sum::<usize>();
+        chunk.extend(lines);
+        whose.push(log);
+        if chunk.len() >= LINES_MAX || bytes >= BYTES_MAX {
+            took += flush(runs, &mut chunk, &mut whose).await;
+            bytes = 0;
+        }
+    }
+    took + flush(runs, &mut chunk, &mut whose).await
+}
+
+fn bytes_of(row: &LogRow) -> usize {
+    row.message.len() + row.fields.as_ref().map_or(0, String::len)
+}
+
+/// Writes these lines, says so to those whose lines they are, and rests.
+async fn flush(runs: &Runs, lines: &mut Vec<LogRow>, whose: &mut Vec<Arc<LogBuffer>>) -> Duration {
+    if lines.is_empty() {
+        return Duration::ZERO;
+    }
+    let took = insert(runs, lines).await;
+    lines.clear();
+    for log in whose.drain(..) {
+        log.written();
+    }
+    tokio::time::sleep(took).await;
+    2 * took
+}
+
+/// For how long the last try took.
+async fn insert(runs: &Runs, lines: &[LogRow]) -> Duration {
+    for attempt in 1..=TRIES_MAX {
+        let began = tokio::time::Instant::now();
+        match runs.node.store.insert_logs(lines).await {
+            Ok(()) => return began.elapsed(),
+            Err(error) if attempt == TRIES_MAX || runs.node.stop.is_cancelled() => {
+                tracing::error!(error = %Chain(&error), lines = lines.len(), "log lines are lost");
+            }
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), lines = lines.len(), "cannot write log lines; trying again");
+                tokio::time::sleep(FLUSH_EVERY).await;
+            }
+        }
+        if runs.node.stop.is_cancelled() {
+            break;
+        }
+    }
+    Duration::ZERO
+}

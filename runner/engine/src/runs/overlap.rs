@@ -1,0 +1,400 @@
+//! The gate of a group: which of its waiting runs begin.
+//!
+//! `max_active_runs` bounds all runs but backfilled ones. `overlap` applies among *timed* runs, those that a schedule
+//! or an upstream made (those of a backfill, or brought along by one, are not timed: neither holds up the other):
+//!
+//! | overlap | a timed run that comes while another one is active |
+//! |---|---|
+//! | `queue` | waits; the earliest logical time goes first |
+//! | `skip` | is skipped |
+//! | `allow` | begins |
+//! | `cancel_previous` | cancels the other one, and begins when that has stopped; of several that wait, only the last |
+//!
+//! Of the timed runs that wait for their turn at most `max_waiting` stay, whatever holds them up: beyond that the oldest
+//! is skipped. Between its creation and the next look there is one more; no two looks at a group happen at once, so each
+//! leaves exactly as many. Those that wait for upstreams are not counted: they wait for something to be repaired.
+//!
+//! What is skipped was never begun: it ends as `cancelled`, with the reason in `skipped` and in words in its error; its
+//! instant holds up no follower.
+//!
+//! A run that is reopened (restart, retry now, an override) waits for a place under `max_active_runs` like a new one, if
+//! its revision has that bound; overlap is asked of new runs only.
+//!
+//! Active is what has begun and not ended. A run that still waits for upstreams is not active: it holds up nobody.
+//!
+//! A run's end wakes the gate if the run's revision has one; runs that are older than a bound do not, so gates before
+//! which somebody waits are looked at every few seconds as well.
+//!
+//! A group's gate is an advisory lock, held from before the look until the commit, so that two nodes never admit to
+//! one group at once.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use heddle_domain::id::RunId;
+use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::run::Event;
+use heddle_domain::spec::{NotifyEvent, Overlap};
+use heddle_domain::state::{RunState, Skip, Trigger};
+use heddle_store::live::{ActiveRun, AtGate, RunWrite};
+use heddle_store::notice::NewNotices;
+
+use crate::node::catalog::is_timed;
+use crate::node::signals::Signal;
+use crate::runs::apply::After;
+use crate::runs::control::BulkAction;
+use crate::runs::told::new_notices;
+use crate::runs::transition::standing;
+use crate::{EngineError, RunContext, Runs};
+
+/// How many waiting runs of a group one look decides upon at most, and of all groups together (what of them a node has in
+/// its memory has to fit, see [`crate::runs::contexts::CONTEXTS_MAX`]); a gate before which more wait is looked at again.
+const ADMIT_MAX: usize = 1_000;
+const LOOKED_AT_MAX: usize = 2_000;
+
+/// What a gate decides.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Admission {
+    admitted: Vec<RunId>,
+    /// These are left out.
+    skipped: Vec<(RunId, Skipped)>,
+    /// These have to stop first.
+    cancelled: Vec<RunId>,
+}
+
+/// Why a run is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Skipped {
+    /// This earlier run was active.
+    For(RunId),
+    /// This later one cancels whatever came before.
+    Replaced(RunId),
+    /// More than so many waited.
+    MaxWaiting(u32),
+}
+
+impl Skipped {
+    fn reason(self) -> Skip {
+        match self {
+            Self::For(_) | Self::Replaced(_) => Skip::Overlap,
+            Self::MaxWaiting(_) => Skip::MaxWaiting,
+        }
+    }
+
+    fn told(self) -> String {
+        let why = match self {
+            Self::For(earlier) => format!("the earlier run {earlier} was still active (overlap: skip)"),
+            Self::Replaced(later) => format!("the later run {later} takes its place (overlap: cancel_previous)"),
+            Self::MaxWaiting(max) => format!("more than {max} runs waited for their turn"),
+        };
+        format!("skipped: {}: {why}", self.reason())
+    }
+}
+
+impl Admission {
+    /// How many have been decided upon so far.
+    fn decided(&self) -> usize {
+        self.admitted.len() + self.skipped.len() + self.cancelled.len()
+    }
+}
+
+/// A waiting run, as the gate sees it.
+struct Applicant {
+    run: RunId,
+    trigger: Trigger,
+    timed: bool,
+    overlap: Overlap,
+    max_active: Option<u32>,
+}
+
+/// Decides upon the runs that wait before one gate, in their order.
+fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admission) {
+    let bounded = |trigger: Trigger| trigger != Trigger::Backfill;
+    let mut count = active.iter().filter(|active| bounded(active.trigger)).count();
+    let mut timed: Vec<RunId> = active
+        .iter()
+        .filter(|active| is_timed(active.trigger, active.sourced))
+        .map(|active| active.run)
+        .collect();
+    // Of several that would each cancel the one before, only the last has to begin.
+    let last = applicants
+        .iter()
+        .rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
+    for (place, applicant) in applicants.iter().enumerate() {
+        if applicant.timed
+            && applicant.overlap == Overlap::CancelPrevious
+            && let Some(last) = last.filter(|last| *last != place)
+        {
+            let later = Skipped::Replaced(applicants[last].run);
+            admission.skipped.push((applicant.run, later));
+            continue;
+        }
+        if applicant.timed
+            && let Some(&earlier) = timed.last()
+        {
+            match applicant.overlap {
+                Overlap::Allow => {}
+                Overlap::Queue => continue,
+                Overlap::Skip => {
+                    admission.skipped.push((applicant.run, Skipped::For(earlier)));
+                    continue;
+                }
+                Overlap::CancelPrevious => {
+                    admission.cancelled.extend(&timed);
+                    continue;
+                }
+            }
+        }
+        if bounded(applicant.trigger) && applicant.max_active.is_some_and(|max| count >= max as usize) {
+            continue;
+        }
+        count += usize::from(bounded(applicant.trigger));
+        if applicant.timed {
+            timed.push(applicant.run);
+        }
+        admission.admitted.push(applicant.run);
+    }
+}
+
+impl Runs {
+    /// What there is to be told of a run that is skipped, beside what there is of its end.
+    fn skip_notices(&self, context: &RunContext, notices: Option<Box<NewNotices>>) -> Option<Box<NewNotices>> {
+        if !context.revision.told.anywhere(NotifyEvent::Skipped) {
+            return notices;
+        }
+        let mut notices = notices.unwrap_or_else(|| {
+            Box::new(new_notices(
+                &context.revision,
+                Some(context.facts.id),
+                Telling::default(),
+                None,
+            ))
+        });
+        notices.telling.notices.push(Notice::of_run(NotifyEvent::Skipped));
+        Some(notices)
+    }
+
+    /// Groups whose waiting runs may be let through.
+    pub(crate) async fn turnstiles(self: &Arc<Self>) -> Result<(), EngineError> {
+        let now = self.now();
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let groups = completion.take_turnstiles().await?;
+        let each = (LOOKED_AT_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
+        let gates = completion.gates(&groups, each as i64).await?;
+        let waiting: Vec<RunId> = gates
+            .iter()
+            .flat_map(|gate| &gate.waiting)
+            .map(|waiting| waiting.run)
+            .collect();
+        let mut contexts = self.contexts_of(&waiting).await?;
+        // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
+        let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
+        let today = self.node.catalog.revisions(&revisions).await?;
+        let mut admission = Admission::default();
+        let mut more = Vec::new();
+        let mut surplus = Vec::new();
+        for gate in gates {
+            let spec = today.get(&gate.revision_id).map(|revision| &revision.plan.spec);
+            let bound = spec.map(|spec| spec.max_active_runs);
+            let max_waiting = spec.map(|spec| spec.max_waiting());
+            let cut = gate.waiting.len() == each;
+            let applicants: Vec<Applicant> = gate
+                .waiting
+                .into_iter()
+                .filter_map(|AtGate { run, begun }| {
+                    let context = contexts.get(&run)?;
+                    let spec = &context.revision.plan.spec;
+                    Some(Applicant {
+                        run,
+                        trigger: context.facts.trigger,
+                        timed: !begun && is_timed(context.facts.trigger, context.facts.source.is_some()),
+                        overlap: spec.overlap,
+                        max_active: bound.unwrap_or(spec.max_active_runs),
+                    })
+                })
+                .collect();
+            let before = (admission.decided(), admission.admitted.len(), admission.skipped.len());
+            admit(&gate.active, &applicants, &mut admission);
+            if cut && admission.decided() > before.0 {
+                more.push(gate.group_id);
+            }
+            let leaving: HashSet<RunId> = (admission.admitted[before.1..].iter())
+                .chain(admission.skipped[before.2..].iter().map(|(run, _)| run))
+                .copied()
+                .collect();
+            let timed = applicants.iter().filter(|applicant| applicant.timed);
+            let gone = timed.filter(|applicant| leaving.contains(&applicant.run)).count();
+            let staying = gate.timed_waiting.saturating_sub(gone);
+            if let Some(max) = max_waiting
+                && staying > max as usize
+            {
+                let leaving: Vec<RunId> = leaving.into_iter().collect();
+                surplus.push((gate.group_id, max, staying - max as usize, leaving));
+            }
+        }
+        for (group_id, max, many, leaving) in surplus {
+            if many > ADMIT_MAX {
+                more.push(group_id);
+            }
+            let oldest = completion
+                .oldest_waiting(group_id, &leaving, many.min(ADMIT_MAX) as i64)
+                .await?;
+            contexts.extend(self.contexts_of(&oldest).await?);
+            let skipped = oldest.into_iter().map(|run| (run, Skipped::MaxWaiting(max)));
+            admission.skipped.extend(skipped);
+        }
+        if !more.is_empty() {
+            completion.look_again(&more).await?;
+        }
+        let Admission {
+            mut admitted,
+            skipped,
+            cancelled,
+        } = admission;
+        let mut concerned: Vec<RunId> = admitted
+            .iter()
+            .chain(skipped.iter().map(|(run, _)| run))
+            .copied()
+            .collect();
+        concerned.sort_unstable();
+        admitted.sort_unstable();
+        let locked = completion.lock_runs(&concerned).await?;
+        let mut after = After::default();
+        let mut writes = Vec::new();
+        // A run that was paused or ended since the look is not decided upon: it keeps what it waits for, or has none.
+        let mut decided = Vec::new();
+        let mut grant = self.grant();
+        for run in &admitted {
+            let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
+                continue;
+            };
+            let context = self.known(&contexts, *run).await?;
+            let transition = self
+                .transition(&context, standing(*run, found)?, &[Event::Start], &mut completion, now)
+                .await?;
+            decided.push(*run);
+            writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
+        }
+        let mut left_out = Vec::new();
+        for (run, why) in &skipped {
+            let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
+                continue;
+            };
+            decided.push(*run);
+            let context = self.known(&contexts, *run).await?;
+            let cancel = Event::Cancel { withdrawn: Vec::new() };
+            let transition = self
+                .transition(&context, standing(*run, found)?, &[cancel], &mut completion, now)
+                .await?;
+            let write = self.write_of(&context, transition, &mut grant, &mut after)?;
+            let notices = self.skip_notices(&context, write.notices);
+            after.signals.add_if(notices.is_some(), Signal::Notices);
+            after.skipped.push(why.reason());
+            writes.push(RunWrite {
+                error: Some(why.told()),
+                skipped: Some(why.reason()),
+                notices,
+                ..write
+            });
+            left_out.push(*run);
+        }
+        completion.unwait(&decided).await?;
+        // What the overlap cancels holds up no follower either.
+        left_out.extend(&cancelled);
+        if !left_out.is_empty() {
+            completion.note_skipped(&left_out).await?;
+            after.signals.add(Signal::Links);
+        }
+        self.write(&mut completion, &writes, &mut after).await?;
+        completion.commit().await?;
+        self.acted(after);
+        if !groups.is_empty() {
+            // There may be more of them.
+            self.node.signals.raise(Signal::Inbox);
+        }
+        for run in cancelled {
+            let why = BulkAction::CancelFor("cancelled for a later run (overlap: cancel_previous)".into());
+            if let Err(crate::ControlError::Engine(error)) = self.control(run, &why, "overlap").await {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(number: u128) -> RunId {
+        RunId(uuid::Uuid::from_u128(number))
+    }
+
+    fn active(number: u128, trigger: Trigger) -> ActiveRun {
+        ActiveRun {
+            run: run(number),
+            trigger,
+            sourced: false,
+        }
+    }
+
+    fn check(overlap: Overlap, active: &[ActiveRun], trigger: Trigger, expect: (&[u128], &[(u128, u128)], &[u128])) {
+        let applicants: Vec<Applicant> = [10, 11]
+            .into_iter()
+            .map(|number| Applicant {
+                run: run(number),
+                trigger,
+                timed: is_timed(trigger, false),
+                overlap,
+                max_active: None,
+            })
+            .collect();
+        let mut admission = Admission::default();
+        admit(active, &applicants, &mut admission);
+        let why = |other| match overlap {
+            Overlap::CancelPrevious => Skipped::Replaced(run(other)),
+            _ => Skipped::For(run(other)),
+        };
+        let expect = Admission {
+            admitted: expect.0.iter().copied().map(run).collect(),
+            skipped: expect.1.iter().map(|&(left, other)| (run(left), why(other))).collect(),
+            cancelled: expect.2.iter().copied().map(run).collect(),
+        };
+        assert_eq!(admission, expect, "{overlap:?} {trigger:?}");
+    }
+
+    #[test]
+    fn what_overlap_does() {
+        let earlier = [active(1, Trigger::Schedule)];
+        let schedule = Trigger::Schedule;
+        check(Overlap::Queue, &[], schedule, (&[10], &[], &[]));
+        check(Overlap::Queue, &earlier, schedule, (&[], &[], &[]));
+        check(Overlap::Skip, &[], schedule, (&[10], &[(11, 10)], &[]));
+        check(Overlap::Skip, &earlier, schedule, (&[], &[(10, 1), (11, 1)], &[]));
+        check(Overlap::Allow, &earlier, schedule, (&[10, 11], &[], &[]));
+        check(Overlap::CancelPrevious, &earlier, schedule, (&[], &[(10, 11)], &[1]));
+        check(Overlap::CancelPrevious, &[], schedule, (&[11], &[(10, 11)], &[]));
+    }
+
+    #[test]
+    fn manual_runs_hold_up_no_scheduled_one_nor_are_held_up() {
+        check(
+            Overlap::Queue,
+            &[active(1, Trigger::Manual)],
+            Trigger::Upstream,
+            (&[10], &[], &[]),
+        );
+        check(
+            Overlap::Queue,
+            &[active(1, Trigger::Backfill)],
+            Trigger::Schedule,
+            (&[10], &[], &[]),
+        );
+        check(
+            Overlap::Queue,
+            &[active(1, Trigger::Schedule)],
+            Trigger::Manual,
+            (&[10, 11], &[], &[]),
+        );
+    }
+}

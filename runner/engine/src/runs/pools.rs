@@ -1,0 +1,47 @@
+//! The admitter: gives free slots of pools to those that wait for them; `heddle_store::live` tells the story (pools).
+//!
+//! What wakes it is a move of a run that uses pools, a change of a pool, or a look once in a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::Time;
+
+use crate::node::Node;
+use crate::node::news::News;
+use crate::node::service::{Needs, Service};
+use crate::node::signals::Signal;
+use crate::{EngineError, Runs};
+
+/// How often to look without being told.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Gives out slots of pools.
+pub(crate) struct Admitter(pub(crate) Arc<Runs>);
+
+impl Service for Admitter {
+    const FAILED: &'static str = "slots of pools cannot be given out; trying again";
+    const NEEDS: Needs = Needs::Lease;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Pools);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        let node = &self.0.node;
+        if node.store.admit_pooled().await? > 0 {
+            node.signals.raise(Signal::Work);
+            node.outbox.tell(News::Work);
+        }
+        Ok(LOOK_EVERY)
+    }
+}

@@ -1,0 +1,204 @@
+//! Task runs that wait in queues, as far as every transaction has to know of them that puts one there: which go there at
+//! once, in which order they stand, and who is told.
+//!
+//! Polls that find nothing hang on a bell of their queue. It is rung by whatever fills the queue on this node, by other
+//! nodes' notifications, and by a look once in a while, since these may get lost.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use heddle_domain::plan::{Executor, PlanTask};
+use heddle_domain::run::AttemptKey;
+use heddle_store::live::{QueuePlace, QueueRow};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::Runs;
+use crate::node::catalog::Revision;
+use crate::node::news::News;
+
+/// How many queues' turns a node remembers; beyond that it forgets all of them.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// What a node knows of queues.
+#[derive(Default)]
+pub(crate) struct Queued {
+    bells: Mutex<HashMap<String, Arc<Bell>>>,
+    /// The turn that was claimed last, by queue.
+    turns: Mutex<HashMap<String, i64>>,
+}
+
+/// What hanging polls of one queue listen to.
+#[derive(Default)]
+pub(crate) struct Bell {
+    pub(crate) notify: Notify,
+    listening: AtomicUsize,
+}
+
+/// New rows of queues, to be told after the commit.
+#[derive(Default)]
+pub(crate) struct Rings(BTreeMap<String, Ring>);
+
+#[derive(Clone, Copy, Default)]
+struct Ring {
+    rows: usize,
+    /// Not everybody may claim all of them.
+    tagged: bool,
+}
+
+impl Rings {
+    pub(crate) fn add(&mut self, place: &QueuePlace) {
+        let tagged = !place.tags.is_empty();
+        match self.0.get_mut(&place.queue) {
+            Some(ring) => {
+                ring.rows += 1;
+                ring.tagged |= tagged;
+            }
+            None => {
+                self.0.insert(place.queue.clone(), Ring { rows: 1, tagged });
+            }
+        }
+    }
+}
+
+/// A hanging poll's ear.
+pub(crate) struct Listening<'a> {
+    queued: &'a Queued,
+    queue: &'a str,
+    pub(crate) bell: Arc<Bell>,
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        let mut bells = self.queued.bells.lock();
+        if self.bell.listening.fetch_sub(1, Ordering::AcqRel) == 1 {
+            bells.remove(self.queue);
+        }
+    }
+}
+
+impl Queued {
+    /// Listens to a queue: before it is looked at, so that nothing is missed.
+    pub(crate) fn listen<'a>(&'a self, queue: &'a str) -> Listening<'a> {
+        let mut bells = self.bells.lock();
+        let bell = match bells.get(queue) {
+            Some(bell) => bell.clone(),
+            None => bells.entry(queue.to_owned()).or_default().clone(),
+        };
+        bell.listening.fetch_add(1, Ordering::AcqRel);
+        Listening {
+            queued: self,
+            queue,
+            bell,
+        }
+    }
+
+    /// Wakes as many hanging polls as there is work for.
+    fn ring(&self, queue: &str, ring: Ring) {
+        let Some(bell) = self.bells.lock().get(queue).cloned() else {
+            return;
+        };
+        if ring.tagged {
+            bell.notify.notify_waiters();
+            return;
+        }
+        for _ in 0..ring.rows.min(bell.listening.load(Ordering::Acquire)) {
+            bell.notify.notify_one();
+        }
+    }
+
+    /// There may be so many rows for whoever claims from a queue.
+    pub(crate) fn wake(&self, queue: &str, rows: usize) {
+        self.ring(queue, Ring { rows, tagged: false });
+    }
+
+    /// A queue may be another than it was: every hanging poll looks again.
+    pub(crate) fn ring_all(&self, queue: &str) {
+        self.ring(queue, Ring { rows: 0, tagged: true });
+    }
+
+    /// The node stops: every hanging poll ends.
+    pub(crate) fn close(&self) {
+        for bell in self.bells.lock().values() {
+            bell.notify.notify_waiters();
+        }
+    }
+
+    /// Which queues are listened to.
+    pub(crate) fn listened(&self) -> Vec<String> {
+        self.bells.lock().keys().cloned().collect()
+    }
+
+    /// The turn of a row that was claimed.
+    pub(crate) fn claimed(&self, queue: &str, turn: i64) {
+        let mut turns = self.turns.lock();
+        match turns.get_mut(queue) {
+            Some(last) => *last = turn.max(*last),
+            None => {
+                if turns.len() >= REMEMBERED_MAX {
+                    turns.clear();
+                }
+                turns.insert(queue.to_owned(), turn);
+            }
+        }
+    }
+
+    /// A row for a task run; `ordinal` counts those of its run that become ready with it.
+    pub(crate) fn row(&self, at: AttemptKey, ordinal: usize, place: QueuePlace, params: Option<String>) -> QueueRow {
+        let floor = self.turns.lock().get(&place.queue).copied().unwrap_or(0);
+        QueueRow {
+            at,
+            turn: ordinal as i64 + 1,
+            floor,
+            place,
+            params,
+            ready_at: None,
+        }
+    }
+}
+
+/// Where a task run goes at once; `None`: it is no queue's, or something has to be found out first.
+pub(crate) fn place(revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
+    let task = revision.plan.task(at.key.task)?;
+    let asks = at.key.item.is_none() && (task.mapped || task.spec.when.is_some());
+    if task.executor != Executor::Queue || asks || revision.templated[at.key.task as usize] {
+        return None;
+    }
+    // What takes slots of pools waits for these first, and comes to its queue from *ready* when it has them.
+    if revision.need_of(at).is_some() {
+        return None;
+    }
+    Some(place_of(task))
+}
+
+/// Where a task's runs go.
+pub(crate) fn place_of(task: &PlanTask) -> QueuePlace {
+    QueuePlace {
+        queue: task
+            .spec
+            .queue
+            .as_ref()
+            .map(|name| name.as_str().to_owned())
+            .unwrap_or_default(),
+        tags: task.spec.tags.clone(),
+        timeout_ms: task.timeout.map(millis),
+        queue_timeout_ms: task.spec.queue_timeout.map(|span| millis(span.std())),
+    }
+}
+
+/// Whole milliseconds, at least one.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).max(1)
+}
+
+impl Runs {
+    /// Tells pollers of new rows, here and elsewhere.
+    pub(crate) fn ring(&self, rings: &Rings) {
+        for (queue, ring) in &rings.0 {
+            self.queued.ring(queue, *ring);
+            self.node.outbox.tell(News::Filled(queue.clone()));
+        }
+    }
+}

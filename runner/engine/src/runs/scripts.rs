@@ -1,0 +1,122 @@
+//! Scripts on this node: made runnable when they are asked for, or before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::Time;
+use heddle_domain::state::ErrorKind;
+use heddle_sandbox::{CompileError, LoadError, Script};
+use heddle_store::StoreError;
+
+use crate::node::Node;
+use crate::node::catalog::ScriptFacts;
+use crate::node::service::{Needs, Service};
+use crate::node::signals::Signal;
+use crate::runs::ending::{Ending, Step};
+use crate::{Engine, EngineError, Runs};
+
+/// How long until scripts are loaded of which nobody has told: never, as people count.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// How long to wait after scripts could not be loaded.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// Loads scripts that were uploaded on other nodes before a run asks for them.
+pub(crate) struct Warmer {
+    runs: Arc<Runs>,
+    /// What scripts that are text run in is loaded: once for a node, not at the first upload of a text.
+    has_begun: bool,
+}
+
+impl Warmer {
+    pub(crate) fn of(runs: Arc<Runs>) -> Self {
+        Self { runs, has_begun: false }
+    }
+}
+
+impl Service for Warmer {
+    const FAILED: &'static str = "scripts could not be loaded in advance";
+    const NEEDS: Needs = Needs::Nothing;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Scripts);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.runs.node
+    }
+
+    fn again_after(&self) -> Duration {
+        AGAIN_AFTER
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        if std::mem::replace(&mut self.has_begun, true) {
+            self.runs.warm().await?;
+        } else if let Err(error) = self.runs.sandbox.warm_runtimes().await {
+            tracing::warn!(%error, "scripts that are text cannot be run");
+        }
+        Ok(NEVER)
+    }
+}
+
+impl Runs {
+    /// Makes a script runnable on this node.
+    pub(crate) async fn load_script(&self, script: &ScriptFacts) -> Step<Script> {
+        let store = self.node.store.clone();
+        let digest = script.digest.trim_start_matches("sha256:").to_owned();
+        let fetch = async move {
+            match store.blob(&digest).await {
+                Ok(Some(bytes)) => Ok(bytes::Bytes::from(bytes)),
+                Ok(None) => Err(LoadTrouble::Gone),
+                Err(error) => Err(LoadTrouble::Store(error)),
+            }
+        };
+        match self.sandbox.load(&script.code, fetch).await {
+            Ok(loaded) => Ok(Ok(loaded)),
+            Err(LoadError::Fetch(LoadTrouble::Store(error))) => Err(error.into()),
+            Err(error @ LoadError::Compile(CompileError::Internal(_))) => Err(EngineError::Unreadable(format!(
+                "script {}@{} could not be loaded: {error}",
+                script.name, script.version
+            ))),
+            Err(error) => Ok(Err(Ending::failed(
+                ErrorKind::Failed,
+                format!("script {}@{} could not be loaded: {error}", script.name, script.version),
+            ))),
+        }
+    }
+
+    /// Loads the active versions of scripts; answers how many there are.
+    pub(crate) async fn warm(&self) -> Result<usize, EngineError> {
+        /// How many scripts are loaded in advance; the rest is loaded when it is needed.
+        const SCRIPTS_MAX: i64 = 1_000;
+        let names = self.node.store.active_scripts(SCRIPTS_MAX).await?;
+        let mut loaded = 0;
+        for name in names {
+            let Some(facts) = self.node.catalog.script(&name, None).await? else {
+                continue;
+            };
+            match self.load_script(&facts).await? {
+                Ok(_) => loaded += 1,
+                Err(_) => tracing::warn!(script = name, "a script cannot be loaded"),
+            }
+        }
+        Ok(loaded)
+    }
+}
+
+/// Why the bytes of a script cannot be had.
+#[derive(Debug, thiserror::Error)]
+enum LoadTrouble {
+    #[error("its bytes are gone")]
+    Gone,
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+impl Engine {
+    /// Makes a script runnable on this node; the runs error says why that cannot be.
+    pub async fn load_script(&self, script: &ScriptFacts) -> Result<Result<Script, String>, EngineError> {
+        Ok(self.runs.load_script(script).await?.map_err(|ending| match ending {
+            Ending::Failed { message, .. } => message,
+            _ => String::new(),
+        }))
+    }
+}

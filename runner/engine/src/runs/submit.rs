@@ -1,0 +1,549 @@
+//! Submissions: a run is checked and laid out in memory, then created together with whatever else is being submitted.
+//!
+//! # Invariants
+//!
+//! * The answer comes after the commit: an accepted run survives anything that happens to nodes.
+//! * What is handed to this node starts only after the commit that put it into *running*.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use heddle_domain::bounded::or_trouble;
+use heddle_domain::fault::pointer_token;
+use heddle_domain::id::RunId;
+use heddle_domain::notify::channel::check_http_url;
+use heddle_domain::params;
+use heddle_domain::plan::Executor;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::NotifyEvent;
+use heddle_domain::spec::{Dedupe, SubmissionSpec};
+use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::{Faults, Name, Time};
+use heddle_store::live::{Created, NewRun, ReadyRow, RunFacts};
+use heddle_store::run::RunRow;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::node::Node;
+use crate::node::catalog::{Group, Resolution, Revision};
+use crate::node::group_commit::{Answered, Commits, Committed, Policy, answer};
+use crate::runs::queued::place;
+use crate::{Engine, EngineError, RunContext, Runs};
+
+/// The largest `params`, and the largest `task_params`, of a run, as JSON text.
+pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
+
+/// The longest key.
+const KEY_BYTES_MAX: usize = 512;
+
+/// How many labels, and how long they are.
+const LABELS_MAX: usize = 64;
+const LABEL_CHARS_MAX: usize = 256;
+
+/// A run to be made.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Of which group.
+    pub group: String,
+    /// As the caller wants it.
+    pub spec: SubmissionSpec,
+    /// Why.
+    pub trigger: Trigger,
+    /// The backfill or run that it is made by.
+    pub source: Option<Uuid>,
+    /// The attempt that it is a sub-run of, and when that has to have ended.
+    pub parent: Option<(RunId, AttemptKey, Option<Time>)>,
+}
+
+impl Submission {
+    /// By people.
+    pub fn manual(group: impl Into<String>, spec: SubmissionSpec) -> Self {
+        Self {
+            group: group.into(),
+            spec,
+            trigger: Trigger::Manual,
+            source: None,
+            parent: None,
+        }
+    }
+}
+
+/// Why a run was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// There is no such group.
+    #[error("there is no group `{0}`")]
+    UnknownGroup(String),
+    /// It takes no runs.
+    #[error("group `{0}` is disabled")]
+    Disabled(String),
+    /// It does not go with what the group is.
+    #[error("{0}")]
+    Refused(String),
+    /// The submission is wrong.
+    #[error("{0}")]
+    Invalid(Faults),
+    /// There is one with this key or these params.
+    #[error("run {0} has this key, or these params, already")]
+    Exists(RunId),
+    /// The attempt that wanted a sub-run is not this node's any more.
+    #[error("the parent's attempt is over")]
+    Fenced,
+    /// Not the caller's fault.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A run that was just committed.
+#[derive(Clone, Debug)]
+pub struct Submitted {
+    /// As it was then.
+    pub row: RunRow,
+    /// Its tasks.
+    pub revision: Arc<Revision>,
+    /// Its scripts.
+    pub resolution: Arc<Resolution>,
+}
+
+fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
+    RunRow {
+        id: run.id.0,
+        group_id: run.group_id,
+        group_name: context.revision.group_name.clone(),
+        revision: context.revision.number,
+        revision_id: run.revision_id,
+        resolution_id: run.resolution_id,
+        state: run.state,
+        trigger: run.trigger,
+        priority: run.priority,
+        logical_time: run.logical_time,
+        interval_start: run.interval.0,
+        interval_end: run.interval.1,
+        params: run.params.clone(),
+        task_params: run.task_params.clone(),
+        labels: run.labels.clone(),
+        key: run.key.clone(),
+        callback: run.callback.clone(),
+        created_at: run.created_at,
+        started_at: (run.state != RunState::Waiting).then_some(run.created_at),
+        deadline_at: run.deadline_at,
+        parent_run: run.parent.map(|parent| parent.0.0),
+        source: run.source,
+        waiting_for: run.waiting_for.clone(),
+        skipped: None,
+        progress: run.progress.clone(),
+        finished_at: None,
+        error: None,
+    }
+}
+
+/// A run that is laid out and waits for its commit.
+pub(crate) struct Request {
+    pub(crate) run: NewRun,
+    pub(crate) context: Arc<RunContext>,
+}
+
+/// Creates what is submitted.
+pub(crate) struct Submissions(pub(crate) Arc<Runs>);
+
+impl Commits for Submissions {
+    type Request = Request;
+    type Answer = Created;
+    type Then = Vec<Created>;
+    const POLICY: Policy = Policy {
+        what: "submissions",
+        queue_max: 20_000,
+        batch_max: 1_000,
+        workers: 1,
+        tries_max: Some(3),
+        again_after: Duration::from_millis(5),
+        // A run that was made would be in its own way.
+        repeatable: false,
+    };
+
+    fn node(&self) -> &Node {
+        &self.0.node
+    }
+
+    async fn commit(&self, batch: &mut [Request]) -> Committed<Self> {
+        let own = &self.0;
+        own.hand_out(batch.iter_mut().map(|request| &mut request.run));
+        let runs: Vec<&NewRun> = batch.iter().map(|request| &request.run).collect();
+        let created = own.node.store.create_runs(&runs, own.lease(), own.now()).await?;
+        Ok((created.clone(), created))
+    }
+
+    fn follow(&self, batch: Vec<Request>, created: Vec<Created>) {
+        let made = batch.into_iter().map(|request| (request.run, request.context));
+        self.0.created(made, &created);
+    }
+
+    /// Somebody's open transaction may hold the same key, or the same params.
+    fn may_wait(request: &Request) -> bool {
+        request.run.key.is_some() || request.run.dedupe.is_some()
+    }
+}
+
+impl Engine {
+    /// Makes a run; the answer comes after it is committed, with the run as it was then.
+    pub async fn submit(&self, submission: Submission) -> Result<Submitted, SubmitError> {
+        let (run, context) = self.runs.layout(submission).await?;
+        let row = row_of(&run, &context);
+        let id = run.id;
+        let request = Request {
+            run,
+            context: context.clone(),
+        };
+        finish(id, self.runs.submissions.send(request)?).await?;
+        Ok(Submitted {
+            row,
+            revision: context.revision.clone(),
+            resolution: context.resolution.clone(),
+        })
+    }
+
+    /// Makes many; the answers are in the order of the submissions.
+    pub async fn submit_all(&self, submissions: Vec<Submission>) -> Vec<Result<RunId, SubmitError>> {
+        let mut waiting = Vec::with_capacity(submissions.len());
+        for submission in submissions {
+            waiting.push(match self.runs.layout(submission).await {
+                Ok((run, context)) => {
+                    let id = run.id;
+                    let sent = self.runs.submissions.send_patiently(Request { run, context }).await;
+                    sent.map(|answered| (id, answered)).map_err(SubmitError::Engine)
+                }
+                Err(error) => Err(error),
+            });
+        }
+        let mut answers = Vec::with_capacity(waiting.len());
+        for entry in waiting {
+            answers.push(match entry {
+                Ok((id, answered)) => finish(id, answered).await,
+                Err(error) => Err(error),
+            });
+        }
+        answers
+    }
+}
+
+async fn finish(id: RunId, answered: Answered<Created>) -> Result<RunId, SubmitError> {
+    match answer(answered).await? {
+        Created::Made { .. } => Ok(id),
+        Created::Exists(holder) => Err(SubmitError::Exists(holder)),
+        Created::Fenced => Err(SubmitError::Fenced),
+    }
+}
+
+impl Runs {
+    pub(crate) async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
+        let (run, context) = self.layout(submission).await?;
+        let id = run.id;
+        finish(id, self.submissions.send(Request { run, context })?).await
+    }
+
+    /// Checks a submission and lays its run out.
+    pub(crate) async fn layout(&self, submission: Submission) -> Result<(NewRun, Arc<RunContext>), SubmitError> {
+        let Submission {
+            group: name,
+            mut spec,
+            trigger,
+            source,
+            parent,
+        } = submission;
+        let group = self
+            .node
+            .catalog
+            .group(&name)
+            .await?
+            .ok_or_else(|| SubmitError::UnknownGroup(name.clone()))?;
+        if !group.enabled && !spec.force {
+            return Err(SubmitError::Disabled(name));
+        }
+        or_trouble(|| check(&group, &spec)).map_err(EngineError::from)??;
+        let callback = match spec.callback.take() {
+            Some(callback) => Some(self.check_callback(callback).await?),
+            None => None,
+        };
+        let now = self.now();
+        let logical_time = spec.logical_time.map_or(now, heddle_domain::clock::to_micros);
+        let revision = group.revision.clone();
+        let dedupe = spec.dedupe.map(|dedupe| {
+            let hash = dedupe_hash(&spec.params, &spec.task_params_value());
+            (hash, dedupe == Dedupe::ParamsKept)
+        });
+        let task_params =
+            (!spec.task_params.is_empty()).then(|| serde_json::to_string(&spec.task_params).unwrap_or_default());
+        let labels = labels_of(&revision, &spec.labels);
+        let request = Layout {
+            trigger,
+            priority: spec.priority,
+            logical_time,
+            interval: revision.calendar.data_interval(logical_time),
+            params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
+            task_params,
+            labels,
+            key: spec.key,
+            dedupe,
+            callback,
+            source,
+            parent,
+        };
+        Ok(self.lay_out(&revision, &group.resolution, request, now))
+    }
+
+    /// The URL, or the channel as it is called, if somebody can be called back there, as far as can be told without
+    /// calling.
+    async fn check_callback(&self, callback: String) -> Result<String, SubmitError> {
+        let faults = |detail: String| SubmitError::Invalid(heddle_domain::Fault::at("/callback", detail).into());
+        if callback.contains("://") {
+            check_http_url(&callback).map_err(faults)?;
+            return Ok(callback);
+        }
+        let callback = Name::sought(&callback);
+        if self.node.catalog.channel(&callback).await? {
+            return Ok(callback);
+        }
+        let shown: String = callback.chars().filter(|c| !c.is_control()).take(100).collect();
+        Err(faults(format!("`{shown}` is neither a channel nor a URL")))
+    }
+
+    pub(crate) fn lay_out(
+        &self,
+        revision: &Arc<Revision>,
+        resolution: &Arc<Resolution>,
+        request: Layout,
+        now: Time,
+    ) -> (NewRun, Arc<RunContext>) {
+        let id = self.node.new_run_id(now);
+        let plan = &revision.plan;
+        let sourced = request.source.is_some();
+        let gated = revision.is_gated(request.trigger, sourced);
+        let follows = revision.follows(request.trigger);
+        let historic = request.trigger == Trigger::Backfill || (request.trigger == Trigger::Upstream && sourced);
+        let default_priority = if historic { -10 } else { 0 };
+        let priority = request.priority.or(plan.spec.priority).unwrap_or(default_priority);
+        let deadline_at = plan.deadline.map(|span| now + span.chrono());
+        let ready = if gated { &[][..] } else { &revision.start.2 };
+        let turn = self.turn.load(Ordering::Relaxed);
+        let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
+        for &at in ready {
+            match place(revision, at) {
+                Some(place) => queued.push(self.queued.row(at, queued.len(), place, None)),
+                None => rows.push(ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))),
+            }
+        }
+        let callback = request.callback.is_some();
+        let run = NewRun {
+            id,
+            group_id: revision.group_id,
+            revision_id: revision.id,
+            resolution_id: Some(resolution.id),
+            state: if gated { RunState::Waiting } else { RunState::Running },
+            trigger: request.trigger,
+            priority,
+            logical_time: request.logical_time,
+            interval: request.interval,
+            params: request.params.clone(),
+            task_params: request.task_params.clone(),
+            labels: request.labels,
+            key: request.key.clone(),
+            dedupe: request.dedupe,
+            callback: request.callback,
+            created_at: now,
+            deadline_at,
+            parent: request.parent.map(|(run, at, _)| (run, at)),
+            parent_due: request.parent.and_then(|(_, _, due)| due),
+            source: request.source,
+            waiting_for: gated.then(|| if follows { json!([]) } else { json!({"turn": true}) }),
+            progress: if gated {
+                revision.waiting.clone()
+            } else {
+                revision.start.0.clone()
+            },
+            ready: rows,
+            queued,
+            gated,
+            follows,
+            instant: matches!(
+                request.trigger,
+                Trigger::Schedule | Trigger::Upstream | Trigger::Backfill
+            ),
+            start_told: !gated && revision.told.group(NotifyEvent::Started),
+            audited: None,
+        };
+        let facts = RunFacts {
+            id,
+            group_id: revision.group_id,
+            revision_id: revision.id,
+            resolution_id: Some(resolution.id),
+            trigger: request.trigger,
+            priority,
+            logical_time: request.logical_time,
+            interval: request.interval,
+            params: request.params,
+            task_params: request.task_params,
+            key: request.key,
+            created_at: now,
+            deadline_at,
+            has_parent: request.parent.is_some(),
+            source: request.source,
+            callback,
+        };
+        let context = RunContext {
+            facts,
+            revision: revision.clone(),
+            resolution: resolution.clone(),
+            maps: Default::default(),
+        };
+        (run, Arc::new(context))
+    }
+}
+
+/// A run that has been checked.
+pub(crate) struct Layout {
+    pub(crate) trigger: Trigger,
+    pub(crate) priority: Option<i16>,
+    pub(crate) logical_time: Time,
+    pub(crate) interval: (Time, Time),
+    pub(crate) params: String,
+    pub(crate) task_params: Option<String>,
+    pub(crate) labels: Option<Value>,
+    pub(crate) key: Option<String>,
+    pub(crate) dedupe: Option<(Vec<u8>, bool)>,
+    pub(crate) callback: Option<String>,
+    pub(crate) source: Option<Uuid>,
+    pub(crate) parent: Option<(RunId, AttemptKey, Option<Time>)>,
+}
+
+/// A run's labels: the group's, then the run's own.
+pub(crate) fn labels_of(revision: &Revision, own: &std::collections::BTreeMap<String, String>) -> Option<Value> {
+    let labels: Map<String, Value> = revision
+        .plan
+        .spec
+        .labels
+        .iter()
+        .chain(own)
+        .map(|(key, value)| (key.clone(), Value::from(value.clone())))
+        .collect();
+    (!labels.is_empty()).then_some(Value::Object(labels))
+}
+
+/// The submission against the group: bounds, unknown tasks, params against schemas.
+fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
+    let mut faults = Faults::default();
+    let plan = &group.revision.plan;
+    if let Some(key) = &spec.key
+        && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
+    {
+        faults.add(
+            "/key",
+            format!("a key has 1 to {KEY_BYTES_MAX} bytes, none of them zero"),
+        );
+    }
+    if let Some(priority) = spec.priority
+        && !(-1000..=1000).contains(&priority)
+    {
+        faults.add("/priority", "a priority is a number from -1000 to 1000");
+    }
+    if spec.labels.len() > LABELS_MAX {
+        faults.add("/labels", format!("a run has at most {LABELS_MAX} labels"));
+    }
+    for (key, value) in spec.labels.iter().take(LABELS_MAX) {
+        if key.is_empty() || key.chars().count() > LABEL_CHARS_MAX || value.chars().count() > LABEL_CHARS_MAX {
+            let place = format!("/labels/{}", pointer_token(key));
+            faults.add(
+                place,
+                format!("a label's key has 1 to {LABEL_CHARS_MAX} characters, its value at most as many"),
+            );
+        }
+    }
+    if let Some(callback) = &spec.callback
+        && (callback.is_empty() || callback.len() > 2048)
+    {
+        faults.add(
+            "/callback",
+            "a callback is a channel's name or a URL of at most 2048 bytes",
+        );
+    }
+    let size = |value: &Map<String, Value>| serde_json::to_string(value).map_or(0, |text| text.len());
+    if !spec.params.is_empty() && size(&spec.params) > PARAMS_BYTES_MAX {
+        faults.add(
+            "/params",
+            format!("params have at most {PARAMS_BYTES_MAX} bytes as JSON"),
+        );
+        return Err(faults);
+    }
+    if !spec.task_params.is_empty() && spec.task_params.values().map(size).sum::<usize>() > PARAMS_BYTES_MAX {
+        faults.add(
+            "/task_params",
+            format!("task_params have at most {PARAMS_BYTES_MAX} bytes as JSON"),
+        );
+        return Err(faults);
+    }
+    for task in spec.task_params.keys() {
+        if plan.index(task.as_str()).is_none() {
+            let place = format!("/task_params/{}", pointer_token(task.as_str()));
+            faults.add(place, format!("the group has no task `{task}`"));
+        }
+    }
+    if let Some(template) = &group.template {
+        for fault in template.check(&Value::Object(spec.params.clone())).0 {
+            faults.push(fault.below("/params"));
+        }
+    }
+    // What the spec says alone was checked when it was put, but for what may come with a run.
+    if spec.params.is_empty() && spec.task_params.is_empty() && group.complete {
+        return faults.or(());
+    }
+    let none = Map::new();
+    for (task, script) in plan.tasks.iter().zip(&group.resolution.scripts) {
+        let Some(script) = script.as_ref().filter(|_| task.executor == Executor::Script) else {
+            continue;
+        };
+        let Some(schema) = &script.schema else { continue };
+        let own = spec.task_params.get(&task.name);
+        let layers = params::Layers {
+            defaults: &script.defaults,
+            group: &plan.spec.params,
+            task: &task.spec.params,
+            run: &spec.params,
+            task_run: own.unwrap_or(&none),
+        };
+        let (value, unknown) = layers.constant();
+        for fault in schema.check_except(&Value::Object(value), &unknown).0 {
+            let first = fault
+                .pointer
+                .trim_start_matches('/')
+                .split('/')
+                .next()
+                .unwrap_or_default();
+            let key = first.replace("~1", "/").replace("~0", "~");
+            let place = if own.is_some_and(|own| own.contains_key(&key)) {
+                format!("/task_params/{}", pointer_token(task.name.as_str()))
+            } else {
+                "/params".to_owned()
+            };
+            faults.push(fault.below(&place));
+        }
+    }
+    faults.0.dedup();
+    faults.or(())
+}
+
+trait TaskParams {
+    fn task_params_value(&self) -> Value;
+}
+
+impl TaskParams for SubmissionSpec {
+    fn task_params_value(&self) -> Value {
+        serde_json::to_value(&self.task_params).unwrap_or_default()
+    }
+}
+
+/// SHA-256 of the params with sorted keys: equal objects are equal however they were written.
+fn dedupe_hash(params: &Map<String, Value>, task_params: &Value) -> Vec<u8> {
+    // Maps are kept sorted by key, so equal objects have equal texts.
+    Sha256::digest(json!([params, task_params]).to_string()).to_vec()
+}

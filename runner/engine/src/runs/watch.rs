@@ -1,0 +1,122 @@
+//! Who waits for runs on this node.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use heddle_domain::id::RunId;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::{Engine, EngineError, Runs};
+
+/// How often a caller that waits looks by itself.
+const WAIT_POLL: Duration = Duration::from_millis(500);
+
+/// Who waits for which run.
+#[derive(Default)]
+pub(crate) struct Watches {
+    runs: Mutex<HashMap<RunId, Arc<Notify>>>,
+    watched: AtomicUsize,
+}
+
+impl Watches {
+    fn moved(&self, moved: &[RunId]) {
+        if self.watched.load(Ordering::Acquire) > 0 {
+            let runs = self.runs.lock();
+            for run in moved {
+                if let Some(bell) = runs.get(run) {
+                    bell.notify_waiters();
+                }
+            }
+        }
+    }
+
+    /// A run has ended on another node.
+    pub(crate) fn ring(&self, run: RunId) {
+        if let Some(bell) = self.runs.lock().get(&run) {
+            bell.notify_waiters();
+        }
+    }
+
+    /// Any run may have.
+    pub(crate) fn ring_all(&self) {
+        self.runs.lock().values().for_each(|bell| bell.notify_waiters());
+    }
+}
+
+impl Runs {
+    /// Runs have moved; some have ended. Who waits for them is told, here and on other nodes.
+    pub(crate) fn moved(&self, moved: &[RunId], ended: &[RunId]) {
+        self.watches.moved(moved);
+        self.node.outbox.tell_ended(ended);
+    }
+}
+
+/// Rings when a run moves.
+pub struct RunWatch {
+    runs: Arc<Runs>,
+    run: RunId,
+    bell: Arc<Notify>,
+}
+
+impl RunWatch {
+    /// Waits until the run may have moved, for `at_most`.
+    pub async fn moved(&self, at_most: Duration) {
+        tokio::select! {
+            () = self.bell.notified() => {}
+            () = tokio::time::sleep(at_most.min(WAIT_POLL)) => {}
+            () = self.runs.node.stop.cancelled() => {}
+        }
+    }
+}
+
+impl Drop for RunWatch {
+    fn drop(&mut self) {
+        let mut runs = self.runs.watches.runs.lock();
+        // Two are this watch and the map: nobody else listens.
+        if Arc::strong_count(&self.bell) <= 2 {
+            runs.remove(&self.run);
+        }
+        self.runs.watches.watched.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Engine {
+    /// Begins to listen for a run's moves: before looking at it, so that none is missed.
+    pub fn watch(&self, run: RunId) -> RunWatch {
+        let watches = &self.runs.watches;
+        watches.watched.fetch_add(1, Ordering::AcqRel);
+        let bell = watches.runs.lock().entry(run).or_default().clone();
+        RunWatch {
+            runs: self.runs.clone(),
+            run,
+            bell,
+        }
+    }
+
+    /// Waits until a run has ended, for `at_most`; `None`: there is no such run.
+    pub async fn wait(&self, run: RunId, at_most: Duration) -> Result<Option<bool>, EngineError> {
+        let watch = self.watch(run);
+        let until = tokio::time::Instant::now() + at_most;
+        loop {
+            let bell = watch.bell.notified();
+            tokio::pin!(bell);
+            bell.as_mut().enable();
+            match self.runs.node.store.run_ended(run).await? {
+                Some(false) => {}
+                other => return Ok(other),
+            }
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() || self.runs.node.stop.is_cancelled() {
+                return Ok(Some(false));
+            }
+            tokio::select! {
+                () = bell => {}
+                () = tokio::time::sleep(left.min(WAIT_POLL)) => {}
+                () = self.runs.node.stop.cancelled() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! The scheduler: makes the runs that schedules call for. `heddle_store::schedule` tells the protocol.
+//!
+//! Every node fires whatever is due; there is no leader. One look asks for the earliest instant (an index's first
+//! entry); only what is due is read, decided, and moved on, up to a thousand schedules in one transaction, so the cost
+//! of a tick follows what is due and not what is there.
+//!
+//! What a firing needs to know of revisions is read in advance, a second before it is due ([`LookAhead`]): of a million
+//! groups no cache holds all, and a thousand that are due at one instant would wait for each other's specs to be read.
+//!
+//! # What a firing does
+//!
+//! * `cron`, `every`, `daily`: the instants between the cursor and the present, as the misfire rule has them; the
+//!   cursor moves to the present.
+//! * `once`: the same, and the schedule has disabled itself (`fired_at`), whether it was in time or missed.
+//! * `after`: a run for the instant at which it was due; the schedule then waits for that run's end.
+//!
+//! Instants that several schedules of a group name, or that a backfill has made its run for already, meet in
+//! *run_instants*: there is one run, and the schedules move on all the same.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use heddle_domain::Chain;
+use heddle_domain::Time;
+use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::schedule::{Kind, Schedule};
+use heddle_domain::spec::{Misfire, NotifyEvent};
+use heddle_domain::state::Trigger;
+use heddle_store::live::{Created, NewRun};
+use heddle_store::notice::NewNotices;
+use heddle_store::schedule::{DueSchedule, MovedSchedule};
+
+use super::Schedules;
+use crate::node::Node;
+use crate::node::catalog::{Resolution, Revision};
+use crate::node::service::{Needs, Service};
+use crate::node::signals::Signal;
+use crate::runs::submit::{Layout, labels_of};
+use crate::runs::told::new_notices;
+use crate::{EngineError, RunContext};
+
+/// How many schedules one transaction fires.
+const BATCH_MAX: usize = 1_000;
+
+/// How many runs one transaction makes; a schedule with more instants than there is room for goes on in the next.
+const RUNS_MAX: usize = 2_000;
+
+/// How often to look without being told.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How long to wait before a transaction that failed is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// A schedule whose revision this node cannot read is left to others, and looked at again after this.
+const UNREADABLE_FOR: TimeDelta = TimeDelta::seconds(60);
+
+/// Fires what is due.
+pub(crate) struct Scheduler(pub(crate) Arc<Schedules>);
+
+impl Service for Scheduler {
+    const FAILED: &'static str = "schedules could not be fired; trying again";
+    const NEEDS: Needs = Needs::Active;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Schedules);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    fn again_after(&self) -> Duration {
+        AGAIN_AFTER
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        self.0.fire_due().await
+    }
+}
+
+/// How far ahead revisions are read, how often, how many schedules are looked at, and how many revisions are read at once.
+const AHEAD: TimeDelta = TimeDelta::milliseconds(1_500);
+const AHEAD_EVERY: Duration = Duration::from_millis(250);
+const AHEAD_MAX: i64 = 2_000;
+const AHEAD_AT_ONCE: usize = 100;
+
+/// Reads the revisions of what is due soon. Nothing depends on it: what it misses is read when it is due.
+pub(crate) struct LookAhead {
+    node: Arc<Node>,
+    known_until: Time,
+}
+
+impl LookAhead {
+    pub(crate) fn of(schedules: &Schedules) -> Self {
+        Self {
+            node: schedules.node.clone(),
+            known_until: schedules.node.now(),
+        }
+    }
+
+    async fn read(&self, after: Time, until: Time) -> Result<(), EngineError> {
+        let mut ids = self.node.store.revisions_due(after, until, AHEAD_MAX).await?;
+        ids.sort_unstable();
+        ids.dedup();
+        for some in ids.chunks(AHEAD_AT_ONCE) {
+            self.node.catalog.current(some).await?;
+            // Whatever is due goes first.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+}
+
+impl Service for LookAhead {
+    const FAILED: &'static str = "revisions of schedules are not read in advance";
+    const NEEDS: Needs = Needs::Active;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    fn first_after(&self) -> Duration {
+        AHEAD_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        AHEAD_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        let (after, until) = (self.known_until.clamp(now, now + AHEAD), now + AHEAD);
+        match self.read(after, until).await {
+            Ok(()) => self.known_until = until,
+            Err(error) => tracing::debug!(error = %Chain(&error), "revisions of schedules were not read in advance"),
+        }
+        Ok(AHEAD_EVERY)
+    }
+}
+
+/// What a schedule that is due calls for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Firing {
+    instants: Vec<Time>,
+    cursor: Time,
+    next: Option<Time>,
+    /// It goes on when the run of its instant has ended.
+    awaits: bool,
+    /// It is done for good.
+    spent: bool,
+    missed: bool,
+}
+
+/// Decides what is due of one schedule: up to `limit` instants.
+fn firing(schedule: &Schedule, cursor: Time, due_at: Time, now: Time, limit: usize) -> Firing {
+    if schedule.kind() == Kind::After {
+        let missed = now - due_at > schedule.grace().chrono();
+        let skipped = missed && schedule.misfire() == Misfire::Skip;
+        return Firing {
+            instants: if skipped { Vec::new() } else { vec![due_at] },
+            cursor: now,
+            next: schedule.after_run(now).filter(|_| skipped),
+            awaits: !skipped,
+            spent: false,
+            missed,
+        };
+    }
+    let due = schedule.due(cursor, now, limit);
+    let next = schedule.next_after(due.until);
+    Firing {
+        instants: due.instants,
+        cursor: due.until,
+        next,
+        awaits: false,
+        spent: schedule.kind() == Kind::Once && next.is_none(),
+        missed: due.missed,
+    }
+}
+
+/// The runs of a batch, and for each the schedules' word for its place.
+#[derive(Default)]
+struct Batch {
+    runs: Vec<NewRun>,
+    contexts: Vec<Arc<RunContext>>,
+    places: HashMap<(i64, Time), usize>,
+    moved: Vec<MovedSchedule>,
+    /// Of `moved`: which run it awaits.
+    awaits: Vec<Option<usize>>,
+    missed: Missed,
+    /// Instants that were missed, where somebody wants to hear of it.
+    notices: Vec<NewNotices>,
+}
+
+/// What of a batch was due longer ago than its grace: after an outage that may be all there is, so it is told in one
+/// line, with the one that was due first by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Missed {
+    schedules: usize,
+    runs: usize,
+    first: Option<(Time, String, String)>,
+}
+
+impl Missed {
+    fn note(&mut self, due: &DueSchedule, group: &str, runs: usize) {
+        self.schedules += 1;
+        self.runs += runs;
+        if self.first.as_ref().is_none_or(|first| due.due_at < first.0) {
+            self.first = Some((due.due_at, group.to_owned(), due.name.clone()));
+        }
+    }
+
+    fn tell(self) {
+        let Some((due_at, group, schedule)) = self.first else {
+            return;
+        };
+        tracing::warn!(
+            schedules = self.schedules,
+            runs = self.runs,
+            %due_at,
+            group,
+            schedule,
+            "instants were missed; the misfire rules of their schedules apply. The one that was due first is named"
+        );
+    }
+}
+
+impl Schedules {
+    /// Fires all that is due; answers how long nothing will be.
+    async fn fire_due(self: &Arc<Self>) -> Result<Duration, EngineError> {
+        loop {
+            let (next, now) = self.node.store.next_schedule().await?;
+            match next {
+                Some(next) if next <= now => self.fire_batch().await?,
+                Some(next) => return Ok((next - now).to_std().unwrap_or_default().min(LOOK_EVERY)),
+                None => return Ok(LOOK_EVERY),
+            }
+            if self.node.stop.is_cancelled() || self.node.is_fenced() {
+                return Ok(LOOK_EVERY);
+            }
+        }
+    }
+
+    async fn fire_batch(self: &Arc<Self>) -> Result<(), EngineError> {
+        let mut completion = self.node.store.completion(self.node.lease(), self.node.now()).await?;
+        let (due, now) = completion.take_schedules(BATCH_MAX).await?;
+        let Some(now) = now else {
+            // Another node has them.
+            drop(completion);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            return Ok(());
+        };
+        let mut ids: Vec<i64> = due.iter().map(|due| due.revision_id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let revisions = self.node.catalog.current(&ids).await?;
+        let mut batch = Batch::default();
+        for due in due {
+            match revisions.get(&due.revision_id) {
+                Some((revision, resolution)) => self.plan_firing(&mut batch, due, revision, resolution, now),
+                None => batch.postpone(due, now),
+            }
+        }
+        self.runs.hand_out(&mut batch.runs);
+        let created = completion.create(&batch.runs).await?;
+        for (moved, awaits) in batch.moved.iter_mut().zip(&batch.awaits) {
+            let Some(place) = *awaits else { continue };
+            let run = match &created[place] {
+                Created::Exists(holder) => *holder,
+                _ => batch.runs[place].id,
+            };
+            moved.awaits = Some(run.0);
+        }
+        completion.move_schedules(&batch.moved).await?;
+        completion.tell(&batch.notices).await?;
+        completion.commit().await?;
+        batch.missed.tell();
+        if !batch.notices.is_empty() {
+            self.node.signals.raise(Signal::Notices);
+        }
+        self.runs.created(batch.runs.into_iter().zip(batch.contexts), &created);
+        Ok(())
+    }
+
+    fn plan_firing(
+        &self,
+        batch: &mut Batch,
+        due: DueSchedule,
+        revision: &Arc<Revision>,
+        resolution: &Arc<Resolution>,
+        now: Time,
+    ) {
+        let Some(schedule) = revision.schedules.get(&due.name) else {
+            tracing::error!(
+                schedule = due.name,
+                group = revision.group_name,
+                "the revision has no such schedule"
+            );
+            batch.postpone(due, now);
+            return;
+        };
+        let limit = RUNS_MAX.saturating_sub(batch.runs.len()).max(1);
+        let firing = firing(schedule, due.cursor, due.due_at, now, limit);
+        if firing.missed {
+            batch.missed.note(&due, &revision.group_name, firing.instants.len());
+            if revision.told.anywhere(NotifyEvent::ScheduleMissed) {
+                let telling = Telling {
+                    notices: vec![Notice::of_run(NotifyEvent::ScheduleMissed)],
+                    troubled: Vec::new(),
+                };
+                batch
+                    .notices
+                    .push(new_notices(revision, None, telling, Some(due.name.clone())));
+            }
+        }
+        let mut place = None;
+        for instant in firing.instants {
+            place = Some(*batch.places.entry((due.group_id, instant)).or_insert_with(|| {
+                let (run, context) = self
+                    .runs
+                    .lay_out(revision, resolution, scheduled(revision, instant), now);
+                batch.runs.push(run);
+                batch.contexts.push(context);
+                batch.runs.len() - 1
+            }));
+        }
+        batch.awaits.push(place.filter(|_| firing.awaits));
+        batch.moved.push(MovedSchedule {
+            group_id: due.group_id,
+            name: due.name,
+            cursor: firing.cursor,
+            next_fire_at: firing.next,
+            awaits: None,
+            fired_at: firing.spent.then_some(now),
+        });
+    }
+}
+
+impl Batch {
+    fn postpone(&mut self, due: DueSchedule, now: Time) {
+        self.awaits.push(None);
+        self.moved.push(MovedSchedule {
+            group_id: due.group_id,
+            name: due.name,
+            cursor: due.cursor,
+            next_fire_at: Some(now + UNREADABLE_FOR),
+            awaits: None,
+            fired_at: None,
+        });
+    }
+}
+
+/// A schedule's run for an instant.
+fn scheduled(revision: &Revision, instant: Time) -> Layout {
+    Layout {
+        trigger: Trigger::Schedule,
+        priority: None,
+        logical_time: instant,
+        interval: revision.calendar.data_interval(instant),
+        params: "{}".to_owned(),
+        task_params: None,
+        labels: labels_of(revision, &Default::default()),
+        key: None,
+        dedupe: None,
+        callback: None,
+        source: None,
+        parent: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_domain::spec::ScheduleSpec;
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(text: &str) -> Time {
+        text.parse().unwrap()
+    }
+
+    fn check(spec: serde_json::Value, due_at: &str, now: &str, expect: Firing) {
+        let spec: ScheduleSpec = serde_json::from_value(spec).unwrap();
+        let created = at("2026-03-01T00:00:00Z");
+        let schedule = Schedule::compile(
+            &spec,
+            heddle_domain::schedule::local::parse_zone("UTC").unwrap(),
+            created,
+        )
+        .unwrap();
+        assert_eq!(firing(&schedule, created, at(due_at), at(now), 100), expect);
+    }
+
+    #[test]
+    fn a_fixed_delay_waits_for_its_run() {
+        let now = "2026-03-01T00:00:10.5Z";
+        check(
+            json!({"after": "10s"}),
+            "2026-03-01T00:00:10Z",
+            now,
+            Firing {
+                instants: vec![at("2026-03-01T00:00:10Z")],
+                cursor: at(now),
+                next: None,
+                awaits: true,
+                spent: false,
+                missed: false,
+            },
+        );
+    }
+
+    #[test]
+    fn a_fixed_delay_that_was_missed_and_is_skipped_counts_from_now() {
+        let now = "2026-03-01T01:00:00Z";
+        check(
+            json!({"after": "10s", "misfire": "skip"}),
+            "2026-03-01T00:00:10Z",
+            now,
+            Firing {
+                instants: vec![],
+                cursor: at(now),
+                next: Some(at("2026-03-01T01:00:10Z")),
+                awaits: false,
+                spent: false,
+                missed: true,
+            },
+        );
+    }
+
+    #[test]
+    fn once_is_spent() {
+        let now = "2026-03-01T00:01:00Z";
+        check(
+            json!({"once": {"delay": "1m"}}),
+            "2026-03-01T00:01:00Z",
+            now,
+            Firing {
+                instants: vec![at("2026-03-01T00:01:00Z")],
+                cursor: at(now),
+                next: None,
+                awaits: false,
+                spent: true,
+                missed: false,
+            },
+        );
+    }
+
+    #[test]
+    fn a_fixed_rate_goes_on_from_its_anchor() {
+        let now = "2026-03-01T00:00:31Z";
+        check(
+            json!({"every": "10s"}),
+            "2026-03-01T00:00:10Z",
+            now,
+            Firing {
+                instants: ["10", "20", "30"]
+                    .map(|second| at(&format!("2026-03-01T00:00:{second}Z")))
+                    .to_vec(),
+                cursor: at(now),
+                next: Some(at("2026-03-01T00:00:40Z")),
+                awaits: false,
+                spent: false,
+                missed: false,
+            },
+        );
+    }
+}
