@@ -65,6 +65,7 @@ const TEMPLATES: &[&str] = &[
     "javascript",
     "javascript-component",
     "python",
+    "python-component",
     "rust",
     "typescript",
 ];
@@ -265,7 +266,7 @@ fn embed_templates(root: &Path) -> String {
             writeln!(rows, "    ({language:?}, {path:?}, include_str!({file:?})),").expect("a String takes it");
         }
         // Tools of these languages read the contract itself.
-        if ["javascript-component", "python"].contains(language) {
+        if ["javascript-component", "python-component"].contains(language) {
             writeln!(rows, "    ({language:?}, \"wit/task.wit\", include_str!({wit:?})),").expect("a String takes it");
         }
     }

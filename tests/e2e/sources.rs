@@ -1,4 +1,4 @@
-//! Scripts as text: JavaScript and TypeScript, uploaded as they are.
+//! Scripts as text: JavaScript, TypeScript and Python, uploaded as they are.
 
 use heddle_tests::{Spoken, TOKEN, World, eventually, run_program, task};
 use serde_json::{Value, json};
@@ -138,12 +138,13 @@ async fn faults() {
     put(JS, &format!("// {}", "x".repeat(5 << 20)))
         .await
         .expect_problem(413, &[]);
-    let python = put("text/x-python", "def run(params, ctx): pass")
+    let ruby = put("text/x-ruby", "def run(params, ctx) end")
         .await
         .expect_problem(415, &[]);
+    let said = ruby["detail"].as_str().unwrap();
     assert!(
-        python["detail"].as_str().unwrap().contains("text/javascript"),
-        "{python:#}"
+        said.contains("text/javascript") && said.contains("text/x-python"),
+        "{ruby:#}"
     );
     node.get("/v1/scripts/bad").await.expect_problem(404, &[]);
 }
@@ -281,6 +282,95 @@ async fn by_the_command_line() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains("line 1, column 22"), "{said}");
     }
+}
+
+/// Python from the template to a run: what is told of a fault, the params' schema, the log's levels, the trace.
+#[tokio::test]
+async fn python() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let put = async |text: &str| {
+        node.put_bytes("/v1/scripts/greet", "text/x-python", text.to_owned())
+            .await
+    };
+    let source = "import logging\nfrom dataclasses import dataclass\n\n@dataclass\nclass Params:\n    name: str\n\n\
+        def run(params: Params, ctx):\n    logging.warning('greeting %s', params.name)\n    if params.name == 'nobody':\n        \
+        raise KeyError(params.name)\n    return {'greeting': f'Hello, {params.name}', 'task': ctx.task}\n";
+    let made = put(source).await.expect_status(201);
+    assert_eq!(made["world"], "source/python");
+    assert_eq!(made["params_schema"]["required"], json!(["name"]));
+    assert!(
+        made["runtime"].as_str().unwrap().starts_with("cpython 3.14"),
+        "{made:#}"
+    );
+    let problem = put("x = 1\ndef run(:\n").await.expect_problem(422, &[""]);
+    let error = &problem["errors"][0];
+    assert_eq!(
+        (&error["line"], &error["column"]),
+        (&json!(2), &json!(9)),
+        "{problem:#}"
+    );
+    assert_eq!(error["source"], "def run(:");
+    let done = node.invoke("greet", json!({"name": "Ada"})).await;
+    assert_eq!(done["output"]["greeting"], "Hello, Ada", "{done:#}");
+    assert_eq!(done["logs"], json!([{"level": "warn", "message": "greeting Ada"}]));
+    node.post("/v1/scripts/greet/invoke", json!({"params": {}}))
+        .await
+        .expect_status(422);
+    let tasks = json!({
+        "good": {"script": "greet", "params": {"name": "Bob"}},
+        "bad": {"script": "greet", "params": {"name": "nobody"}},
+    });
+    node.put_group("g", json!({"tasks": tasks})).await;
+    let run = node.run("g", json!({})).await;
+    assert_eq!(
+        task(&run, "good")["output"],
+        json!({"greeting": "Hello, Bob", "task": "good"})
+    );
+    let bad = &task(&run, "bad")["error"];
+    assert_eq!(
+        (&bad["kind"], &bad["message"]),
+        (&json!("failed"), &json!("KeyError: 'nobody'"))
+    );
+    let attempts = node.attempts(&heddle_tests::id(&run), "bad").await;
+    let trace = attempts[0]["error"]["trace"].as_str().unwrap();
+    assert!(trace.contains("File \"greet.py\", line 11, in run"), "{trace}");
+
+    // The command line finds the interpreter that the node has compiled.
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::create_dir(at("heddle")).unwrap();
+    std::os::unix::fs::symlink(node.data_dir().join("artefacts"), at("heddle/interpreters")).unwrap();
+    let cache = at("");
+    let server = [
+        ("HEDDLE_URL", node.base()),
+        ("HEDDLE_TOKEN", TOKEN),
+        ("XDG_CACHE_HOME", &cache),
+    ];
+    let heddle = |arguments: &[&str]| {
+        let output = run_program(arguments, &server);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {text}{said}");
+        text
+    };
+    let logs = heddle(&["script", "logs", "greet"]);
+    assert!(
+        logs.contains("greeting Bob") && logs.contains("greeting nobody"),
+        "{logs}"
+    );
+    heddle(&["script", "new", "words", "--lang", "python", &at("words")]);
+    let file = at("words/words.py");
+    let cases = heddle(&["script", "test", &file]);
+    assert!(cases.contains("3 of 3 cases as expected"), "{cases}");
+    let pushed = heddle(&["script", "push", "words", &file]);
+    assert!(pushed.contains("words@1 (source/python"), "{pushed}");
+    let there = heddle(&["-o", "json", "script", "test", "words"]);
+    let there: Value = serde_json::from_str(&there).unwrap();
+    assert_eq!(there["output"]["words"], 3, "{there:#}");
+    let saved = at("saved.py");
+    heddle(&["script", "download", "words", &saved]);
+    assert_eq!(std::fs::read(&saved).unwrap(), std::fs::read(&file).unwrap());
 }
 
 /// A text that exports `handle` consumes a topic's messages, with an outcome for each.

@@ -169,7 +169,7 @@ async fn rust() {
 #[tokio::test]
 async fn python() {
     check(Toolchain {
-        language: "python",
+        language: "python-component",
         install: |dir| virtual_environment(dir, &["-r", "requirements.txt"]),
         part: ".venv",
         needed: "componentize-py",

@@ -132,6 +132,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// Its data directory.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
     /// Its API.
     pub fn api(&self) -> &Api {
         &self.api

@@ -11,13 +11,14 @@ use serde_json::{Map, Value};
 use crate::{Failure, Moment};
 
 /// What a script may be.
-pub const WORLDS: [&str; 6] = [
+pub const WORLDS: [&str; 7] = [
     "heddle:task/task",
     "heddle:task/consumer",
     "wasi:cli/command@p1",
     "wasi:cli/command@p2",
     "source/javascript",
     "source/typescript",
+    "source/python",
 ];
 
 /// A version of a script, which never changes.

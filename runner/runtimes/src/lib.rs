@@ -21,6 +21,24 @@ pub const JAVASCRIPT: Runtime = Runtime {
     wasm: QUICKJS_WASM,
 };
 
+/// CPython, as it comes with componentize-py: libraries for WebAssembly (`dylink.0`), packed with zstd.
+#[derive(Clone, Copy, Debug)]
+pub struct Python {
+    /// What it is and which version.
+    pub id: &'static str,
+    /// The C library, its parts, and the interpreter, each after those that it needs.
+    pub libraries: &'static [&'static [u8]],
+    /// The standard library: a tar file.
+    pub standard_library: &'static [u8],
+}
+
+/// CPython 3.14.
+pub const PYTHON: Python = Python {
+    id: CPYTHON_ID,
+    libraries: CPYTHON_LIBRARIES,
+    standard_library: CPYTHON_STANDARD_LIBRARY,
+};
+
 /// Checks texts before they are evaluated: a WASI command (`typescript/src/main.rs` says what it takes and gives).
 pub const CHECKER: &[u8] = CHECKER_WASM;
 
@@ -39,5 +57,15 @@ mod tests {
             assert!(found, "{part}");
         }
         assert!(JAVASCRIPT.id.starts_with("quickjs-ng"));
+    }
+
+    #[test]
+    fn python_comes_packed() {
+        let magic = 0xfd2f_b528_u32.to_le_bytes();
+        assert_eq!(PYTHON.libraries.len(), 5);
+        for packed in PYTHON.libraries.iter().chain([&PYTHON.standard_library]) {
+            assert!(packed.starts_with(&magic));
+        }
+        assert!(PYTHON.id.starts_with("cpython 3.14"));
     }
 }

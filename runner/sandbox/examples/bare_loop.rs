@@ -2,14 +2,15 @@
 //!
 //! `cargo run --release -p heddle-sandbox --example bare_loop [component.wasm] [params]`: runs a second of instantiate +
 //! call + drop with nothing around it, on one thread and on two, then the same script through `Sandbox::start`. The
-//! component must be for the world `heddle:task/task` and do without host functions other than WASI's.
+//! component must be for the world `heddle:task/task` and do without host functions other than WASI's. A script that is
+//! text (`.js`, `.ts`, `.py`) has no bare loop: it is timed through the sandbox alone, from its upload on.
 
 use bytes::Bytes;
 use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Limits,
-    LogLine, Outcome, Sandbox, SandboxConfig, bare_engine,
+    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
+    Limits, LogLine, Outcome, Sandbox, SandboxConfig, bare_engine, code_key,
 };
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -69,15 +70,18 @@ fn main() -> ExitCode {
     let params = std::env::args()
         .nth(2)
         .unwrap_or_else(|| r#"{"rows": [1, 2, 3], "day": "2013-07-01"}"#.into());
+    let language = std::env::args().nth(1).and_then(|path| Language::of_file(&path));
     for threads in [1, 2] {
-        println!(
-            "bare loop, {threads} threads: {:.0} runs/s",
-            bare(&wasm, &params, threads)
-        );
+        if language.is_none() {
+            println!(
+                "bare loop, {threads} threads: {:.0} runs/s",
+                bare(&wasm, &params, threads)
+            );
+        }
     }
     tokio::runtime::Runtime::new()
         .expect("a runtime")
-        .block_on(sandboxed(wasm.into(), params));
+        .block_on(sandboxed(wasm.into(), language, params));
     ExitCode::SUCCESS
 }
 
@@ -199,7 +203,23 @@ impl HostServices for Nothing {
     fn progress(&self, _: f64, _: String) {}
 }
 
-async fn sandboxed(wasm: Bytes, params: String) {
+/// The script's key in the sandbox.
+async fn uploaded(sandbox: &Sandbox, code: Bytes, language: Option<Language>) -> String {
+    let Some(language) = language else {
+        return sandbox.compile(code).await.expect("the script").digest;
+    };
+    // The first upload compiles the interpreter, the second one, of another text, finds it.
+    let other: Bytes = [&code[..], b"\n"].concat().into();
+    for (what, code) in [("first upload", other), ("upload", code.clone())] {
+        let began = now();
+        sandbox.compile_source(language, code).await.expect("the script");
+        println!("{what}: {:?}", began.elapsed());
+    }
+    let compiled = sandbox.compile_source(language, code).await.expect("the script");
+    code_key(&compiled.digest, compiled.world.as_str())
+}
+
+async fn sandboxed(code: Bytes, language: Option<Language>, params: String) {
     let cache = tempfile::tempdir().expect("a directory");
     let compiler = CompilerCommand {
         program: std::env::current_exe().expect("this program"),
@@ -209,7 +229,7 @@ async fn sandboxed(wasm: Bytes, params: String) {
     let config = SandboxConfig::new(cache.path().to_owned(), compiler);
     let threads = config.threads;
     let sandbox = Sandbox::new(config, Arc::new(RealClock)).expect("the sandbox");
-    let digest = sandbox.compile(wasm).await.expect("the script").digest;
+    let digest = uploaded(&sandbox, code, language).await;
     let script = sandbox
         .load(&digest, async { Err::<Bytes, _>(()) })
         .await
@@ -243,15 +263,28 @@ async fn sandboxed(wasm: Bytes, params: String) {
             sandbox.start(&script, request(), done);
         };
         let (began, mut count) = (now(), 0_u64);
+        let (mut cpu, mut memory, mut durations) = (Duration::ZERO, 0, Vec::new());
         (0..in_flight).for_each(|_| start());
         while began.elapsed() < MEASURED {
             let result: heddle_sandbox::AttemptResult = ended.recv().await.expect("a result");
             assert!(matches!(result.outcome, Outcome::Succeeded(_)), "{result:?}");
             count += 1;
+            cpu += result.cpu;
+            memory = memory.max(result.memory_bytes);
+            durations.push(result.duration);
             start();
         }
         let rate = count as f64 / began.elapsed().as_secs_f64();
-        println!("Sandbox::start, {threads} guest threads, {in_flight} in flight: {rate:.0} runs/s");
+        durations.sort();
+        let at = |part: f64| durations[(durations.len() as f64 * part) as usize];
+        println!(
+            "Sandbox::start, {threads} guest threads, {in_flight} in flight: {rate:.0} runs/s; a run p50 {:?}, p99 {:?}, \
+             processor {:?}, memory {} KiB",
+            at(0.5),
+            at(0.99),
+            cpu / u32::try_from(count.max(1)).unwrap_or(u32::MAX),
+            memory >> 10,
+        );
         for _ in 0..in_flight {
             ended.recv().await;
         }

@@ -30,7 +30,7 @@ const CHILD_NICE: libc::c_int = 10;
 /// How many threads it has.
 const CHILD_THREADS: usize = 4;
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 struct Order {
     max_address_space_bytes: u64,
     max_cpu_seconds: u64,
@@ -68,7 +68,6 @@ pub(crate) enum NotCompiled {
 pub(crate) struct Compiler {
     command: CompilerCommand,
     order: Order,
-    timeout: Duration,
     turns: Arc<Turns>,
 }
 
@@ -79,19 +78,22 @@ impl Compiler {
             command: config.compiler.clone(),
             order: Order {
                 max_address_space_bytes: config.compile_memory_bytes,
-                // Of all its threads together, and never the limit that is met first.
-                max_cpu_seconds: config.compile_timeout.as_secs().saturating_add(1) * CHILD_THREADS as u64,
+                max_cpu_seconds: 0,
                 max_wasm_bytes: config.max_wasm_bytes,
                 max_memory_bytes: config.max_memory_bytes,
             },
-            timeout: config.compile_timeout,
             // One uploader gets half of them, or the one that there is every other time.
             turns: Turns::new(cores.div_ceil(2), cores.div_ceil(2) / 2),
         }
     }
 
     /// Compiles for somebody who uploads, or (`None`) for runs that wait.
-    pub async fn compile(&self, wasm: Bytes, uploader: Option<&str>) -> Result<Artefact, NotCompiled> {
+    pub async fn compile(
+        &self,
+        wasm: Bytes,
+        uploader: Option<&str>,
+        timeout: Duration,
+    ) -> Result<Artefact, NotCompiled> {
         let internal = |error: &dyn std::fmt::Display| NotCompiled::Internal(format!("the compiler: {error}"));
         let turn = match uploader {
             // How many of them wait is bounded where uploads come in.
@@ -117,7 +119,12 @@ impl Compiler {
         let mut stdin = child.stdin.take().ok_or_else(|| internal(&"no stdin"))?;
         let stdout = child.stdout.take().ok_or_else(|| internal(&"no stdout"))?;
         let stderr = child.stderr.take().ok_or_else(|| internal(&"no stderr"))?;
-        let mut order = serde_json::to_vec(&self.order).map_err(|error| internal(&error))?;
+        let order = Order {
+            // Of all its threads together, and never the limit that is met first.
+            max_cpu_seconds: timeout.as_secs().saturating_add(1) * CHILD_THREADS as u64,
+            ..self.order
+        };
+        let mut order = serde_json::to_vec(&order).map_err(|error| internal(&error))?;
         order.push(b'\n');
         let work = async {
             let write = async {
@@ -134,9 +141,9 @@ impl Compiler {
             let status = child.wait().await.map_err(|error| internal(&error))?;
             Ok((out, words, status))
         };
-        let (mut out, words, status) = match tokio::time::timeout(self.timeout, work).await {
+        let (mut out, words, status) = match tokio::time::timeout(timeout, work).await {
             Ok(done) => done?,
-            Err(_) => return Err(NotCompiled::Timeout(self.timeout)),
+            Err(_) => return Err(NotCompiled::Timeout(timeout)),
         };
         if !status.success() {
             let words = String::from_utf8_lossy(&words);

@@ -19,6 +19,9 @@ pub struct CompilerCommand {
 pub struct SandboxConfig {
     /// Where compiled artefacts are kept. Made if it does not exist. Whoever can write there can run code in the node.
     pub cache_dir: PathBuf,
+    /// Where the interpreters of scripts that are text are kept, compiled, if not among the artefacts. What holds for
+    /// `cache_dir` holds for it; sandboxes that do not live long may share one.
+    pub interpreter_dir: Option<PathBuf>,
     /// The compiling child process.
     pub compiler: CompilerCommand,
     /// How long one compilation may take.
@@ -49,6 +52,7 @@ impl SandboxConfig {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
             cache_dir,
+            interpreter_dir: None,
             compiler,
             compile_timeout: Duration::from_secs(60),
             compile_memory_bytes: 2 << 30,

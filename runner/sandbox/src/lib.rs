@@ -64,7 +64,7 @@ pub use query::{QueryClass, QueryFailure, QueryRequest};
 pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError};
 pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
-pub use source::{Language, MAX_SOURCE_BYTES, SourceFault, code_key, runtime_id, split_key};
+pub use source::{Language, MAX_SOURCE_BYTES, SourceFault, code_key, runtime_id, split_key, trace_of_file};
 pub use turns::{Turn, Turns};
 
 /// The engine's configuration alone, for measuring it (`examples/bare_loop.rs`).

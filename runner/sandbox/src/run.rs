@@ -258,7 +258,7 @@ async fn call(
                     (batch, _) => batch,
                 };
                 let ended = source::attempt::run(&mut store, script, &context, &params, batch.as_ref()).await;
-                let ended = ended.or_else(|error| source::attempt::ended_by(&error).ok_or(error))?;
+                let ended = ended.or_else(|error| source::attempt::ended_by(&error, script.language).ok_or(error))?;
                 match ended {
                     source::attempt::Ended::Output(output) => Answer::Output(output),
                     source::attempt::Ended::Handled(outcomes) if given => Answer::Handled(outcomes),

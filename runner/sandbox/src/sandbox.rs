@@ -12,6 +12,7 @@ use crate::loaded::{self, Loaded};
 use crate::outbound::OutboundPolicy;
 use crate::run::{Done, Export, Runner, attempt};
 use crate::script::{Linker, Script, World};
+use crate::source::python::Python;
 use crate::source::runtime::Runtime;
 use crate::source::{SourceFault, split_key};
 use bytes::Bytes;
@@ -42,8 +43,11 @@ pub(crate) struct Inner {
     linker: Arc<Linker>,
     compiler: Compiler,
     pub cache: Arc<ArtefactCache>,
+    /// The same directory, or one that interpreters have for themselves.
+    pub interpreters: Arc<ArtefactCache>,
     /// What runs scripts that are text, from the first of them on.
-    pub interpreter: tokio::sync::OnceCell<Arc<Runtime>>,
+    pub javascript: tokio::sync::OnceCell<Arc<Runtime>>,
+    pub python: tokio::sync::OnceCell<Arc<Python>>,
     loaded: Arc<Mutex<Loaded>>,
     /// One lock per script that is being loaded.
     loading: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -53,8 +57,18 @@ pub(crate) struct Inner {
 impl Inner {
     /// Compiles wasm in a child process, for somebody who uploads or for what everybody needs.
     pub async fn compile(&self, wasm: Bytes, uploader: Option<&str>) -> Result<Artefact, CompileError> {
+        self.compile_within(wasm, uploader, self.config.compile_timeout).await
+    }
+
+    /// The same with another timeout.
+    pub async fn compile_within(
+        &self,
+        wasm: Bytes,
+        uploader: Option<&str>,
+        timeout: Duration,
+    ) -> Result<Artefact, CompileError> {
         self.compiler
-            .compile(wasm, uploader)
+            .compile(wasm, uploader, timeout)
             .await
             .map_err(|error| match error {
                 NotCompiled::Refused(why) => CompileError::Rejected(why),
@@ -162,7 +176,11 @@ impl Sandbox {
         let client = policy
             .client()
             .map_err(|error| SandboxError::Config(format!("HTTP client: {error}")))?;
-        let cache = ArtefactCache::open(&config.cache_dir, &engine)?;
+        let cache = Arc::new(ArtefactCache::open(&config.cache_dir, &engine)?);
+        let interpreters = match &config.interpreter_dir {
+            Some(directory) => Arc::new(ArtefactCache::open(directory, &engine)?),
+            None => Arc::clone(&cache),
+        };
         let io = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(IO_THREADS)
             .thread_name("guest-io")
@@ -195,8 +213,10 @@ impl Sandbox {
             inner: Arc::new(Inner {
                 linker: Arc::new(Linker::new(&engine).map_err(wrong)?),
                 compiler: Compiler::new(&config),
-                cache: Arc::new(cache),
-                interpreter: tokio::sync::OnceCell::new(),
+                cache,
+                interpreters,
+                javascript: tokio::sync::OnceCell::new(),
+                python: tokio::sync::OnceCell::new(),
                 loaded,
                 loading: Mutex::default(),
                 runner: Arc::new(runner),

@@ -10,21 +10,26 @@ use heddle_sandbox::{
 };
 use serde_json::{Value, json};
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+/// The directory that these tests' artefacts are kept in.
+pub fn shared() -> &'static Path {
+    static CACHE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    CACHE.get_or_init(|| tempfile::tempdir().unwrap()).path()
+}
+
 /// A bench whose interpreter is compiled once for all of these tests.
 pub fn bench() -> Bench {
-    static CACHE: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let shared = CACHE.get_or_init(|| tempfile::tempdir().unwrap());
     Bench::with(|own| {
-        own.cache_dir = shared.path().to_owned();
+        own.cache_dir = shared().to_owned();
         own.private_hosts = vec!["127.0.0.1".into()];
     })
 }
 
-async fn compiled(bench: &Bench, language: Language, source: &str) -> Result<Compiled, CompileError> {
+pub async fn compiled(bench: &Bench, language: Language, source: &str) -> Result<Compiled, CompileError> {
     bench
         .sandbox
         .compile_source(language, Bytes::from(source.to_owned()))
@@ -39,7 +44,7 @@ async fn script(bench: &Bench, language: Language, source: &str) -> Script {
     load(&bench.sandbox, &compiled).await
 }
 
-async fn load(sandbox: &Sandbox, compiled: &Compiled) -> Script {
+pub async fn load(sandbox: &Sandbox, compiled: &Compiled) -> Script {
     let key = code_key(&compiled.digest, compiled.world.as_str());
     sandbox
         .load(&key, async { unreachable!() as Result<Bytes, Infallible> })
@@ -403,7 +408,7 @@ pub async fn what_the_web_has(_: Bench) {
 }
 
 /// Answers each request with what was asked, or a redirect.
-async fn serve() -> std::net::SocketAddr {
+pub async fn serve() -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

@@ -1,58 +1,44 @@
-//! The only SQL of Heddle: what is kept in Postgres, one file per noun.
+//! The only SQL of Heddle: what is kept in Postgres, in folders by subject, one file per noun.
 //!
 //! Statements whose correctness rests on locks stand as files of their own under `src/sql/`, each opening with a
 //! locking note. Everything else is an inline `query!`, checked against the schema when it is compiled.
 
-pub mod assignment;
-pub mod audience;
 pub mod audit;
 pub mod backfill;
-pub mod blob;
-pub mod category;
 pub mod change;
-pub mod channel;
-pub mod connection;
+pub mod config;
 pub mod database;
+pub mod dispatch;
 mod error;
 pub mod event;
 pub mod group;
-pub mod link;
-pub mod live;
-pub mod log;
 pub mod message;
 pub mod node;
-pub mod notice;
-pub mod notification;
-pub mod offer;
-pub mod outbox;
+pub mod notify;
 pub mod pages;
-pub mod pool;
 pub mod queue;
-pub mod queue_peek;
-pub mod reseal;
 pub mod retention;
 pub mod run;
 pub mod schedule;
-pub mod script;
-pub mod secret;
-pub mod session;
-pub mod setting;
-pub mod spent;
-pub mod template;
-pub mod timer_task;
-pub mod token;
-pub mod topic;
 pub mod transaction;
-pub mod upstream;
-pub mod usage;
-pub mod used_up;
 
+pub use config::{
+    blob, category, connection, pool, reseal, script, secret, session, setting, template, timer_task, token, usage,
+};
+pub use dispatch::{assignment, audience, offer, used_up};
 pub use error::StoreError;
+pub use group::link;
+pub use message::topic;
+pub use notify::{channel, notice, notification, outbox};
+pub use queue::peek as queue_peek;
+pub use retention::spent;
+pub use run::{live, log};
+pub use schedule::upstream;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use database::{Alone, Connector, Plans, Pool, Transaction, keep_watch};
+use database::{Alone, Connector, Plans, Pool, keep_watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transaction::Transactions;
 
@@ -127,11 +113,6 @@ impl Store {
     /// For how long the data plane has asked the database without any answer: nothing moves, whatever the lease says.
     pub fn stalled_for(&self) -> Duration {
         self.connector.watch().stalled_for()
-    }
-
-    /// A transaction of the data plane.
-    pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
-        Ok(self.pool.begin().await?)
     }
 
     /// Closes all connections that are idle, and the others when they come back. Waits for nobody.

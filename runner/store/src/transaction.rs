@@ -11,15 +11,27 @@
 //! what it did. When the database was lost it is not: the commit may have been made, and only its answer lost; whether the
 //! same may be asked once more only the caller knows.
 //!
-//! It is for what people configure. Transactions of the data plane are repeated by their group commits, which know what
-//! else waits (`heddle_engine`'s `group_commit`).
+//! That is for what people configure, and for services that nobody waits for. Transactions of the data plane are repeated
+//! by their group commits, which know what else waits (`heddle_engine`'s `group_commit`), and so are those for which a lock
+//! that does not come free is an answer: they have the name, the span and the time, and are tried once.
+//!
+//! ```text
+//! transaction!(self, pool, "claim", once, |tx| { ... })                 // or once("BEGIN READ ONLY")
+//! let tx = self.open("completion").await?;      // kept by a value of the caller's, which commits it
+//! ```
+//!
+//! None is begun otherwise: a test below reads the sources. What it costs to name one is a look into a small map when it
+//! ends; no statement, and no memory but for each name's first.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::database::{PgSession, Transaction};
 use crate::{Store, StoreError};
 
 /// How often a transaction is tried that meets others.
@@ -102,14 +114,102 @@ impl<'s> Tries<'s> {
         self.transactions.count(self.name, self.began.elapsed(), again);
         again.then(|| AGAIN_AFTER * self.tried)
     }
+
+    /// It was the only one.
+    pub(crate) fn done(self) {
+        self.transactions.count(self.name, self.began.elapsed(), false);
+    }
+}
+
+/// A transaction that a value of the caller's keeps; one that is dropped before [`Open::commit`] is rolled back.
+#[derive(Debug)]
+pub(crate) struct Open {
+    tx: Transaction,
+    _timed: Timed,
+}
+
+/// Counts how long a transaction was open.
+#[derive(Debug)]
+struct Timed {
+    transactions: Arc<Transactions>,
+    name: &'static str,
+    began: Instant,
+    /// As long as the transaction. Its statements do not stand in it: they belong to whoever has them run.
+    _span: tracing::Span,
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        self.transactions.count(self.name, self.began.elapsed(), false);
+    }
+}
+
+impl Store {
+    /// Begins a transaction of the data plane by its name, to be kept; see the module's head.
+    pub(crate) async fn open(&self, name: &'static str) -> Result<Open, StoreError> {
+        let timed = Timed {
+            transactions: self.transactions.clone(),
+            name,
+            began: Instant::now(),
+            _span: tracing::debug_span!("transaction", name),
+        };
+        Ok(Open {
+            tx: self.pool.begin().await?,
+            _timed: timed,
+        })
+    }
+}
+
+impl Open {
+    /// Commits it.
+    pub(crate) async fn commit(self) -> Result<(), sqlx::Error> {
+        self.tx.commit().await
+    }
+
+    /// Its statements are long by design; see [`Transaction::patiently`].
+    pub(crate) fn patiently(&mut self) {
+        self.tx.patiently();
+    }
+}
+
+impl Deref for Open {
+    type Target = PgSession;
+    fn deref(&self) -> &PgSession {
+        &self.tx
+    }
+}
+
+impl DerefMut for Open {
+    fn deref_mut(&mut self) -> &mut PgSession {
+        &mut self.tx
+    }
 }
 
 /// A transaction by its name; see the module's head.
 macro_rules! transaction {
     ($store:expr, $pool:ident, $name:literal, |$tx:ident| $body:block) => {{
         let store = $store;
+        $crate::transaction::transaction!(store, &store.$pool, $name, |$tx| $body)
+    }};
+    ($store:expr, $pool:ident, $name:literal, once, |$tx:ident| $body:block) => {
+        $crate::transaction::transaction!($store, $pool, $name, once("BEGIN"), |$tx| $body)
+    };
+    ($store:expr, $pool:ident, $name:literal, once($begin:expr), |$tx:ident| $body:block) => {{
+        let store = $store;
         let once = async || -> Result<_, $crate::StoreError> {
-            let mut $tx = store.$pool.begin().await?;
+            let mut $tx = store.$pool.begin_with($begin).await?;
+            $body
+        };
+        let mut tries = $crate::transaction::Tries::new(&store.transactions, $name);
+        let span = tries.span();
+        let result = tracing::Instrument::instrument(once(), span).await;
+        tries.done();
+        result
+    }};
+    ($store:expr, $pool:expr, $name:expr, |$tx:ident| $body:block) => {{
+        let (store, pool): (&$crate::Store, &$crate::database::Pool) = ($store, $pool);
+        let once = async || -> Result<_, $crate::StoreError> {
+            let mut $tx = pool.begin().await?;
             $body
         };
         let mut tries = $crate::transaction::Tries::new(&store.transactions, $name);
@@ -127,6 +227,8 @@ pub(crate) use transaction;
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     #[test]
@@ -144,6 +246,39 @@ mod tests {
         let all = transactions.0.lock();
         let counts = |name: &str| (all[name].count, all[name].repeated);
         assert_eq!((counts("one"), counts("two")), ((3, 2), (2, 0)));
+    }
+
+    /// The sources below a directory.
+    fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn each_transaction_has_a_name() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut all = Vec::new();
+        sources(&here, &mut all);
+        assert!(all.len() > 50, "{} files", all.len());
+        let begin = [[".begin", "()"].concat(), [".begin", "_with("].concat()];
+        let nameless: Vec<PathBuf> = all
+            .into_iter()
+            .filter(|path| ![here.join("transaction.rs"), here.join("database/pool.rs")].contains(path))
+            .filter(|path| {
+                let text = std::fs::read_to_string(path).unwrap();
+                begin.iter().any(|begin| text.contains(begin))
+            })
+            .collect();
+        assert!(
+            nameless.is_empty(),
+            "these begin transactions without `transaction!`: {nameless:?}"
+        );
     }
 
     #[test]

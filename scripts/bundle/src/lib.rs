@@ -68,6 +68,7 @@ mod tests {
             "typescript",
             "javascript-component",
             "python",
+            "python-component",
             "c",
         ] {
             let paths: Vec<&str> = TEMPLATES

@@ -1,6 +1,6 @@
 //! Scripts run here, in a sandbox of this process, without a server: `heddle script test FILE`, `heddle script dev FILE`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -122,12 +122,29 @@ pub(super) struct Loaded {
     schema: Option<Schema>,
 }
 
+/// Where compiled interpreters are kept from one command to the next: CPython's takes ten seconds to compile.
+fn interpreter_dir() -> Option<PathBuf> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
+    Some(base.join("heddle").join("interpreters"))
+}
+
 impl Local {
     pub fn new() -> Result<Self> {
         let cache = tempfile::tempdir().context("no directory for compiled scripts")?;
         let compiler = crate::node::start_children()?;
         let clock = Arc::new(NodeClock::default());
-        let sandbox = Sandbox::new(SandboxConfig::new(cache.path().to_owned(), compiler), clock.clone())?;
+        let config = || SandboxConfig::new(cache.path().to_owned(), compiler.clone());
+        let keeping = SandboxConfig {
+            interpreter_dir: interpreter_dir(),
+            ..config()
+        };
+        // Where nothing can be kept, interpreters are compiled each time.
+        let sandbox = Sandbox::new(keeping, clock.clone()).or_else(|_| Sandbox::new(config(), clock.clone()))?;
         Ok(Self {
             sandbox,
             clock,
@@ -237,7 +254,7 @@ impl Local {
             .map(|lines| std::mem::take(&mut *lines.lock().unwrap_or_else(PoisonError::into_inner)));
         let mut outcome = result.outcome;
         if let (Outcome::Failed { trace: Some(trace), .. }, Some((module, shown))) = (&mut outcome, &loaded.module) {
-            *trace = trace.replace(&format!("{module}:"), &format!("{shown}:"));
+            *trace = heddle_sandbox::trace_of_file(trace, module, shown);
         }
         Ok(Told {
             outcome,

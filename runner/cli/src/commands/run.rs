@@ -708,7 +708,7 @@ async fn logs(session: &Session, id: Uuid, task: Option<String>, item: Option<u3
     done()
 }
 
-fn print_log(session: &Session, several: bool, line: &Value) -> Result<()> {
+pub(super) fn print_log(session: &Session, several: bool, line: &Value) -> Result<()> {
     if session.output != output::Format::Table {
         return output::print(&line.to_string());
     }

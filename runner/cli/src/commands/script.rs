@@ -40,6 +40,14 @@ pub enum ScriptCommand {
     Test(Invoke),
     /// Run a script's file here on each save, until interrupted: output, log, time, memory
     Dev(Dev),
+    /// What a script wrote in the last runs with it, whatever their groups; the oldest run first
+    Logs {
+        /// `name` or `name@version`
+        name: String,
+        /// Of how many runs
+        #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=100))]
+        runs: u16,
+    },
     /// Make a version the active one
     Activate {
         /// The script
@@ -67,7 +75,7 @@ pub struct New {
     /// The script's name
     pub name: String,
     /// Its language
-    #[arg(short, long, default_value = "rust", value_parser = ["rust", "javascript", "typescript", "javascript-component", "python", "c"])]
+    #[arg(short, long, default_value = "rust", value_parser = ["rust", "javascript", "typescript", "python", "javascript-component", "python-component", "c"])]
     pub lang: String,
     /// Where to; default a directory of that name
     pub dir: Option<PathBuf>,
@@ -81,7 +89,7 @@ pub struct New {
 pub struct Push {
     /// The script's name
     pub name: String,
-    /// Wasm (binary or text), source (.js, .mjs, .ts, .mts), or a directory to be built
+    /// Wasm (binary or text), source (.js, .mjs, .ts, .mts, .py), or a directory to be built
     #[arg(default_value = ".")]
     pub path: PathBuf,
     /// Keep the version that is active now
@@ -161,7 +169,7 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
         // One file is a script by itself; what has more is built.
         let source = written.iter().find(|path| {
             let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
-            ["javascript", "typescript"].contains(&new.lang.as_str()) && is_source(file)
+            ["javascript", "typescript", "python"].contains(&new.lang.as_str()) && is_source(file)
         });
         lines.push(match source {
             Some(file) => format!("next: heddle script push {name} {}", file.display()),
@@ -220,6 +228,7 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         }
         ScriptCommand::Test(test) => invoke(session, &test).await,
         ScriptCommand::Dev(dev) => local::dev(session.output, &dev.file, &dev.params, dev.timeout.as_deref()).await,
+        ScriptCommand::Logs { name, runs } => logs(session, &name, runs).await,
         ScriptCommand::Activate { name, version } => {
             let answer = session.client.activate_script(&name, version).await?;
             session.output.print(&serde_json::to_value(&answer)?, |_| {
@@ -322,6 +331,44 @@ async fn show(session: &Session, name: &str) -> Result<ExitCode> {
     done()
 }
 
+/// Prints the lines of a script's tasks in the last runs with it, the oldest run first.
+async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
+    let (script, version) = split_version(name)?;
+    let request = session.client.get(&["v1", "runs"]).query("script", name);
+    let page: Value = request.query("limit", count).send().await?;
+    let runs: Vec<&Value> = items(&page).collect();
+    if runs.is_empty() {
+        // A name that no script has is no script without runs.
+        session.client.script(script).await?;
+    }
+    let is_it = |resolved: &Value| match (resolved.as_str().and_then(|text| text.split_once('@')), version) {
+        (Some((name, found)), Some(version)) => name == script && found == version.to_string(),
+        (Some((name, _)), None) => name == script,
+        (None, _) => false,
+    };
+    for run in runs.iter().rev() {
+        let id = cell(run, "/id");
+        // Which task stands for which version is told of one run, not in lists.
+        let run: Value = session.client.get(&["v1", "runs", &id]).send().await?;
+        if session.output == Format::Table {
+            let columns = ["/group", "/state", "/created_at"].map(|pointer| cell(&run, pointer));
+            output::print(&format!("run {id} {}", columns.join(" ")))?;
+        }
+        let tasks = run["scripts"].as_object().into_iter().flatten();
+        for (task, _) in tasks.filter(|(_, resolved)| is_it(resolved)) {
+            let request = session.client.get(&["v1", "runs", &id, "tasks", task, "logs"]);
+            let lines: Vec<Value> = request
+                .query("limit", 500)
+                .send_for_all(&session.client, crate::session::MAX_LISTED)
+                .await?;
+            for line in &lines {
+                super::run::print_log(session, true, line)?;
+            }
+        }
+    }
+    done()
+}
+
 /// Runs a script on the server without making a run.
 pub(crate) async fn invoke(session: &Session, invoke: &Invoke) -> Result<ExitCode> {
     let (name, version) = split_version(&invoke.name)?;
@@ -395,6 +442,7 @@ mod tests {
             "typescript",
             "javascript-component",
             "python",
+            "python-component",
             "c",
         ] {
             let new = New {

@@ -111,7 +111,7 @@ impl ScriptFacts {
         match self.file {
             Some(file) => {
                 let end = file.rsplit('.').next().unwrap_or_default();
-                trace.replace(&format!("{file}:"), &format!("{}.{end}:", self.name))
+                heddle_sandbox::trace_of_file(&trace, file, &format!("{}.{end}", self.name))
             }
             None => trace,
         }

@@ -55,11 +55,12 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list).list().answers(200, of::<List<Script>>()),
         Route::new(Method::Put, "/v1/scripts/{name}", Access::Author, "Upload a version", upload)
-            .detail("A component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI command; WebAssembly text, too. Or source: with `Content-Type: text/javascript` or `text/typescript`, a module that exports `default function run(params, ctx)`; of a fault, `errors[0]` says `line`, `column` and the line as `source`. The digest of the newest version makes no new one.")
+            .detail("A component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI command; WebAssembly text, too. Or source: with `Content-Type: text/javascript` or `text/typescript`, a module that exports `default function run(params, ctx)`, with `text/x-python` one that has `def run(params, ctx)`; of a fault, `errors[0]` says `line`, `column` and the line as `source`. The digest of the newest version makes no new one.")
             .query("activate", "`false`: the version that is active stays so.")
             .takes_as("application/wasm", "Wasm")
             .takes_as("text/javascript", "Source")
             .takes_as("text/typescript", "Source")
+            .takes_as("text/x-python", "Source")
             .answers_put(of::<ScriptVersion>())
             .problem(413, "more than 64 MiB of wasm, or 1 MiB of source")
             .problem(415, "source in a language that this build has no runtime for")
@@ -81,7 +82,8 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/source", Access::View, "Read a version's source", source)
             .detail("The text as it was uploaded; 404 for a version that is wasm.")
             .answers_as(200, "text/javascript", "Source")
-            .answers_as(200, "text/typescript", "Source"),
+            .answers_as(200, "text/typescript", "Source")
+            .answers_as(200, "text/x-python", "Source"),
         Route::new(Method::Post, "/v1/scripts/{name}/invoke", Access::Try, "Try a script without a run", invoke)
             .takes(of::<InvokeRequest>())
             .answers(200, of::<Invocation>())
@@ -137,8 +139,8 @@ fn language(request: &Request) -> Result<Option<Language>, Problem> {
         let detail = format!(
             "this build has no runtime for {media_type}: it runs {}, and wasm of any language",
             Language::ALL
-                .map(|language| format!("text/{}", language.as_str()))
-                .join(" and ")
+                .map(|language| language.media_type().split(';').next().unwrap_or_default())
+                .join(", ")
         );
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
     }
@@ -392,6 +394,7 @@ mod tests {
             World::CommandP2.as_str(),
             Language::JavaScript.world(),
             Language::TypeScript.world(),
+            Language::Python.world(),
         ];
         assert_eq!(heddle_api::WORLDS, known);
     }

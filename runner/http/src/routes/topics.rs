@@ -200,8 +200,8 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
                         faults.add(
                             "/script",
                             format!(
-                                "`{script}@{version}` exports no `handle`, and messages need \
-                                 `export function handle(batch, ctx)`"
+                                "`{script}@{version}` exports no `handle`, and messages need a function \
+                                 `handle(batch, ctx)`"
                             ),
                         );
                     }

@@ -1,6 +1,8 @@
 //! Running a script that is text.
 
+use super::Language;
 use super::pending;
+use super::python::{self, Change, Python};
 use super::runtime::{Exported, Runtime};
 use crate::batch::{Batch, MessageOutcome};
 use crate::guest::Guest;
@@ -15,9 +17,7 @@ use wasmtime::{Module, Store, Trap};
 
 /// A script that is text, ready to run.
 pub(crate) struct SourceScript {
-    pub runtime: Arc<Runtime>,
-    /// The memory behind its top level.
-    pub image: Module,
+    pub snapshot: Ready,
     pub language: super::Language,
     /// What it says of itself, as a component's `describe` would.
     pub description: String,
@@ -25,6 +25,12 @@ pub(crate) struct SourceScript {
     pub handles: bool,
     /// It exports `run`.
     pub runs: bool,
+}
+
+/// The memory behind a script's top level, and what runs in it.
+pub(crate) enum Ready {
+    JavaScript(Arc<Runtime>, Module),
+    Python(Arc<Python>, Change),
 }
 
 /// How a script ended.
@@ -78,7 +84,17 @@ pub(crate) async fn run(
     // A topic's batch comes without params.
     let params: &RawValue = serde_json::from_str(if batch.is_some() { "null" } else { params })?;
     let begin = begin(context, params, batch)?;
-    let running = script.runtime.instantiate(store, &script.image).await?;
+    let (runtime, image) = match &script.snapshot {
+        Ready::JavaScript(runtime, image) => (runtime, image),
+        Ready::Python(python, change) => {
+            let ended = python::run(store, python, change, begin).await?;
+            return Ok(match ended {
+                Some(ended) => ended_of(&ended, script.language.file())?,
+                None => failed("the script ended without saying how"),
+            });
+        }
+    };
+    let running = runtime.instantiate(store, image).await?;
     running.send(store, Exported::Begin, &begin).await?;
     loop {
         if let Some(ended) = store.data_mut().source.ended.take() {
@@ -96,15 +112,20 @@ pub(crate) async fn run(
 }
 
 /// What a trap by the interpreter's own recursion is to the author of a script.
-pub(crate) const TOO_DEEP: &str =
-    "RangeError: the call stack is exhausted: something nests or recurses deeper than the interpreter can follow";
+pub(crate) fn too_deep(language: Language) -> String {
+    let name = match language {
+        Language::JavaScript | Language::TypeScript => "RangeError",
+        Language::Python => "RecursionError",
+    };
+    format!("{name}: the call stack is exhausted: something nests or recurses deeper than the interpreter can follow")
+}
 
 /// How a script ended that trapped, if that was its own doing.
-pub(crate) fn ended_by(error: &wasmtime::Error) -> Option<Ended> {
+pub(crate) fn ended_by(error: &wasmtime::Error, language: Language) -> Option<Ended> {
     let is_too_deep = matches!(error.downcast_ref::<Trap>(), Some(Trap::StackOverflow));
     is_too_deep.then(|| Ended::Thrown {
         kind: ErrorKind::Failed,
-        message: TOO_DEEP.to_owned(),
+        message: too_deep(language),
         trace: None,
         retry_after: None,
     })

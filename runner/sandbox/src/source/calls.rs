@@ -56,6 +56,7 @@ pub(crate) struct SourceState {
     /// What it says of itself: JSON.
     pub description: Option<String>,
     pub pending: Pending,
+    pub python: super::python::State,
     answer: Vec<u8>,
     last_nanos: u64,
 }
@@ -75,7 +76,7 @@ pub(super) fn memory(caller: &Caller<'_, Guest>) -> Result<Memory> {
 }
 
 /// A text in the guest's memory.
-fn text(caller: &Caller<'_, Guest>, at: u32, length: u32) -> Result<String> {
+pub(super) fn text(caller: &Caller<'_, Guest>, at: u32, length: u32) -> Result<String> {
     let length = length as usize;
     if length > MAX_CALL_BYTES {
         return Err(wasmtime::Error::msg(format!(
@@ -99,16 +100,10 @@ pub(super) fn add_to_linker(linker: &mut Linker<Guest>) -> Result<()> {
             let text = text(&caller, at, length)?;
             let guest = caller.data_mut();
             let answer = call(guest, operation, text)?;
-            guest.source.answer = answer.into_bytes();
-            Ok(u32::try_from(guest.source.answer.len())?)
+            keep_answer(guest, answer)
         },
     )?;
-    linker.func_wrap("heddle", "take", |mut caller: Caller<'_, Guest>, at: u32| {
-        let memory = memory(&caller)?;
-        let answer = std::mem::take(&mut caller.data_mut().source.answer);
-        memory.write(&mut caller, at as usize, &answer)?;
-        Ok(())
-    })?;
+    add_take_to_linker(linker)?;
     let loader = "local:init/module-loader";
     linker.func_wrap_async(
         loader,
@@ -132,6 +127,23 @@ pub(super) fn add_to_linker(linker: &mut Linker<Guest>) -> Result<()> {
             })
         },
     )?;
+    Ok(())
+}
+
+/// Keeps an answer until the guest has made room for it; how many bytes that takes.
+pub(super) fn keep_answer(guest: &mut Guest, answer: String) -> Result<u32> {
+    guest.source.answer = answer.into_bytes();
+    Ok(u32::try_from(guest.source.answer.len())?)
+}
+
+/// `heddle.take`: puts the answer where the guest wants it.
+pub(super) fn add_take_to_linker(linker: &mut Linker<Guest>) -> Result<()> {
+    linker.func_wrap("heddle", "take", |mut caller: Caller<'_, Guest>, at: u32| {
+        let memory = memory(&caller)?;
+        let answer = std::mem::take(&mut caller.data_mut().source.answer);
+        memory.write(&mut caller, at as usize, &answer)?;
+        Ok(())
+    })?;
     Ok(())
 }
 
@@ -176,7 +188,7 @@ fn load(state: &SourceState, name: &str) -> Result<String, String> {
     }
 }
 
-fn call(guest: &mut Guest, operation: u32, text: String) -> Result<String> {
+pub(super) fn call(guest: &mut Guest, operation: u32, text: String) -> Result<String> {
     match operation {
         LOG => {
             let level = match text.as_bytes().first() {
@@ -289,6 +301,8 @@ enum Call {
         bom: bool,
         base64: String,
     },
+    #[serde(rename = "zone")]
+    Zone { name: String },
 }
 
 fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
@@ -346,6 +360,7 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
             let bytes = STANDARD.decode(base64).map_err(|error| error.to_string())?;
             decode(&label, fatal, bom, &bytes).map(|text| json!(text))
         }
+        Call::Zone { name } => Ok(super::zones::file(&name).map_or(Value::Null, |file| json!(STANDARD.encode(&*file)))),
     }
 }
 

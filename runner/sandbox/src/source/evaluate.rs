@@ -3,7 +3,7 @@
 use super::calls::MAIN;
 use super::image::{PAGE_BYTES, STACK_BYTES};
 use super::runtime::{Exported, Running, Runtime};
-use super::{Language, SourceFault};
+use super::{Interpreter, Language, SourceFault};
 use crate::attempt::AttemptRequest;
 use crate::guest::{Guest, MemoryMeter};
 use crate::journal::Journal;
@@ -16,13 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::task::Poll;
 use tokio::sync::oneshot;
-use wasmtime::Store;
+use wasmtime::{Store, Trap};
 
 /// How deep JavaScript may recurse, in bytes of its own stack: some thousand calls. The stack of WebAssembly, which
 /// grows by more with each call, must not end first: that would be a trap instead of a `RangeError`.
 const RECURSION_BYTES: u32 = 256 << 10;
 /// How far below its top the stack is when the interpreter notes where that is.
 const MAX_STACK_AT_START: u32 = 64 << 10;
+
+/// What is said of a module without a function that Heddle calls.
+const NOTHING_EXPORTED: &str = "exports no `run`: write `export default async function run(params, ctx) { … }` (or \
+                                `export async function handle(batch, ctx)` for a topic)";
 
 /// What a script says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -43,21 +47,33 @@ pub(crate) struct Described {
     error: Option<String>,
     #[serde(default, skip_serializing)]
     trace: Option<String>,
+    /// Of the error, where the interpreter tells it.
+    #[serde(default, skip_serializing)]
+    line: Option<u32>,
+    #[serde(default, skip_serializing)]
+    column: Option<u32>,
 }
 
 /// What is kept of an evaluated script.
 pub(crate) struct Snapshot {
+    /// What it holds, or what has changed in it.
     pub memory: Vec<u8>,
     pub described: Described,
+}
+
+/// What is evaluated.
+pub(crate) enum Code {
+    Text(String, Language),
+    /// What stands between an interpreter and a script, before there is one.
+    Own,
 }
 
 /// Evaluates a text that was checked, within the bounds of an attempt, on a guest thread.
 pub(crate) async fn job(
     runner: Arc<Runner>,
-    runtime: Arc<Runtime>,
+    interpreter: Interpreter,
     request: AttemptRequest,
-    code: String,
-    language: Language,
+    code: Code,
     signals: Arc<Signals>,
     done: oneshot::Sender<Result<Snapshot, SourceFault>>,
 ) {
@@ -67,7 +83,20 @@ pub(crate) async fn job(
     let ended = {
         let work = async {
             let mut store = runner.store(request, &journal, Arc::clone(&meter), None);
-            evaluate(&mut store, &runtime, &code, language).await
+            match (&interpreter, &code) {
+                (Interpreter::JavaScript(runtime), Code::Text(text, language)) => {
+                    evaluate(&mut store, runtime, text, *language).await
+                }
+                (Interpreter::Python(python), Code::Text(text, _)) => {
+                    super::python::evaluate(&mut store, python, text).await
+                }
+                (Interpreter::Python(python), Code::Own) => {
+                    let memory = super::python::boot(&mut store, python).await?;
+                    let described = Described::default();
+                    Ok(Ok(Snapshot { memory, described }))
+                }
+                (Interpreter::JavaScript(_), Code::Own) => Err(wasmtime::Error::msg("it needs no preparation")),
+            }
         };
         let mut work = pin!(work);
         std::future::poll_fn(|cx| match signals.stopped() {
@@ -90,10 +119,14 @@ pub(crate) async fn job(
         Some(Ok(Ok(snapshot))) => Ok(snapshot),
         Some(_) if meter.refused.load(Relaxed) => Err(too_much()),
         Some(Ok(Err(fault))) => Err(fault),
-        Some(Err(error)) if super::attempt::ended_by(&error).is_some() => Err(SourceFault::new(format!(
-            "its top level fails: {}",
-            super::attempt::TOO_DEEP
-        ))),
+        Some(Err(error)) if matches!(error.downcast_ref::<Trap>(), Some(Trap::StackOverflow)) => {
+            let language = match &code {
+                Code::Text(_, language) => *language,
+                Code::Own => Language::Python,
+            };
+            let too_deep = super::attempt::too_deep(language);
+            Err(SourceFault::new(format!("its top level fails: {too_deep}")))
+        }
         Some(Err(error)) => Err(SourceFault::new(format!("its top level fails: {}", error.root_cause()))),
     };
     let _ = done.send(result);
@@ -125,7 +158,7 @@ async fn evaluate(
     if let Some(error) = &described.error {
         return Ok(Err(place(code, language, error, described.trace.as_deref())));
     }
-    if let Err(why) = check(&described) {
+    if let Err(why) = described.check(NOTHING_EXPORTED) {
         return Ok(Err(SourceFault::new(why)));
     }
     limit_recursion(store, &running, runtime);
@@ -136,28 +169,34 @@ async fn evaluate(
     Ok(Ok(Snapshot { memory, described }))
 }
 
-fn check(described: &Described) -> Result<(), String> {
-    if !described.run && !described.handle {
-        return Err(
-            "exports no `run`: write `export default async function run(params, ctx) { … }` (or `export async function \
-             handle(batch, ctx)` for a topic)"
-                .into(),
-        );
-    }
-    let is_object = |value: &Option<Value>| value.as_ref().is_none_or(Value::is_object);
-    if !is_object(&described.params) {
-        return Err("`params` must be a JSON Schema: an object".into());
-    }
-    if !is_object(&described.defaults) {
-        return Err("`defaults` must be an object".into());
-    }
-    if !described.description.as_ref().is_none_or(Value::is_string) {
-        return Err("`description` must be a text".into());
-    }
-    Ok(())
-}
-
 impl Described {
+    /// What the interpreter says is wrong, with its place.
+    pub fn fault(&self, text: &str) -> Option<SourceFault> {
+        let error = self.error.clone()?;
+        Some(match (self.line, self.column) {
+            (Some(line), column) => SourceFault::on(text, error, line, column.unwrap_or(1)),
+            _ => SourceFault::new(error),
+        })
+    }
+
+    /// Whether it can be a script; `nothing` is said of one without a function that Heddle calls.
+    pub fn check(&self, nothing: &str) -> Result<(), String> {
+        if !self.run && !self.handle {
+            return Err(nothing.to_owned());
+        }
+        let is_object = |value: &Option<Value>| value.as_ref().is_none_or(Value::is_object);
+        if !is_object(&self.params) {
+            return Err("`params` must be a JSON Schema: an object".into());
+        }
+        if !is_object(&self.defaults) {
+            return Err("`defaults` must be an object".into());
+        }
+        if !self.description.as_ref().is_none_or(Value::is_string) {
+            return Err("`description` must be a text".into());
+        }
+        Ok(())
+    }
+
     /// As a component's `describe` would give it. A schema that the script itself gives goes before its types'.
     pub fn description(&self, of_types: Option<Value>) -> String {
         let mut object = Map::new();

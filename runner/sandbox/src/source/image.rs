@@ -116,7 +116,7 @@ pub(crate) fn module(layout: &Layout, memory: &[u8]) -> Vec<u8> {
 }
 
 /// What of a memory is not zero, in whole blocks.
-fn pieces(memory: &[u8]) -> Vec<(usize, &[u8])> {
+pub(super) fn pieces(memory: &[u8]) -> Vec<(usize, &[u8])> {
     let mut pieces = Vec::new();
     let mut start = None;
     for (index, block) in memory.chunks(BLOCK_BYTES).enumerate() {

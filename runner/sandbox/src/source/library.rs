@@ -21,6 +21,8 @@ pub(crate) struct Library {
     pub data: Vec<u8>,
     /// How many bytes of memory it needs.
     pub memory_bytes: u32,
+    /// The alignment of that memory, as a power of two.
+    pub alignment: u32,
     /// How many elements of the table.
     pub table_elements: u32,
 }
@@ -37,7 +39,7 @@ impl Library {
                     if let KnownCustom::Dylink0(parts) = custom.as_known() {
                         for part in parts {
                             if let Dylink0Subsection::MemInfo(info) = part.map_err(told)? {
-                                needs = Some((info.memory_size, info.table_size));
+                                needs = Some((info.memory_size, info.memory_alignment, info.table_size));
                             }
                         }
                     }
@@ -74,7 +76,7 @@ impl Library {
                 code.extend_from_slice(&wasm[range]);
             }
         }
-        let (memory_bytes, table_elements) = needs.ok_or("is no library: `dylink.0` is missing")?;
+        let (memory_bytes, alignment, table_elements) = needs.ok_or("is no library: `dylink.0` is missing")?;
         if data.len() > memory_bytes as usize {
             return Err("has more data than memory".into());
         }
@@ -82,6 +84,7 @@ impl Library {
             code,
             data,
             memory_bytes,
+            alignment,
             table_elements,
         })
     }

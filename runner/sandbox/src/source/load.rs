@@ -1,9 +1,10 @@
 //! From a text to a script that can be started.
 
-use super::attempt::SourceScript;
-use super::evaluate::{self, Described, Snapshot};
+use super::attempt::{Ready, SourceScript};
+use super::evaluate::{self, Code, Described, Snapshot};
+use super::python::{self, Change, Python};
 use super::runtime::Runtime;
-use super::{Language, MAX_SOURCE_BYTES, SourceFault, calls, code_key, image};
+use super::{Interpreter, Language, MAX_SOURCE_BYTES, SourceFault, calls, code_key, image};
 use crate::artefact::digest_of;
 use crate::attempt::{AttemptResult, Limits, Outcome};
 use crate::bounds::Kind;
@@ -38,29 +39,51 @@ const LOAD_LIMITS: Limits = Limits {
     log_bytes: 64 << 10,
     timeout: Some(LOAD_TIMEOUT),
 };
+/// What setting an interpreter up may take, on a busy machine too.
+const BOOT_LIMITS: Limits = Limits {
+    memory_bytes: 256 << 20,
+    output_bytes: 1 << 20,
+    log_bytes: 64 << 10,
+    timeout: Some(Duration::from_secs(120)),
+};
+/// How long compiling one may take: CPython needs ten seconds of two idle cores.
+const INTERPRETER_TIMEOUT: Duration = Duration::from_secs(300);
 /// How many hexadecimal digits tell one version of the interpreter, and of what is around it, from another.
 const TAG_DIGITS: usize = 16;
 
 /// The command that checks texts: its digest.
 static CHECKER: LazyLock<String> = LazyLock::new(|| digest_of(heddle_runtimes::CHECKER));
 
-/// What a snapshot depends on beside the text: the interpreter, our JavaScript, the checker.
-static TAG: LazyLock<String> = LazyLock::new(|| {
+/// What a snapshot depends on beside the text: the interpreter, what is ours in its language, the checker.
+static JAVASCRIPT_TAG: LazyLock<String> = LazyLock::new(|| {
+    let wasm = [heddle_runtimes::JAVASCRIPT.wasm, heddle_runtimes::CHECKER];
+    tag_of(wasm.into_iter().chain(calls::own_texts().map(str::as_bytes)))
+});
+static PYTHON_TAG: LazyLock<String> = LazyLock::new(|| {
+    let python = &heddle_runtimes::PYTHON;
+    let packed = python.libraries.iter().copied().chain([python.standard_library]);
+    tag_of(packed.chain(python::own_texts().map(str::as_bytes)))
+});
+
+fn tag_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {
     let mut digest = Sha256::new();
-    digest.update(heddle_runtimes::JAVASCRIPT.wasm);
-    digest.update(heddle_runtimes::CHECKER);
-    for text in calls::own_texts() {
-        digest.update(text);
-    }
+    parts.for_each(|part| digest.update(part));
     let mut tag: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     tag.truncate(TAG_DIGITS);
     tag
-});
+}
+
+fn tag(language: Language) -> &'static str {
+    match language {
+        Language::JavaScript | Language::TypeScript => &JAVASCRIPT_TAG,
+        Language::Python => &PYTHON_TAG,
+    }
+}
 
 /// The interpreter that this build runs a language on, and the version of what is around it: what a script was checked
 /// with.
 pub fn runtime_id(language: Language) -> String {
-    format!("{} {}", language.runtime().id, *TAG)
+    format!("{} {}", language.interpreter(), tag(language))
 }
 
 /// What the checker says.
@@ -119,7 +142,7 @@ impl Sandbox {
 
     /// Compiles what the first upload of a text would wait for: the interpreters and the checker.
     pub async fn warm_runtimes(&self) -> Result<(), CompileError> {
-        self.interpreter().await?;
+        self.javascript().await?;
         self.checker().await.map(drop)
     }
 
@@ -129,20 +152,94 @@ impl Sandbox {
         checker.map_err(|error| CompileError::Internal(format!("the checker: {error}")))
     }
 
-    async fn interpreter(&self) -> Result<Arc<Runtime>, CompileError> {
-        let cell = &self.inner.interpreter;
-        cell.get_or_try_init(|| self.link_interpreter()).await.cloned()
+    async fn interpreter(&self, language: Language) -> Result<Interpreter, CompileError> {
+        Ok(match language {
+            Language::JavaScript | Language::TypeScript => Interpreter::JavaScript(self.javascript().await?),
+            Language::Python => {
+                let cell = &self.inner.python;
+                Interpreter::Python(cell.get_or_try_init(|| self.link_python()).await.cloned()?)
+            }
+        })
     }
 
-    async fn link_interpreter(&self) -> Result<Arc<Runtime>, CompileError> {
+    async fn javascript(&self) -> Result<Arc<Runtime>, CompileError> {
+        let cell = &self.inner.javascript;
+        cell.get_or_try_init(|| self.link_javascript()).await.cloned()
+    }
+
+    async fn link_javascript(&self) -> Result<Arc<Runtime>, CompileError> {
         let library = Runtime::code_of(&heddle_runtimes::JAVASCRIPT).map_err(CompileError::Internal)?;
-        let digest = digest_of(&library.code);
-        let (cache, read) = (Arc::clone(&self.inner.cache), digest.clone());
+        let code = self.compiled(Bytes::from(library.code.clone())).await?;
+        let engine = self.inner.runner.engine.clone();
+        blocking(move || Runtime::link(&engine, &library, code).map(Arc::new))
+            .await?
+            .map_err(CompileError::Internal)
+    }
+
+    async fn link_python(&self) -> Result<Arc<Python>, CompileError> {
+        let unpacked = blocking(|| {
+            let mut parts = python::Parts::unpack()?;
+            let code = parts.code();
+            Ok::<_, String>((parts, code))
+        });
+        let (parts, code) = unpacked.await?.map_err(CompileError::Internal)?;
+        let code = self.compiled(code.into()).await?;
+        let engine = self.inner.runner.engine.clone();
+        let python = blocking(move || Python::new(&engine, parts, code).map(Arc::new));
+        let python = python.await?.map_err(CompileError::Internal)?;
+        let base = self.python_base(&python).await?;
+        let engine = self.inner.runner.engine.clone();
+        let base = blocking(move || {
+            // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.
+            unsafe { Module::deserialize(&engine, &base.code) }
+        });
+        let base = base
+            .await?
+            .map_err(|error| CompileError::Internal(format!("{error:#}")))?;
+        Ok(Arc::new(python.booted(base)))
+    }
+
+    /// The memory that scripts in Python begin with: from the disk, else by setting Python up.
+    async fn python_base(&self, python: &Arc<Python>) -> Result<Artefact, CompileError> {
+        let key = format!(
+            "{}.base-{}",
+            digest_of(python::RUNTIME.as_bytes()),
+            tag(Language::Python)
+        );
+        let (cache, read) = (Arc::clone(&self.inner.interpreters), key.clone());
+        if let Some(artefact) = blocking(move || cache.read(&read)).await? {
+            return Ok(artefact);
+        }
+        let interpreter = Interpreter::Python(Arc::clone(python));
+        let booted = self.evaluated(interpreter, Code::Own, BOOT_LIMITS).await;
+        let memory = booted
+            .map_err(|error| CompileError::Internal(format!("the interpreter: {error}")))?
+            .memory;
+        let (cache, engine) = (Arc::clone(&self.inner.interpreters), self.inner.runner.engine.clone());
+        let artefact = blocking(move || {
+            let code = engine.precompile_module(&python::image(&memory));
+            let code = code.map_err(|error| format!("{error:#}"))?;
+            let artefact = Artefact {
+                kind: Kind::Image,
+                code,
+            };
+            if let Err(error) = cache.write(&key, &artefact) {
+                tracing::warn!(%error, "the interpreter's memory cannot be kept on disk: it is made again after a restart");
+            }
+            Ok::<_, String>(artefact)
+        });
+        artefact.await?.map_err(CompileError::Internal)
+    }
+
+    /// An interpreter's code: from the disk, else by compiling it.
+    async fn compiled(&self, code: Bytes) -> Result<Module, CompileError> {
+        let digest = digest_of(&code);
+        let (cache, read) = (Arc::clone(&self.inner.interpreters), digest.clone());
         let artefact = match blocking(move || cache.read(&read)).await? {
             Some(artefact) => artefact,
             None => {
-                let artefact = self.inner.compile(Bytes::from(library.code.clone()), None).await?;
-                let cache = Arc::clone(&self.inner.cache);
+                let artefact = self.inner.compile_within(code, None, INTERPRETER_TIMEOUT).await?;
+                let cache = Arc::clone(&self.inner.interpreters);
                 blocking(move || {
                     if let Err(error) = cache.write(&digest, &artefact) {
                         tracing::warn!(%error, "the interpreter cannot be kept on disk: it is compiled again after a restart");
@@ -155,12 +252,10 @@ impl Sandbox {
         let engine = self.inner.runner.engine.clone();
         blocking(move || {
             // SAFETY: it comes from our compiler, or by checksum from a directory that is ours.
-            let code = unsafe { Module::deserialize(&engine, &artefact.code) };
-            let code = code.map_err(|error| format!("{error:#}"))?;
-            Runtime::link(&engine, &library, code).map(Arc::new)
+            unsafe { Module::deserialize(&engine, &artefact.code) }
         })
         .await?
-        .map_err(CompileError::Internal)
+        .map_err(|error| CompileError::Internal(format!("{error:#}")))
     }
 
     /// From memory or from the disk.
@@ -168,15 +263,15 @@ impl Sandbox {
         if let Some(script) = self.loaded(key) {
             return Ok(Some(script));
         }
-        let runtime = self.interpreter().await?;
+        let interpreter = self.interpreter(language).await?;
         let (cache, engine, key) = (
             Arc::clone(&self.inner.cache),
             self.inner.runner.engine.clone(),
             key.to_owned(),
         );
         let script = blocking(move || {
-            let artefact = cache.read(&on_disk(&key))?;
-            link(&engine, runtime, &key, language, &artefact)
+            let artefact = cache.read(&on_disk(&key, language))?;
+            link(&engine, interpreter, &key, language, &artefact)
                 .inspect_err(|error| tracing::warn!(key, error, "a snapshot does not link: evaluating again"))
                 .ok()
         });
@@ -198,20 +293,20 @@ impl Sandbox {
             }
         };
         let (code, params) = self.check(language, &text).await?;
-        let runtime = self.interpreter().await?;
-        let Snapshot { memory, described } =
-            self.evaluate(&runtime, language, code)
-                .await
-                .map_err(|error| match error {
-                    // The text of a fault is the author's, types and all.
-                    CompileError::Source(SourceFault {
-                        message,
-                        line: Some(line),
-                        column: Some(column),
-                        ..
-                    }) => CompileError::Source(SourceFault::on(own(&text), message, line, column)),
-                    other => other,
-                })?;
+        let interpreter = self.interpreter(language).await?;
+        let Snapshot { memory, described } = self
+            .evaluated(interpreter.clone(), Code::Text(code, language), LOAD_LIMITS)
+            .await
+            .map_err(|error| match error {
+                // The text of a fault is the author's, types and all.
+                CompileError::Source(SourceFault {
+                    message,
+                    line: Some(line),
+                    column: Some(column),
+                    ..
+                }) => CompileError::Source(SourceFault::on(own(&text), message, line, column)),
+                other => other,
+            })?;
         let Described { run, handle, .. } = described;
         let header = Header {
             description: described.description(params),
@@ -224,9 +319,9 @@ impl Sandbox {
             key.to_owned(),
         );
         blocking(move || {
-            let artefact = artefact(&engine, &runtime, &header, &memory).map_err(CompileError::Internal)?;
-            let script = link(&engine, runtime, &key, language, &artefact).map_err(CompileError::Internal)?;
-            if let Err(error) = cache.write(&on_disk(&key), &artefact) {
+            let artefact = artefact(&engine, &interpreter, &header, &memory).map_err(CompileError::Internal)?;
+            let script = link(&engine, interpreter, &key, language, &artefact).map_err(CompileError::Internal)?;
+            if let Err(error) = cache.write(&on_disk(&key, language), &artefact) {
                 tracing::warn!(key, %error, "a snapshot cannot be kept on disk: it is made again after a restart");
             }
             Ok(script)
@@ -236,6 +331,14 @@ impl Sandbox {
 
     /// The text as JavaScript, and what its types say of the params.
     async fn check(&self, language: Language, text: &str) -> Result<(String, Option<Value>), CompileError> {
+        // Python checks its texts itself, where they are evaluated.
+        if language == Language::Python {
+            let text = own(text);
+            return match text.find('\0') {
+                Some(at) => Err(CompileError::Source(SourceFault::at(text, at, "a zero character"))),
+                None => Ok((text.to_owned(), None)),
+            };
+        }
         let checker = self.checker().await?;
         let mut request = describe::request(self.inner.clock.now());
         request.limits = CHECK_LIMITS;
@@ -266,26 +369,20 @@ impl Sandbox {
         }
     }
 
-    async fn evaluate(
-        &self,
-        runtime: &Arc<Runtime>,
-        language: Language,
-        code: String,
-    ) -> Result<Snapshot, CompileError> {
+    async fn evaluated(&self, interpreter: Interpreter, code: Code, limits: Limits) -> Result<Snapshot, CompileError> {
         let mut request = describe::request(self.inner.clock.now());
-        request.limits = LOAD_LIMITS;
+        request.limits = limits;
         let (send, receive) = tokio::sync::oneshot::channel();
         let signals = Arc::new(Signals::default());
         let job = Box::pin(evaluate::job(
             Arc::clone(&self.inner.runner),
-            Arc::clone(runtime),
+            interpreter,
             request,
             code,
-            language,
             Arc::clone(&signals),
             send,
         ));
-        self.inner.lanes.spawn(signals, LOAD_LIMITS.timeout, job);
+        self.inner.lanes.spawn(signals, limits.timeout, job);
         match receive.await {
             Ok(Ok(snapshot)) => Ok(snapshot),
             Ok(Err(fault)) => Err(CompileError::Source(fault)),
@@ -300,16 +397,24 @@ fn own(text: &str) -> &str {
 }
 
 /// What a snapshot is called on disk: one by another interpreter is another.
-fn on_disk(key: &str) -> String {
-    format!("{key}-{}", *TAG)
+fn on_disk(key: &str, language: Language) -> String {
+    format!("{key}-{}", tag(language))
 }
 
-/// The header's length, the header, the memory as compiled code.
-fn artefact(engine: &wasmtime::Engine, runtime: &Runtime, header: &Header, memory: &[u8]) -> Result<Artefact, String> {
+/// The header's length, the header, the memory as compiled code or as a change.
+fn artefact(
+    engine: &wasmtime::Engine,
+    interpreter: &Interpreter,
+    header: &Header,
+    memory: &[u8],
+) -> Result<Artefact, String> {
     let header = serde_json::to_vec(header).map_err(|error| error.to_string())?;
-    let image = engine
-        .precompile_module(&image::module(&runtime.layout, memory))
-        .map_err(|error| format!("{error:#}"))?;
+    let image = match interpreter {
+        Interpreter::JavaScript(runtime) => engine
+            .precompile_module(&image::module(&runtime.layout, memory))
+            .map_err(|error| format!("{error:#}"))?,
+        Interpreter::Python(_) => memory.to_vec(),
+    };
     let length = u32::try_from(header.len()).map_err(|error| error.to_string())?;
     let mut code = length.to_le_bytes().to_vec();
     code.extend_from_slice(&header);
@@ -322,7 +427,7 @@ fn artefact(engine: &wasmtime::Engine, runtime: &Runtime, header: &Header, memor
 
 fn link(
     engine: &wasmtime::Engine,
-    runtime: Arc<Runtime>,
+    interpreter: Interpreter,
     key: &str,
     language: Language,
     artefact: &Artefact,
@@ -336,15 +441,20 @@ fn link(
         _ => return Err("is no snapshot".into()),
     };
     let header: Header = serde_json::from_slice(header).map_err(|error| error.to_string())?;
-    // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.
-    let image = unsafe { Module::deserialize(engine, image) }.map_err(|error| format!("{error:#}"))?;
+    let snapshot = match interpreter {
+        Interpreter::JavaScript(runtime) => {
+            // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.
+            let image = unsafe { Module::deserialize(engine, image) }.map_err(|error| format!("{error:#}"))?;
+            Ready::JavaScript(runtime, image)
+        }
+        Interpreter::Python(python) => Ready::Python(python, Change::read(image)?),
+    };
     Ok(Script {
         inner: Arc::new(Linked {
             digest: key.to_owned(),
             code_bytes: artefact.code.len() as u64,
             entry: Entry::Source(SourceScript {
-                runtime,
-                image,
+                snapshot,
                 language,
                 description: header.description,
                 handles: header.handles,

@@ -12,7 +12,8 @@
 //! | `load` | from a text to a script that can be started: checking, evaluating, keeping |
 //! | `library`, `image` | the interpreter's module taken apart; a memory as a module |
 //! | `runtime`, `evaluate`, `attempt` | the linked interpreter; evaluating a top level; running a script |
-//! | `calls`, `pending`, `fetch`, `wasi` | what the host does for a script |
+//! | `python/` | the same for Python, whose interpreter is several libraries |
+//! | `calls`, `pending`, `fetch`, `zones`, `wasi` | what the host does for a script |
 //! | `js/` | what stands between the interpreter and the script |
 
 pub(crate) mod attempt;
@@ -23,13 +24,16 @@ pub(crate) mod image;
 mod library;
 mod load;
 mod pending;
+pub(crate) mod python;
 pub(crate) mod runtime;
 mod wasi;
+mod zones;
 
 pub(crate) use calls::SourceState;
 pub use load::runtime_id;
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The largest script that is text.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
@@ -42,17 +46,27 @@ pub enum Language {
     JavaScript,
     /// The same with types.
     TypeScript,
+    /// Python 3.
+    Python,
+}
+
+/// What runs texts: linked, ready for any of them.
+#[derive(Clone)]
+pub(crate) enum Interpreter {
+    JavaScript(Arc<runtime::Runtime>),
+    Python(Arc<python::Python>),
 }
 
 impl Language {
     /// All there are.
-    pub const ALL: [Self; 2] = [Self::JavaScript, Self::TypeScript];
+    pub const ALL: [Self; 3] = [Self::JavaScript, Self::TypeScript, Self::Python];
 
     /// The name that people use.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::JavaScript => "javascript",
             Self::TypeScript => "typescript",
+            Self::Python => "python",
         }
     }
 
@@ -61,6 +75,7 @@ impl Language {
         match self {
             Self::JavaScript => "source/javascript",
             Self::TypeScript => "source/typescript",
+            Self::Python => "source/python",
         }
     }
 
@@ -74,6 +89,7 @@ impl Language {
         match self {
             Self::JavaScript => "text/javascript; charset=utf-8",
             Self::TypeScript => "text/typescript; charset=utf-8",
+            Self::Python => "text/x-python; charset=utf-8",
         }
     }
 
@@ -82,6 +98,7 @@ impl Language {
         match media_type {
             "text/javascript" | "application/javascript" => Some(Self::JavaScript),
             "text/typescript" | "application/typescript" => Some(Self::TypeScript),
+            "text/x-python" | "text/python" | "application/x-python" => Some(Self::Python),
             _ => None,
         }
     }
@@ -91,6 +108,7 @@ impl Language {
         match name.rsplit_once('.')?.1 {
             "js" | "mjs" => Some(Self::JavaScript),
             "ts" | "mts" => Some(Self::TypeScript),
+            "py" => Some(Self::Python),
             _ => None,
         }
     }
@@ -100,13 +118,15 @@ impl Language {
         match self {
             Self::JavaScript => "script.js",
             Self::TypeScript => "script.ts",
+            Self::Python => "script.py",
         }
     }
 
-    /// The interpreter that runs it.
-    pub const fn runtime(self) -> heddle_runtimes::Runtime {
+    /// The interpreter that runs it, and its version.
+    pub const fn interpreter(self) -> &'static str {
         match self {
-            Self::JavaScript | Self::TypeScript => heddle_runtimes::JAVASCRIPT,
+            Self::JavaScript | Self::TypeScript => heddle_runtimes::JAVASCRIPT.id,
+            Self::Python => heddle_runtimes::PYTHON.id,
         }
     }
 }
@@ -130,6 +150,13 @@ pub fn split_key(key: &str) -> (&str, Option<Language>) {
         ),
         None => (key, None),
     }
+}
+
+/// A trace in which a text's module has another name: JavaScript writes `script.js:1:2`, Python `File "script.py", line 1`.
+pub fn trace_of_file(trace: &str, module: &str, shown: &str) -> String {
+    trace
+        .replace(&format!("{module}:"), &format!("{shown}:"))
+        .replace(&format!("File \"{module}\""), &format!("File \"{shown}\""))
 }
 
 /// What is wrong with a text, and where.
@@ -202,6 +229,15 @@ mod tests {
         assert_eq!(
             split_key(&code_key("sha256:ab12", "heddle:task/task")),
             ("sha256:ab12", None)
+        );
+    }
+
+    #[test]
+    fn a_trace_names_the_file() {
+        let trace = "at run (script.ts:1:2)\n  File \"script.py\", line 3, in run\n    open(\"script.py\")";
+        assert_eq!(
+            trace_of_file(&trace_of_file(trace, "script.ts", "a.ts"), "script.py", "b.py"),
+            "at run (a.ts:1:2)\n  File \"b.py\", line 3, in run\n    open(\"script.py\")"
         );
     }
 

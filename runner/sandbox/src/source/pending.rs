@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use wasmtime::Store;
+use wasmtime::{Caller, Store};
 
 /// How much a script may wait for at once.
 const MAX_PENDING: usize = 1_000;
@@ -114,12 +114,27 @@ enum Call {
     },
 }
 
-/// Begins a call. An error is thrown where it was made.
-pub(super) fn start(guest: &mut Guest, message: &str) -> Result<(), String> {
+fn begun(guest: &Guest, message: &str) -> Result<Begun, String> {
     if guest.source.loading.is_some() {
         return Err("not while the module is loaded: call it in `run`".into());
     }
-    let begun: Begun = serde_json::from_str(message).map_err(|error| format!("this cannot be sent: {error}"))?;
+    serde_json::from_str(message).map_err(|error| format!("this cannot be sent: {error}"))
+}
+
+/// A call of a guest that does nothing else until it has the answer.
+pub(super) async fn wait(caller: &mut Caller<'_, Guest>, message: &str) -> String {
+    let future = begun(caller.data(), message).and_then(|begun| future_of(caller.data(), begun.call));
+    let result = match future {
+        Ok(future) => future.await,
+        Err(error) => Err(error),
+    };
+    let result = result.and_then(|raw| laid_over(&mut caller.data_mut().host, raw));
+    Answer::new(None, result).text()
+}
+
+/// Begins a call. An error is thrown where it was made.
+pub(super) fn start(guest: &mut Guest, message: &str) -> Result<(), String> {
+    let begun = begun(guest, message)?;
     if guest.source.pending.handles.len() >= MAX_PENDING {
         return Err(format!(
             "a script may wait for {MAX_PENDING} things at once, and for no more"

@@ -11,7 +11,7 @@ const WRITE_BYTES: u64 = 64 << 10;
 const STDOUT: u32 = 1;
 const STDERR: u32 = 2;
 
-fn put(caller: &mut Caller<'_, Guest>, at: u32, bytes: &[u8]) -> Result<()> {
+pub(super) fn put(caller: &mut Caller<'_, Guest>, at: u32, bytes: &[u8]) -> Result<()> {
     let memory = super::calls::memory(caller)?;
     memory.write(caller, at as usize, bytes)?;
     Ok(())

@@ -198,9 +198,8 @@ impl Transaction {
     }
 
     /// Its statements are long by design: gives them [`LONG_STATEMENT_MAX`].
-    pub(crate) fn patiently(mut self) -> Self {
+    pub(crate) fn patiently(&mut self) {
         self.session.allow(LONG_STATEMENT_MAX);
-        self
     }
 }
 

@@ -13,6 +13,7 @@ use sqlx::{ConnectOptions, Executor, Row};
 use tokio::time::Instant;
 
 use super::{CONNECT_MAX, PgSession, Watch, no_answer};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How long to wait before a connection that was refused is tried again, within [`CONNECT_MAX`].
@@ -301,10 +302,11 @@ impl Store {
     /// has just used.
     async fn shares_backends(&self, first: &mut PgSession) -> Result<bool, StoreError> {
         let one = process_of(first).await?;
-        let mut other = self.control.begin().await?;
-        let two = process_of(&mut other).await?;
-        other.rollback().await?;
-        Ok(one == two)
+        transaction!(self, control, "shares_backends", |other| {
+            let two = process_of(&mut other).await?;
+            other.rollback().await?;
+            Ok(one == two)
+        })
     }
 }
 

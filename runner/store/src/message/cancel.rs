@@ -10,6 +10,7 @@ use super::queued::waiting_in;
 use super::{Plans, by_reading, day_number, lock_topic};
 use crate::change::{By, Noun};
 use crate::database::PgSession;
+use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
 /// Which messages; at least one field is set.
@@ -98,25 +99,31 @@ impl Store {
         .await?;
         let mut report = CancelReport::default();
         for day in days {
-            let mut tx = self.pool.begin().await?.patiently();
-            if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
-                break;
-            }
-            let of_day = match filter.is_whole_day() {
-                true => cancel_day(&mut tx, topic, day).await?,
-                false => cancel_some(&mut tx, topic, day, filter).await?,
-            };
-            tx.commit().await?;
+            let of_day = transaction!(self, pool, "cancel_messages", |tx| {
+                tx.patiently();
+                if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
+                    return Ok(None);
+                }
+                let of_day = match filter.is_whole_day() {
+                    true => cancel_day(&mut tx, topic, day).await?,
+                    false => cancel_some(&mut tx, topic, day, filter).await?,
+                };
+                tx.commit().await?;
+                Ok(Some(of_day))
+            })?;
+            let Some(of_day) = of_day else { break };
             report.cancelled += of_day.cancelled;
             report.emptied.extend(of_day.emptied);
         }
-        let mut tx = self.pool.begin().await?.patiently();
-        let said = json!({
-            "cancelled": report.cancelled, "day": filter.day, "bucket": filter.bucket, "sender": filter.sender,
-            "receiver": filter.receiver,
-        });
-        audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
-        tx.commit().await?;
+        transaction!(self, pool, "audit_cancel_messages", |tx| {
+            tx.patiently();
+            let said = json!({
+                "cancelled": report.cancelled, "day": filter.day, "bucket": filter.bucket, "sender": filter.sender,
+                "receiver": filter.receiver,
+            });
+            audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
+            Ok(tx.commit().await?)
+        })?;
         Ok(report)
     }
 
@@ -129,11 +136,12 @@ impl Store {
         (day, bucket): (NaiveDate, i16),
         id: Uuid,
     ) -> Result<(Cancelled, Option<Uuid>), StoreError> {
-        let mut tx = self.pool.begin().await?.patiently();
-        if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
-            return Ok((Cancelled::Missing, None));
-        }
-        let row = sqlx::query!(
+        transaction!(self, pool, "cancel_message", |tx| {
+            tx.patiently();
+            if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
+                return Ok((Cancelled::Missing, None));
+            }
+            let row = sqlx::query!(
             r#"SELECT m.state, s.state = 2 AS "stopped!", (m.bucket, m.id) > (s.bucket, s.id) AS "waits!",
                       EXISTS (SELECT FROM heddle.message_retries r
                                WHERE r.topic = $1 AND r.day = $2 AND r.bucket = $3 AND r.id = $4 AND r.due_at IS NOT NULL)
@@ -150,51 +158,52 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(row) = row else {
-            return Ok((Cancelled::Missing, None));
-        };
-        let mut emptied = None;
-        let waiting = match row.held {
-            true => waiting_in(&mut tx, topic, day).await?,
-            false => Vec::new(),
-        };
-        let answer = if let Some(mut batch) = waiting.into_iter().find(|batch| batch.ids.contains(&id)) {
-            batch.lose(&mut tx, &[id]).await?;
-            record_in(&mut tx, topic, day, &[id]).await?;
-            emptied = batch.ids.is_empty().then_some(batch.run);
-            Cancelled::Done
-        } else if row.held {
-            sqlx::query!(
-                "UPDATE heddle.messages SET state = 3 WHERE day = $2 AND topic = $1 AND bucket = $3 AND id = $4",
-                topic,
-                day,
-                bucket,
-                id
-            )
-            .execute(&mut *tx)
-            .await?;
-            Cancelled::InHand
-        } else if row.retries || row.state == 0 && row.waits && !row.stopped {
-            sqlx::query!(
-                "DELETE FROM heddle.message_retries WHERE topic = $1 AND day = $2 AND bucket = $3 AND id = $4",
-                topic,
-                day,
-                bucket,
-                id
-            )
-            .execute(&mut *tx)
-            .await?;
-            record_in(&mut tx, topic, day, &[id]).await?;
-            Cancelled::Done
-        } else {
-            Cancelled::Ended
-        };
-        if answer != Cancelled::Ended {
-            let said = json!({"id": id});
-            audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
-        }
-        tx.commit().await?;
-        Ok((answer, emptied))
+            let Some(row) = row else {
+                return Ok((Cancelled::Missing, None));
+            };
+            let mut emptied = None;
+            let waiting = match row.held {
+                true => waiting_in(&mut tx, topic, day).await?,
+                false => Vec::new(),
+            };
+            let answer = if let Some(mut batch) = waiting.into_iter().find(|batch| batch.ids.contains(&id)) {
+                batch.lose(&mut tx, &[id]).await?;
+                record_in(&mut tx, topic, day, &[id]).await?;
+                emptied = batch.ids.is_empty().then_some(batch.run);
+                Cancelled::Done
+            } else if row.held {
+                sqlx::query!(
+                    "UPDATE heddle.messages SET state = 3 WHERE day = $2 AND topic = $1 AND bucket = $3 AND id = $4",
+                    topic,
+                    day,
+                    bucket,
+                    id
+                )
+                .execute(&mut *tx)
+                .await?;
+                Cancelled::InHand
+            } else if row.retries || row.state == 0 && row.waits && !row.stopped {
+                sqlx::query!(
+                    "DELETE FROM heddle.message_retries WHERE topic = $1 AND day = $2 AND bucket = $3 AND id = $4",
+                    topic,
+                    day,
+                    bucket,
+                    id
+                )
+                .execute(&mut *tx)
+                .await?;
+                record_in(&mut tx, topic, day, &[id]).await?;
+                Cancelled::Done
+            } else {
+                Cancelled::Ended
+            };
+            if answer != Cancelled::Ended {
+                let said = json!({"id": id});
+                audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
+            }
+            tx.commit().await?;
+            Ok((answer, emptied))
+        })
     }
 }
 

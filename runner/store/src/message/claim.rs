@@ -10,6 +10,7 @@ use super::finish::{Finish, Finished, finish_in};
 use super::retry::{claim_retries, set_aside};
 use super::{Plans, day_number, lock_topic};
 use crate::database::PgSession;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How many slices one batch spans at most.
@@ -101,44 +102,45 @@ impl Store {
         finish: Option<&Finish>,
         wish: Option<&BatchWish>,
     ) -> Result<(Finished, Claimed), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let Some(drain) = lock_topic(&mut tx, topic, Plans::Kept).await? else {
-            return Ok((Finished::Lost, Claimed::Refused));
-        };
-        let finished = match finish {
-            Some(finish) => finish_in(&mut tx, topic, finish).await?,
-            None => Finished::Done,
-        };
-        if let Finished::Refused(_) = &finished {
-            // Rolled back: the caller records failures instead.
-            return Ok((finished, Claimed::Later(0)));
-        }
-        let claimed = match wish {
-            Some(wish) => {
-                let allowed = wish
-                    .rate
-                    .map(|(count, per_ms)| (drain.allowance + drain.since_ms * count / per_ms).min(count));
-                let claimed = claim_in(&mut tx, wish, allowed, finish.is_none()).await?;
-                if let (Claimed::Batch(batch), Some(allowed)) = (&claimed, allowed) {
-                    sqlx::query!(
+        transaction!(self, pool, "next_message_batch", once, |tx| {
+            let Some(drain) = lock_topic(&mut tx, topic, Plans::Kept).await? else {
+                return Ok((Finished::Lost, Claimed::Refused));
+            };
+            let finished = match finish {
+                Some(finish) => finish_in(&mut tx, topic, finish).await?,
+                None => Finished::Done,
+            };
+            if let Finished::Refused(_) = &finished {
+                // Rolled back: the caller records failures instead.
+                return Ok((finished, Claimed::Later(0)));
+            }
+            let claimed = match wish {
+                Some(wish) => {
+                    let allowed = wish
+                        .rate
+                        .map(|(count, per_ms)| (drain.allowance + drain.since_ms * count / per_ms).min(count));
+                    let claimed = claim_in(&mut tx, wish, allowed, finish.is_none()).await?;
+                    if let (Claimed::Batch(batch), Some(allowed)) = (&claimed, allowed) {
+                        sqlx::query!(
                         "UPDATE heddle.topic_drains SET allowance = $2, allowed_at = clock_timestamp() WHERE topic = $1",
                         topic,
                         allowed - batch.messages.len() as f64
                     )
                     .execute(&mut *tx)
                     .await?;
+                    }
+                    if drain.problem.is_some() && matches!(claimed, Claimed::Batch(_)) {
+                        sqlx::query!("UPDATE heddle.topic_drains SET problem = NULL WHERE topic = $1", topic)
+                            .execute(&mut *tx)
+                            .await?;
+                    }
+                    claimed
                 }
-                if drain.problem.is_some() && matches!(claimed, Claimed::Batch(_)) {
-                    sqlx::query!("UPDATE heddle.topic_drains SET problem = NULL WHERE topic = $1", topic)
-                        .execute(&mut *tx)
-                        .await?;
-                }
-                claimed
-            }
-            None => Claimed::Nothing,
-        };
-        tx.commit().await?;
-        Ok((finished, claimed))
+                None => Claimed::Nothing,
+            };
+            tx.commit().await?;
+            Ok((finished, claimed))
+        })
     }
 }
 

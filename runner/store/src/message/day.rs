@@ -5,6 +5,7 @@ use heddle_domain::Time;
 use uuid::Uuid;
 
 use crate::topic::TopicRow;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How many topics one look finds.
@@ -257,9 +258,10 @@ impl Store {
     /// Writes down the counts of a topic's drained days whose retention (in milliseconds) is over, and lets go of
     /// what was kept of them but the messages themselves. At most `limit` days; answers how many.
     pub async fn release_days(&self, topic: i32, retention_ms: i64, limit: i64) -> Result<u64, StoreError> {
-        let mut tx = self.pool.begin().await?.patiently();
-        let days = sqlx::query_scalar!(
-            "UPDATE heddle.message_days d
+        transaction!(self, pool, "release_message_days", |tx| {
+            tx.patiently();
+            let days = sqlx::query_scalar!(
+                "UPDATE heddle.message_days d
                 SET dropped_at = clock_timestamp(),
                     total = coalesce((SELECT sum(b.total) FROM heddle.message_buckets b
                                        WHERE b.topic = d.topic AND b.day = d.day), 0),
@@ -275,17 +277,18 @@ impl Store {
                        AND e.drained_at <= clock_timestamp() - $2::bigint * interval '1 millisecond'
                      ORDER BY e.day LIMIT $3 FOR UPDATE SKIP LOCKED)
              RETURNING d.day",
-            topic,
-            retention_ms,
-            limit
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        for day in &days {
-            forget_day(&mut tx, topic, *day).await?;
-        }
-        tx.commit().await?;
-        Ok(days.len() as u64)
+                topic,
+                retention_ms,
+                limit
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            for day in &days {
+                forget_day(&mut tx, topic, *day).await?;
+            }
+            tx.commit().await?;
+            Ok(days.len() as u64)
+        })
     }
 
     /// Days that have partitions which no topic needs any more: all before `before` whose messages were let go.
@@ -331,25 +334,27 @@ impl Store {
 
     /// What is left of topics that were deleted, a day of one at a time; answers whether there was one.
     pub async fn forget_deleted_topic(&self) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?.patiently();
-        let left = sqlx::query!(
-            "SELECT d.topic, d.day FROM heddle.message_days d
+        transaction!(self, pool, "forget_deleted_topic", |tx| {
+            tx.patiently();
+            let left = sqlx::query!(
+                "SELECT d.topic, d.day FROM heddle.message_days d
               WHERE NOT EXISTS (SELECT FROM heddle.topics t WHERE t.id = d.topic)
               LIMIT 1 FOR UPDATE SKIP LOCKED"
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(left) = left else { return Ok(false) };
-        forget_day(&mut tx, left.topic, left.day).await?;
-        sqlx::query!(
-            "DELETE FROM heddle.message_days WHERE topic = $1 AND day = $2",
-            left.topic,
-            left.day
-        )
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(true)
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(left) = left else { return Ok(false) };
+            forget_day(&mut tx, left.topic, left.day).await?;
+            sqlx::query!(
+                "DELETE FROM heddle.message_days WHERE topic = $1 AND day = $2",
+                left.topic,
+                left.day
+            )
+            .execute(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(true)
+        })
     }
 }
 

@@ -7,7 +7,8 @@ use heddle_domain::Time;
 use uuid::Uuid;
 
 use super::day_number;
-use crate::database::Transaction;
+use crate::transaction::Open;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// A message to be kept.
@@ -40,7 +41,7 @@ pub enum DaySlice {
 
 /// One transaction of ingest. Dropped without [`MessageIngest::commit`] it has brought nothing.
 pub struct MessageIngest {
-    tx: Transaction,
+    tx: Open,
     topic: i32,
     counts: BTreeMap<(NaiveDate, i16), i64>,
     slices: BTreeMap<(NaiveDate, i64), Time>,
@@ -68,8 +69,9 @@ impl Store {
                 .fetch_one(&self.pool)
                 .await?;
         }
-        let mut tx = self.pool.begin().await?.patiently();
-        sqlx::query!(
+        transaction!(self, pool, "prepare_message_day", |tx| {
+            tx.patiently();
+            sqlx::query!(
             "INSERT INTO heddle.message_days (topic, day) SELECT $1, $2 WHERE EXISTS (SELECT FROM heddle.topics WHERE id = $1)
              ON CONFLICT DO NOTHING",
             topic,
@@ -77,28 +79,31 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        if let Some(due_at) = due_at {
-            sqlx::query!(
-                "INSERT INTO heddle.message_slices (topic, day, slice, due_at, sealed)
+            if let Some(due_at) = due_at {
+                sqlx::query!(
+                    "INSERT INTO heddle.message_slices (topic, day, slice, due_at, sealed)
                  SELECT $1, $2, coalesce(min(s.slice) - 1, 0), $3, false
                    FROM heddle.message_slices s WHERE s.topic = $1 AND s.day = $2
                  HAVING count(*) FILTER (WHERE s.state <> 2) = 0
                  ON CONFLICT DO NOTHING",
-                topic,
-                day,
-                due_at
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
-        tx.commit().await?;
-        Ok(())
+                    topic,
+                    day,
+                    due_at
+                )
+                .execute(&mut *tx)
+                .await?;
+            }
+            tx.commit().await?;
+            Ok(())
+        })
     }
 
     /// Begins a transaction of ingest.
     pub async fn ingest(&self, topic: i32) -> Result<MessageIngest, StoreError> {
+        let mut tx = self.open("message_ingest").await?;
+        tx.patiently();
         Ok(MessageIngest {
-            tx: self.pool.begin().await?.patiently(),
+            tx,
             topic,
             counts: BTreeMap::new(),
             slices: BTreeMap::new(),

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::by_reading;
 use crate::change::Page;
 use crate::database::PgSession;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How long one look-up may read, in milliseconds: one by receiver alone reads whole days.
@@ -147,9 +148,9 @@ impl Store {
             (Some(one), Some(other)) if one != other => return Ok(Page::of(Vec::new(), limit, |_| String::new())),
             (one, other) => one.or(other),
         };
-        let mut tx = self.pool.begin().await?;
-        plan_for_days(&mut tx).await?;
-        let days = sqlx::query_scalar!(
+        transaction!(self, pool, "messages", |tx| {
+            plan_for_days(&mut tx).await?;
+            let days = sqlx::query_scalar!(
             "SELECT day FROM heddle.message_days
               WHERE topic = $1 AND dropped_at IS NULL AND ($2::date IS NULL OR day = $2) AND ($3::date IS NULL OR day >= $3)
               ORDER BY day",
@@ -159,36 +160,37 @@ impl Store {
         )
         .fetch_all(&mut *tx)
         .await?;
-        let mut found: Vec<MessageRow> = Vec::new();
-        for day in days {
-            let left = limit + 1 - found.len() as i64;
-            if left <= 0 {
-                break;
-            }
-            let behind = from.filter(|from| from.0 == day);
-            let (past, past_id) = (behind.map_or(-1, |from| from.1), behind.and(after).unwrap_or_default());
-            let rows = match (bucket, filter.receiver) {
-                (None, Some(receiver)) => look_to(&mut tx, topic, day, (past, past_id), receiver, left).await?,
-                _ => {
-                    sqlx::query_file_as!(
-                        RawMessage,
-                        "src/sql/messages_look.sql",
-                        topic,
-                        day,
-                        past,
-                        past_id,
-                        bucket,
-                        filter.sender,
-                        filter.receiver,
-                        left
-                    )
-                    .fetch_all(&mut *tx)
-                    .await?
+            let mut found: Vec<MessageRow> = Vec::new();
+            for day in days {
+                let left = limit + 1 - found.len() as i64;
+                if left <= 0 {
+                    break;
                 }
-            };
-            found.extend(rows.into_iter().map(MessageRow::from));
-        }
-        Ok(Page::of(found, limit, |row| row.id.to_string()))
+                let behind = from.filter(|from| from.0 == day);
+                let (past, past_id) = (behind.map_or(-1, |from| from.1), behind.and(after).unwrap_or_default());
+                let rows = match (bucket, filter.receiver) {
+                    (None, Some(receiver)) => look_to(&mut tx, topic, day, (past, past_id), receiver, left).await?,
+                    _ => {
+                        sqlx::query_file_as!(
+                            RawMessage,
+                            "src/sql/messages_look.sql",
+                            topic,
+                            day,
+                            past,
+                            past_id,
+                            bucket,
+                            filter.sender,
+                            filter.receiver,
+                            left
+                        )
+                        .fetch_all(&mut *tx)
+                        .await?
+                    }
+                };
+                found.extend(rows.into_iter().map(MessageRow::from));
+            }
+            Ok(Page::of(found, limit, |row| row.id.to_string()))
+        })
     }
 
     /// One message.
@@ -197,23 +199,24 @@ impl Store {
             return Ok(None);
         };
         let before = Uuid::from_u128(id.as_u128().saturating_sub(1));
-        let mut tx = self.pool.begin().await?;
-        plan_for_days(&mut tx).await?;
-        let rows = sqlx::query_file_as!(
-            RawMessage,
-            "src/sql/messages_look.sql",
-            topic,
-            day,
-            bucket,
-            before,
-            Some(bucket) as Option<i16>,
-            None as Option<i64>,
-            None as Option<i64>,
-            1
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        Ok(rows.into_iter().next().map(MessageRow::from).filter(|row| row.id == id))
+        transaction!(self, pool, "message", |tx| {
+            plan_for_days(&mut tx).await?;
+            let rows = sqlx::query_file_as!(
+                RawMessage,
+                "src/sql/messages_look.sql",
+                topic,
+                day,
+                bucket,
+                before,
+                Some(bucket) as Option<i16>,
+                None as Option<i64>,
+                None as Option<i64>,
+                1
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            Ok(rows.into_iter().next().map(MessageRow::from).filter(|row| row.id == id))
+        })
     }
 }
 

@@ -48,6 +48,7 @@ mod ingest;
 mod look;
 mod queued;
 mod retry;
+pub mod topic;
 
 pub use cancel::{CancelFilter, CancelReport, Cancelled};
 pub use claim::{AHEAD_MAX, BatchWish, Claimed, HeldMessage, MessageBatch, Tried};

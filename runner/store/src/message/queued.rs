@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::claim::{Tried, by_ids, read_tried};
 use super::{Plans, lock_topic};
 use crate::database::PgSession;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How many of a topic's batches one look settles.
@@ -55,43 +56,48 @@ impl Store {
     /// What of a batch that waited in a queue a worker is to be given: its messages but for those that were cancelled
     /// while it waited, which are taken out of it. `None`: there is no such batch (any more).
     pub async fn cut_queue_batch(&self, topic: i32, batch: Uuid) -> Result<Option<Vec<Uuid>>, StoreError> {
-        let mut tx = self.pool.begin().await?;
         // Before the topic's lock, which claims of others wait for: next to always there is nothing to be done.
-        let (day, ids) = match held_ids(&mut tx, topic, batch).await? {
-            Some(held) => held,
+        let looked: Option<(NaiveDate, Vec<Uuid>, bool)> =
+            transaction!(self, pool, "look_at_queue_batch", once, |tx| {
+                let Some((day, ids)) = held_ids(&mut tx, topic, batch).await? else {
+                    return Ok(None);
+                };
+                plan_for_its_day(&mut tx).await?;
+                let untouched = !by_ids(&mut tx, topic, day, &ids).await?.iter().any(|entry| entry.1);
+                // Its share of the batch's row goes with it.
+                tx.rollback().await?;
+                Ok(Some((day, ids, untouched)))
+            })?;
+        let day = match looked {
             None => return Ok(None),
+            Some((_, ids, true)) => return Ok(Some(ids)),
+            Some((day, _, false)) => day,
         };
-        plan_for_its_day(&mut tx).await?;
-        let untouched = !by_ids(&mut tx, topic, day, &ids).await?.iter().any(|entry| entry.1);
-        // Its share of the batch's row goes with it.
-        tx.rollback().await?;
-        if untouched {
-            return Ok(Some(ids));
-        }
-        let mut tx = self.pool.begin().await?;
-        if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
-            return Ok(None);
-        }
-        let row = sqlx::query!(
-            "SELECT ids, retries FROM heddle.message_batches WHERE id = $1 AND topic = $2",
-            batch,
-            topic
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = row else { return Ok(None) };
-        let found = by_ids(&mut tx, topic, day, &row.ids).await?;
-        let stopped: Vec<Uuid> = found.iter().filter(|entry| entry.1).map(|entry| entry.0.id).collect();
-        super::cancel::record_in(&mut tx, topic, day, &stopped).await?;
-        let mut held = HeldBatch {
-            id: batch,
-            run: Uuid::nil(),
-            ids: row.ids,
-            tried: read_tried(batch, row.retries)?,
-        };
-        held.lose(&mut tx, &stopped).await?;
-        tx.commit().await?;
-        Ok(Some(held.ids))
+        transaction!(self, pool, "cut_queue_batch", once, |tx| {
+            if lock_topic(&mut tx, topic, Plans::OfTheirDay).await?.is_none() {
+                return Ok(None);
+            }
+            let row = sqlx::query!(
+                "SELECT ids, retries FROM heddle.message_batches WHERE id = $1 AND topic = $2",
+                batch,
+                topic
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(row) = row else { return Ok(None) };
+            let found = by_ids(&mut tx, topic, day, &row.ids).await?;
+            let stopped: Vec<Uuid> = found.iter().filter(|entry| entry.1).map(|entry| entry.0.id).collect();
+            super::cancel::record_in(&mut tx, topic, day, &stopped).await?;
+            let mut held = HeldBatch {
+                id: batch,
+                run: Uuid::nil(),
+                ids: row.ids,
+                tried: read_tried(batch, row.retries)?,
+            };
+            held.lose(&mut tx, &stopped).await?;
+            tx.commit().await?;
+            Ok(Some(held.ids))
+        })
     }
 
     /// Batches of a topic whose runs have ended, or were deleted.

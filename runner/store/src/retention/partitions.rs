@@ -4,6 +4,7 @@ use heddle_domain::Time;
 
 use super::rules::{Day, RunRules};
 use crate::database::{PgSession, Transaction};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How long dropping and making partitions wait for a table.
@@ -90,32 +91,26 @@ impl Store {
 
     /// Makes the partitions of the next days, unless somebody has the tables for long.
     pub async fn make_all_partitions(&self, days: i32) -> Result<(), StoreError> {
-        let mut tx = self.with_lock_wait().await?;
-        sqlx::query!(
-            r#"SELECT heddle.make_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, $1) AS "made!""#,
-            days
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        let mut tx = self.with_lock_wait().await?;
-        sqlx::query!(
-            r#"SELECT heddle.make_dispatch_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, $1) AS "made!""#,
-            days
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(())
-    }
-
-    /// A transaction that does not wait for tables, and so holds nobody up who comes after it.
-    async fn with_lock_wait(&self) -> Result<Transaction, StoreError> {
-        let mut tx = self.begin().await?.patiently();
-        sqlx::query!("SELECT set_config('lock_timeout', $1, true)", LOCK_WAIT)
+        transaction!(self, pool, "make_partitions", once, |tx| {
+            wait_little(&mut tx).await?;
+            sqlx::query!(
+                r#"SELECT heddle.make_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, $1) AS "made!""#,
+                days
+            )
             .fetch_one(&mut *tx)
             .await?;
-        Ok(tx)
+            Ok(tx.commit().await?)
+        })?;
+        transaction!(self, pool, "make_dispatch_partitions", once, |tx| {
+            wait_little(&mut tx).await?;
+            sqlx::query!(
+            r#"SELECT heddle.make_dispatch_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, $1) AS "made!""#,
+                days
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            Ok(tx.commit().await?)
+        })
     }
 
     /// Whether a run of a day lives or is to be kept; `logs`: for its logs.
@@ -156,54 +151,57 @@ impl Store {
         day: Day,
         look: Option<Look<'_>>,
     ) -> Result<Dropped, StoreError> {
-        match self.drop_partitions_once(tables, day, look).await {
+        let dropped = transaction!(self, pool, "drop_partitions", once, |tx| {
+            wait_little(&mut tx).await?;
+            for &table in tables {
+                sqlx::query(lock_statement(table)).execute(&mut *tx).await?;
+            }
+            if let Some(look) = look {
+                if is_needed(&mut tx, look, day).await? {
+                    return Ok(Dropped::Needed);
+                }
+                if look.runs {
+                    sqlx::query!(
+                        "INSERT INTO heddle.pruned_days (day, at) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                        day.0,
+                        look.now
+                    )
+                    .execute(&mut *tx)
+                    .await?;
+                }
+            }
+            let mut any = false;
+            for table in tables {
+                any |= sqlx::query_scalar!(
+                    r#"SELECT heddle.drop_partition($1, $2) AS "dropped!""#,
+                    table.name(),
+                    day.0
+                )
+                .fetch_one(&mut *tx)
+                .await?;
+            }
+            if !any {
+                // Another node was quicker.
+                return Ok(Dropped::Before);
+            }
+            tx.commit().await?;
+            Ok(Dropped::Gone)
+        });
+        match dropped {
             // A lock was not to be had in time.
             Err(StoreError::Conflict(_)) => Ok(Dropped::Busy),
             done => done,
         }
     }
+}
 
-    async fn drop_partitions_once(
-        &self,
-        tables: &[Partitioned],
-        day: Day,
-        look: Option<Look<'_>>,
-    ) -> Result<Dropped, StoreError> {
-        let mut tx = self.with_lock_wait().await?;
-        for &table in tables {
-            sqlx::query(lock_statement(table)).execute(&mut *tx).await?;
-        }
-        if let Some(look) = look {
-            if is_needed(&mut tx, look, day).await? {
-                return Ok(Dropped::Needed);
-            }
-            if look.runs {
-                sqlx::query!(
-                    "INSERT INTO heddle.pruned_days (day, at) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-                    day.0,
-                    look.now
-                )
-                .execute(&mut *tx)
-                .await?;
-            }
-        }
-        let mut any = false;
-        for table in tables {
-            any |= sqlx::query_scalar!(
-                r#"SELECT heddle.drop_partition($1, $2) AS "dropped!""#,
-                table.name(),
-                day.0
-            )
-            .fetch_one(&mut *tx)
-            .await?;
-        }
-        if !any {
-            // Another node was quicker.
-            return Ok(Dropped::Before);
-        }
-        tx.commit().await?;
-        Ok(Dropped::Gone)
-    }
+/// Has a transaction not wait for tables, so that it holds nobody up who comes after it.
+async fn wait_little(tx: &mut Transaction) -> Result<(), StoreError> {
+    tx.patiently();
+    sqlx::query!("SELECT set_config('lock_timeout', $1, true)", LOCK_WAIT)
+        .fetch_one(&mut **tx)
+        .await?;
+    Ok(())
 }
 
 /// Whether a run of a day lives, or is to be kept.

@@ -1,0 +1,252 @@
+//! Scripts in Python.
+//!
+//! CPython comes as libraries that are linked into one module ([`link`]), which is compiled once. The memory in which it
+//! lives was set up once, with our own module (`runtime.py`) evaluated in it, and is kept on disk: it has some 20 MiB. What
+//! a script's top level changes in it is a small part of that, so this is what is kept of a script ([`change`]): a run
+//! begins with a copy-on-write mapping of the memory that all scripts share, into which the script's changes are written.
+//! What modules of the standard library a script imports beyond those that are read already comes out of an archive
+//! ([`archive`]), which is all the files there are ([`system`]).
+
+mod archive;
+mod change;
+mod link;
+mod system;
+
+use super::SourceFault;
+use super::calls;
+use super::evaluate::{Described, Snapshot};
+use super::image::{PAGE_BYTES, pieces};
+use super::library::Library;
+use crate::guest::Guest;
+pub(crate) use change::Change;
+use link::Linked;
+use std::io::Read as _;
+use std::sync::Arc;
+pub(super) use system::State;
+use wasm_encoder::{ConstExpr, DataSection, ExportKind, ExportSection, MemorySection, MemoryType};
+use wasmtime::{Engine, Instance, Linker, Memory, Module, Store, TypedFunc};
+
+/// Our module in Python.
+pub(crate) const RUNTIME: &str = include_str!("runtime.py");
+/// Between CPython's functions and ours.
+const GLUE: &str = include_str!("glue.wat");
+/// What is said of a module without a function that Heddle calls.
+const NO_FUNCTION: &str = "has no `run`: write `def run(params, ctx): …` (or `def handle(batch, ctx): …` for a topic)";
+/// The function by which the host makes room in a guest's memory.
+const ALLOCATOR: &str = "cabi_realloc";
+
+/// CPython and its standard library, unpacked and linked; not yet compiled.
+pub(crate) struct Parts {
+    linked: Linked,
+    archive: Arc<[u8]>,
+}
+
+impl Parts {
+    /// Unpacks and links what the binary carries.
+    pub fn unpack() -> Result<Self, String> {
+        let python = &heddle_runtimes::PYTHON;
+        let libraries = python.libraries.iter().map(|packed| {
+            let wasm = unpacked(packed)?;
+            Library::take_apart(&wasm).map_err(|error| format!("the interpreter {error}"))
+        });
+        let libraries = libraries.collect::<Result<Vec<_>, String>>()?;
+        let linked = link::link(&libraries, GLUE).map_err(|error| format!("the interpreter: {error}"))?;
+        let tar = unpacked(python.standard_library)?;
+        Ok(Self {
+            linked,
+            archive: archive::of_tar(&tar)?.into(),
+        })
+    }
+
+    /// What is to be compiled.
+    pub fn code(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.linked.code)
+    }
+}
+
+fn unpacked(packed: &[u8]) -> Result<Vec<u8>, String> {
+    let told = |error: &dyn std::fmt::Display| format!("the interpreter cannot be unpacked: {error}");
+    let mut decoder = ruzstd::decoding::StreamingDecoder::new(packed).map_err(|error| told(&error))?;
+    let mut bytes = Vec::new();
+    decoder.read_to_end(&mut bytes).map_err(|error| told(&error))?;
+    Ok(bytes)
+}
+
+/// The interpreter, compiled.
+pub(crate) struct Python {
+    code: Module,
+    /// Where its imports come from: from the host, but for the memory.
+    imports: Vec<Option<(String, String)>>,
+    linker: Linker<Guest>,
+    archive: Arc<[u8]>,
+    /// The memory behind our module.
+    base: Module,
+    /// Where the names of our module's functions are.
+    load: u32,
+    begin: u32,
+}
+
+/// An instance.
+struct Running {
+    memory: Memory,
+    boot: TypedFunc<(), u32>,
+    enter: TypedFunc<u32, u32>,
+}
+
+impl Python {
+    /// Over a memory where nothing ran; what is left to do is to [boot](boot) it.
+    pub fn new(engine: &Engine, parts: Parts, code: Module) -> Result<Self, String> {
+        let told = |error: wasmtime::Error| format!("the interpreter: {error:#}");
+        let base = Module::new(engine, image(&parts.linked.memory)).map_err(told)?;
+        let mut linker = Linker::new(engine);
+        system::add_to_linker(&mut linker, &code).map_err(told)?;
+        calls::add_take_to_linker(&mut linker).map_err(told)?;
+        linker.define_unknown_imports_as_traps(&code).map_err(told)?;
+        let imports = code.imports().map(|import| {
+            let is_memory = import.ty().memory().is_some();
+            (!is_memory).then(|| (import.module().to_owned(), import.name().to_owned()))
+        });
+        Ok(Self {
+            imports: imports.collect(),
+            linker,
+            archive: parts.archive,
+            base,
+            load: parts.linked.load,
+            begin: parts.linked.begin,
+            code,
+        })
+    }
+
+    /// The same over the memory that [`boot`] gave.
+    pub fn booted(&self, base: Module) -> Self {
+        Self {
+            code: self.code.clone(),
+            imports: self.imports.clone(),
+            linker: self.linker.clone(),
+            archive: Arc::clone(&self.archive),
+            base,
+            load: self.load,
+            begin: self.begin,
+        }
+    }
+
+    async fn instantiate(&self, store: &mut Store<Guest>) -> wasmtime::Result<Running> {
+        store.data_mut().source.python.archive = Some(Arc::clone(&self.archive));
+        let image = Instance::new_async(&mut *store, &self.base, &[]).await?;
+        let memory = image
+            .get_memory(&mut *store, "memory")
+            .ok_or_else(|| wasmtime::Error::msg("the image has no memory"))?;
+        store.data_mut().source.memory = Some(memory);
+        let mut imports = Vec::with_capacity(self.imports.len());
+        for import in &self.imports {
+            imports.push(match import {
+                Some((module, name)) => self.linker.get(&mut *store, module, name)?,
+                None => memory.into(),
+            });
+        }
+        let code = Instance::new_async(&mut *store, &self.code, &imports).await?;
+        store.data_mut().source.realloc = Some(code.get_typed_func(&mut *store, ALLOCATOR)?);
+        Ok(Running {
+            memory,
+            boot: code.get_typed_func(&mut *store, "boot")?,
+            enter: code.get_typed_func(&mut *store, "enter")?,
+        })
+    }
+}
+
+impl Running {
+    /// Calls a function of our module, which tells the host itself what came of it.
+    async fn enter(&self, store: &mut Store<Guest>, name: u32) -> wasmtime::Result<()> {
+        match self.enter.call_async(&mut *store, name).await? {
+            0 => Ok(()),
+            _ => Err(wasmtime::Error::msg("the interpreter failed")),
+        }
+    }
+
+    /// What the memory holds, but for the stack, which is empty between calls.
+    fn memory(&self, store: &mut Store<Guest>) -> Vec<u8> {
+        let mut memory = self.memory.data(&*store).to_vec();
+        memory[..link::STACK_BYTES as usize].fill(0);
+        memory
+    }
+}
+
+/// A memory as a module: nothing else is in it. The memory's length is whole pages.
+pub(super) fn image(memory: &[u8]) -> Vec<u8> {
+    let mut memories = MemorySection::new();
+    memories.memory(MemoryType {
+        minimum: memory.len() as u64 / u64::from(PAGE_BYTES),
+        maximum: None,
+        memory64: false,
+        shared: false,
+        page_size_log2: None,
+    });
+    let mut exports = ExportSection::new();
+    exports.export("memory", ExportKind::Memory, 0);
+    let mut data = DataSection::new();
+    for (start, bytes) in pieces(memory) {
+        let at = ConstExpr::i32_const((start as u32).cast_signed());
+        data.active(0, &at, bytes.iter().copied());
+    }
+    let mut module = wasm_encoder::Module::new();
+    module.section(&memories).section(&exports).section(&data);
+    module.finish()
+}
+
+/// Sets CPython up and evaluates our module: the memory that texts begin with.
+pub(super) async fn boot(store: &mut Store<Guest>, python: &Python) -> wasmtime::Result<Vec<u8>> {
+    let running = python.instantiate(store).await?;
+    store.data_mut().source.python.input = Some(RUNTIME.to_owned());
+    match running.boot.call_async(&mut *store, ()).await? {
+        0 => Ok(running.memory(store)),
+        _ => Err(wasmtime::Error::msg("the interpreter cannot be set up")),
+    }
+}
+
+/// Evaluates a text's top level; the snapshot is the [`Change`] that it makes.
+pub(super) async fn evaluate(
+    store: &mut Store<Guest>,
+    python: &Python,
+    text: &str,
+) -> wasmtime::Result<Result<Snapshot, SourceFault>> {
+    store.data_mut().source.loading = Some((Arc::from(text), super::Language::Python.file()));
+    let running = python.instantiate(store).await?;
+    let before = running.memory(store);
+    store.data_mut().source.python.input = Some(text.to_owned());
+    running.enter(store, python.load).await?;
+    let said = store.data_mut().source.description.take().unwrap_or_default();
+    let described: Described = match serde_json::from_str(&said) {
+        Ok(described) => described,
+        Err(error) => {
+            let message = format!("`params`, `defaults` and `description` cannot be used: {error}");
+            return Ok(Err(SourceFault::new(message)));
+        }
+    };
+    if let Some(fault) = described.fault(text) {
+        return Ok(Err(fault));
+    }
+    if let Err(why) = described.check(NO_FUNCTION) {
+        return Ok(Err(SourceFault::new(why)));
+    }
+    let memory = change::between(&before, &running.memory(store));
+    Ok(Ok(Snapshot { memory, described }))
+}
+
+/// Runs a script; how it ended is JSON. `None`: it ended without saying how.
+pub(super) async fn run(
+    store: &mut Store<Guest>,
+    python: &Python,
+    change: &Change,
+    begin: String,
+) -> wasmtime::Result<Option<String>> {
+    let running = python.instantiate(store).await?;
+    change.apply(store, running.memory)?;
+    store.data_mut().source.python.input = Some(begin);
+    running.enter(store, python.begin).await?;
+    Ok(store.data_mut().source.ended.take())
+}
+
+/// What a version of all this depends on, but for the libraries.
+pub(super) fn own_texts() -> [&'static str; 2] {
+    [RUNTIME, GLUE]
+}

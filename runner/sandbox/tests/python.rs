@@ -1,0 +1,524 @@
+//! Scripts in Python: what they find, what is said of their faults, and what they cannot do.
+
+use crate::guests::{Bench, RealClock, Tables, config};
+use crate::outcomes::failure;
+use crate::sources::{bench, compiled, load, serve};
+use bytes::Bytes;
+use heddle_domain::state::ErrorKind;
+use heddle_sandbox::{
+    AttemptResult, CompileError, Effect, Language, LogLevel, Outcome, Sandbox, Script, SourceFault, World, code_key,
+};
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+async fn script(bench: &Bench, text: &str) -> Script {
+    let compiled = compiled(bench, Language::Python, text).await;
+    let compiled = compiled.unwrap_or_else(|error| panic!("{text}: {error}"));
+    load(&bench.sandbox, &compiled).await
+}
+
+async fn run(bench: &Bench, text: &str) -> AttemptResult {
+    bench.run(&script(bench, text).await).await
+}
+
+fn succeeded(text: &str, result: &AttemptResult) -> Value {
+    match &result.outcome {
+        Outcome::Succeeded(output) => serde_json::from_str(output).unwrap(),
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+/// The output of a `run` with these lines.
+async fn output(bench: &Bench, lines: &[&str]) -> Value {
+    let text = format!("def run(params, ctx):\n    {}\n", lines.join("\n    "));
+    succeeded(&text, &run(bench, &text).await)
+}
+
+async fn fault(bench: &Bench, text: &str) -> SourceFault {
+    match compiled(bench, Language::Python, text).await {
+        Err(CompileError::Source(fault)) => fault,
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+const GREET: &str = r#""""Greets."""
+import logging
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Literal, Optional
+
+@dataclass
+class Place:
+    city: str
+    zip: Optional[int] = None
+
+@dataclass
+class Params:
+    name: str
+    n: int = 1
+    mode: Literal["a", "b"] = "a"
+    at: date | None = field(default=None, metadata={"description": "When."})
+    places: list[Place] = field(default_factory=list)
+
+calls = 0
+
+def run(params: Params, ctx):
+    global calls
+    calls += 1
+    print("hello", params.name)
+    log = logging.getLogger("x")
+    log.debug("little")
+    log.warning("odd %s", 1)
+    log.error("two\nlines")
+    return {"greeting": f"Hello, {params.name}", "calls": calls, "at": params.at, "task": ctx.task,
+            "cities": [place.city for place in params.places], "weekday": params.at.weekday()}
+"#;
+
+pub async fn a_module_runs(_: Bench) {
+    let mut bench = bench();
+    bench.params = r#"{"name": "Ada", "at": "2020-02-29", "places": [{"city": "Bern"}]}"#.into();
+    let compiled = compiled(&bench, Language::Python, GREET).await.unwrap();
+    assert_eq!(compiled.world, World::Source(Language::Python));
+    assert_eq!(compiled.world.as_str(), "source/python");
+    assert_eq!(compiled.description.as_deref(), Some("Greets."));
+    let schema = compiled.params_schema.unwrap();
+    assert_eq!(schema["required"], json!(["name"]));
+    let properties = &schema["properties"];
+    assert_eq!(properties["mode"], json!({"enum": ["a", "b"], "default": "a"}));
+    assert_eq!(properties["at"]["description"], "When.");
+    assert_eq!(
+        properties["places"]["items"]["properties"]["zip"]["type"],
+        json!(["integer", "null"])
+    );
+    let script = script(&bench, GREET).await;
+    for _ in 0..3 {
+        let tables = Arc::new(Tables::default());
+        let result = bench.run_with(&script, &tables).await;
+        // What one run does to the module's variables, the next does not see.
+        let expect = json!({
+            "greeting": "Hello, Ada", "calls": 1, "at": "2020-02-29", "task": "task", "cities": ["Bern"], "weekday": 5,
+        });
+        assert_eq!(succeeded(GREET, &result), expect);
+        let log = tables.log.lock().unwrap();
+        let lines: Vec<_> = log.iter().map(|line| (line.level, line.message.as_str())).collect();
+        assert_eq!(
+            lines,
+            [
+                (LogLevel::Info, "hello Ada"),
+                (LogLevel::Debug, "little"),
+                (LogLevel::Warn, "odd 1"),
+                (LogLevel::Error, "two\nlines"),
+            ]
+        );
+    }
+    bench.params = r#"{"name": "Ada", "at": "yesterday"}"#.into();
+    let unfit = bench.run(&script).await;
+    let (kind, message) = failure(&unfit);
+    assert!(kind == ErrorKind::Invalid && message.contains("no Params"), "{unfit:?}");
+}
+
+pub async fn endings(_: Bench) {
+    let bench = bench();
+    for (line, kind, message) in [
+        ("raise Fatal('no')", ErrorKind::Fatal, "no"),
+        ("raise Retry('later', '90s')", ErrorKind::Failed, "later"),
+        ("return 1 / 0", ErrorKind::Failed, "ZeroDivisionError: division by zero"),
+        ("raise Exception('plain')", ErrorKind::Failed, "plain"),
+        ("raise ValueError(chr(0xd800))", ErrorKind::Failed, "ValueError: ?"),
+        (
+            "return float('nan')",
+            ErrorKind::Invalid,
+            "the output cannot be written as JSON",
+        ),
+        (
+            "return chr(0xd800)",
+            ErrorKind::Invalid,
+            "the output cannot be written as JSON",
+        ),
+        (
+            "a = []; a.append(a); return a",
+            ErrorKind::Invalid,
+            "Circular reference",
+        ),
+        ("return (i for i in [])", ErrorKind::Invalid, "generator"),
+        ("return object()", ErrorKind::Invalid, "object is not JSON"),
+        ("import sys; sys.exit(3)", ErrorKind::Failed, "SystemExit: 3"),
+        ("return run(params, ctx)", ErrorKind::Failed, "RecursionError"),
+        (
+            "import json; json.loads('[' * 100000)",
+            ErrorKind::Failed,
+            "RecursionError",
+        ),
+        ("import os; os.mkdir('/x')", ErrorKind::Failed, "Read-only file system"),
+        ("open('/etc/passwd')", ErrorKind::Failed, "FileNotFoundError"),
+        ("open('/x', 'w')", ErrorKind::Failed, "Read-only file system"),
+        (
+            "import socket; socket.create_connection(('x', 80))",
+            ErrorKind::Failed,
+            "rror",
+        ),
+        (
+            "import threading; threading.Thread(target=print).start()",
+            ErrorKind::Failed,
+            "RuntimeError",
+        ),
+        ("ctx.secret('none')", ErrorKind::Fatal, "not granted"),
+    ] {
+        let result = run(&bench, &format!("def run(params, ctx):\n    {line}\n")).await;
+        let (found, said) = failure(&result);
+        assert!(found == kind && said.contains(message), "{line}: {result:?}");
+        if let (ErrorKind::Failed | ErrorKind::Fatal, Outcome::Failed { trace, .. }) = (kind, &result.outcome) {
+            let trace = trace.as_deref().unwrap_or_default();
+            assert!(trace.contains("\"script.py\", line 2, in run"), "{line}: {trace}");
+            assert!(!trace.contains("heddle:runtime"), "{line}: {trace}");
+        }
+    }
+    let retry = run(&bench, "def run():\n    raise Retry('later', '90s')\n").await;
+    assert!(
+        matches!(&retry.outcome, Outcome::Failed { retry_after: Some(after), .. } if *after == Duration::from_secs(90)),
+        "{retry:?}"
+    );
+    let skipped = run(&bench, "def run():\n    raise Skip('nothing')\n").await;
+    assert!(
+        matches!(&skipped.outcome, Outcome::Skipped(why) if why == "nothing"),
+        "{skipped:?}"
+    );
+    // The cause of a cause, each with the source's lines.
+    let text = "def f():\n    return {}['k']\n\ndef run():\n    try:\n        f()\n    except KeyError as why:\n        raise ValueError('odd') from why\n";
+    let caused = run(&bench, text).await;
+    let Outcome::Failed { trace: Some(trace), .. } = &caused.outcome else {
+        panic!("{caused:?}")
+    };
+    for part in [
+        "line 2, in f",
+        "return {}['k']",
+        "KeyError: 'k'",
+        "direct cause",
+        "line 8, in run",
+        "ValueError: odd",
+    ] {
+        assert!(trace.contains(part), "{part}: {trace}");
+    }
+}
+
+pub async fn faults_of_texts(_: Bench) {
+    let bench = bench();
+    for (text, message, place) in [
+        ("x = 1\ndef run(:\n", "invalid syntax", Some((2, 9))),
+        ("def run():\nreturn 1\n", "expected an indented block", Some((2, 1))),
+        ("x = 'ä'; y = (\n", "'(' was never closed", Some((1, 14))),
+        ("x = 1/0\n", "ZeroDivisionError", Some((1, 5))),
+        (
+            "def f():\n    raise OSError('at the top')\nf()\n",
+            "at the top",
+            Some((2, 5)),
+        ),
+        ("import requests\n", "the standard library", Some((1, 1))),
+        ("x = 1\n", "has no `run`", None),
+        ("run = 3\n", "has no `run`", None),
+        ("params = 3\ndef run(): pass\n", "`params` must be a JSON Schema", None),
+        ("params = object()\ndef run(): pass\n", "must be JSON", None),
+        (
+            "import heddle\nheddle.fetch('http://x/')\n",
+            "not while the module is loaded",
+            Some((2, 1)),
+        ),
+        ("while True: pass\n", "runs longer than", None),
+        ("x = [0] * 100_000_000\n", "more than 64 MiB", None),
+        ("def run(): return '\0'\n", "zero character", Some((1, 20))),
+        ("import sys; sys.exit(1)\n", "SystemExit", Some((1, 13))),
+        ("", "has no `run`", None),
+    ] {
+        let fault = fault(&bench, text).await;
+        assert!(fault.message.contains(message), "{text}: {fault:?}");
+        assert_eq!(fault.line.zip(fault.column), place, "{text}: {fault:?}");
+        let line = place.and_then(|(line, _)| text.lines().nth(line as usize - 1));
+        assert_eq!(fault.text.as_deref(), line, "{text}");
+    }
+    // Nested deeper than a parser goes: an error, whichever.
+    let deep = format!("def run(): return {}{}\n", "-".repeat(100_000), 1);
+    fault(&bench, &deep).await;
+    let marked = "\u{feff}def run(): return 1\n";
+    assert_eq!(succeeded(marked, &run(&bench, marked).await), json!(1));
+}
+
+pub async fn host_functions_of_texts(_: Bench) {
+    let mut bench = bench();
+    bench.grants.secrets = vec!["key".into()];
+    let tables = Arc::new(Tables {
+        upstream: [("before".into(), "[1,2]".into())].into(),
+        state: [("n".into(), ("40".into(), 6))].into(),
+        secrets: [("key".into(), "hidden".into())].into(),
+        ..Tables::default()
+    });
+    let text = "def run(params, ctx):
+    def refused(what, *arguments):
+        try:
+            return what(*arguments)
+        except HeddleError as error:
+            return str(error)
+    seen = ctx.state.get('n')
+    ctx.state.set('n', seen + 2)
+    again, version = ctx.state.entry('n')
+    ctx.state.compare_and_set('n', version, {'a': 1})
+    lost = refused(ctx.state.compare_and_set, 'n', 1, 2)
+    ctx.state.delete('gone')
+    ctx.enqueue('other', {'a': 1}, 'key')
+    ctx.notify('ops', 'subject', 'body')
+    ctx.progress(0.5, 'half')
+    return {'rows': ctx.upstream('before'), 'seen': seen, 'again': again, 'lost': lost, 'secret': ctx.secret('key'),
+            'refused': refused(ctx.secret, 'other'), 'none': refused(ctx.upstream, 'nobody'),
+            'sql': refused(ctx.sql('warehouse').query, 'select 1'), 'missing': ctx.state.get('m', 7),
+            'of': [ctx.group, ctx.attempt, ctx.logical_time, ctx.data_interval.start, ctx.idempotency_key]}
+";
+    let text = format!("from heddle import HeddleError\n{text}");
+    let result = bench.run_with(&script(&bench, &text).await, &tables).await;
+    let output = succeeded(&text, &result);
+    assert_eq!(output["rows"], json!([1, 2]));
+    assert_eq!((&output["seen"], &output["again"]), (&json!(40), &json!(42)));
+    assert_eq!((&output["secret"], &output["missing"]), (&json!("hidden"), &json!(7)));
+    for (field, part) in [
+        ("lost", "lost compare-and-set"),
+        ("refused", "`secrets`"),
+        ("sql", "`sql`"),
+        ("none", "there is none"),
+    ] {
+        assert!(output[field].as_str().unwrap().contains(part), "{field}: {output}");
+    }
+    let at = "2013-07-01T00:00:00.000000Z";
+    assert_eq!(output["of"], json!(["group", 1, at, at, "key"]));
+    assert_eq!(
+        result.effects,
+        [
+            Effect::StateSet {
+                key: "n".into(),
+                value: "42".into()
+            },
+            Effect::StateCompareAndSet {
+                key: "n".into(),
+                expected: Some(7),
+                value: r#"{"a": 1}"#.into()
+            },
+            Effect::StateDelete { key: "gone".into() },
+            Effect::Enqueue {
+                group: "other".into(),
+                params: r#"{"a": 1}"#.into(),
+                key: Some("key".into())
+            },
+            Effect::Notify {
+                channel: "ops".into(),
+                subject: "subject".into(),
+                body: "body".into()
+            },
+        ]
+    );
+    assert_eq!(*tables.progress.lock().unwrap(), [(0.5, "half".to_owned())]);
+}
+
+pub async fn the_standard_library(_: Bench) {
+    let bench = bench();
+    for (lines, expect) in [
+        (
+            &[
+                "import csv, io, decimal, hashlib, statistics, itertools, re, textwrap, base64, struct, zlib",
+                "rows = list(csv.DictReader(io.StringIO('a,b\\n1,2\\n')))",
+                "packed = zlib.decompress(zlib.compress(b'abc' * 100))",
+                "return [rows, decimal.Decimal('0.1') + 1, hashlib.sha256(b'').hexdigest()[:8], statistics.mean([1, 2, 6]), len(packed), re.sub('(a|b)+', 'x', 'abba c')]",
+            ][..],
+            json!([[{"a": "1", "b": "2"}], "1.1", "e3b0c442", 3, 300, "x c"]),
+        ),
+        (
+            &[
+                "import datetime, time",
+                "began = time.monotonic(); time.sleep(0.02); slept = time.monotonic() - began",
+                "at = datetime.datetime.strptime('2020-02-29', '%Y-%m-%d').date()",
+                "now = datetime.datetime.now(datetime.timezone.utc).year",
+                "return [at, slept >= 0.02, now >= 2026]",
+            ],
+            json!(["2020-02-29", true, true]),
+        ),
+        (
+            &[
+                "from zoneinfo import ZoneInfo, ZoneInfoNotFoundError",
+                "from datetime import datetime",
+                "summer = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo('Europe/Zurich'))",
+                "winter = datetime(2026, 1, 1, 12, tzinfo=ZoneInfo('Europe/Zurich'))",
+                "try: ZoneInfo('Mars/Olympus')",
+                "except ZoneInfoNotFoundError as error: wrong = str(error)",
+                "return [summer, winter, summer.tzname(), summer.astimezone(ZoneInfo('America/New_York')).hour, 'Mars' in wrong]",
+            ],
+            json!([
+                "2026-07-01T12:00:00+02:00",
+                "2026-01-01T12:00:00+01:00",
+                "CEST",
+                6,
+                true
+            ]),
+        ),
+        (
+            &[
+                "import asyncio",
+                "async def one(n):",
+                "    await asyncio.sleep(0.01 * n)",
+                "    return n",
+                "async def all():",
+                "    return await asyncio.gather(one(2), one(1))",
+                "return asyncio.run(all())",
+            ],
+            json!([2, 1]),
+        ),
+        (
+            &[
+                "import uuid, enum, dataclasses, collections",
+                "C = enum.Enum('C', 'A B')",
+                "P = dataclasses.make_dataclass('P', ['x'])",
+                "return [C.B, P({1}), collections.OrderedDict(b=1), uuid.UUID(int=1), (1, None, True)]",
+            ],
+            json!([2, {"x": [1]}, {"b": 1}, "00000000-0000-0000-0000-000000000001", [1, null, true]]),
+        ),
+    ] {
+        assert_eq!(output(&bench, lines).await, expect, "{lines:?}");
+    }
+    // Chance is another in each run, though the memory is the same.
+    let text = script(
+        &bench,
+        "import random, uuid\ndef run(): return [random.random(), str(uuid.uuid4())]\n",
+    )
+    .await;
+    let (one, two) = (bench.run(&text).await, bench.run(&text).await);
+    assert_ne!(one.outcome, two.outcome);
+    // An `async` function runs, as long as it waits for nothing that needs a loop.
+    let text = "async def run(params, ctx):\n    return ctx.state.get('k', 1)\n";
+    assert_eq!(succeeded(text, &run(&bench, text).await), json!(1));
+}
+
+pub async fn requests_of_texts(_: Bench) {
+    let mut bench = bench();
+    let address = serve().await;
+    let text = "import json
+import urllib.error
+import urllib.request
+from heddle import http
+
+def run(params, ctx):
+    base = params['base']
+    try:
+        posted = http.post(base + 'a?b=c', json={'ä': 1})
+    except Exception as error:
+        return f'{type(error).__name__}: {error}'
+    moved = ctx.fetch(base + 'moved', method='POST', data='x')
+    stays = ctx.fetch(base + 'moved', redirect='manual').status
+    request = urllib.request.Request(base + 'u', data=b'{}', headers={'Content-Type': 'application/json'})
+    with urllib.request.urlopen(request) as response:
+        plain = [response.status, response.headers['x-own'], json.load(response)['request']]
+    followed = json.load(urllib.request.urlopen(base + 'moved'))['request']
+    try:
+        urllib.request.urlopen(base + 'away')
+        away = None
+    except urllib.error.URLError as error:
+        away = str(error)
+    return {'posted': [posted.status, posted.ok, posted.headers['x-own'], posted.json()], 'moved': moved.json()['request'],
+            'stays': stays, 'plain': plain, 'followed': followed, 'away': away}
+";
+    let script = script(&bench, text).await;
+    bench.params = json!({"base": format!("http://{address}/")}).to_string();
+    let refused = bench.run(&script).await;
+    let refused = succeeded(text, &refused);
+    assert!(refused.as_str().unwrap().contains("`allow_hosts`"), "{refused}");
+    bench.grants.allow_hosts = vec!["127.0.0.1".parse().unwrap(), "169.254.169.254".parse().unwrap()];
+    let found = succeeded(text, &bench.run(&script).await);
+    assert_eq!(found["posted"][0], 200, "{found}");
+    assert_eq!(
+        (&found["posted"][1], &found["posted"][2]),
+        (&json!(true), &json!("yes"))
+    );
+    assert_eq!(found["posted"][3]["request"], "POST /a?b=c HTTP/1.1");
+    assert_eq!(found["moved"], "GET /there HTTP/1.1");
+    assert_eq!(found["stays"], 302);
+    assert_eq!(found["plain"], json!([200, "yes", "POST /u HTTP/1.1"]));
+    assert_eq!(found["followed"], "GET /there HTTP/1.1");
+    assert!(found["away"].as_str().unwrap().contains("not public"), "{found}");
+}
+
+pub async fn messages_of_texts(_: Bench) {
+    let mut bench = bench();
+    let text = "def handle(batch, ctx):
+    return [Fatal(f'no {m.id} of {batch.topic}') if m.payload.get('bad') else None for m in batch.messages]
+";
+    let script = script(&bench, text).await;
+    bench.params = json!({"topic": "letters", "messages": [
+        {"id": 1, "sender": 2, "receiver": 3, "due": "2013-07-01T00:00:00Z", "payload": {}},
+        {"id": 2, "sender": 2, "receiver": 3, "due": "2013-07-01T00:00:00Z", "payload": {"bad": true}},
+    ]})
+    .to_string();
+    let said = bench.run(&script).await;
+    let told = succeeded(text, &said).to_string();
+    assert!(told.contains("no 2 of letters"), "{said:?}");
+}
+
+pub async fn hostile_texts(_: Bench) {
+    let mut bench = bench();
+    bench.limits.timeout = Some(Duration::from_millis(500));
+    let endless = run(&bench, "def run():\n    while True: pass\n").await;
+    assert_eq!(failure(&endless).0, ErrorKind::Timeout);
+    let asleep = run(&bench, "import time\ndef run():\n    time.sleep(60)\n").await;
+    assert_eq!(failure(&asleep).0, ErrorKind::Timeout);
+    bench.limits.timeout = Some(Duration::from_secs(60));
+    bench.limits.memory_bytes = 32 << 20;
+    let bomb = run(
+        &bench,
+        "def run():\n    a = []\n    while True: a.append(bytes(100000))\n",
+    )
+    .await;
+    assert_eq!(failure(&bomb).0, ErrorKind::Memory, "{bomb:?}");
+    bench.limits.memory_bytes = 256 << 20;
+    // What recurses in C rather than in Python is an error of the script's, too, and never the node's.
+    for lines in [
+        "a = []\n    for i in range(100000): a = [a]\n    return repr(a)",
+        "a = []\n    for i in range(100000): a = [a]\n    return a",
+        "class A:\n        def __repr__(self): return repr(self)\n    return repr(A())",
+        "import sys; sys.setrecursionlimit(10**6)\n    def g(x): return sorted([1, 2], key=g)\n    return g(1)",
+        "return eval('(' * 5000 + ')' * 5000)",
+        "import re; return bool(re.compile('(' * 3000 + ')' * 3000))",
+    ] {
+        let deep = run(&bench, &format!("def run():\n    {lines}\n")).await;
+        let (kind, message) = failure(&deep);
+        assert!(
+            matches!(kind, ErrorKind::Failed | ErrorKind::Invalid | ErrorKind::Memory),
+            "{lines}: {message}: {deep:?}"
+        );
+    }
+    let exits = run(&bench, "import os\ndef run():\n    os._exit(3)\n").await;
+    assert!(
+        matches!(failure(&exits).0, ErrorKind::Trap | ErrorKind::Failed),
+        "{exits:?}"
+    );
+    // What stands between the script and Heddle may be overwritten, to the script's own harm alone.
+    for trick in [
+        "import json; json.dumps = None; json.loads = None",
+        "import sys; sys.modules.clear()",
+        "import builtins; builtins.len = None; builtins.isinstance = None",
+        "import sys; del sys.stdout; del sys.stderr",
+        "import _heddle; _heddle.call(99, '')",
+    ] {
+        let _ = run(&bench, &format!("def run():\n    {trick}\n    return 1\n")).await;
+        assert_eq!(output(&bench, &["return 2"]).await, json!(2), "{trick}");
+    }
+}
+
+/// Another node with the same directory finds the snapshot there; one without it makes it again.
+pub async fn snapshots_of_python(_: Bench) {
+    let bench = bench();
+    let text = "def run(): return 'kept'\n";
+    let first = compiled(&bench, Language::Python, text).await.unwrap();
+    let mut own = config(bench.cache.path());
+    own.cache_dir = crate::sources::shared().to_owned();
+    let sandbox = Sandbox::new(own, Arc::new(RealClock)).unwrap();
+    let key = code_key(&first.digest, first.world.as_str());
+    assert!(!sandbox.is_ready(&key));
+    let never = async { unreachable!() as Result<Bytes, Infallible> };
+    let script = sandbox.load(&key, never).await.unwrap();
+    assert_eq!(script.world(), World::Source(Language::Python));
+}

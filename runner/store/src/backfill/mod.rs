@@ -1,0 +1,463 @@
+//! Backfills: the object, and the turns in which any node moves it on.
+//!
+//! # The story
+//!
+//! A backfill belongs to nobody. Whenever one of its runs ends, the node that recorded the end takes a *turn*: it locks
+//! the backfill's row (skipping it if another node is at it; that one, or the next look, sees the end as well), counts
+//! its live runs, reckons the next instants from the row's `position`, sees which of them have runs already, registers
+//! the rest in *run_instants*, creates their runs and moves the position: all in one transaction. A node that dies in
+//! the middle leaves nothing behind but the row as it was, and the next node's turn is the same turn again.
+//!
+//! Where one run follows the other (`max_active` 1), what a turn costs beside the run itself is round trips. A node that
+//! knows from its last turn which instants come next and that nothing stands there takes a [step](Store::step_backfill):
+//! the same turn as one statement, which does nothing unless all is as the node believes.
+//!
+//! # Invariants
+//!
+//! * Its live runs are counted, and new ones made, under its row's lock: never more than `max_active` at once.
+//! * An instant's row in *run_instants* is taken with the run, by whoever comes first: a schedule and a backfill, or two
+//!   backfills, never make two runs for it. A row is taken over only if it still names the run that was seen.
+//! * How its runs stand is counted from the runs.
+
+mod turn;
+
+use std::collections::BTreeMap;
+
+use heddle_domain::Time;
+use heddle_domain::backfill::OnExisting;
+use heddle_domain::id::RunId;
+use heddle_domain::state::RunState;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::change::{By, Noun, Page};
+use crate::database::PgSession;
+use crate::transaction::transaction;
+use crate::{Store, StoreError, audit};
+
+use turn::standing;
+pub use turn::{BackfillTurn, Moved};
+
+/// How a backfill stands; `cancelling` says that its active runs are yet to be cancelled.
+pub const CANCELLING: i16 = 6;
+
+/// A backfill.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackfillRow {
+    /// Its id: a UUIDv7 of its creation.
+    pub id: Uuid,
+    /// Of which group.
+    pub group_id: i64,
+    /// The group's name.
+    pub group_name: String,
+    /// Whether the group has been deleted.
+    pub group_deleted: bool,
+    /// The revision whose schedules tell its instants.
+    pub calendar_revision_id: i64,
+    /// A run state's number (1 to 5), or [`CANCELLING`].
+    pub state: i16,
+    /// The first instant, included.
+    pub from_at: Time,
+    /// The last, included; none: up to now.
+    pub to_at: Option<Time>,
+    /// Between instants; none: by schedules.
+    pub step_micros: Option<i64>,
+    /// Newest first.
+    pub descending: bool,
+    /// How many of its runs may be active at once.
+    pub max_active: i32,
+    /// See [`BackfillRow::on_existing`].
+    pub on_existing: i16,
+    /// Whether dependants follow.
+    pub include_downstream: bool,
+    /// Whether runs take the script versions of those that they replace.
+    pub pinned: bool,
+    /// Whether it goes on while the group is disabled.
+    pub force: bool,
+    /// Of its runs.
+    pub priority: i16,
+    /// JSON object.
+    pub params: String,
+    /// The instant that was decided last.
+    pub position: Option<Time>,
+    /// See the migration.
+    pub catching_up: bool,
+    /// The upper end at its creation.
+    pub started_to: Time,
+    /// How many runs were to be made when it was created.
+    pub expected: i64,
+    /// How many it has made.
+    pub made: i64,
+    /// How many instants it has left alone.
+    pub skipped: i64,
+    /// Why it makes no runs although it could.
+    pub note: Option<String>,
+    /// When it was made.
+    pub created_at: Time,
+    /// By whom.
+    pub created_by: String,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+}
+
+impl BackfillRow {
+    /// What becomes of instants that have a run.
+    pub fn on_existing(&self) -> Result<OnExisting, StoreError> {
+        let place = ("backfills", "on_existing");
+        StoreError::known(OnExisting::from_number, self.on_existing, place, self.id)
+    }
+
+    /// The word of its state.
+    pub fn state_word(&self) -> Result<&'static str, StoreError> {
+        state_word(self.id, self.state)
+    }
+}
+
+fn state_word(id: Uuid, state: i16) -> Result<&'static str, StoreError> {
+    let state = match state {
+        CANCELLING => RunState::Cancelled,
+        state => StoreError::known(RunState::from_number, state, ("backfills", "state"), id)?,
+    };
+    Ok(state.as_str())
+}
+
+macro_rules! backfill_rows {
+    ($tail:literal, $($argument:expr),*) => {
+        sqlx::query_as!(
+            BackfillRow,
+            r#"SELECT b.id, b.group_id, g.name AS group_name, g.deleted_at IS NOT NULL AS "group_deleted!",
+                      b.calendar_revision_id, b.state, b.from_at, b.to_at, b.step_micros, b.descending, b.max_active,
+                      b.on_existing, b.include_downstream, b.pinned, b.force, b.priority, b.params, b.position,
+                      b.catching_up, b.started_to, b.expected, b.made, b.skipped, b.note, b.created_at, b.created_by,
+                      b.finished_at
+                 FROM heddle.backfills b JOIN heddle.groups g ON g.id = b.group_id "#
+                + $tail,
+            $($argument),*
+        )
+    };
+}
+
+/// A backfill to be made.
+#[derive(Clone, Debug)]
+pub struct NewBackfill {
+    /// Its id.
+    pub id: Uuid,
+    /// Of which group.
+    pub group_id: i64,
+    /// The revision whose schedules tell its instants.
+    pub calendar_revision_id: i64,
+    /// The first instant.
+    pub from: Time,
+    /// The last; none: up to now.
+    pub to: Option<Time>,
+    /// Between instants.
+    pub step_micros: Option<i64>,
+    /// Newest first.
+    pub descending: bool,
+    /// How many of its runs may be active at once.
+    pub max_active: i32,
+    /// See [`BackfillRow::on_existing`].
+    pub on_existing: i16,
+    /// Whether dependants follow.
+    pub include_downstream: bool,
+    /// Whether runs take the script versions of those that they replace.
+    pub pinned: bool,
+    /// Whether it goes on while the group is disabled.
+    pub force: bool,
+    /// Of its runs.
+    pub priority: i16,
+    /// JSON object.
+    pub params: String,
+    /// The upper end now.
+    pub started_to: Time,
+    /// How many runs are to be made.
+    pub expected: i64,
+}
+
+/// What stands at an instant.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// The instant.
+    pub at: Time,
+    /// The last run that was made for it, with its state and script versions.
+    pub last: Option<(RunId, RunState, Option<i64>)>,
+    /// The run that it is registered to (which may be gone), and whether the group's overlap left it out.
+    pub registered: Option<(Uuid, bool)>,
+}
+
+/// What people do to a backfill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackfillAction {
+    /// Makes no more runs.
+    Pause,
+    /// Goes on.
+    Resume,
+    /// Makes no more runs; its active ones are cancelled.
+    Cancel,
+}
+
+impl BackfillAction {
+    /// The word in the API and in the audit.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Cancel => "cancel",
+        }
+    }
+
+    /// The state that it leads to from a state; `None`: it does not go with that.
+    fn next(self, state: i16) -> Option<i16> {
+        match (self, state) {
+            (Self::Pause, 1) => Some(2),
+            (Self::Resume, 2) => Some(1),
+            (Self::Cancel, 1 | 2) => Some(CANCELLING),
+            _ => None,
+        }
+    }
+}
+
+/// What came of an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackfillChange {
+    /// There is no such backfill.
+    Missing,
+    /// It does not go with the state: this one.
+    Refused(&'static str),
+    /// Done.
+    Done,
+}
+
+/// A backfill, and how many of its own runs are in which state. (Runs of dependants that followed are not counted.)
+pub type CountedBackfill = (BackfillRow, BTreeMap<RunState, i64>);
+
+/// Of runs that move from table to table while they are counted none is seen twice, or not at all.
+const ONE_LOOK: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+async fn counted(connection: &mut PgSession, rows: Vec<BackfillRow>) -> Result<Vec<CountedBackfill>, StoreError> {
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+    let groups: Vec<i64> = rows.iter().map(|row| row.group_id).collect();
+    let found = sqlx::query!(
+        r#"SELECT source AS "source!", state AS "state!", count(*) AS "count!"
+             FROM (SELECT b.id AS source, live.state
+                     FROM UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id),
+                          LATERAL (SELECT l.state FROM heddle.runs_live l
+                                    WHERE l.source = b.id AND l.group_id = b.group_id OFFSET 0) AS live
+                   UNION ALL
+                   SELECT d.source, d.state FROM heddle.runs_done d
+                     JOIN UNNEST($1::uuid[], $2::bigint[]) AS b (id, group_id)
+                       ON d.source = b.id AND d.group_id = b.group_id) AS runs
+            GROUP BY source, state"#,
+        &ids,
+        &groups
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut counts: BTreeMap<Uuid, BTreeMap<RunState, i64>> = BTreeMap::new();
+    for row in found {
+        let of = format!("of backfill {}", row.source);
+        let state = StoreError::known(RunState::from_number, row.state, ("runs", "state"), of)?;
+        *counts.entry(row.source).or_default().entry(state).or_default() += row.count;
+    }
+    let of = |row: BackfillRow| {
+        let counts = counts.remove(&row.id).unwrap_or_default();
+        (row, counts)
+    };
+    Ok(rows.into_iter().map(of).collect())
+}
+
+impl Store {
+    /// Makes a backfill.
+    pub async fn insert_backfill(&self, by: By<'_>, new: &NewBackfill, asked: &Value) -> Result<(), StoreError> {
+        transaction!(self, pool, "insert_backfill", |tx| {
+            sqlx::query!(
+                "INSERT INTO heddle.backfills (id, group_id, calendar_revision_id, state, from_at, to_at, step_micros,
+                 descending, max_active, on_existing, include_downstream, pinned, force, priority, params, started_to,
+                 expected, created_at, created_by)
+             VALUES ($1, $2, $3, 1, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+                new.id,
+                new.group_id,
+                new.calendar_revision_id,
+                new.from,
+                new.to,
+                new.step_micros,
+                new.descending,
+                new.max_active,
+                new.on_existing,
+                new.include_downstream,
+                new.pinned,
+                new.force,
+                new.priority,
+                new.params,
+                new.started_to,
+                new.expected,
+                by.at,
+                by.actor,
+            )
+            .execute(&mut *tx)
+            .await?;
+            if new.include_downstream {
+                sqlx::query!("INSERT INTO heddle.cascades (source) VALUES ($1)", new.id)
+                    .execute(&mut *tx)
+                    .await?;
+            }
+            audit::write(
+                &mut tx,
+                by,
+                "create",
+                Noun::Backfill,
+                &new.id.to_string(),
+                None,
+                Some(asked),
+            )
+            .await?;
+            tx.commit().await?;
+            Ok(())
+        })
+    }
+
+    /// A backfill and how many of its runs are in which state, as of one moment.
+    pub async fn backfill_counted(&self, id: Uuid) -> Result<Option<CountedBackfill>, StoreError> {
+        transaction!(self, pool, "backfill_counted", once(ONE_LOOK), |tx| {
+            let row = backfill_rows!("WHERE b.id = $1", id).fetch_optional(&mut *tx).await?;
+            Ok(counted(&mut tx, row.into_iter().collect()).await?.pop())
+        })
+    }
+
+    /// Backfills, newest first, behind `cursor`, counted like one.
+    pub async fn backfills_counted(
+        &self,
+        groups: &[String],
+        cursor: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Page<CountedBackfill>, StoreError> {
+        transaction!(self, pool, "backfills_counted", once(ONE_LOOK), |tx| {
+            let rows = backfill_rows!(
+                "WHERE (cardinality($1::text[]) = 0 OR g.name = ANY ($1)) AND ($2::uuid IS NULL OR b.id < $2)
+             ORDER BY b.id DESC LIMIT $3",
+                groups,
+                cursor,
+                limit + 1
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let page = Page::of(rows, limit, |row| row.id.to_string());
+            Ok(Page {
+                items: counted(&mut tx, page.items).await?,
+                next: page.next,
+            })
+        })
+    }
+
+    /// Pauses, resumes or begins to cancel a backfill.
+    pub async fn change_backfill(
+        &self,
+        by: By<'_>,
+        id: Uuid,
+        action: BackfillAction,
+    ) -> Result<BackfillChange, StoreError> {
+        transaction!(self, pool, "change_backfill", |tx| {
+            let state = sqlx::query_scalar!("SELECT state FROM heddle.backfills WHERE id = $1 FOR NO KEY UPDATE", id)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(state) = state else {
+                return Ok(BackfillChange::Missing);
+            };
+            let Some(next) = action.next(state) else {
+                return Ok(BackfillChange::Refused(state_word(id, state)?));
+            };
+            sqlx::query!(
+                "UPDATE heddle.backfills SET state = $2, note = NULL WHERE id = $1",
+                id,
+                next
+            )
+            .execute(&mut *tx)
+            .await?;
+            audit::write(
+                &mut tx,
+                by,
+                action.as_str(),
+                Noun::Backfill,
+                &id.to_string(),
+                None,
+                None,
+            )
+            .await?;
+            tx.commit().await?;
+            Ok(BackfillChange::Done)
+        })
+    }
+
+    /// Backfills that have something to do, oldest first.
+    pub async fn open_backfills(&self, limit: i64) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT id FROM heddle.backfills WHERE finished_at IS NULL AND state <> 2 ORDER BY id LIMIT $1",
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Live runs that a backfill has made, or brought along.
+    pub async fn live_runs_of_source(&self, source: Uuid, limit: i64) -> Result<Vec<RunId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            "SELECT id FROM heddle.runs_live WHERE source = $1 ORDER BY id LIMIT $2",
+            source,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(ids.into_iter().map(RunId).collect())
+    }
+
+    /// A cancelled backfill whose runs are all cancelled has ended.
+    pub async fn end_cancelled_backfill(&self, id: Uuid, at: Time) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.backfills SET state = 5, finished_at = greatest($2, created_at) WHERE id = $1 AND state = $3",
+            id,
+            at,
+            CANCELLING
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// What stands at the instants of a group between two: those at which nothing stands are left out.
+    pub async fn standings_between(&self, group_id: i64, from: Time, to: Time) -> Result<Vec<Standing>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT coalesce(r.logical_time, i.logical_time) AS "at!", r.id AS "id?", r.state AS "state?",
+                      r.resolution_id AS "resolution_id?", i.run AS "registered?", i.skipped AS "skipped?"
+                 FROM (SELECT DISTINCT ON (logical_time) logical_time, id, state, resolution_id
+                         FROM (SELECT logical_time, id, state, resolution_id FROM heddle.runs_live
+                                WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
+                                  AND logical_time <> created_at AND trigger <> 4
+                               UNION ALL
+                               SELECT logical_time, id, state, resolution_id FROM heddle.runs_done
+                                WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
+                                  AND logical_time <> created_at AND trigger <> 4) AS runs
+                        ORDER BY logical_time, id DESC) AS r
+                 FULL JOIN (SELECT logical_time, run, skipped FROM heddle.run_instants
+                             WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3) AS i
+                   ON i.logical_time = r.logical_time"#,
+            group_id,
+            from,
+            to
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                standing(
+                    row.at,
+                    row.id,
+                    row.state,
+                    row.resolution_id,
+                    row.registered,
+                    row.skipped,
+                )
+            })
+            .collect())
+    }
+}

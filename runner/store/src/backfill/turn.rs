@@ -1,0 +1,295 @@
+//! The turns in which nodes move a backfill on.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::state::RunState;
+use uuid::Uuid;
+
+use super::{BackfillRow, Standing};
+use crate::live::{Created, NewRun, create_in};
+use crate::transaction::Open;
+use crate::{Store, StoreError};
+
+/// A turn: a backfill's row, locked. Dropped without [`BackfillTurn::commit`] it changes nothing.
+pub struct BackfillTurn {
+    tx: Open,
+    /// The row.
+    pub row: BackfillRow,
+    /// How many of its own runs are active, if the statement that locked the row could see the last turn.
+    active: Option<i64>,
+}
+
+/// How far a turn has moved a backfill.
+#[derive(Clone, Debug, Default)]
+pub struct Moved {
+    /// The instant that was decided last.
+    pub position: Option<Time>,
+    /// See the migration.
+    pub catching_up: bool,
+    /// Instants left alone in this turn.
+    pub skipped: i64,
+    /// Why it makes no runs although it could.
+    pub note: Option<String>,
+    /// How it has ended, if it has.
+    pub ended: Option<i16>,
+}
+
+impl Store {
+    /// Takes a backfill's turn; `None` if another node has it, or there is nothing to do.
+    pub async fn backfill_turn(&self, id: Uuid) -> Result<Option<BackfillTurn>, StoreError> {
+        let mut tx = self.open("backfill_turn").await?;
+        // The row is read as it is once it is locked; what is counted beside it, as it was when the statement began. A
+        // turn that ended in between has changed the row, which `seen` then does not know.
+        let found = sqlx::query!(
+            r#"SELECT b.id, b.group_id, g.name AS group_name, g.deleted_at IS NOT NULL AS "group_deleted!",
+                      b.calendar_revision_id, b.state, b.from_at, b.to_at, b.step_micros, b.descending, b.max_active,
+                      b.on_existing, b.include_downstream, b.pinned, b.force, b.priority, b.params, b.position,
+                      b.catching_up, b.started_to, b.expected, b.made, b.skipped, b.note, b.created_at, b.created_by,
+                      b.finished_at,
+                      (SELECT s.made FROM heddle.backfills s WHERE s.id = $1) AS "seen!",
+                      (SELECT count(*) FROM heddle.runs_live l
+                        WHERE l.source = $1 AND l.group_id = b.group_id) AS "active!"
+                 FROM heddle.backfills b JOIN heddle.groups g ON g.id = b.group_id
+                WHERE b.id = $1 AND b.finished_at IS NULL AND b.state <> 2 FOR NO KEY UPDATE OF b SKIP LOCKED"#,
+            id
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        Ok(found.map(|found| BackfillTurn {
+            tx,
+            active: (found.seen == found.made).then_some(found.active),
+            row: BackfillRow {
+                id: found.id,
+                group_id: found.group_id,
+                group_name: found.group_name,
+                group_deleted: found.group_deleted,
+                calendar_revision_id: found.calendar_revision_id,
+                state: found.state,
+                from_at: found.from_at,
+                to_at: found.to_at,
+                step_micros: found.step_micros,
+                descending: found.descending,
+                max_active: found.max_active,
+                on_existing: found.on_existing,
+                include_downstream: found.include_downstream,
+                pinned: found.pinned,
+                force: found.force,
+                priority: found.priority,
+                params: found.params,
+                position: found.position,
+                catching_up: found.catching_up,
+                started_to: found.started_to,
+                expected: found.expected,
+                made: found.made,
+                skipped: found.skipped,
+                note: found.note,
+                created_at: found.created_at,
+                created_by: found.created_by,
+                finished_at: found.finished_at,
+            },
+        }))
+    }
+
+    /// A turn in one statement; see `sql/step_backfill.sql`. `row` is how the last turn left the backfill, `run` the
+    /// one for the next instant, [plain](NewRun::is_plain). `None`: something is not as believed, and nothing was done;
+    /// else whether what was meant for this node came to it.
+    pub async fn step_backfill(
+        &self,
+        row: &BackfillRow,
+        run: &NewRun,
+        lease: i64,
+        now: Time,
+    ) -> Result<Option<bool>, StoreError> {
+        let tasks: Vec<i16> = run.ready.iter().map(|row| row.at.key.task as i16).collect();
+        let items: Vec<i32> = run.ready.iter().map(|row| row.at.key.item_number()).collect();
+        let attempts: Vec<i32> = run.ready.iter().map(|row| row.at.attempt as i32).collect();
+        let turns: Vec<i64> = run.ready.iter().map(|row| row.turn).collect();
+        let handed: Vec<bool> = run.ready.iter().map(|row| row.is_handed()).collect();
+        Ok(sqlx::query_file_scalar!(
+            "src/sql/step_backfill.sql",
+            row.id,
+            row.made,
+            row.position,
+            row.catching_up,
+            row.group_id,
+            run.logical_time,
+            run.id.0,
+            run.revision_id,
+            run.resolution_id,
+            run.trigger.number(),
+            run.priority,
+            run.interval.0,
+            run.interval.1,
+            run.params,
+            run.labels,
+            now,
+            run.progress,
+            &tasks,
+            &items,
+            &attempts,
+            &turns,
+            &handed,
+            lease
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+}
+
+pub(super) fn standing(
+    at: Time,
+    run: Option<Uuid>,
+    state: Option<i16>,
+    resolution: Option<i64>,
+    registered: Option<Uuid>,
+    skipped: Option<bool>,
+) -> Standing {
+    let registered = registered.map(|run| (run, skipped.unwrap_or(false)));
+    let last = run.map(|run| {
+        (
+            RunId(run),
+            state.and_then(RunState::from_number).unwrap_or(RunState::Running),
+            resolution,
+        )
+    });
+    // What the overlap left out has no run, whatever stands there to say so.
+    let last = last.filter(|last| registered != Some((last.0.0, true)));
+    Standing { at, last, registered }
+}
+
+impl BackfillTurn {
+    /// How many of its own runs are active: at least all that the last turn made.
+    pub async fn active(&mut self) -> Result<i64, StoreError> {
+        if let Some(active) = self.active {
+            return Ok(active);
+        }
+        Ok(sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM heddle.runs_live WHERE source = $1 AND group_id = $2"#,
+            self.row.id,
+            self.row.group_id
+        )
+        .fetch_one(&mut *self.tx)
+        .await?)
+    }
+
+    /// What stands at these instants, one for each, in their order.
+    pub async fn standings(&mut self, instants: &[Time]) -> Result<Vec<Standing>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT w.at AS "at!", r.id AS "id?", r.state AS "state?", r.resolution_id AS "resolution_id?",
+                      i.run AS "registered?", i.skipped AS "skipped?"
+                 FROM UNNEST($2::timestamptz[]) WITH ORDINALITY AS w (at, place)
+                 LEFT JOIN heddle.run_instants i ON i.group_id = $1 AND i.logical_time = w.at
+                 LEFT JOIN LATERAL (
+                      SELECT id, state, resolution_id
+                        FROM (SELECT id, state, resolution_id FROM heddle.runs_live
+                               WHERE group_id = $1 AND logical_time = w.at
+                                 AND logical_time <> created_at AND trigger <> 4
+                              UNION ALL
+                              SELECT id, state, resolution_id FROM heddle.runs_done
+                               WHERE group_id = $1 AND logical_time = w.at
+                                 AND logical_time <> created_at AND trigger <> 4) AS runs
+                       ORDER BY id DESC LIMIT 1) AS r ON true
+                ORDER BY w.place"#,
+            self.row.group_id,
+            instants
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                standing(
+                    row.at,
+                    row.id,
+                    row.state,
+                    row.resolution_id,
+                    row.registered,
+                    row.skipped,
+                )
+            })
+            .collect())
+    }
+
+    /// Registers instants to runs: `(instant, run, the run that it was seen registered to)`. Answers the runs that
+    /// got theirs; at the other instants somebody was faster. Writes how far the turn has come, all of `moved` but how
+    /// many runs were made, which it counts itself.
+    pub async fn register(
+        &mut self,
+        instants: &[(Time, RunId, Option<Uuid>)],
+        moved: &Moved,
+    ) -> Result<Vec<RunId>, StoreError> {
+        let times: Vec<Time> = instants.iter().map(|one| one.0).collect();
+        let runs: Vec<Uuid> = instants.iter().map(|one| one.1.0).collect();
+        let seen: Vec<Option<Uuid>> = instants.iter().map(|one| one.2).collect();
+        let got = sqlx::query_file_scalar!(
+            "src/sql/register_instants.sql",
+            self.row.group_id,
+            &times,
+            &runs,
+            &seen as &[Option<Uuid>],
+            self.row.id,
+            moved.position,
+            moved.catching_up,
+            moved.skipped
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        Ok(got.into_iter().map(RunId).collect())
+    }
+
+    /// Ends a turn whose runs are [registered](Self::register) and made.
+    pub async fn commit_made(self) -> Result<(), StoreError> {
+        self.tx.commit().await?;
+        Ok(())
+    }
+
+    /// Creates runs.
+    pub async fn create(&mut self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
+        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), lease, now).await
+    }
+
+    /// How its runs stand.
+    pub async fn counts(&mut self) -> Result<BTreeMap<RunState, i64>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT state AS "state!", count(*) AS "count!"
+                 FROM (SELECT state FROM heddle.runs_live WHERE source = $1 AND group_id = $2
+                       UNION ALL
+                       SELECT state FROM heddle.runs_done WHERE source = $1 AND group_id = $2) AS runs
+                GROUP BY state"#,
+            self.row.id,
+            self.row.group_id
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        let of = format!("of backfill {}", self.row.id);
+        rows.into_iter()
+            .map(|row| {
+                let state = StoreError::known(RunState::from_number, row.state, ("runs", "state"), &of)?;
+                Ok((state, row.count))
+            })
+            .collect()
+    }
+
+    /// Writes how far it has come without making runs, and ends the turn.
+    pub async fn commit(mut self, moved: &Moved, now: Time) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.backfills
+                SET position = $2, catching_up = $3, skipped = skipped + $4, note = $5, state = coalesce($6, state),
+                    finished_at = CASE WHEN $6::smallint IS NOT NULL THEN greatest($7, created_at) END
+              WHERE id = $1",
+            self.row.id,
+            moved.position,
+            moved.catching_up,
+            moved.skipped,
+            moved.note,
+            moved.ended,
+            now
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        self.tx.commit().await?;
+        Ok(())
+    }
+}

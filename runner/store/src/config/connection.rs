@@ -1,0 +1,323 @@
+//! Named SQL connections that scripts may query. Their URLs are sealed as secrets are.
+
+use std::borrow::Borrow;
+
+use heddle_domain::{Chance, Time};
+use serde_json::{Value, json};
+
+use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop};
+use crate::database::PgSession;
+use crate::secret::{Grant, Sealed, SecretKeys};
+use crate::transaction::transaction;
+use crate::usage::{self, Removal, Users};
+use crate::{Store, StoreError};
+
+/// What people may choose of a connection, apart from its URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionOptions {
+    pub grant: Grant,
+    /// On each node, 1 to [`CONNECTION_POOL_MAX`].
+    pub max_connections: i32,
+    /// Whether `execute` is refused and transactions are read-only.
+    pub read_only: bool,
+}
+
+/// The most connections that a node may open for one named connection.
+pub const CONNECTION_POOL_MAX: i32 = 100;
+
+/// A connection without its URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionRow {
+    pub name: String,
+    pub options: ConnectionOptions,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// What came of putting a connection.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConnectionPut {
+    /// A new connection needs a URL.
+    UrlMissing,
+    Done(Put<ConnectionRow>),
+}
+
+fn shown(options: &ConnectionOptions) -> Value {
+    let mut shown = options.grant.to_json();
+    shown["max_connections"] = json!(options.max_connections);
+    shown["read_only"] = json!(options.read_only);
+    shown
+}
+
+impl From<Put<ConnectionRow>> for ConnectionPut {
+    fn from(put: Put<ConnectionRow>) -> Self {
+        Self::Done(put)
+    }
+}
+
+/// A connection to be put.
+struct ConnectionWrite<'a> {
+    keys: &'a SecretKeys,
+    chance: &'a dyn Chance,
+    name: &'a str,
+    /// `None`: the one that is kept.
+    url: Option<&'a str>,
+    options: &'a ConnectionOptions,
+}
+
+/// A connection as it is kept, compared with the one to be put.
+struct KeptConnection {
+    row: ConnectionRow,
+    url: Sealed,
+    same_url: bool,
+}
+
+impl Borrow<ConnectionRow> for KeptConnection {
+    fn borrow(&self) -> &ConnectionRow {
+        &self.row
+    }
+}
+
+impl From<KeptConnection> for ConnectionRow {
+    fn from(kept: KeptConnection) -> Self {
+        kept.row
+    }
+}
+
+impl Named for ConnectionWrite<'_> {
+    const PUT: &'static str = "put_connection";
+    const NOUN: Noun = Noun::Connection;
+    type Kept = KeptConnection;
+    type Row = ConnectionRow;
+    type Answer = ConnectionPut;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<KeptConnection>, StoreError> {
+        let kept = sqlx::query!(
+            "SELECT ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at
+             FROM heddle.connections WHERE name = $1 FOR UPDATE",
+            self.name,
+        )
+        .fetch_optional(tx)
+        .await?;
+        Ok(kept.map(|kept| {
+            let sealed = Sealed {
+                ciphertext: kept.ciphertext,
+                nonce: kept.nonce,
+                key_id: kept.key_id,
+            };
+            let opened = |url| {
+                let kept = self.keys.open(Noun::Connection, self.name, &sealed);
+                kept.is_ok_and(|kept| kept == url)
+            };
+            KeptConnection {
+                same_url: self.url.is_none_or(opened),
+                url: sealed,
+                row: ConnectionRow {
+                    name: self.name.into(),
+                    options: ConnectionOptions {
+                        grant: Grant {
+                            groups: kept.groups,
+                            categories: kept.categories,
+                        },
+                        max_connections: kept.max_connections,
+                        read_only: kept.read_only,
+                    },
+                    created_at: kept.created_at,
+                    updated_at: kept.updated_at,
+                },
+            }
+        }))
+    }
+
+    fn is_same(&self, kept: &KeptConnection) -> bool {
+        kept.row.options == *self.options && kept.same_url
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        kept: Option<&KeptConnection>,
+    ) -> Result<ConnectionRow, Stop<ConnectionPut>> {
+        let sealed = match (self.url, kept) {
+            (Some(url), _) => &self.keys.seal(self.chance, Noun::Connection, self.name, url)?,
+            (None, Some(kept)) => &kept.url,
+            (None, None) => return Err(Stop::Refused(ConnectionPut::UrlMissing)),
+        };
+        sqlx::query!(
+            "INSERT INTO heddle.connections
+                 (name, ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
+             ON CONFLICT (name) DO UPDATE
+             SET ciphertext = excluded.ciphertext, nonce = excluded.nonce, key_id = excluded.key_id,
+                 groups = excluded.groups, categories = excluded.categories,
+                 max_connections = excluded.max_connections, read_only = excluded.read_only,
+                 updated_at = excluded.updated_at",
+            self.name,
+            sealed.ciphertext,
+            sealed.nonce,
+            sealed.key_id,
+            &self.options.grant.groups,
+            &self.options.grant.categories,
+            self.options.max_connections,
+            self.options.read_only,
+            at,
+        )
+        .execute(tx)
+        .await?;
+        Ok(ConnectionRow {
+            name: self.name.into(),
+            options: self.options.clone(),
+            created_at: kept.map_or(at, |kept| kept.row.created_at),
+            updated_at: at,
+        })
+    }
+
+    fn shown(row: &ConnectionRow) -> Value {
+        shown(&row.options)
+    }
+
+    fn after(&self, row: &ConnectionRow, kept: Option<&KeptConnection>) -> Value {
+        let mut after = Self::shown(row);
+        if let Some(kept) = kept {
+            after["url_changed"] = json!(!kept.same_url);
+        }
+        after
+    }
+}
+
+impl Store {
+    /// Creates or changes a connection; without a URL the one that is kept stays.
+    pub async fn put_connection(
+        &self,
+        by: By<'_>,
+        keys: &SecretKeys,
+        chance: &dyn Chance,
+        name: &str,
+        url: Option<&str>,
+        options: &ConnectionOptions,
+    ) -> Result<ConnectionPut, StoreError> {
+        let write = ConnectionWrite {
+            keys,
+            chance,
+            name,
+            url,
+            options,
+        };
+        self.put(by, &write).await
+    }
+
+    /// A connection without its URL.
+    pub async fn connection(&self, name: &str) -> Result<Option<ConnectionRow>, StoreError> {
+        let page = self.connection_rows(Some(name), None, 1).await?;
+        Ok(page.into_iter().next())
+    }
+
+    /// A connection with its URL: for the pools of scripts, never for the API.
+    pub async fn connection_url(
+        &self,
+        keys: &SecretKeys,
+        name: &str,
+    ) -> Result<Option<(String, ConnectionOptions)>, StoreError> {
+        let row = sqlx::query!(
+            "SELECT ciphertext, nonce, key_id, groups, categories, max_connections, read_only
+             FROM heddle.connections WHERE name = $1",
+            name,
+        )
+        .fetch_optional(&self.control)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let sealed = Sealed {
+            ciphertext: row.ciphertext,
+            nonce: row.nonce,
+            key_id: row.key_id,
+        };
+        let options = ConnectionOptions {
+            grant: Grant {
+                groups: row.groups,
+                categories: row.categories,
+            },
+            max_connections: row.max_connections,
+            read_only: row.read_only,
+        };
+        Ok(Some((keys.open(Noun::Connection, name, &sealed)?, options)))
+    }
+
+    /// Connections by name, behind `cursor`, without their URLs.
+    pub async fn connections(&self, cursor: Option<&str>, limit: i64) -> Result<Page<ConnectionRow>, StoreError> {
+        let rows = self.connection_rows(None, cursor, limit + 1).await?;
+        Ok(Page::of(rows, limit, |row| row.name.clone()))
+    }
+
+    async fn connection_rows(
+        &self,
+        name: Option<&str>,
+        cursor: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<ConnectionRow>, StoreError> {
+        Ok(sqlx::query!(
+            "SELECT name, groups, categories, max_connections, read_only, created_at, updated_at
+             FROM heddle.connections
+             WHERE ($1::text IS NULL OR name = $1) AND ($2::text IS NULL OR name > $2) ORDER BY name LIMIT $3",
+            name,
+            cursor,
+            limit,
+        )
+        .fetch_all(&self.control)
+        .await?
+        .into_iter()
+        .map(|row| ConnectionRow {
+            name: row.name,
+            options: ConnectionOptions {
+                grant: Grant {
+                    groups: row.groups,
+                    categories: row.categories,
+                },
+                max_connections: row.max_connections,
+                read_only: row.read_only,
+            },
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+        .collect())
+    }
+
+    /// Deletes a connection that no group's current spec names.
+    pub async fn delete_connection(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
+        transaction!(self, control, "delete_connection", |tx| {
+            change::lock_name(&mut tx, Noun::Connection, name).await?;
+            let gone = sqlx::query!(
+            "DELETE FROM heddle.connections WHERE name = $1 RETURNING groups, categories, max_connections, read_only",
+            name
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+            let Some(gone) = gone else {
+                return Ok(Removal::Missing);
+            };
+            let before = shown(&ConnectionOptions {
+                grant: Grant {
+                    groups: gone.groups,
+                    categories: gone.categories,
+                },
+                max_connections: gone.max_connections,
+                read_only: gone.read_only,
+            });
+            let groups = usage::groups(&mut tx, usage::CONNECTIONS, name).await?;
+            if !groups.is_empty() {
+                return Ok(Removal::UsedBy(Users {
+                    groups,
+                    ..Users::default()
+                }));
+            }
+            change::record(&mut tx, by, "delete", Noun::Connection, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(Removal::Done)
+        })
+    }
+}

@@ -1,0 +1,16 @@
+//! What people configure, one file per noun; what they put under a name, they put as `named.rs` says.
+
+pub mod blob;
+pub mod category;
+pub mod connection;
+pub(crate) mod named;
+pub mod pool;
+pub mod reseal;
+pub mod script;
+pub mod secret;
+pub mod session;
+pub mod setting;
+pub mod template;
+pub mod timer_task;
+pub mod token;
+pub mod usage;

@@ -1,0 +1,193 @@
+//! Moving what is sealed from one key to the next.
+//!
+//! A key is changed in three steps, between which the cluster always opens everything: every node learns the new key as
+//! one that opens; every node seals with the new one and still opens with the old; then what the old one sealed is
+//! sealed anew, and the old one can be forgotten. Only the last step is here, and it is asked for, since no node knows
+//! what the others are configured with.
+
+use heddle_domain::Chance;
+use serde_json::json;
+
+use crate::change::{self, By, Noun};
+use crate::database::PgSession;
+use crate::secret::{Sealed, SecretKeys};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// How many rows one transaction seals anew.
+const ROWS_MAX: i64 = 100;
+
+/// How many rows are named that no key opens.
+const NAMED_MAX: i64 = 5;
+
+/// Something that none of the keys opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignSeal {
+    /// `secret`, `connection` or `channel`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// The fingerprint of the key that sealed it.
+    pub key_id: String,
+}
+
+/// How much was sealed anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resealed {
+    pub secrets: u64,
+    pub connections: u64,
+    pub channels: u64,
+}
+
+impl Resealed {
+    fn of(&mut self, table: SealedTable) -> &mut u64 {
+        match table {
+            SealedTable::Secrets => &mut self.secrets,
+            SealedTable::Connections => &mut self.connections,
+            SealedTable::Channels => &mut self.channels,
+        }
+    }
+}
+
+impl Store {
+    /// The first few things that none of these keys opens.
+    pub async fn foreign_seals(&self, keys: &SecretKeys) -> Result<Vec<ForeignSeal>, StoreError> {
+        let ids = keys.ids();
+        Ok(sqlx::query_as!(
+            ForeignSeal,
+            r#"SELECT 'secret' AS "kind!", name AS "name!", key_id AS "key_id!" FROM heddle.secrets
+                WHERE key_id <> ALL ($1)
+               UNION ALL
+               SELECT 'connection', name, key_id FROM heddle.connections WHERE key_id <> ALL ($1)
+               UNION ALL
+               SELECT 'channel', name, key_id FROM heddle.channels WHERE key_id <> ALL ($1)
+               LIMIT $2"#,
+            &ids,
+            NAMED_MAX,
+        )
+        .fetch_all(&self.control)
+        .await?)
+    }
+
+    /// Seals with the current key what older ones sealed. What came half-way is right: each row has its key's
+    /// fingerprint.
+    pub async fn reseal(&self, by: By<'_>, keys: &SecretKeys, chance: &dyn Chance) -> Result<Resealed, StoreError> {
+        let mut done = Resealed::default();
+        for table in SealedTable::ALL {
+            loop {
+                let count = self.reseal_rows(table, keys, chance).await?;
+                *done.of(table) += count;
+                if count == 0 {
+                    break;
+                }
+            }
+        }
+        transaction!(self, control, "reseal", |tx| {
+            tx.patiently();
+            let after = json!({
+                "key_id": keys.current_id(), "secrets": done.secrets, "connections": done.connections,
+                "channels": done.channels,
+            });
+            change::record(&mut tx, by, "reseal", Noun::Setting, "secrets_key", None, Some(&after)).await?;
+            tx.commit().await?;
+            Ok(done)
+        })
+    }
+
+    /// Seals up to [`ROWS_MAX`] rows of a table anew; answers how many.
+    async fn reseal_rows(&self, table: SealedTable, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
+        transaction!(self, control, "reseal_rows", |tx| {
+            tx.patiently();
+            let rows = table.sealed_before(&mut tx, keys.current_id()).await?;
+            for (name, sealed) in &rows {
+                let plain = keys.open(table.noun(), name, sealed)?;
+                let sealed = keys.seal(chance, table.noun(), name, &plain)?;
+                table.write(&mut tx, name, &sealed).await?;
+            }
+            tx.commit().await?;
+            Ok(rows.len() as u64)
+        })
+    }
+}
+
+/// A table with a sealed column.
+#[derive(Clone, Copy)]
+enum SealedTable {
+    Secrets,
+    Connections,
+    Channels,
+}
+
+impl SealedTable {
+    const ALL: [Self; 3] = [Self::Secrets, Self::Connections, Self::Channels];
+
+    /// What is bound into the seal.
+    fn noun(self) -> Noun {
+        match self {
+            Self::Secrets => Noun::Secret,
+            Self::Connections => Noun::Connection,
+            Self::Channels => Noun::Channel,
+        }
+    }
+
+    /// Rows that another key has sealed, locked.
+    async fn sealed_before(
+        self,
+        connection: &mut PgSession,
+        key_id: &str,
+    ) -> Result<Vec<(String, Sealed)>, StoreError> {
+        macro_rules! read {
+            ($statement:tt) => {
+                sqlx::query!($statement, key_id, ROWS_MAX)
+                    .fetch_all(connection)
+                    .await?
+                    .into_iter()
+                    .map(|row| {
+                        let sealed = Sealed {
+                            ciphertext: row.ciphertext,
+                            nonce: row.nonce,
+                            key_id: row.key_id,
+                        };
+                        (row.name, sealed)
+                    })
+                    .collect()
+            };
+        }
+        Ok(match self {
+            Self::Secrets => read!(
+                "SELECT name, ciphertext, nonce, key_id FROM heddle.secrets
+                  WHERE key_id <> $1 ORDER BY name LIMIT $2 FOR UPDATE"
+            ),
+            Self::Connections => read!(
+                "SELECT name, ciphertext, nonce, key_id FROM heddle.connections
+                  WHERE key_id <> $1 ORDER BY name LIMIT $2 FOR UPDATE"
+            ),
+            Self::Channels => read!(
+                "SELECT name, ciphertext, nonce, key_id FROM heddle.channels
+                  WHERE key_id <> $1 ORDER BY name LIMIT $2 FOR UPDATE"
+            ),
+        })
+    }
+
+    async fn write(self, connection: &mut PgSession, name: &str, sealed: &Sealed) -> Result<(), StoreError> {
+        macro_rules! write {
+            ($statement:tt) => {
+                sqlx::query!($statement, name, sealed.ciphertext, sealed.nonce, sealed.key_id)
+                    .execute(connection)
+                    .await?
+            };
+        }
+        match self {
+            Self::Secrets => {
+                write!("UPDATE heddle.secrets SET ciphertext = $2, nonce = $3, key_id = $4 WHERE name = $1")
+            }
+            Self::Connections => {
+                write!("UPDATE heddle.connections SET ciphertext = $2, nonce = $3, key_id = $4 WHERE name = $1")
+            }
+            Self::Channels => {
+                write!("UPDATE heddle.channels SET ciphertext = $2, nonce = $3, key_id = $4 WHERE name = $1")
+            }
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,442 @@
+//! Scripts and their immutable versions.
+
+use heddle_domain::Time;
+use serde_json::{Value, json};
+
+use crate::change::{self, By, Noun, Page, Put};
+use crate::database::PgSession;
+use crate::transaction::transaction;
+use crate::{Store, StoreError, blob};
+
+/// A script with what its active version says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScriptRow {
+    pub id: i64,
+    pub name: String,
+    /// `None`: only inactive versions were uploaded so far.
+    pub active_version: Option<i32>,
+    /// The newest.
+    pub last_version: i32,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// A version. Immutable, so it may be cached for ever.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScriptVersionRow {
+    pub script_id: i64,
+    pub name: String,
+    pub version: i32,
+    /// SHA-256 of the bytes as they were uploaded, lower-case hex.
+    pub digest: String,
+    /// `heddle:task/task`, `source/javascript`, …
+    pub world: String,
+    /// The interpreter that a text was checked with.
+    pub runtime: Option<String>,
+    pub params_schema: Option<Value>,
+    pub defaults: Value,
+    pub description: String,
+    /// Bytes.
+    pub size: i64,
+    pub created_at: Time,
+}
+
+/// What a compiler has said of uploaded bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct ScriptWrite<'a> {
+    pub name: &'a str,
+    pub digest: &'a str,
+    pub bytes: &'a [u8],
+    pub world: &'a str,
+    pub runtime: Option<&'a str>,
+    pub params_schema: Option<&'a Value>,
+    /// An object.
+    pub defaults: &'a Value,
+    pub description: &'a str,
+    /// Whether `name` alone means the new version from now on.
+    pub activate: bool,
+}
+
+/// What came of deleting a script.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScriptDelete {
+    Missing,
+    /// These groups and topics name it.
+    UsedBy {
+        groups: Vec<String>,
+        topics: Vec<String>,
+    },
+    Deleted,
+}
+
+/// What came of activating a version.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Activate {
+    MissingScript,
+    MissingVersion,
+    Done(ScriptRow),
+}
+
+/// A script's row, deleted or not, locked until the transaction ends.
+struct Locked {
+    id: i64,
+    active_version: Option<i32>,
+    last_version: i32,
+    first_version: i32,
+    created_at: Time,
+    deleted: bool,
+}
+
+async fn lock(connection: &mut PgSession, name: &str) -> Result<Option<Locked>, StoreError> {
+    Ok(sqlx::query_as!(
+        Locked,
+        r#"SELECT id, active_version, last_version, first_version, created_at, deleted_at IS NOT NULL AS "deleted!"
+           FROM heddle.scripts WHERE name = $1 FOR UPDATE"#,
+        name,
+    )
+    .fetch_optional(connection)
+    .await?)
+}
+
+async fn version_of(
+    connection: &mut PgSession,
+    script_id: i64,
+    version: i32,
+) -> Result<Option<ScriptVersionRow>, StoreError> {
+    Ok(sqlx::query_as!(
+        ScriptVersionRow,
+        "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description, v.size,
+                v.created_at
+         FROM heddle.script_versions v JOIN heddle.scripts s ON s.id = v.script_id
+         WHERE v.script_id = $1 AND v.version = $2",
+        script_id,
+        version,
+    )
+    .fetch_optional(connection)
+    .await?)
+}
+
+impl Store {
+    /// Adds a version, unless the newest one has the same digest and world (a text may be two languages). Either way it becomes active if that is asked for.
+    pub async fn put_script(
+        &self,
+        by: By<'_>,
+        write: ScriptWrite<'_>,
+    ) -> Result<Put<(ScriptRow, ScriptVersionRow)>, StoreError> {
+        transaction!(self, control, "put_script", |tx| {
+            // The row comes first, so that uploads of one name take turns on it from the very first one on.
+            sqlx::query!(
+            "INSERT INTO heddle.scripts (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT (name) DO NOTHING",
+            write.name,
+            by.at,
+        )
+        .execute(&mut *tx)
+        .await?;
+            let script = lock(&mut tx, write.name).await?.ok_or_else(|| {
+                StoreError::unreadable("scripts", "name", write.name, "gone, though it was just written")
+            })?;
+            let newest = if script.deleted || script.last_version < script.first_version {
+                None
+            } else {
+                version_of(&mut tx, script.id, script.last_version).await?
+            };
+            let same = newest.filter(|newest| newest.digest == write.digest && newest.world == write.world);
+            let created = same.is_none();
+            let version = match same {
+                Some(version) => version,
+                None => {
+                    blob::put(&mut tx, write.digest, write.bytes, by.at).await?;
+                    let version = ScriptVersionRow {
+                        script_id: script.id,
+                        name: write.name.into(),
+                        version: script.last_version + 1,
+                        digest: write.digest.into(),
+                        world: write.world.into(),
+                        runtime: write.runtime.map(str::to_owned),
+                        params_schema: write.params_schema.cloned(),
+                        defaults: write.defaults.clone(),
+                        description: write.description.into(),
+                        size: i64::try_from(write.bytes.len()).unwrap_or(i64::MAX),
+                        created_at: by.at,
+                    };
+                    sqlx::query!(
+                        "INSERT INTO heddle.script_versions
+                         (script_id, version, digest, world, runtime, params_schema, defaults, description, size,
+                          created_at)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+                        version.script_id,
+                        version.version,
+                        version.digest,
+                        version.world,
+                        version.runtime,
+                        version.params_schema,
+                        version.defaults,
+                        version.description,
+                        version.size,
+                        version.created_at,
+                    )
+                    .execute(&mut *tx)
+                    .await?;
+                    version
+                }
+            };
+            let active_version = if write.activate {
+                Some(version.version)
+            } else {
+                script.active_version
+            };
+            let changed = created || active_version != script.active_version;
+            let row = ScriptRow {
+                id: script.id,
+                name: write.name.into(),
+                active_version,
+                last_version: version.version,
+                created_at: if script.deleted { by.at } else { script.created_at },
+                updated_at: by.at,
+            };
+            if changed {
+                sqlx::query!(
+                    "UPDATE heddle.scripts
+                 SET active_version = $2, last_version = $3, created_at = $4, updated_at = $5, deleted_at = NULL
+                 WHERE id = $1",
+                    row.id,
+                    row.active_version,
+                    row.last_version,
+                    row.created_at,
+                    row.updated_at,
+                )
+                .execute(&mut *tx)
+                .await?;
+                let action = if created { "upload" } else { "activate" };
+                let before = json!({"active_version": script.active_version});
+                let after =
+                    json!({"version": version.version, "digest": version.digest, "active_version": active_version});
+                change::record(
+                    &mut tx,
+                    by,
+                    action,
+                    Noun::Script,
+                    write.name,
+                    Some(&before),
+                    Some(&after),
+                )
+                .await?;
+            }
+            tx.commit().await?;
+            Ok(Put {
+                row: (row, version),
+                created,
+                changed,
+            })
+        })
+    }
+
+    /// A script that is not deleted.
+    pub async fn script(&self, name: &str) -> Result<Option<ScriptRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            ScriptRow,
+            "SELECT id, name, active_version, last_version, created_at, updated_at
+             FROM heddle.scripts WHERE name = $1 AND deleted_at IS NULL",
+            name,
+        )
+        .fetch_optional(&self.control)
+        .await?)
+    }
+
+    /// Scripts by name, behind `cursor`, each with its active version, or its newest one while none is active.
+    pub async fn scripts(
+        &self,
+        cursor: Option<&str>,
+        limit: i64,
+    ) -> Result<Page<(ScriptRow, ScriptVersionRow)>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT s.id, s.name, s.active_version, s.last_version, s.created_at, s.updated_at,
+                    v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description, v.size,
+                    v.created_at AS version_created_at
+             FROM heddle.scripts s
+             JOIN heddle.script_versions v
+               ON v.script_id = s.id AND v.version = COALESCE(s.active_version, s.last_version)
+             WHERE s.deleted_at IS NULL AND ($1::text IS NULL OR s.name > $1)
+             ORDER BY s.name LIMIT $2",
+            cursor,
+            limit + 1,
+        )
+        .fetch_all(&self.control)
+        .await?
+        .into_iter()
+        .map(|row| {
+            let version = ScriptVersionRow {
+                script_id: row.id,
+                name: row.name.clone(),
+                version: row.version,
+                digest: row.digest,
+                world: row.world,
+                runtime: row.runtime,
+                params_schema: row.params_schema,
+                defaults: row.defaults,
+                description: row.description,
+                size: row.size,
+                created_at: row.version_created_at,
+            };
+            let script = ScriptRow {
+                id: row.id,
+                name: row.name,
+                active_version: row.active_version,
+                last_version: row.last_version,
+                created_at: row.created_at,
+                updated_at: row.updated_at,
+            };
+            (script, version)
+        })
+        .collect();
+        Ok(Page::of(rows, limit, |(script, _)| script.name.clone()))
+    }
+
+    /// A version by number, or the active one (the newest while none is active).
+    pub async fn script_version(
+        &self,
+        name: &str,
+        version: Option<i32>,
+    ) -> Result<Option<ScriptVersionRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            ScriptVersionRow,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description,
+                    v.size, v.created_at
+             FROM heddle.scripts s
+             JOIN heddle.script_versions v
+               ON v.script_id = s.id AND v.version = COALESCE($2::int, s.active_version, s.last_version)
+             WHERE s.name = $1 AND s.deleted_at IS NULL AND v.version >= s.first_version",
+            name,
+            version,
+        )
+        .fetch_optional(&self.control)
+        .await?)
+    }
+
+    /// A version as a run has recorded it, also of a script that was deleted since.
+    pub async fn recorded_script_version(
+        &self,
+        name: &str,
+        version: i32,
+    ) -> Result<Option<ScriptVersionRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            ScriptVersionRow,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description,
+                    v.size, v.created_at
+             FROM heddle.scripts s JOIN heddle.script_versions v ON v.script_id = s.id
+             WHERE s.name = $1 AND v.version = $2",
+            name,
+            version,
+        )
+        .fetch_optional(&self.control)
+        .await?)
+    }
+
+    /// A script's versions, newest first, below version `cursor`.
+    pub async fn script_versions(
+        &self,
+        name: &str,
+        cursor: Option<i32>,
+        limit: i64,
+    ) -> Result<Page<ScriptVersionRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            ScriptVersionRow,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description,
+                    v.size, v.created_at
+             FROM heddle.scripts s JOIN heddle.script_versions v ON v.script_id = s.id
+             WHERE s.name = $1 AND s.deleted_at IS NULL AND v.version >= s.first_version
+               AND ($2::int IS NULL OR v.version < $2)
+             ORDER BY v.version DESC LIMIT $3",
+            name,
+            cursor,
+            limit + 1,
+        )
+        .fetch_all(&self.control)
+        .await?;
+        Ok(Page::of(rows, limit, |row| row.version.to_string()))
+    }
+
+    /// Makes `name` alone mean this version.
+    pub async fn activate_script(&self, by: By<'_>, name: &str, version: i32) -> Result<Activate, StoreError> {
+        transaction!(self, control, "activate_script", |tx| {
+            let Some(script) = lock(&mut tx, name).await?.filter(|script| !script.deleted) else {
+                return Ok(Activate::MissingScript);
+            };
+            if !(script.first_version..=script.last_version).contains(&version) {
+                return Ok(Activate::MissingVersion);
+            }
+            let row = ScriptRow {
+                id: script.id,
+                name: name.into(),
+                active_version: Some(version),
+                last_version: script.last_version,
+                created_at: script.created_at,
+                updated_at: by.at,
+            };
+            if script.active_version != Some(version) {
+                sqlx::query!(
+                    "UPDATE heddle.scripts SET active_version = $2, updated_at = $3 WHERE id = $1",
+                    script.id,
+                    version,
+                    by.at,
+                )
+                .execute(&mut *tx)
+                .await?;
+                let before = json!({"active_version": script.active_version});
+                let after = json!({"active_version": version});
+                change::record(&mut tx, by, "activate", Noun::Script, name, Some(&before), Some(&after)).await?;
+            }
+            tx.commit().await?;
+            Ok(Activate::Done(row))
+        })
+    }
+
+    /// Deletes a script that no group's current revision names. Kept runs still know its versions.
+    pub async fn delete_script(&self, by: By<'_>, name: &str) -> Result<ScriptDelete, StoreError> {
+        transaction!(self, control, "delete_script", |tx| {
+            let Some(script) = lock(&mut tx, name).await?.filter(|script| !script.deleted) else {
+                return Ok(ScriptDelete::Missing);
+            };
+            let users = sqlx::query_scalar!(
+                "SELECT DISTINCT g.name FROM heddle.script_uses u JOIN heddle.groups g ON g.id = u.group_id
+             WHERE u.script_id = $1 AND g.deleted_at IS NULL ORDER BY g.name",
+                script.id,
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let topics = sqlx::query_scalar!("SELECT name FROM heddle.topics WHERE script = $1 ORDER BY name", name)
+                .fetch_all(&mut *tx)
+                .await?;
+            if !users.is_empty() || !topics.is_empty() {
+                return Ok(ScriptDelete::UsedBy { groups: users, topics });
+            }
+            sqlx::query!(
+                "UPDATE heddle.scripts
+             SET active_version = NULL, first_version = last_version + 1, deleted_at = $2, updated_at = $2
+             WHERE id = $1",
+                script.id,
+                by.at,
+            )
+            .execute(&mut *tx)
+            .await?;
+            let before = json!({"active_version": script.active_version, "last_version": script.last_version});
+            change::record(&mut tx, by, "delete", Noun::Script, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(ScriptDelete::Deleted)
+        })
+    }
+}
+
+impl Store {
+    /// Names of scripts that have an active version, those that groups use first, up to `limit`.
+    pub async fn active_scripts(&self, limit: i64) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT s.name FROM heddle.scripts s WHERE s.active_version IS NOT NULL
+              ORDER BY EXISTS (SELECT FROM heddle.script_uses u WHERE u.script_id = s.id) DESC, s.updated_at DESC
+              LIMIT $1",
+            limit
+        )
+        .fetch_all(&self.control)
+        .await?)
+    }
+}

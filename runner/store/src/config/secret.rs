@@ -1,0 +1,467 @@
+//! Secrets, and how they and connection URLs are kept: XChaCha20-Poly1305 under a key from the configuration.
+//!
+//! The associated data binds a ciphertext to its kind and name, so that a row copied over another one does not open.
+//! Nonces are 192 random bits, which may be drawn at random for as long as a key lives. Keys are rotated by giving the
+//! new one first and the old one behind it: what the old one sealed still opens, and is sealed anew when it is put, or all
+//! at once ([`crate::reseal`]).
+
+use std::borrow::Borrow;
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use heddle_domain::{Chance, Time};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop};
+use crate::database::PgSession;
+use crate::transaction::transaction;
+use crate::usage::{self, Removal, Users};
+use crate::{Store, StoreError};
+
+/// The longest secret, in bytes.
+pub const SECRET_BYTES_MAX: usize = 64 * 1024;
+
+/// A 256-bit key.
+#[derive(Clone)]
+pub struct SecretKey {
+    bytes: [u8; 32],
+    id: String,
+}
+
+impl SecretKey {
+    /// A key of random bytes.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        let mut id = String::with_capacity(16);
+        for byte in &Sha256::digest(bytes)[..8] {
+            id.push_str(&format!("{byte:02x}"));
+        }
+        Self { bytes, id }
+    }
+
+    /// A fingerprint that says nothing of the key; stored beside what it sealed.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl std::fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SecretKey")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The key that seals, and those that only open what they sealed before.
+#[derive(Clone, Debug)]
+pub struct SecretKeys {
+    current: SecretKey,
+    previous: Vec<SecretKey>,
+}
+
+/// Bytes as they are kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Sealed {
+    pub ciphertext: Vec<u8>,
+    pub nonce: Vec<u8>,
+    pub key_id: String,
+}
+
+impl SecretKeys {
+    /// Seals with `current`; opens with `previous` as well.
+    pub fn new(current: SecretKey, previous: Vec<SecretKey>) -> Self {
+        Self { current, previous }
+    }
+
+    /// The fingerprint of the key that seals.
+    pub fn current_id(&self) -> &str {
+        &self.current.id
+    }
+
+    /// The fingerprints of all keys.
+    pub(crate) fn ids(&self) -> Vec<String> {
+        std::iter::once(&self.current)
+            .chain(&self.previous)
+            .map(|key| key.id.clone())
+            .collect()
+    }
+
+    pub(crate) fn seal(&self, chance: &dyn Chance, noun: Noun, name: &str, plain: &str) -> Result<Sealed, StoreError> {
+        let mut nonce = [0u8; 24];
+        nonce[..16].copy_from_slice(&chance.bits().to_be_bytes());
+        nonce[16..].copy_from_slice(&chance.bits().to_be_bytes()[..8]);
+        let aad = associated(noun, name);
+        let ciphertext = XChaCha20Poly1305::new((&self.current.bytes).into())
+            .encrypt(
+                &XNonce::from(nonce),
+                Payload {
+                    msg: plain.as_bytes(),
+                    aad: aad.as_bytes(),
+                },
+            )
+            .map_err(|_| unreadable(noun, name, "it cannot be sealed"))?;
+        Ok(Sealed {
+            ciphertext,
+            nonce: nonce.to_vec(),
+            key_id: self.current.id.clone(),
+        })
+    }
+
+    pub(crate) fn open(&self, noun: Noun, name: &str, sealed: &Sealed) -> Result<String, StoreError> {
+        let key = std::iter::once(&self.current)
+            .chain(&self.previous)
+            .find(|key| key.id == sealed.key_id)
+            .ok_or_else(|| unreadable(noun, name, &format!("it was sealed with key {}", sealed.key_id)))?;
+        let nonce: [u8; 24] = sealed
+            .nonce
+            .as_slice()
+            .try_into()
+            .map_err(|_| unreadable(noun, name, "its nonce is not 24 bytes"))?;
+        let aad = associated(noun, name);
+        let plain = XChaCha20Poly1305::new((&key.bytes).into())
+            .decrypt(
+                &XNonce::from(nonce),
+                Payload {
+                    msg: &sealed.ciphertext,
+                    aad: aad.as_bytes(),
+                },
+            )
+            .map_err(|_| unreadable(noun, name, "its ciphertext was altered"))?;
+        String::from_utf8(plain).map_err(|_| unreadable(noun, name, "it is not UTF-8"))
+    }
+}
+
+fn associated(noun: Noun, name: &str) -> String {
+    format!("heddle/{}/{name}", noun.as_str())
+}
+
+fn unreadable(noun: Noun, name: &str, why: &str) -> StoreError {
+    let table = match noun {
+        Noun::Secret => "secrets",
+        Noun::Channel => "channels",
+        _ => "connections",
+    };
+    StoreError::unreadable(table, "sealed", name, why)
+}
+
+/// Who may use a secret or a connection: these groups and all groups of these categories; `*` stands for all. Nobody
+/// may when both are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    pub groups: Vec<String>,
+    pub categories: Vec<String>,
+}
+
+impl Grant {
+    /// Whether a group may use it.
+    pub fn allows(&self, group: &str, category: Option<&str>) -> bool {
+        self.groups.iter().any(|granted| granted == "*" || granted == group)
+            || self
+                .categories
+                .iter()
+                .any(|granted| granted == "*" || category == Some(granted))
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({"groups": self.groups, "categories": self.categories})
+    }
+}
+
+/// A secret without its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretRow {
+    pub name: String,
+    pub grant: Grant,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// A secret to be put.
+struct SecretWrite<'a> {
+    keys: &'a SecretKeys,
+    chance: &'a dyn Chance,
+    name: &'a str,
+    value: &'a str,
+    grant: &'a Grant,
+}
+
+/// A secret as it is kept, compared with the one to be put.
+struct KeptSecret {
+    row: SecretRow,
+    /// It is sealed with the key of today.
+    current: bool,
+    same_value: bool,
+}
+
+impl Borrow<SecretRow> for KeptSecret {
+    fn borrow(&self) -> &SecretRow {
+        &self.row
+    }
+}
+
+impl From<KeptSecret> for SecretRow {
+    fn from(kept: KeptSecret) -> Self {
+        kept.row
+    }
+}
+
+impl Named for SecretWrite<'_> {
+    const PUT: &'static str = "put_secret";
+    const NOUN: Noun = Noun::Secret;
+    type Kept = KeptSecret;
+    type Row = SecretRow;
+    type Answer = Put<SecretRow>;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<KeptSecret>, StoreError> {
+        let kept = sqlx::query!(
+            "SELECT ciphertext, nonce, key_id, groups, categories, created_at, updated_at
+             FROM heddle.secrets WHERE name = $1 FOR UPDATE",
+            self.name,
+        )
+        .fetch_optional(tx)
+        .await?;
+        Ok(kept.map(|kept| {
+            let sealed = Sealed {
+                ciphertext: kept.ciphertext,
+                nonce: kept.nonce,
+                key_id: kept.key_id,
+            };
+            let opened = self.keys.open(Noun::Secret, self.name, &sealed);
+            KeptSecret {
+                row: SecretRow {
+                    name: self.name.into(),
+                    grant: Grant {
+                        groups: kept.groups,
+                        categories: kept.categories,
+                    },
+                    created_at: kept.created_at,
+                    updated_at: kept.updated_at,
+                },
+                current: sealed.key_id == self.keys.current_id(),
+                same_value: opened.is_ok_and(|plain| plain == self.value),
+            }
+        }))
+    }
+
+    fn is_same(&self, kept: &KeptSecret) -> bool {
+        kept.row.grant == *self.grant && kept.current && kept.same_value
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        kept: Option<&KeptSecret>,
+    ) -> Result<SecretRow, Stop<Self::Answer>> {
+        let sealed = self.keys.seal(self.chance, Noun::Secret, self.name, self.value)?;
+        sqlx::query!(
+            "INSERT INTO heddle.secrets (name, ciphertext, nonce, key_id, groups, categories, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $7)
+             ON CONFLICT (name) DO UPDATE
+             SET ciphertext = excluded.ciphertext, nonce = excluded.nonce, key_id = excluded.key_id,
+                 groups = excluded.groups, categories = excluded.categories, updated_at = excluded.updated_at",
+            self.name,
+            sealed.ciphertext,
+            sealed.nonce,
+            sealed.key_id,
+            &self.grant.groups,
+            &self.grant.categories,
+            at,
+        )
+        .execute(tx)
+        .await?;
+        Ok(SecretRow {
+            name: self.name.into(),
+            grant: self.grant.clone(),
+            created_at: kept.map_or(at, |kept| kept.row.created_at),
+            updated_at: at,
+        })
+    }
+
+    fn shown(row: &SecretRow) -> Value {
+        row.grant.to_json()
+    }
+
+    fn after(&self, row: &SecretRow, kept: Option<&KeptSecret>) -> Value {
+        let mut after = Self::shown(row);
+        if let Some(kept) = kept {
+            after["value_changed"] = json!(!kept.same_value);
+        }
+        after
+    }
+}
+
+impl Store {
+    /// Creates or changes a secret.
+    pub async fn put_secret(
+        &self,
+        by: By<'_>,
+        keys: &SecretKeys,
+        chance: &dyn Chance,
+        name: &str,
+        value: &str,
+        grant: &Grant,
+    ) -> Result<Put<SecretRow>, StoreError> {
+        let write = SecretWrite {
+            keys,
+            chance,
+            name,
+            value,
+            grant,
+        };
+        self.put(by, &write).await
+    }
+
+    /// A secret without its value.
+    pub async fn secret(&self, name: &str) -> Result<Option<SecretRow>, StoreError> {
+        Ok(sqlx::query!(
+            "SELECT name, groups, categories, created_at, updated_at FROM heddle.secrets WHERE name = $1",
+            name
+        )
+        .fetch_optional(&self.control)
+        .await?
+        .map(|row| SecretRow {
+            name: row.name,
+            grant: Grant {
+                groups: row.groups,
+                categories: row.categories,
+            },
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }))
+    }
+
+    /// A secret's value and who may use it: for scripts that were granted it, never for the API.
+    pub async fn secret_value(&self, keys: &SecretKeys, name: &str) -> Result<Option<(String, Grant)>, StoreError> {
+        let row = sqlx::query!(
+            "SELECT ciphertext, nonce, key_id, groups, categories FROM heddle.secrets WHERE name = $1",
+            name,
+        )
+        .fetch_optional(&self.control)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let sealed = Sealed {
+            ciphertext: row.ciphertext,
+            nonce: row.nonce,
+            key_id: row.key_id,
+        };
+        let plain = keys.open(Noun::Secret, name, &sealed)?;
+        Ok(Some((
+            plain,
+            Grant {
+                groups: row.groups,
+                categories: row.categories,
+            },
+        )))
+    }
+
+    /// Secrets by name, behind `cursor`, without their values.
+    pub async fn secrets(&self, cursor: Option<&str>, limit: i64) -> Result<Page<SecretRow>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT name, groups, categories, created_at, updated_at FROM heddle.secrets
+             WHERE ($1::text IS NULL OR name > $1) ORDER BY name LIMIT $2",
+            cursor,
+            limit + 1,
+        )
+        .fetch_all(&self.control)
+        .await?
+        .into_iter()
+        .map(|row| SecretRow {
+            name: row.name,
+            grant: Grant {
+                groups: row.groups,
+                categories: row.categories,
+            },
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+        .collect();
+        Ok(Page::of(rows, limit, |row| row.name.clone()))
+    }
+
+    /// Deletes a secret that no group's current spec names.
+    pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
+        transaction!(self, control, "delete_secret", |tx| {
+            change::lock_name(&mut tx, Noun::Secret, name).await?;
+            let gone = sqlx::query!(
+                "DELETE FROM heddle.secrets WHERE name = $1 RETURNING groups, categories",
+                name
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(gone) = gone else {
+                return Ok(Removal::Missing);
+            };
+            let before = Grant {
+                groups: gone.groups,
+                categories: gone.categories,
+            }
+            .to_json();
+            let groups = usage::groups(&mut tx, usage::SECRETS, name).await?;
+            if !groups.is_empty() {
+                return Ok(Removal::UsedBy(Users {
+                    groups,
+                    ..Users::default()
+                }));
+            }
+            change::record(&mut tx, by, "delete", Noun::Secret, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(Removal::Done)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Same;
+
+    impl Chance for Same {
+        fn bits(&self) -> u128 {
+            7
+        }
+    }
+
+    #[test]
+    fn what_was_sealed_opens_only_under_its_own_kind_name_and_key() {
+        let old = SecretKey::new([1; 32]);
+        let keys = SecretKeys::new(old.clone(), Vec::new());
+        let sealed = keys.seal(&Same, Noun::Secret, "a", "hunter2").unwrap();
+        assert_eq!(keys.open(Noun::Secret, "a", &sealed).unwrap(), "hunter2");
+        assert!(keys.open(Noun::Secret, "b", &sealed).is_err());
+        assert!(keys.open(Noun::Connection, "a", &sealed).is_err());
+        let rotated = SecretKeys::new(SecretKey::new([2; 32]), vec![old]);
+        assert_eq!(rotated.open(Noun::Secret, "a", &sealed).unwrap(), "hunter2");
+        assert!(
+            SecretKeys::new(SecretKey::new([2; 32]), Vec::new())
+                .open(Noun::Secret, "a", &sealed)
+                .is_err()
+        );
+        assert!(!format!("{keys:?}").contains("1, 1"));
+    }
+
+    #[test]
+    fn nobody_may_use_what_was_granted_to_nobody() {
+        assert!(!Grant::default().allows("g", Some("c")));
+        let grant = Grant {
+            groups: vec!["g".into()],
+            categories: vec!["c".into()],
+        };
+        assert!(grant.allows("g", None) && grant.allows("x", Some("c")) && !grant.allows("x", None));
+        assert!(
+            Grant {
+                groups: vec!["*".into()],
+                categories: vec![]
+            }
+            .allows("any", None)
+        );
+    }
+}

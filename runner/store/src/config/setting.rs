@@ -1,0 +1,95 @@
+//! Cluster-wide settings that people change at run time.
+
+use heddle_domain::Time;
+use heddle_domain::retention::Retention;
+use serde_json::Value;
+
+use crate::change::{self, By, Noun, Put};
+use crate::config::named::{Named, Stop, Told};
+use crate::database::PgSession;
+use crate::{Store, StoreError};
+
+/// The name of the setting that says how long things are kept.
+pub const RETENTION: &str = "retention";
+
+/// A setting to be put.
+struct SettingWrite<'a> {
+    name: &'a str,
+    value: &'a Value,
+}
+
+impl Named for SettingWrite<'_> {
+    const PUT: &'static str = "put_setting";
+    const NOUN: Noun = Noun::Setting;
+    type Kept = Value;
+    type Row = Value;
+    type Answer = Put<Value>;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<Value>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT value FROM heddle.settings WHERE name = $1 FOR UPDATE",
+            self.name
+        )
+        .fetch_optional(tx)
+        .await?)
+    }
+
+    fn is_same(&self, kept: &Value) -> bool {
+        kept == self.value
+    }
+
+    async fn write(&self, tx: &mut PgSession, at: Time, _kept: Option<&Value>) -> Result<Value, Stop<Self::Answer>> {
+        sqlx::query!(
+            "INSERT INTO heddle.settings (name, value, updated_at) VALUES ($1, $2, $3)
+             ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at",
+            self.name,
+            self.value,
+            at,
+        )
+        .execute(tx)
+        .await?;
+        Ok(self.value.clone())
+    }
+
+    fn shown(row: &Value) -> Value {
+        row.clone()
+    }
+
+    /// A setting that nobody has changed has its default: it is never made.
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: Told<'_>) -> Result<(), StoreError> {
+        let Told { before, after, .. } = told;
+        change::record(tx, by, "update", Noun::Setting, self.name, before, Some(after)).await
+    }
+}
+
+impl Store {
+    /// A setting; `None` while nobody has changed it.
+    pub async fn setting(&self, name: &str) -> Result<Option<Value>, StoreError> {
+        Ok(
+            sqlx::query_scalar!("SELECT value FROM heddle.settings WHERE name = $1", name)
+                .fetch_optional(&self.control)
+                .await?,
+        )
+    }
+
+    /// Changes a setting; `false` if it stood so already.
+    pub async fn put_setting(&self, by: By<'_>, name: &str, value: &Value) -> Result<bool, StoreError> {
+        let put = self.put(by, &SettingWrite { name, value }).await?;
+        Ok(put.changed)
+    }
+}
+
+impl Store {
+    /// How long things are kept.
+    pub async fn retention(&self) -> Result<Retention, StoreError> {
+        match self.setting(RETENTION).await? {
+            None => Ok(Retention::default()),
+            Some(value) => serde_json::from_value(value)
+                .map_err(|error| StoreError::unreadable("settings", "value", RETENTION, error)),
+        }
+    }
+}

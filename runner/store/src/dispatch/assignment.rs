@@ -1,0 +1,531 @@
+//! Who is given what: holds, their ends, and the history.
+//!
+//! # The story
+//!
+//! A user who polls is looked up (`look.sql`): what is held is given again. Otherwise the node proposes an occurrence,
+//! and a *take* decides in one transaction: it writes the user's hold, whose primary key is the user (`hold_users.sql`),
+//! then judges it and takes stock (`give.sql`), and deletes the holds that were refused. Many users' takes ride in one
+//! transaction, so a hot occurrence's row is updated once for all of them. Ends go the same way (`end_holds.sql`): the
+//! hold is deleted, the history inserted, stock given back where it is to be.
+//!
+//! # Order of locks
+//!
+//! 1. rows of *holds*, in the order of users;
+//! 2. rows of *occurrences*, in the order of (offer, occurrence);
+//! 3. offers of task runs, for their settlement;
+//! 4. the log of changes, where stock came back by an operator or by the clock. Stock that comes back with a failed
+//!    assignment is only noted, in *stock_returns*: writers of the log take turns, and ends should not.
+//!
+//! # Invariants
+//!
+//! * A user has at most one hold; an assignment has a hold or a row in the history, never both.
+//! * `taken` counts the holds of an occurrence and those ends that did not give stock back; it never passes the stock.
+//! * The event of a dispatch or an end is written with it.
+
+use heddle_domain::Time;
+use heddle_domain::dispatch::AssignmentState;
+use heddle_domain::id::uuid_v7_floor;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::change::{self, By, Noun, Page};
+use crate::database::PgSession;
+use crate::dispatch::task_offer::close_done;
+use crate::transaction::transaction;
+use crate::{Store, StoreError, audit};
+
+/// How many users one take, look or end is for at most.
+pub const BATCH_MAX: usize = 512;
+
+/// How many returns of stock are announced at a time.
+const RETURNS_MAX: i64 = 10_000;
+
+/// How a take begins: `give.sql` says why its plans may neither sort nor collect.
+const BEGIN_TAKE: &str = "BEGIN; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
+
+/// An assignment with all that the API says of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AssignmentRow {
+    pub id: Uuid,
+    pub offer: String,
+    pub uid: String,
+    pub audience: String,
+    pub occurrence: Time,
+    pub params: Value,
+    pub state: AssignmentState,
+    pub assigned_at: Time,
+    pub finished_at: Option<Time>,
+    /// JSON text.
+    pub result: Option<String>,
+}
+
+/// What is known of a user who polls.
+#[derive(Clone, Debug)]
+pub struct UserFacts {
+    pub uid: String,
+    /// What is held.
+    pub held: Option<AssignmentRow>,
+    /// The user groups that the user is in.
+    pub groups: Vec<String>,
+    /// The last occurrence that was finished, within the horizon.
+    pub last_finished: Option<Time>,
+    /// What the user has had in the window; the first few hundred.
+    pub had: Vec<(i64, Time)>,
+}
+
+/// What a node would give to a user.
+#[derive(Clone, Debug)]
+pub struct Proposal {
+    /// The assignment's id, if it comes to it.
+    pub id: Uuid,
+    pub uid: String,
+    pub offer_id: i64,
+    pub version: i32,
+    pub audience: String,
+    pub occurrence: Time,
+}
+
+/// What came of a proposal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the user's.
+    Given,
+    /// The user holds something.
+    Holds,
+    /// The node's knowledge of the offer is old.
+    Changed,
+    /// The node's knowledge of the members is old.
+    NotMember,
+    /// Not within the horizon, by the database's clock.
+    NotDue,
+    /// The user has finished something later.
+    MovedOn,
+    /// The user has had it.
+    Had,
+    /// There is none left.
+    NoStock,
+}
+
+/// A hold that is to be ended.
+#[derive(Clone, Debug)]
+pub struct End {
+    pub id: Uuid,
+    pub uid: String,
+    pub state: AssignmentState,
+    /// JSON text.
+    pub result: Option<String>,
+}
+
+/// A hold that was ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    pub assignment: AssignmentRow,
+    pub offer_id: i64,
+    /// Whom its offer names at this moment: the offer may have been changed since it was given.
+    pub offered_to: String,
+    /// Its stock came back.
+    pub returned: bool,
+    /// Its offer stands for a task run.
+    pub of_task: bool,
+}
+
+/// Which assignments are listed; `None` means all.
+#[derive(Clone, Debug, Default)]
+pub struct AssignmentFilter {
+    pub uid: Option<String>,
+    /// `uid_x` or `gid_x`.
+    pub audience: Option<String>,
+    pub offer: Option<String>,
+    pub state: Option<AssignmentState>,
+    /// Given at or after.
+    pub from: Option<Time>,
+    /// Given before.
+    pub to: Option<Time>,
+}
+
+/// The ids of assignments that may concern a window that begins at an instant: nothing is given before it is due.
+fn id_range(reach: Time, now: Time) -> (Uuid, Uuid) {
+    (uuid_v7_floor(reach), uuid_v7_floor(now + chrono::TimeDelta::hours(1)))
+}
+
+fn state_of(assignment: Uuid, state: i16) -> Result<AssignmentState, StoreError> {
+    StoreError::known(
+        AssignmentState::from_number,
+        state,
+        ("assignments", "state"),
+        assignment,
+    )
+}
+
+impl Store {
+    /// Looks users up; `reach` is where the horizon ends.
+    pub async fn look_up_users(&self, uids: &[String], reach: Time, now: Time) -> Result<Vec<UserFacts>, StoreError> {
+        let (floor, ceiling) = id_range(reach, now);
+        let rows = sqlx::query_file!("src/sql/look.sql", uids, reach, floor, ceiling)
+            .fetch_all(&self.pool)
+            .await?;
+        let facts = rows.into_iter().map(|row| {
+            let held = match (
+                row.id,
+                row.offer,
+                row.audience,
+                row.occurrence,
+                row.assigned_at,
+                row.params,
+            ) {
+                (Some(id), Some(offer), Some(audience), Some(occurrence), Some(assigned_at), Some(params)) => {
+                    Some(AssignmentRow {
+                        id,
+                        offer,
+                        uid: row.uid.clone(),
+                        audience,
+                        occurrence,
+                        params,
+                        state: AssignmentState::Assigned,
+                        assigned_at,
+                        finished_at: None,
+                        result: None,
+                    })
+                }
+                _ => None,
+            };
+            let occurrences = row.had_occurrences.unwrap_or_default();
+            let mut had: Vec<(i64, Time)> = row
+                .had_offers
+                .unwrap_or_default()
+                .into_iter()
+                .zip(occurrences)
+                .collect();
+            had.dedup();
+            UserFacts {
+                uid: row.uid,
+                held,
+                groups: row.audiences,
+                last_finished: row.last_finished,
+                had,
+            }
+        });
+        Ok(facts.collect())
+    }
+
+    /// Gives what is proposed as far as it stands; one verdict for each, in order.
+    pub async fn take(
+        &self,
+        proposals: &[Proposal],
+        horizon: heddle_domain::Span,
+        now: Time,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        macro_rules! column {
+            ($row:ident => $value:expr) => {
+                proposals.iter().map(|$row| $value).collect::<Vec<_>>()
+            };
+        }
+        transaction!(self, pool, "take", once(BEGIN_TAKE), |tx| {
+            let held = sqlx::query_file_scalar!(
+                "src/sql/hold_users.sql",
+                &column!(row => row.uid.clone()),
+                &column!(row => row.id),
+                &column!(row => row.offer_id),
+                &column!(row => row.version),
+                &column!(row => row.audience.clone()),
+                &column!(row => row.occurrence),
+                now
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let held: std::collections::HashSet<Uuid> = held.into_iter().collect();
+            // In the order in which they were asked for: with the last of the stock, who came first is served.
+            let ids: Vec<Uuid> = proposals
+                .iter()
+                .map(|proposal| proposal.id)
+                .filter(|id| held.contains(id))
+                .collect();
+            let mut verdicts = std::collections::HashMap::with_capacity(ids.len());
+            if !ids.is_empty() {
+                let (floor, ceiling) = id_range(now - horizon.chrono(), now);
+                let rows = sqlx::query_file!("src/sql/give.sql", &ids, horizon.micros() as i64, floor, ceiling)
+                    .fetch_all(&mut *tx)
+                    .await?;
+                for row in rows {
+                    let verdict = match row.verdict {
+                        0 => Verdict::Given,
+                        2 => Verdict::NotMember,
+                        3 => Verdict::NotDue,
+                        4 => Verdict::MovedOn,
+                        5 => Verdict::Had,
+                        6 => Verdict::NoStock,
+                        _ => Verdict::Changed,
+                    };
+                    verdicts.insert(row.id, verdict);
+                }
+                let refused: Vec<Uuid> = ids
+                    .iter()
+                    .copied()
+                    .filter(|id| verdicts.get(id) != Some(&Verdict::Given))
+                    .collect();
+                if !refused.is_empty() {
+                    sqlx::query!("DELETE FROM heddle.holds WHERE id = ANY ($1)", &refused)
+                        .execute(&mut *tx)
+                        .await?;
+                }
+            }
+            tx.commit().await?;
+            let verdict_of = |proposal: &Proposal| match held.contains(&proposal.id) {
+                true => verdicts.get(&proposal.id).copied().unwrap_or(Verdict::Changed),
+                false => Verdict::Holds,
+            };
+            Ok(proposals.iter().map(verdict_of).collect())
+        })
+    }
+
+    /// Ends holds; those that are not there (any more) are passed over. No pair of user and id stands twice.
+    pub async fn end_holds(&self, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
+        let mut connection = self.pool.acquire().await?;
+        end_in(&mut connection, ends, now).await
+    }
+
+    /// Ends what has been held for too long; those audiences are told that stock came back. Up to `limit`.
+    pub async fn expire_holds(&self, now: Time, limit: i64) -> Result<Vec<Ended>, StoreError> {
+        let due = sqlx::query!(
+            "SELECT id, uid FROM heddle.holds WHERE expires_at <= clock_timestamp() ORDER BY expires_at LIMIT $1",
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ends: Vec<End> = due
+            .into_iter()
+            .map(|row| End {
+                id: row.id,
+                uid: row.uid,
+                state: AssignmentState::Expired,
+                result: None,
+            })
+            .collect();
+        transaction!(self, pool, "expire_assignments", |tx| {
+            let ended = end_in(&mut tx, &ends, now).await?;
+            announce_returned(&mut tx, &ended, now).await?;
+            tx.commit().await?;
+            Ok(ended)
+        })
+    }
+
+    /// Takes an assignment back from its user; `None` if it is not held.
+    pub async fn revoke_assignment(&self, by: By<'_>, id: Uuid) -> Result<Option<Ended>, StoreError> {
+        transaction!(self, pool, "revoke_assignment", |tx| {
+            let uid = sqlx::query_scalar!("SELECT uid FROM heddle.holds WHERE id = $1", id)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(uid) = uid else { return Ok(None) };
+            let end = End {
+                id,
+                uid,
+                state: AssignmentState::Revoked,
+                result: None,
+            };
+            let mut ended = end_in(&mut tx, std::slice::from_ref(&end), by.at).await?;
+            let Some(one) = ended.pop() else { return Ok(None) };
+            audit::write(&mut tx, by, "revoke", Noun::Assignment, &id.to_string(), None, None).await?;
+            announce_returned(&mut tx, std::slice::from_ref(&one), by.at).await?;
+            tx.commit().await?;
+            Ok(Some(one))
+        })
+    }
+
+    /// Tells all nodes, by the log of changes, of audiences whose stock came back with failed assignments.
+    pub async fn announce_returns(&self, at: Time) -> Result<(), StoreError> {
+        transaction!(self, pool, "announce_returns", |tx| {
+            let mut audiences = sqlx::query_scalar!(
+                "DELETE FROM heddle.stock_returns
+              WHERE id IN (SELECT id FROM heddle.stock_returns ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+             RETURNING audience",
+                RETURNS_MAX
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            audiences.sort_unstable();
+            audiences.dedup();
+            for audience in audiences {
+                change::announce(&mut tx, at, Noun::Audience, &audience).await?;
+            }
+            tx.commit().await?;
+            Ok(())
+        })
+    }
+
+    /// An assignment, held or ended.
+    pub async fn assignment(&self, id: Uuid) -> Result<Option<AssignmentRow>, StoreError> {
+        let found = self.assignments_by_id(&[id]).await?;
+        Ok(found.into_iter().next())
+    }
+
+    /// Assignments, held or ended.
+    pub async fn assignments_by_id(&self, ids: &[Uuid]) -> Result<Vec<AssignmentRow>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT a.id AS "id!", o.name AS "offer!", a.uid AS "uid!", a.audience AS "audience!",
+                      a.occurrence AS "occurrence!", v.params AS "params!", a.state AS "state!",
+                      a.assigned_at AS "assigned_at!", a.finished_at, a.result
+                 FROM (SELECT id, offer_id, version, uid, audience, occurrence, 0::smallint AS state, assigned_at,
+                              NULL::timestamptz AS finished_at, NULL::text AS result
+                         FROM heddle.holds WHERE id = ANY ($1)
+                        UNION ALL
+                       SELECT id, offer_id, version, uid, audience, occurrence, state, assigned_at, finished_at, result
+                         FROM heddle.assignments WHERE id = ANY ($1)) a
+                 JOIN heddle.offers o ON o.id = a.offer_id
+                 JOIN heddle.offer_versions v ON v.offer_id = a.offer_id AND v.version = a.version"#,
+            ids
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                Ok(AssignmentRow {
+                    id: row.id,
+                    offer: row.offer,
+                    uid: row.uid,
+                    audience: row.audience,
+                    occurrence: row.occurrence,
+                    params: row.params,
+                    state: state_of(row.id, row.state)?,
+                    assigned_at: row.assigned_at,
+                    finished_at: row.finished_at,
+                    result: row.result,
+                })
+            })
+            .collect()
+    }
+
+    /// Assignments, newest first, behind `cursor`.
+    pub async fn assignments(
+        &self,
+        filter: &AssignmentFilter,
+        cursor: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Page<AssignmentRow>, StoreError> {
+        let (state, held) = match filter.state {
+            None => (None, true),
+            Some(AssignmentState::Assigned) => (Some(-1), true),
+            Some(state) => (Some(state.number()), false),
+        };
+        let floor = filter.from.map_or(Uuid::nil(), uuid_v7_floor);
+        let ceiling = filter.to.map_or(Uuid::max(), uuid_v7_floor);
+        let below = cursor.map_or(ceiling, |cursor| cursor.min(ceiling));
+        // What came to a user alone is found by the user, whom an index knows.
+        let alone = filter
+            .audience
+            .as_deref()
+            .and_then(|audience| audience.strip_prefix("uid_"));
+        let uid = filter.uid.as_deref().or(alone);
+        // There may have been several of that name.
+        let offers: Option<Vec<i64>> = match &filter.offer {
+            None => None,
+            Some(offer) => Some(
+                sqlx::query_scalar!("SELECT id FROM heddle.offers WHERE name = $1", offer)
+                    .fetch_all(&self.pool)
+                    .await?,
+            ),
+        };
+        // A statement for each index by which what ended is found: one for all would be planned for none of them.
+        macro_rules! ids {
+            ($by:tt) => {
+                sqlx::query_scalar!(
+                    r#"(SELECT id AS "id!" FROM heddle.holds
+                        WHERE $7 AND id >= $1 AND id < $2 AND ($3::text IS NULL OR uid = $3)
+                          AND ($4::bigint[] IS NULL OR offer_id = ANY ($4)) AND ($8::text IS NULL OR audience = $8)
+                        ORDER BY id DESC LIMIT $6)
+                       UNION ALL
+                       (SELECT id FROM heddle.assignments
+                        WHERE id >= $1 AND id < $2 AND ($4::bigint[] IS NULL OR offer_id = ANY ($4))
+                          AND ($5::smallint IS NULL OR state = $5) AND "#
+                        + $by
+                        + " ORDER BY id DESC LIMIT $6)
+                       ORDER BY 1 DESC LIMIT $6",
+                    floor,
+                    below,
+                    uid,
+                    offers.as_deref(),
+                    state,
+                    limit + 1,
+                    held,
+                    filter.audience.as_deref()
+                )
+                .fetch_all(&self.pool)
+                .await?
+            };
+        }
+        let ids = match (uid, &filter.audience) {
+            (Some(_), _) => ids!("uid = $3 AND ($8::text IS NULL OR audience = $8)"),
+            (None, Some(_)) => ids!("audience = $8"),
+            (None, None) => ids!("true"),
+        };
+        let mut rows = self.assignments_by_id(&ids).await?;
+        rows.sort_by_key(|row| std::cmp::Reverse(row.id));
+        // What ended between the two looks stands in both tables' answers or in neither; it is the same row.
+        rows.dedup_by_key(|row| row.id);
+        Ok(Page::of(rows, limit, |row| row.id.to_string()))
+    }
+}
+
+/// Ends holds within a transaction.
+pub(crate) async fn end_in(connection: &mut PgSession, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
+    macro_rules! column {
+        ($row:ident => $value:expr) => {
+            ends.iter().map(|$row| $value).collect::<Vec<_>>()
+        };
+    }
+    let rows = sqlx::query_file!(
+        "src/sql/end_holds.sql",
+        &column!(row => row.id),
+        &column!(row => row.uid.clone()),
+        &column!(row => row.state.number()),
+        &column!(row => row.result.clone()) as &[Option<String>],
+        now
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut of_each: Vec<i64> = rows.iter().filter(|row| row.of_each).map(|row| row.offer_id).collect();
+    if !of_each.is_empty() {
+        of_each.sort_unstable();
+        of_each.dedup();
+        close_done(connection, &of_each).await?;
+    }
+    rows.into_iter()
+        .map(|row| {
+            Ok(Ended {
+                assignment: AssignmentRow {
+                    id: row.id,
+                    offer: row.offer,
+                    uid: row.uid,
+                    audience: row.audience,
+                    occurrence: row.occurrence,
+                    params: row.params,
+                    state: state_of(row.id, row.state)?,
+                    assigned_at: row.assigned_at,
+                    finished_at: Some(row.finished_at),
+                    result: row.result,
+                },
+                offer_id: row.offer_id,
+                offered_to: row.offered_to,
+                returned: row.returned,
+                of_task: row.of_task,
+            })
+        })
+        .collect()
+}
+
+/// Writes in the log of changes which audiences have stock again.
+pub(crate) async fn announce_returned(connection: &mut PgSession, ended: &[Ended], at: Time) -> Result<(), StoreError> {
+    let mut audiences: Vec<&str> = ended
+        .iter()
+        .filter(|one| one.returned)
+        .map(|one| one.offered_to.as_str())
+        .collect();
+    audiences.sort_unstable();
+    audiences.dedup();
+    for audience in audiences {
+        change::announce(connection, at, Noun::Audience, audience).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,484 @@
+//! Offers: what audiences are offered. Those that stand for task runs are made and ended in `task_offer.rs`.
+
+use std::collections::HashMap;
+
+use heddle_domain::Time;
+use heddle_domain::dispatch::{Mode, Offer, OfferKind};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop, Told};
+use crate::database::{PgSession, Pool};
+use crate::transaction::transaction;
+use crate::used_up::{TakenEnd, UsedUp};
+use crate::{Store, StoreError, audit};
+
+pub use super::task_offer::{HeldOffer, OfferSettlement, TaskOffer};
+
+/// An offer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfferRow {
+    pub id: i64,
+    pub name: String,
+    pub audience: String,
+    pub version: i32,
+    pub starts_at: Time,
+    /// With every default written out.
+    pub spec: Value,
+    /// The task run that it stands for.
+    pub run: Option<Uuid>,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// What came of putting an offer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OfferPut {
+    Done(Put<OfferRow>),
+    /// The audience has so many repeating offers already.
+    TooMany(i64),
+    /// It belongs to a task run, which alone may change it.
+    OfTask,
+    /// There is one already, and it was to be made.
+    Exists,
+    /// Its template has been deleted.
+    NoTemplate,
+}
+
+/// What came of deleting an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfferDelete {
+    Missing,
+    OfTask,
+    Deleted,
+}
+
+/// What a node needs to give out an audience's offers.
+#[derive(Clone, Debug, Default)]
+pub struct AudienceOffers {
+    pub offers: Vec<OfferRow>,
+    /// What is used up of those that repeat, the newest of each.
+    pub used_up: Vec<UsedUp>,
+    /// `once` offers that are due from here on were left out: there are very many.
+    pub complete_until: Option<Time>,
+}
+
+/// How an occurrence that somebody has taken stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OccurrenceCounts {
+    pub taken: i32,
+    pub completed: i32,
+    pub failed: i32,
+}
+
+/// How many `once` offers of an audience a node reads at a time.
+const ONCE_MAX: i64 = 5_000;
+
+/// A spec with the defaults, as it stands in the table and in the API.
+pub fn written_out(offer: &Offer) -> Value {
+    let moment = |at: Time| at.format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+    let mut spec = serde_json::json!({
+        "kind": offer.kind,
+        "audience": offer.audience,
+        "template": offer.template,
+        "params": offer.params,
+        "dispatch_times": offer.stock.map_or(Value::from("each"), Value::from),
+        "mode": offer.mode,
+        "priority": offer.priority,
+        "max_hold": offer.max_hold,
+        "return_failed": offer.return_failed,
+        "enabled": offer.enabled,
+        "ends_at": offer.ends_at.map(moment),
+    });
+    match &offer.rhythm {
+        heddle_domain::dispatch::Rhythm::Once(at) => spec["starts_at"] = moment(*at).into(),
+        heddle_domain::dispatch::Rhythm::Interval { anchor, every } => {
+            spec["anchor"] = moment(*anchor).into();
+            spec["every"] = serde_json::json!(every);
+        }
+        heddle_domain::dispatch::Rhythm::Daily(_) => {
+            spec["starts_at"] = moment(offer.starts_at).into();
+            spec["every_days"] = serde_json::json!(offer.every_days);
+            spec["at"] = serde_json::json!(offer.at);
+            spec["timezone"] = serde_json::json!(offer.timezone);
+        }
+    }
+    spec
+}
+
+impl From<Put<OfferRow>> for OfferPut {
+    fn from(put: Put<OfferRow>) -> Self {
+        Self::Done(put)
+    }
+}
+
+/// An offer to be put.
+struct OfferWrite<'a> {
+    name: &'a str,
+    offer: &'a Offer,
+    /// The same, [written out](written_out).
+    spec: Value,
+    /// It must not be there.
+    only_new: bool,
+    /// How many repeating ones its audience may have.
+    repeating_max: i64,
+}
+
+impl OfferWrite<'_> {
+    /// What has to be there for it to be given out, and stays there until the commit.
+    async fn hold(&self, tx: &mut PgSession) -> Result<(), Stop<OfferPut>> {
+        let offer = self.offer;
+        if let Some(template) = &offer.template {
+            // Held until the commit: whoever deletes the template waits, and then finds this offer.
+            let there = sqlx::query_scalar!(
+                r#"SELECT true AS "there!" FROM heddle.templates WHERE name = $1 FOR SHARE"#,
+                template.as_str()
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if there.is_none() {
+                return Err(Stop::Refused(OfferPut::NoTemplate));
+            }
+        }
+        if offer.kind != OfferKind::Once {
+            change::lock_name(&mut *tx, Noun::Audience, &offer.audience).await?;
+            let others = sqlx::query_scalar!(
+                r#"SELECT count(*) AS "count!" FROM heddle.offers
+                    WHERE audience = $1 AND kind <> 0 AND deleted_at IS NULL AND name <> $2"#,
+                offer.audience,
+                self.name
+            )
+            .fetch_one(tx)
+            .await?;
+            if others >= self.repeating_max {
+                return Err(Stop::Refused(OfferPut::TooMany(others)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Named for OfferWrite<'_> {
+    const PUT: &'static str = "put_offer";
+    const NOUN: Noun = Noun::Offer;
+    type Kept = OfferRow;
+    type Row = OfferRow;
+    type Answer = OfferPut;
+
+    fn pool(store: &Store) -> &Pool {
+        &store.pool
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<OfferRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL FOR UPDATE",
+            self.name
+        )
+        .fetch_optional(tx)
+        .await?)
+    }
+
+    async fn check(&self, _tx: &mut PgSession, kept: Option<&OfferRow>) -> Result<(), Stop<OfferPut>> {
+        match kept {
+            Some(_) if self.only_new => Err(Stop::Refused(OfferPut::Exists)),
+            Some(row) if row.run.is_some() => Err(Stop::Refused(OfferPut::OfTask)),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_same(&self, kept: &OfferRow) -> bool {
+        kept.spec == self.spec
+    }
+
+    async fn write(&self, tx: &mut PgSession, at: Time, kept: Option<&OfferRow>) -> Result<OfferRow, Stop<OfferPut>> {
+        self.hold(tx).await?;
+        let offer = self.offer;
+        let row = match kept {
+            None => {
+                sqlx::query_as!(
+                    OfferRow,
+                    "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
+                         max_hold, enabled, template, spec, created_at, updated_at)
+                     VALUES ($1, $2, 1, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12)
+                     RETURNING id, name, audience, version, starts_at, spec, run, created_at, updated_at",
+                    self.name,
+                    offer.audience,
+                    offer.kind.number(),
+                    offer.starts_at,
+                    offer.stock,
+                    offer.mode == Mode::Repeat,
+                    offer.return_failed,
+                    offer.max_hold.map(|hold| hold.micros() as i64),
+                    offer.enabled,
+                    offer.template.as_ref().map(|name| name.as_str()),
+                    self.spec,
+                    at
+                )
+                .fetch_one(&mut *tx)
+                .await?
+            }
+            Some(kept) => {
+                sqlx::query_as!(
+                    OfferRow,
+                    "UPDATE heddle.offers
+                        SET audience = $2, version = $3, kind = $4, starts_at = $5, stock = $6, repeats = $7,
+                            return_failed = $8, max_hold = $9, enabled = $10, template = $11, spec = $12, updated_at = $13
+                      WHERE id = $1
+                     RETURNING id, name, audience, version, starts_at, spec, run, created_at, updated_at",
+                    kept.id,
+                    offer.audience,
+                    kept.version + 1,
+                    offer.kind.number(),
+                    offer.starts_at,
+                    offer.stock,
+                    offer.mode == Mode::Repeat,
+                    offer.return_failed,
+                    offer.max_hold.map(|hold| hold.micros() as i64),
+                    offer.enabled,
+                    offer.template.as_ref().map(|name| name.as_str()),
+                    self.spec,
+                    at
+                )
+                .fetch_one(&mut *tx)
+                .await?
+            }
+        };
+        sqlx::query!(
+            "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",
+            row.id,
+            row.version,
+            Value::Object(offer.params.clone())
+        )
+        .execute(tx)
+        .await?;
+        Ok(row)
+    }
+
+    fn shown(row: &OfferRow) -> Value {
+        row.spec.clone()
+    }
+
+    /// What nodes follow is what an audience is offered: the one that had it, and the one that has it.
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: Told<'_>) -> Result<(), StoreError> {
+        let Told { action, before, after } = told;
+        audit::write(&mut *tx, by, action, Noun::Offer, self.name, before, Some(after)).await?;
+        let had = before.and_then(|spec| spec["audience"].as_str());
+        if let Some(had) = had.filter(|had| *had != self.offer.audience) {
+            change::announce(&mut *tx, by.at, Noun::Audience, had).await?;
+        }
+        change::announce(tx, by.at, Noun::Audience, &self.offer.audience).await
+    }
+}
+
+/// See [`Store::dispatch_news`].
+#[derive(Clone, Copy, Debug)]
+pub struct DispatchNews {
+    /// Holds have lasted too long.
+    pub overdue: bool,
+    /// Attempts of audience tasks wait to be settled.
+    pub settlements: bool,
+    /// Returns of stock wait to be told of.
+    pub returns: bool,
+    /// There are offers of task runs, over which to sweep.
+    pub of_tasks: bool,
+}
+
+impl Store {
+    /// Makes or changes an offer. `only_new`: it must not be there. At most `repeating_max` repeating ones per audience.
+    pub async fn put_offer(
+        &self,
+        by: By<'_>,
+        name: &str,
+        offer: &Offer,
+        only_new: bool,
+        repeating_max: i64,
+    ) -> Result<OfferPut, StoreError> {
+        let write = OfferWrite {
+            name,
+            offer,
+            spec: written_out(offer),
+            only_new,
+            repeating_max,
+        };
+        self.put(by, &write).await
+    }
+
+    /// An offer.
+    pub async fn offer(&self, name: &str) -> Result<Option<OfferRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL",
+            name
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+
+    /// Offers by name, behind `cursor`.
+    pub async fn offers(
+        &self,
+        audience: Option<&str>,
+        cursor: Option<&str>,
+        limit: i64,
+    ) -> Result<Page<OfferRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers
+              WHERE deleted_at IS NULL AND ($1::text IS NULL OR name > $1) AND ($2::text IS NULL OR audience = $2)
+              ORDER BY name LIMIT $3",
+            cursor,
+            audience,
+            limit + 1
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(Page::of(rows, limit, |row| row.name.clone()))
+    }
+
+    /// Offers that may have an occurrence in some time, by their number, behind one.
+    pub async fn offers_due(
+        &self,
+        audience: Option<&str>,
+        (from, to): (Time, Time),
+        behind: i64,
+        limit: i64,
+    ) -> Result<Vec<OfferRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers
+              WHERE deleted_at IS NULL AND id > $1 AND ($2::text IS NULL OR audience = $2)
+                AND starts_at <= $4 AND (kind <> 0 OR starts_at >= $3)
+              ORDER BY id LIMIT $5",
+            behind,
+            audience,
+            from,
+            to,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Deletes an offer. What is held of it stays so, and may be completed.
+    pub async fn delete_offer(&self, by: By<'_>, name: &str) -> Result<OfferDelete, StoreError> {
+        transaction!(self, pool, "delete_offer", |tx| {
+            let row = sqlx::query!(
+                "SELECT id, audience, spec, run FROM heddle.offers WHERE name = $1 AND deleted_at IS NULL FOR UPDATE",
+                name
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(row) = row else {
+                return Ok(OfferDelete::Missing);
+            };
+            if row.run.is_some() {
+                return Ok(OfferDelete::OfTask);
+            }
+            sqlx::query!(
+                "UPDATE heddle.offers SET deleted_at = $2, enabled = false WHERE id = $1",
+                row.id,
+                by.at
+            )
+            .execute(&mut *tx)
+            .await?;
+            audit::write(&mut tx, by, "delete", Noun::Offer, name, Some(&row.spec), None).await?;
+            change::announce(&mut tx, by.at, Noun::Audience, &row.audience).await?;
+            tx.commit().await?;
+            Ok(OfferDelete::Deleted)
+        })
+    }
+
+    /// What an audience may be given from `reach` on: its enabled offers that are not all used up.
+    pub async fn offers_of_audience(&self, audience: &str, reach: Time) -> Result<AudienceOffers, StoreError> {
+        let mut offers = sqlx::query_as!(
+            OfferRow,
+            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers WHERE audience = $1 AND enabled AND deleted_at IS NULL AND kind <> 0",
+            audience
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let once = sqlx::query_as!(
+            OfferRow,
+            "SELECT o.id, name, audience, version, starts_at, spec, run, created_at, updated_at
+               FROM heddle.offers o
+              WHERE audience = $1 AND enabled AND deleted_at IS NULL AND kind = 0
+                AND (starts_at >= $2 OR run IS NOT NULL)
+                AND NOT EXISTS (SELECT FROM heddle.occurrences c
+                                 WHERE c.offer_id = o.id AND c.occurrence = o.starts_at AND c.taken >= o.stock)
+              ORDER BY starts_at LIMIT $3",
+            audience,
+            reach,
+            ONCE_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let complete_until = if once.len() as i64 == ONCE_MAX {
+            once.last().map(|offer| offer.starts_at)
+        } else {
+            None
+        };
+        let repeating: Vec<i64> = offers.iter().map(|offer| offer.id).collect();
+        offers.extend(once);
+        let used_up = self
+            .used_up(&repeating, repeating.len(), reach, TakenEnd::Newest)
+            .await?;
+        Ok(AudienceOffers {
+            offers,
+            used_up,
+            complete_until,
+        })
+    }
+
+    /// How occurrences stand that somebody has taken.
+    pub async fn occurrence_counts(
+        &self,
+        offers: &[i64],
+        from: Time,
+        to: Time,
+    ) -> Result<HashMap<(i64, Time), OccurrenceCounts>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT offer_id, occurrence, taken, completed, failed FROM heddle.occurrences
+              WHERE offer_id = ANY ($1) AND occurrence >= $2 AND occurrence <= $3",
+            offers,
+            from,
+            to
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let counts = OccurrenceCounts {
+                    taken: row.taken,
+                    completed: row.completed,
+                    failed: row.failed,
+                };
+                ((row.offer_id, row.occurrence), counts)
+            })
+            .collect())
+    }
+
+    /// What there is to be done that nobody asks for, at one look.
+    pub async fn dispatch_news(&self) -> Result<DispatchNews, StoreError> {
+        Ok(sqlx::query_as!(
+            DispatchNews,
+            r#"SELECT EXISTS (SELECT FROM heddle.holds WHERE expires_at <= clock_timestamp()) AS "overdue!",
+                      EXISTS (SELECT FROM heddle.offer_settlements) AS "settlements!",
+                      EXISTS (SELECT FROM heddle.stock_returns) AS "returns!",
+                      EXISTS (SELECT FROM heddle.offers WHERE run IS NOT NULL AND deleted_at IS NULL) AS "of_tasks!""#
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+}

@@ -1,0 +1,327 @@
+//! Offers that stand for task runs: an attempt makes or opens one, and is settled when its stock is completed.
+
+use heddle_domain::Time;
+use heddle_domain::dispatch::{AssignmentState, Mode, Offer};
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::ErrorKind;
+use serde_json::Value;
+
+use super::assignment::{End, announce_returned, end_in};
+use crate::change::{self, Noun};
+use crate::database::PgSession;
+use crate::live::{BATCH_MAX, Completion, EndedAttempt};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// An offer of a task run that somebody holds.
+#[derive(Clone, Debug)]
+pub struct HeldOffer {
+    pub id: i64,
+    pub run: RunId,
+    pub key: TaskKey,
+    /// The run's progress as bytes.
+    pub progress: Vec<u8>,
+}
+
+/// A task run's offer, as its attempt makes it.
+#[derive(Clone, Debug)]
+pub struct TaskOffer {
+    pub ended: EndedAttempt,
+    /// If it is not there yet.
+    pub name: String,
+    pub offer: Offer,
+    pub spec: Value,
+    /// Until when the attempt may take.
+    pub overdue_at: Option<Time>,
+}
+
+/// An attempt of an audience task that is over.
+#[derive(Clone, Debug)]
+pub struct OfferSettlement {
+    pub offer_id: i64,
+    /// Held by lease 0.
+    pub ended: EndedAttempt,
+    /// `None`: its stock is completed.
+    pub error: Option<(ErrorKind, String)>,
+}
+
+/// How many offers without a run are withdrawn at a time.
+const WITHDRAWN_MAX: i64 = 200;
+
+impl Store {
+    /// Hands an attempt of an audience task over to its offer, which is made, or opened again for a new attempt.
+    /// `false`: the attempt is not this node's any more.
+    pub async fn hand_to_offer(&self, task: &TaskOffer, now: Time) -> Result<bool, StoreError> {
+        let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
+        let offer = &task.offer;
+        transaction!(self, pool, "hand_to_offer", |tx| {
+            let handed = sqlx::query!(
+            "UPDATE heddle.running SET lease = 0 WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5",
+            run,
+            key.task as i16,
+            key.item_number(),
+            at.attempt as i32,
+            task.ended.lease
+        )
+        .execute(&mut *tx)
+        .await?
+        .rows_affected()
+            == 1;
+            if !handed {
+                return Ok(false);
+            }
+            // The instant stays the first attempt's: stock is counted, and users have had it, by that occurrence. So does
+            // what was completed when the run ended, and the offer with it, before it was restarted.
+            let opened = sqlx::query!(
+            "UPDATE heddle.offers
+                SET version = version + 1, enabled = true, attempt = $4, overdue_at = $5, updated_at = $6, stock = $7,
+                    audience = $8, repeats = $9, max_hold = $10,
+                    deleted_at = NULL, spec = $11::jsonb || jsonb_build_object('starts_at', spec -> 'starts_at')
+              WHERE id = (SELECT id FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 ORDER BY id DESC LIMIT 1)
+             RETURNING id, version",
+            run,
+            key.task as i16,
+            key.item_number(),
+            at.attempt as i32,
+            task.overdue_at,
+            now,
+            offer.stock,
+            offer.audience,
+            offer.mode == Mode::Repeat,
+            offer.max_hold.map(|hold| hold.micros() as i64),
+            task.spec
+        )
+        .fetch_optional(&mut *tx)
+        .await?
+        .map(|row| (row.id, row.version));
+            let (id, version) = match opened {
+                Some(opened) => opened,
+                None => {
+                    let id = sqlx::query_scalar!(
+                    "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
+                         max_hold, enabled, template, spec, run, task, item, attempt, overdue_at, created_at, updated_at)
+                     VALUES ($1, $2, 1, 0, $3, $4, $5, true, $6, true, $7, $8, $9, $10, $11, $12, $13, $14, $14)
+                     RETURNING id",
+                    task.name,
+                    offer.audience,
+                    offer.starts_at,
+                    offer.stock,
+                    offer.mode == Mode::Repeat,
+                    offer.max_hold.map(|hold| hold.micros() as i64),
+                    offer.template.as_ref().map(|name| name.as_str()),
+                    task.spec,
+                    run,
+                    key.task as i16,
+                    key.item_number(),
+                    at.attempt as i32,
+                    task.overdue_at,
+                    now
+                )
+                .fetch_one(&mut *tx)
+                .await?;
+                    (id, 1)
+                }
+            };
+            sqlx::query!(
+                "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",
+                id,
+                version,
+                Value::Object(offer.params.clone())
+            )
+            .execute(&mut *tx)
+            .await?;
+            change::announce(&mut tx, now, Noun::Audience, &offer.audience).await?;
+            tx.commit().await?;
+            Ok(true)
+        })
+    }
+
+    /// Fails attempts of audience tasks whose timeout has passed; answers how many.
+    pub async fn settle_overdue_offers(&self) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "WITH late AS (
+                 UPDATE heddle.offers SET enabled = false, overdue_at = NULL
+                  WHERE id = ANY (ARRAY(
+                        SELECT id FROM heddle.offers
+                         WHERE overdue_at <= clock_timestamp() AND deleted_at IS NULL
+                         ORDER BY overdue_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+                 RETURNING id, run, task, item, attempt)
+             INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt, error_kind, error)
+             SELECT id, run, task, item, attempt, $2, 'nobody completed it in time' FROM late",
+            BATCH_MAX as i64,
+            ErrorKind::Timeout.number()
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// Settles attempts whose offer is completed although nobody has said so: members were removed, or the last
+    /// completion met the opening of a new attempt. A slow sweep behind the settlement that comes with a completion.
+    pub async fn settle_completed_offers(&self) -> Result<u64, StoreError> {
+        let open = sqlx::query_scalar!(
+            "SELECT id FROM heddle.offers WHERE run IS NOT NULL AND deleted_at IS NULL AND enabled"
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut connection = self.pool.acquire().await?;
+        let mut settled = 0;
+        for ids in open.chunks(BATCH_MAX) {
+            settled += close_done(&mut connection, ids).await?;
+        }
+        Ok(settled)
+    }
+
+    /// The results of an offer's completed assignments, in the order in which they were completed: JSON texts.
+    pub async fn offer_results(&self, offer_id: i64, limit: i64) -> Result<Vec<Option<String>>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT result FROM heddle.assignments WHERE offer_id = $1 AND state = 1 ORDER BY finished_at, id LIMIT $2",
+            offer_id,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Withdraws offers whose task run has gone on without them (cancelled, overridden, ended): what is held of them is
+    /// revoked. Answers the audiences.
+    pub async fn withdraw_offers(&self, now: Time) -> Result<Vec<String>, StoreError> {
+        let gone = sqlx::query!(
+            "SELECT o.id FROM heddle.offers o
+              WHERE o.run IS NOT NULL AND o.deleted_at IS NULL
+                AND CASE WHEN o.enabled
+                         THEN NOT EXISTS (SELECT FROM heddle.running r
+                                           WHERE r.run = o.run AND r.task = o.task AND r.item = o.item
+                                             AND r.attempt = o.attempt AND r.lease = 0)
+                         ELSE NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = o.run) END
+              LIMIT $1",
+            WITHDRAWN_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut audiences = Vec::new();
+        for row in gone {
+            let withdrawn = self.withdraw_offer(row.id, now).await?;
+            audiences.extend(withdrawn);
+        }
+        Ok(audiences)
+    }
+
+    /// Answers the audience, unless somebody else was quicker.
+    async fn withdraw_offer(&self, id: i64, now: Time) -> Result<Option<String>, StoreError> {
+        transaction!(self, pool, "withdraw_offer", |tx| {
+            revoke_holds(&mut tx, id, now).await?;
+            let audience = sqlx::query_scalar!(
+                "UPDATE heddle.offers SET enabled = false, deleted_at = $2, overdue_at = NULL
+                  WHERE id = $1 AND deleted_at IS NULL RETURNING audience",
+                id,
+                now
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if let Some(audience) = &audience {
+                change::announce(&mut tx, now, Noun::Audience, audience).await?;
+            }
+            tx.commit().await?;
+            Ok(audience)
+        })
+    }
+
+    /// Offers of task runs that are held although no attempt stands behind them: the task run has failed for good, or it
+    /// waits for its next attempt, which only its run's progress tells.
+    pub async fn held_without_attempt(&self) -> Result<Vec<HeldOffer>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT o.id, o.run AS "run!", o.task AS "task!", o.item AS "item!", l.progress
+                 FROM heddle.offers o JOIN heddle.runs_live l ON l.id = ANY (ARRAY[o.run])
+                WHERE o.run IS NOT NULL AND o.deleted_at IS NULL AND NOT o.enabled
+                  AND EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
+                LIMIT $1"#,
+            WITHDRAWN_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let held = |id, run, task, item, progress| HeldOffer {
+            id,
+            run: RunId(run),
+            key: TaskKey::from_numbers(task, item),
+            progress,
+        };
+        Ok(rows
+            .into_iter()
+            .map(|row| held(row.id, row.run, row.task, row.item, row.progress))
+            .collect())
+    }
+
+    /// Takes an offer back from all who hold it.
+    pub async fn revoke_held(&self, offer_id: i64, now: Time) -> Result<(), StoreError> {
+        transaction!(self, pool, "revoke_held", |tx| {
+            revoke_holds(&mut tx, offer_id, now).await?;
+            tx.commit().await?;
+            Ok(())
+        })
+    }
+}
+
+async fn revoke_holds(connection: &mut PgSession, offer_id: i64, now: Time) -> Result<(), StoreError> {
+    let held = sqlx::query!("SELECT id, uid FROM heddle.holds WHERE offer_id = $1", offer_id)
+        .fetch_all(&mut *connection)
+        .await?;
+    let ends: Vec<End> = held
+        .into_iter()
+        .map(|hold| End {
+            id: hold.id,
+            uid: hold.uid,
+            state: AssignmentState::Revoked,
+            result: None,
+        })
+        .collect();
+    for ends in ends.chunks(crate::assignment::BATCH_MAX) {
+        let ended = end_in(connection, ends, now).await?;
+        announce_returned(connection, &ended, now).await?;
+    }
+    Ok(())
+}
+
+/// Ends those of the offers of task runs whose stock is completed; answers how many. See `sql/close_offers.sql`.
+pub(crate) async fn close_done(connection: &mut PgSession, ids: &[i64]) -> Result<u64, StoreError> {
+    let done = sqlx::query_file!("src/sql/close_offers.sql", ids)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
+}
+
+impl Completion {
+    /// Takes attempts of audience tasks that are over.
+    pub async fn take_offer_settlements(&mut self) -> Result<Vec<OfferSettlement>, StoreError> {
+        let rows = sqlx::query!(
+            "DELETE FROM heddle.offer_settlements s
+              WHERE s.ctid = ANY (ARRAY(
+                    SELECT ctid FROM heddle.offer_settlements ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+             RETURNING s.offer_id, s.run, s.task, s.item, s.attempt, s.error_kind, s.error",
+            BATCH_MAX as i64
+        )
+        .fetch_all(self.connection())
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let place = ("offer_settlements", "error_kind");
+                let kind = row
+                    .error_kind
+                    .map(|kind| StoreError::known(ErrorKind::from_number, kind, place, format!("of run {}", row.run)));
+                Ok(OfferSettlement {
+                    offer_id: row.offer_id,
+                    ended: EndedAttempt {
+                        run: RunId(row.run),
+                        at: AttemptKey {
+                            key: TaskKey::from_numbers(row.task, row.item),
+                            attempt: row.attempt as u32,
+                        },
+                        lease: 0,
+                    },
+                    error: kind.transpose()?.map(|kind| (kind, row.error.unwrap_or_default())),
+                })
+            })
+            .collect()
+    }
+}

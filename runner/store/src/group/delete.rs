@@ -1,0 +1,148 @@
+//! Deleting groups: those who follow one get a revision that no longer names it.
+
+use serde_json::Value;
+
+use super::{IfMatch, active_runs, current, lock_groups, revise};
+use crate::change::{self, By, Noun};
+use crate::transaction::transaction;
+use crate::{Store, StoreError, schedule, upstream};
+
+/// What came of deleting a group.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GroupDelete {
+    Missing,
+    /// `If-Match` does not hold: it stands at this revision.
+    Stale(i32),
+    /// It has upstream groups: these.
+    Upstreams(Vec<String>),
+    /// Tasks of these groups start sub-runs of it.
+    UsedBy(Vec<String>),
+    /// So many of its runs are active.
+    Active(i64),
+    /// Gone; these groups no longer follow it.
+    Deleted {
+        id: i64,
+        detached: Vec<String>,
+    },
+}
+
+impl Store {
+    /// Deletes a group that follows no other. Its followers get a revision that no longer names it. With `force` also
+    /// while runs are active, which the caller then cancels.
+    pub async fn delete_group(
+        &self,
+        by: By<'_>,
+        name: &str,
+        force: bool,
+        if_match: Option<IfMatch>,
+    ) -> Result<GroupDelete, StoreError> {
+        transaction!(self, pool, "delete_group", |tx| {
+            lock_groups(&mut tx).await?;
+            let Some(row) = current(&mut tx, name).await? else {
+                return Ok(GroupDelete::Missing);
+            };
+            if matches!(if_match, Some(IfMatch::Revision(revision)) if revision != row.revision) {
+                return Ok(GroupDelete::Stale(row.revision));
+            }
+            let upstreams = sqlx::query_scalar!(
+                "SELECT u.name FROM heddle.group_links l JOIN heddle.groups u ON u.id = l.upstream_id
+             WHERE l.group_id = $1 AND l.kind = 'depends_on' ORDER BY u.name",
+                row.id,
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            if !upstreams.is_empty() {
+                return Ok(GroupDelete::Upstreams(upstreams));
+            }
+            let links = sqlx::query!(
+                "SELECT g.name, l.kind FROM heddle.group_links l JOIN heddle.groups g ON g.id = l.group_id
+             WHERE l.upstream_id = $1 AND g.deleted_at IS NULL ORDER BY g.name",
+                row.id,
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let (follow, use_it): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.kind == "depends_on");
+            if !use_it.is_empty() {
+                return Ok(GroupDelete::UsedBy(use_it.into_iter().map(|link| link.name).collect()));
+            }
+            if !force {
+                let active = active_runs(&mut tx, row.id).await?;
+                if active > 0 {
+                    return Ok(GroupDelete::Active(active));
+                }
+            }
+            let mut detached = Vec::with_capacity(follow.len());
+            for link in follow {
+                let Some(follower) = current(&mut tx, &link.name).await? else {
+                    continue;
+                };
+                let spec = without_upstream(&follower.spec, name);
+                let revised = revise(&mut tx, by, &follower, &spec, follower.category.as_deref()).await?;
+                schedule::sync(&mut tx, &revised, by.at).await?;
+                upstream::changed(&mut tx, revised.id).await?;
+                change::record(
+                    &mut tx,
+                    by,
+                    "detach",
+                    Noun::Group,
+                    &link.name,
+                    Some(&follower.spec),
+                    Some(&spec),
+                )
+                .await?;
+                detached.push(link.name);
+            }
+            sqlx::query!(
+                "DELETE FROM heddle.group_links WHERE upstream_id = $1 OR group_id = $1",
+                row.id
+            )
+            .execute(&mut *tx)
+            .await?;
+            sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id)
+                .execute(&mut *tx)
+                .await?;
+            schedule::remove(&mut tx, row.id).await?;
+            sqlx::query!(
+                "UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1",
+                row.id,
+                by.at
+            )
+            .execute(&mut *tx)
+            .await?;
+            change::record(&mut tx, by, "delete", Noun::Group, name, Some(&row.spec), None).await?;
+            tx.commit().await?;
+            Ok(GroupDelete::Deleted { id: row.id, detached })
+        })
+    }
+}
+
+/// A spec without its dependency on one group.
+fn without_upstream(spec: &Value, upstream: &str) -> Value {
+    let mut spec = spec.clone();
+    if let Some(Value::Array(dependencies)) = spec.get_mut("depends_on") {
+        dependencies.retain(|dependency| {
+            let group = dependency
+                .as_str()
+                .or_else(|| dependency.get("group").and_then(Value::as_str));
+            group != Some(upstream)
+        });
+    }
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_detached_group_keeps_its_other_upstreams() {
+        let spec = json!({"depends_on": ["a", {"group": "b", "need": "interval"}, "c"], "tasks": {}});
+        assert_eq!(
+            without_upstream(&spec, "b"),
+            json!({"depends_on": ["a", "c"], "tasks": {}})
+        );
+        assert_eq!(without_upstream(&spec, "x"), spec);
+    }
+}

@@ -1,0 +1,255 @@
+//! PUT of a group: a new revision, unless it says the same.
+
+use serde_json::Value;
+
+use super::{GroupRow, IfMatch, ScriptUse, anchors, current, lock_groups, revise, switch};
+use crate::change::{self, By, Noun, Put};
+use crate::database::PgSession;
+use crate::link::{self, GroupLink};
+use crate::transaction::transaction;
+use crate::{Store, StoreError, schedule, upstream, usage};
+
+/// A group as it shall stand.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupWrite<'a> {
+    pub name: &'a str,
+    /// Validated and in canonical form: equal specs make no new revision.
+    pub spec: &'a Value,
+    pub category: Option<&'a str>,
+    pub links: &'a [GroupLink],
+    pub scripts: &'a [ScriptUse],
+    /// Whether its schedules fire and it takes submissions; `None`: as it stands, which is enabled if it is new.
+    pub enabled: Option<bool>,
+    pub if_match: Option<IfMatch>,
+}
+
+/// What came of putting a group.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GroupPut {
+    Done(Put<GroupRow>),
+    /// `If-Match` does not hold: it stands at this revision, or does not exist.
+    Stale(Option<i32>),
+    /// These upstream groups do not exist.
+    UnknownGroups(Vec<String>),
+    /// These scripts, or versions of them, do not exist.
+    UnknownScripts(Vec<ScriptUse>),
+    /// The links would close this cycle, which begins and ends with the group.
+    Cycle(Vec<String>),
+    /// Something else that it names has been deleted since it was checked: check again.
+    Outdated,
+}
+
+async fn insert(connection: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) -> Result<GroupRow, StoreError> {
+    let schedule_anchors = anchors(None, write.spec, by.at);
+    let id = sqlx::query_scalar!(
+        "INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at)
+         VALUES ($1, 1, 0, $2, $3, $3) RETURNING id",
+        write.name,
+        write.category,
+        by.at,
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    let revision_id = sqlx::query_scalar!(
+        "INSERT INTO heddle.revisions (group_id, revision, spec, schedule_anchors, created_at, created_by)
+         VALUES ($1, 1, $2, $3, $4, $5) RETURNING id",
+        id,
+        write.spec,
+        schedule_anchors,
+        by.at,
+        by.actor,
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "UPDATE heddle.groups SET revision_id = $2 WHERE id = $1",
+        id,
+        revision_id
+    )
+    .execute(&mut *connection)
+    .await?;
+    Ok(GroupRow {
+        id,
+        name: write.name.into(),
+        enabled: true,
+        revision: 1,
+        revision_id,
+        category: write.category.map(Into::into),
+        spec: write.spec.clone(),
+        schedule_anchors,
+        created_at: by.at,
+        updated_at: by.at,
+        deleted_at: None,
+    })
+}
+
+/// The ids of the scripts, in the order of `scripts`, with their rows locked against deletion.
+async fn resolve_scripts(
+    connection: &mut PgSession,
+    scripts: &[ScriptUse],
+) -> Result<Result<Vec<i64>, Vec<ScriptUse>>, StoreError> {
+    let mut names: Vec<String> = scripts.iter().map(|used| used.script.clone()).collect();
+    names.sort();
+    names.dedup();
+    let found = sqlx::query!(
+        "SELECT id, name, first_version, last_version, active_version FROM heddle.scripts
+         WHERE name = ANY($1) AND deleted_at IS NULL ORDER BY id FOR KEY SHARE",
+        &names,
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut ids = Vec::with_capacity(scripts.len());
+    let mut unknown = Vec::new();
+    for used in scripts {
+        let row = found
+            .iter()
+            .find(|row| row.name == used.script)
+            .filter(|row| match used.version {
+                None => row.active_version.is_some(),
+                Some(version) => (row.first_version..=row.last_version).contains(&version),
+            });
+        match row {
+            Some(row) => ids.push(row.id),
+            None => unknown.push(used.clone()),
+        }
+    }
+    Ok(if unknown.is_empty() { Ok(ids) } else { Err(unknown) })
+}
+
+/// Replaces the scripts that the group's current revision names.
+async fn replace_script_uses(
+    connection: &mut PgSession,
+    group_id: i64,
+    used: &[ScriptUse],
+    scripts: &[i64],
+) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", group_id)
+        .execute(&mut *connection)
+        .await?;
+    let versions: Vec<i32> = used.iter().map(|one| one.version.unwrap_or(0)).collect();
+    sqlx::query!(
+        "INSERT INTO heddle.script_uses (group_id, script_id, version)
+         SELECT $1, script_id, version FROM unnest($2::bigint[], $3::int[]) AS used (script_id, version)
+         ON CONFLICT DO NOTHING",
+        group_id,
+        scripts,
+        &versions,
+    )
+    .execute(&mut *connection)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    /// Creates or changes a group; the same spec makes no new revision. A category that it names exists from then on.
+    ///
+    /// Whether it is enabled is written in the same transaction as its spec and its schedules: a group that is put
+    /// disabled fires nothing, however short the moment and whenever the node dies.
+    pub async fn put_group(&self, by: By<'_>, write: GroupWrite<'_>) -> Result<GroupPut, StoreError> {
+        transaction!(self, pool, "put_group", |tx| {
+            lock_groups(&mut tx).await?;
+            let before = current(&mut tx, write.name).await?;
+            let stale = match write.if_match {
+                None => false,
+                Some(IfMatch::Exists) => before.is_none(),
+                Some(IfMatch::Revision(revision)) => before.as_ref().is_none_or(|before| before.revision != revision),
+            };
+            if stale {
+                return Ok(GroupPut::Stale(before.map(|before| before.revision)));
+            }
+            let stood = before.as_ref().is_none_or(|before| before.enabled);
+            let enabled = write.enabled.unwrap_or(stood);
+            if let Some(before) = &before
+                && before.spec == *write.spec
+            {
+                let changed = enabled != stood;
+                let mut row = before.clone();
+                if changed {
+                    row = GroupRow {
+                        enabled,
+                        updated_at: by.at,
+                        ..row
+                    };
+                    schedule::sync(&mut tx, &row, by.at).await?;
+                    upstream::changed(&mut tx, row.id).await?;
+                    switch(&mut tx, by, &row).await?;
+                    tx.commit().await?;
+                }
+                return Ok(GroupPut::Done(Put {
+                    row,
+                    created: false,
+                    changed,
+                }));
+            }
+            let links: Vec<GroupLink> = write
+                .links
+                .iter()
+                .filter(|link| link.upstream != write.name)
+                .cloned()
+                .collect();
+            if links.len() < write.links.len() {
+                return Ok(GroupPut::Cycle(vec![write.name.into(), write.name.into()]));
+            }
+            let upstreams = match link::resolve(&mut tx, &links).await? {
+                Ok(upstreams) => upstreams,
+                Err(unknown) => return Ok(GroupPut::UnknownGroups(unknown)),
+            };
+            let scripts = match resolve_scripts(&mut tx, write.scripts).await? {
+                Ok(scripts) => scripts,
+                Err(unknown) => return Ok(GroupPut::UnknownScripts(unknown)),
+            };
+            if !usage::hold(&mut tx, write.spec).await? {
+                return Ok(GroupPut::Outdated);
+            }
+            let id = before.as_ref().map(|before| before.id);
+            if let Some(cycle) = link::find_cycle(&mut tx, write.name, id, &links, &upstreams).await? {
+                return Ok(GroupPut::Cycle(cycle));
+            }
+            if let Some(category) = write.category {
+                // The update writes nothing new; it holds the row against a deletion until this commits.
+                let added = sqlx::query_scalar!(
+                    r#"INSERT INTO heddle.categories AS c (name, created_at, updated_at) VALUES ($1, $2, $2)
+                   ON CONFLICT (name) DO UPDATE SET description = c.description
+                   RETURNING xmax = 0 AS "added!""#,
+                    category,
+                    by.at,
+                )
+                .fetch_one(&mut *tx)
+                .await?;
+                if added {
+                    change::record(&mut tx, by, "create", Noun::Category, category, None, Some(&json!({}))).await?;
+                }
+            }
+            let row = match &before {
+                Some(before) => revise(&mut tx, by, before, write.spec, write.category).await?,
+                None => insert(&mut tx, by, &write).await?,
+            };
+            let row = GroupRow { enabled, ..row };
+            link::replace(&mut tx, row.id, &links, &upstreams).await?;
+            replace_script_uses(&mut tx, row.id, write.scripts, &scripts).await?;
+            schedule::sync(&mut tx, &row, by.at).await?;
+            upstream::changed(&mut tx, row.id).await?;
+            let action = if before.is_some() { "update" } else { "create" };
+            let spec_before = before.as_ref().map(|before| &before.spec);
+            change::record(
+                &mut tx,
+                by,
+                action,
+                Noun::Group,
+                write.name,
+                spec_before,
+                Some(write.spec),
+            )
+            .await?;
+            if enabled != stood {
+                switch(&mut tx, by, &row).await?;
+            }
+            tx.commit().await?;
+            Ok(GroupPut::Done(Put {
+                row,
+                created: before.is_none(),
+                changed: true,
+            }))
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! Topics: what scheduled messages are sent to.
+
+use heddle_domain::Time;
+use serde_json::Value;
+
+use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop};
+use crate::database::{PgSession, Pool};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// A topic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopicRow {
+    pub id: i32,
+    pub name: String,
+    /// With every default written out.
+    pub spec: Value,
+    pub created_at: Time,
+    pub updated_at: Time,
+    /// Why nothing is sent, if something is wrong.
+    pub problem: Option<String>,
+}
+
+/// A topic to be put.
+#[derive(Clone, Copy, Debug)]
+pub struct TopicWrite<'a> {
+    pub name: &'a str,
+    /// The script's name, without a version.
+    pub script: Option<&'a str>,
+    pub queue: Option<&'a str>,
+    /// In canonical form: equal specs change nothing.
+    pub spec: &'a Value,
+}
+
+/// What came of putting a topic.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TopicPut {
+    Done(Put<TopicRow>),
+    /// It has messages already: their days would mean something else with this field.
+    Fixed(&'static str),
+    /// The script was deleted meanwhile.
+    NoScript,
+}
+
+impl From<Put<TopicRow>> for TopicPut {
+    fn from(put: Put<TopicRow>) -> Self {
+        Self::Done(put)
+    }
+}
+
+/// A topic to be put, and which fields of its spec cannot change while it has messages that are kept.
+struct FixedTopic<'a> {
+    write: TopicWrite<'a>,
+    fixed: &'a [&'static str],
+}
+
+impl Named for FixedTopic<'_> {
+    const PUT: &'static str = "put_topic";
+    const NOUN: Noun = Noun::Topic;
+    type Kept = TopicRow;
+    type Row = TopicRow;
+    type Answer = TopicPut;
+
+    fn pool(store: &Store) -> &Pool {
+        &store.pool
+    }
+
+    fn name(&self) -> &str {
+        self.write.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<TopicRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TopicRow,
+            "SELECT id, name, spec, created_at, updated_at, NULL::text AS problem FROM heddle.topics
+              WHERE name = $1 FOR UPDATE",
+            self.write.name
+        )
+        .fetch_optional(tx)
+        .await?)
+    }
+
+    async fn check(&self, tx: &mut PgSession, _kept: Option<&TopicRow>) -> Result<(), Stop<TopicPut>> {
+        let Some(script) = self.write.script else {
+            return Ok(());
+        };
+        // A script that is used is not deleted: whoever deletes it waits for this, or was first.
+        let there = sqlx::query_scalar!(
+            "SELECT id FROM heddle.scripts WHERE name = $1 AND deleted_at IS NULL FOR SHARE",
+            script
+        )
+        .fetch_optional(tx)
+        .await?;
+        match there {
+            Some(_) => Ok(()),
+            None => Err(Stop::Refused(TopicPut::NoScript)),
+        }
+    }
+
+    fn is_same(&self, kept: &TopicRow) -> bool {
+        kept.spec == *self.write.spec
+    }
+
+    async fn write(&self, tx: &mut PgSession, at: Time, kept: Option<&TopicRow>) -> Result<TopicRow, Stop<TopicPut>> {
+        let write = self.write;
+        let Some(kept) = kept else {
+            let row = sqlx::query_as!(
+                TopicRow,
+                "INSERT INTO heddle.topics (name, script, queue, spec, created_at, updated_at)
+                     VALUES ($1, $2, $3, $4, $5, $5)
+                     RETURNING id, name, spec, created_at, updated_at, NULL::text AS problem",
+                write.name,
+                write.script,
+                write.queue,
+                write.spec,
+                at
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            sqlx::query!("INSERT INTO heddle.topic_drains (topic) VALUES ($1)", row.id)
+                .execute(tx)
+                .await?;
+            return Ok(row);
+        };
+        let is_changed = |field: &&&str| kept.spec.get(**field) != write.spec.get(**field);
+        if let Some(field) = self.fixed.iter().find(is_changed) {
+            let used = sqlx::query_scalar!(
+                r#"SELECT EXISTS (SELECT FROM heddle.message_days WHERE topic = $1 AND dropped_at IS NULL) AS "used!""#,
+                kept.id
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            if used {
+                return Err(Stop::Refused(TopicPut::Fixed(field)));
+            }
+        }
+        Ok(sqlx::query_as!(
+            TopicRow,
+            "UPDATE heddle.topics SET script = $2, queue = $3, spec = $4, updated_at = $5 WHERE id = $1
+                     RETURNING id, name, spec, created_at, updated_at, NULL::text AS problem",
+            kept.id,
+            write.script,
+            write.queue,
+            write.spec,
+            at
+        )
+        .fetch_one(tx)
+        .await?)
+    }
+
+    fn shown(row: &TopicRow) -> Value {
+        row.spec.clone()
+    }
+}
+
+impl Store {
+    /// Makes or changes a topic. `fixed` are fields of the spec that cannot change while it has messages that are kept.
+    pub async fn put_topic(
+        &self,
+        by: By<'_>,
+        write: TopicWrite<'_>,
+        fixed: &[&'static str],
+    ) -> Result<TopicPut, StoreError> {
+        self.put(by, &FixedTopic { write, fixed }).await
+    }
+
+    /// A topic.
+    pub async fn topic(&self, name: &str) -> Result<Option<TopicRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TopicRow,
+            r#"SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, d.problem AS "problem?"
+                 FROM heddle.topics t LEFT JOIN heddle.topic_drains d ON d.topic = t.id WHERE t.name = $1"#,
+            name
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+
+    /// A topic by its number.
+    pub async fn topic_by_id(&self, id: i32) -> Result<Option<TopicRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TopicRow,
+            "SELECT id, name, spec, created_at, updated_at, NULL::text AS problem FROM heddle.topics WHERE id = $1",
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+
+    /// Topics by name, behind `cursor`.
+    pub async fn topics(&self, cursor: Option<&str>, limit: i64) -> Result<Page<TopicRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            TopicRow,
+            r#"SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, d.problem AS "problem?"
+                 FROM heddle.topics t LEFT JOIN heddle.topic_drains d ON d.topic = t.id
+                WHERE ($1::text IS NULL OR t.name > $1) ORDER BY t.name LIMIT $2"#,
+            cursor,
+            limit + 1
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(Page::of(rows, limit, |row| row.name.clone()))
+    }
+
+    /// Deletes a topic with all its messages; `None` if there was none, else its number. What is in hand is sent, and
+    /// nobody records it; what is kept is let go of by and by.
+    pub async fn delete_topic(&self, by: By<'_>, name: &str) -> Result<Option<i32>, StoreError> {
+        transaction!(self, pool, "delete_topic", |tx| {
+            change::lock_name(&mut tx, Noun::Topic, name).await?;
+            let row = sqlx::query!("DELETE FROM heddle.topics WHERE name = $1 RETURNING id, spec", name)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(row) = row else { return Ok(None) };
+            sqlx::query!("DELETE FROM heddle.topic_drains WHERE topic = $1", row.id)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.message_batches WHERE topic = $1", row.id)
+                .execute(&mut *tx)
+                .await?;
+            change::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
+            tx.commit().await?;
+            Ok(Some(row.id))
+        })
+    }
+}

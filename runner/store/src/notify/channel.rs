@@ -1,0 +1,313 @@
+//! Channels: where people are told. What is secret of them is sealed as secrets are.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+
+use heddle_domain::notify::channel::{ChannelSecrets, ChannelSpec};
+use heddle_domain::{Chance, Faults, Time};
+use serde_json::Value;
+
+use crate::change::{self, By, Noun, Page, Put};
+use crate::config::named::{Named, Stop};
+use crate::database::PgSession;
+use crate::secret::{Sealed, SecretKeys};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// How many channels there may be: all are looked at when notices are turned into notifications.
+pub const CHANNELS_MAX: i64 = 10_000;
+
+/// A channel without what is secret of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChannelRow {
+    /// Its name.
+    pub name: String,
+    /// As it may be shown.
+    pub shown: ChannelSpec,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it was changed.
+    pub updated_at: Time,
+}
+
+/// What came of putting a channel.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ChannelPut {
+    /// What was given, with what was kept, makes no channel.
+    Invalid(Faults),
+    /// There are [`CHANNELS_MAX`].
+    TooMany,
+    /// Here it is.
+    Done(Box<Put<ChannelRow>>),
+}
+
+/// A row as it is kept.
+struct Kept {
+    shown: ChannelSpec,
+    sealed: Sealed,
+}
+
+impl Kept {
+    fn open(self, keys: &SecretKeys, name: &str) -> Result<ChannelSpec, StoreError> {
+        let text = keys.open(Noun::Channel, name, &self.sealed)?;
+        let secrets: ChannelSecrets = serde_json::from_str(&text).map_err(|error| unreadable(name, &error))?;
+        Ok(self.shown.with_secrets(secrets))
+    }
+}
+
+fn unreadable(name: &str, error: &serde_json::Error) -> StoreError {
+    StoreError::unreadable("channels", "options", name, error)
+}
+
+fn spec_of(name: &str, options: Value) -> Result<ChannelSpec, StoreError> {
+    serde_json::from_value(options).map_err(|error| unreadable(name, &error))
+}
+
+fn to_value(spec: &ChannelSpec) -> Value {
+    serde_json::to_value(spec).unwrap_or_default()
+}
+
+impl From<Put<ChannelRow>> for ChannelPut {
+    fn from(put: Put<ChannelRow>) -> Self {
+        Self::Done(Box::new(put))
+    }
+}
+
+/// A channel to be put.
+struct ChannelWrite<'a> {
+    keys: &'a SecretKeys,
+    chance: &'a dyn Chance,
+    name: &'a str,
+    spec: ChannelSpec,
+}
+
+/// A channel as it is kept, opened.
+struct OpenChannel {
+    row: ChannelRow,
+    /// With what is secret; without, if no key opens it any more: then it can still be written anew, whole.
+    spec: ChannelSpec,
+    /// It is sealed with the key of today.
+    current: bool,
+}
+
+impl Borrow<ChannelRow> for OpenChannel {
+    fn borrow(&self) -> &ChannelRow {
+        &self.row
+    }
+}
+
+impl From<OpenChannel> for ChannelRow {
+    fn from(kept: OpenChannel) -> Self {
+        kept.row
+    }
+}
+
+impl ChannelWrite<'_> {
+    /// What is put, with what was left out of what is secret.
+    fn completed(&self, kept: Option<&OpenChannel>) -> ChannelSpec {
+        self.spec.clone().complete(kept.map(|kept| &kept.spec))
+    }
+}
+
+impl Named for ChannelWrite<'_> {
+    const PUT: &'static str = "put_channel";
+    const NOUN: Noun = Noun::Channel;
+    type Kept = OpenChannel;
+    type Row = ChannelRow;
+    type Answer = ChannelPut;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<OpenChannel>, StoreError> {
+        let row = sqlx::query!(
+            "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1
+                FOR UPDATE",
+            self.name
+        )
+        .fetch_optional(tx)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let kept = Kept {
+            shown: spec_of(self.name, row.options)?,
+            sealed: Sealed {
+                ciphertext: row.ciphertext,
+                nonce: row.nonce,
+                key_id: row.key_id,
+            },
+        };
+        Ok(Some(OpenChannel {
+            row: ChannelRow {
+                name: self.name.into(),
+                shown: kept.shown.clone(),
+                created_at: row.created_at,
+                updated_at: row.updated_at,
+            },
+            current: kept.sealed.key_id == self.keys.current_id(),
+            spec: {
+                let shown = kept.shown.clone();
+                kept.open(self.keys, self.name).unwrap_or(shown)
+            },
+        }))
+    }
+
+    async fn check(&self, _tx: &mut PgSession, kept: Option<&OpenChannel>) -> Result<(), Stop<ChannelPut>> {
+        let checked = self.completed(kept).check();
+        checked.map_err(|faults| Stop::Refused(ChannelPut::Invalid(faults)))
+    }
+
+    fn is_same(&self, kept: &OpenChannel) -> bool {
+        kept.current && kept.spec == self.completed(Some(kept))
+    }
+
+    async fn write(
+        &self,
+        tx: &mut PgSession,
+        at: Time,
+        kept: Option<&OpenChannel>,
+    ) -> Result<ChannelRow, Stop<ChannelPut>> {
+        let spec = self.completed(kept);
+        let secrets = serde_json::to_string(&spec.secrets()).map_err(|error| unreadable(self.name, &error))?;
+        let sealed = self.keys.seal(self.chance, Noun::Channel, self.name, &secrets)?;
+        let shown = spec.shown();
+        let written = sqlx::query!(
+            "INSERT INTO heddle.channels (name, kind, options, ciphertext, nonce, key_id, created_at, updated_at)
+             SELECT $1::text, $2::text, $3::jsonb, $4::bytea, $5::bytea, $6::text, $7::timestamptz, $7
+              WHERE EXISTS (SELECT FROM heddle.channels WHERE name = $1)
+                 OR (SELECT count(*) FROM heddle.channels) < $8
+             ON CONFLICT (name) DO UPDATE
+                SET kind = excluded.kind, options = excluded.options, ciphertext = excluded.ciphertext,
+                    nonce = excluded.nonce, key_id = excluded.key_id, updated_at = excluded.updated_at",
+            self.name,
+            spec.kind.map(|kind| kind.as_str()),
+            to_value(&shown),
+            sealed.ciphertext,
+            sealed.nonce,
+            sealed.key_id,
+            at,
+            CHANNELS_MAX
+        )
+        .execute(tx)
+        .await?;
+        if written.rows_affected() == 0 {
+            return Err(Stop::Refused(ChannelPut::TooMany));
+        }
+        Ok(ChannelRow {
+            name: self.name.into(),
+            shown,
+            created_at: kept.map_or(at, |kept| kept.row.created_at),
+            updated_at: at,
+        })
+    }
+
+    fn shown(row: &ChannelRow) -> Value {
+        to_value(&row.shown)
+    }
+}
+
+impl Store {
+    /// Creates or changes a channel; what was left out of what is secret is taken from what is kept.
+    pub async fn put_channel(
+        &self,
+        by: By<'_>,
+        keys: &SecretKeys,
+        chance: &dyn Chance,
+        name: &str,
+        spec: ChannelSpec,
+    ) -> Result<ChannelPut, StoreError> {
+        let write = ChannelWrite {
+            keys,
+            chance,
+            name,
+            spec,
+        };
+        self.put(by, &write).await
+    }
+
+    /// A channel without what is secret of it.
+    pub async fn channel(&self, name: &str) -> Result<Option<ChannelRow>, StoreError> {
+        Ok(self.channel_rows(Some(name), None, 1).await?.into_iter().next())
+    }
+
+    /// Channels by name, behind `cursor`.
+    pub async fn channels(&self, cursor: Option<&str>, limit: i64) -> Result<Page<ChannelRow>, StoreError> {
+        let rows = self.channel_rows(None, cursor, limit + 1).await?;
+        Ok(Page::of(rows, limit, |row| row.name.clone()))
+    }
+
+    async fn channel_rows(
+        &self,
+        name: Option<&str>,
+        cursor: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<ChannelRow>, StoreError> {
+        sqlx::query!(
+            "SELECT name, options, created_at, updated_at FROM heddle.channels
+              WHERE ($1::text IS NULL OR name = $1) AND ($2::text IS NULL OR name > $2) ORDER BY name LIMIT $3",
+            name,
+            cursor,
+            limit
+        )
+        .fetch_all(&self.control)
+        .await?
+        .into_iter()
+        .map(|row| {
+            Ok(ChannelRow {
+                shown: spec_of(&row.name, row.options)?,
+                name: row.name,
+                created_at: row.created_at,
+                updated_at: row.updated_at,
+            })
+        })
+        .collect()
+    }
+
+    /// All channels by name, without what is secret of them.
+    pub async fn all_channels(&self) -> Result<BTreeMap<String, ChannelSpec>, StoreError> {
+        let rows = self.channel_rows(None, None, CHANNELS_MAX).await?;
+        Ok(rows.into_iter().map(|row| (row.name, row.shown)).collect())
+    }
+
+    /// Which of these names are channels.
+    pub async fn known_channels(&self, names: &[String]) -> Result<Vec<String>, StoreError> {
+        Ok(
+            sqlx::query_scalar!("SELECT name FROM heddle.channels WHERE name = ANY ($1)", names)
+                .fetch_all(&self.control)
+                .await?,
+        )
+    }
+
+    /// A channel with what is secret of it: for whoever sends, never for the API.
+    pub async fn open_channel(&self, keys: &SecretKeys, name: &str) -> Result<Option<ChannelSpec>, StoreError> {
+        let row = sqlx::query!(
+            "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1",
+            name
+        )
+        .fetch_optional(&self.control)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let kept = Kept {
+            shown: spec_of(name, row.options)?,
+            sealed: Sealed {
+                ciphertext: row.ciphertext,
+                nonce: row.nonce,
+                key_id: row.key_id,
+            },
+        };
+        kept.open(keys, name).map(Some)
+    }
+
+    /// Deletes a channel; `false` if there was none. What is to be told there fails when its time has come.
+    pub async fn delete_channel(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
+        transaction!(self, control, "delete_channel", |tx| {
+            let gone = sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(before) = gone else { return Ok(false) };
+            change::record(&mut tx, by, "delete", Noun::Channel, name, Some(&before), None).await?;
+            tx.commit().await?;
+            Ok(true)
+        })
+    }
+}

@@ -1,0 +1,405 @@
+//! Notices: what somebody wants to hear of, written by the transaction in which it happens.
+//!
+//! A notice names what happened and the revision whose rules say who is told; everything else is read when it is turned
+//! into notifications ([`crate::outbox`]). Transactions without notices execute no statement of this file.
+
+use std::collections::HashMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::notify::Event;
+use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::spec::NotifyEvent;
+use heddle_domain::state::ErrorKind;
+use uuid::Uuid;
+
+use crate::database::PgSession;
+use crate::live::Completion;
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// What one run, or one schedule, has to be told of.
+#[derive(Clone, Debug)]
+pub struct NewNotices {
+    /// Of which group.
+    pub group_id: i64,
+    /// Whose rules say who is told.
+    pub revision_id: i64,
+    /// The run; `None` if there is none.
+    pub run: Option<RunId>,
+    /// What there is to be told.
+    pub telling: Telling,
+    /// Names of the tasks in `telling`'s troubles and recoveries; see `NewNotices::task_name`.
+    pub names: Vec<(u16, String)>,
+    /// The schedule that it is about.
+    pub about: Option<String>,
+}
+
+impl NewNotices {
+    fn task_name(&self, task: Option<u16>) -> String {
+        task.and_then(|task| self.names.iter().find(|(index, _)| *index == task))
+            .map_or(String::new(), |(_, name)| name.clone())
+    }
+}
+
+/// A notice as it is read.
+#[derive(Clone, Debug)]
+pub struct NoticeRow {
+    /// In the order of their writing.
+    pub id: i64,
+    /// When it happened.
+    pub at: Time,
+    /// What it is.
+    pub event: Event,
+    /// Of which group; `None`: that of the run.
+    pub group_id: Option<i64>,
+    /// Whose rules say who is told.
+    pub revision_id: Option<i64>,
+    /// The run.
+    pub run: Option<RunId>,
+    /// What happened.
+    pub notice: Notice,
+    /// The schedule or queue that it is about.
+    pub about: Option<String>,
+    /// What a script says: channel, subject and body.
+    pub said: Option<(String, String, String)>,
+}
+
+pub(crate) async fn insert_notices_in(
+    connection: &mut PgSession,
+    all: &[NewNotices],
+    now: Time,
+) -> Result<(), StoreError> {
+    let mut troubles: Vec<(i64, String)> = all
+        .iter()
+        .flat_map(|one| {
+            one.telling
+                .troubled
+                .iter()
+                .map(|&task| (one.group_id, one.task_name(task)))
+        })
+        .collect();
+    if !troubles.is_empty() {
+        // In one order always, so that two nodes wait for each other in one direction only.
+        troubles.sort_unstable();
+        troubles.dedup();
+        let (groups, tasks): (Vec<i64>, Vec<String>) = troubles.into_iter().unzip();
+        sqlx::query!(
+            "INSERT INTO heddle.troubles (group_id, task, first_at, last_at)
+             SELECT group_id, task, $3, $3 FROM UNNEST($1::bigint[], $2::text[]) AS t (group_id, task)
+              ORDER BY group_id, task
+             ON CONFLICT (group_id, task) DO UPDATE SET last_at = greatest(troubles.last_at, excluded.last_at)",
+            &groups,
+            &tasks,
+            now
+        )
+        .execute(&mut *connection)
+        .await?;
+    }
+    let rows: Vec<(&NewNotices, &Notice)> = all
+        .iter()
+        .flat_map(|one| one.telling.notices.iter().map(move |notice| (one, notice)))
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    macro_rules! column {
+        ($one:ident, $notice:ident => $value:expr) => {
+            rows.iter().map(|($one, $notice)| $value).collect::<Vec<_>>()
+        };
+    }
+    // Of successes only those are recoveries that follow a failure; and a task's is left to the run's message only where
+    // the run had failed too, not where its failure was allowed.
+    sqlx::query!(
+        "INSERT INTO heddle.notices (event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run,
+             covers, at)
+         SELECT n.event, n.group_id, n.revision_id, n.run, n.task, n.item, n.attempt, n.due_at, n.about,
+                n.with_run AND (n.event <> 'recovered'
+                                OR EXISTS (SELECT FROM heddle.troubles t WHERE t.group_id = n.group_id AND t.task = '')),
+                coalesce(string_to_array(n.covers, ',')::smallint[], '{}'), $13
+           FROM UNNEST($1::text[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::integer[], $7::integer[],
+                       $8::timestamptz[], $9::text[], $10::boolean[], $11::text[], $12::text[])
+             AS n (event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers, task_name)
+          WHERE n.event <> 'recovered'
+             OR EXISTS (SELECT FROM heddle.troubles t WHERE t.group_id = n.group_id AND t.task = n.task_name)",
+        &column!(_one, notice => notice.event.map_or(Event::Callback, Event::Rule).as_str().to_owned()),
+        &column!(one, _notice => one.group_id),
+        &column!(one, _notice => one.revision_id),
+        &column!(one, _notice => one.run.map(|run| run.0)) as &[Option<Uuid>],
+        &column!(_one, notice => notice.task.map(|task| task as i16)) as &[Option<i16>],
+        &column!(_one, notice => notice.item.map(|item| item as i32)) as &[Option<i32>],
+        &column!(_one, notice => notice.attempt.map(|attempt| attempt as i32)) as &[Option<i32>],
+        &column!(_one, notice => notice.due) as &[Option<Time>],
+        &column!(one, _notice => one.about.clone()) as &[Option<String>],
+        &column!(_one, notice => notice.with_run),
+        // An array of arrays would have to be rectangular.
+        &column!(_one, notice => {
+            let tasks: Vec<String> = notice.covers.iter().map(|&task| (task as i16).to_string()).collect();
+            (!tasks.is_empty()).then(|| tasks.join(","))
+        }) as &[Option<String>],
+        &column!(one, notice => one.task_name(notice.task)),
+        now
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+impl Completion {
+    /// Writes what somebody wants to hear of; without any, no statement is executed.
+    pub async fn tell(&mut self, all: &[NewNotices]) -> Result<(), StoreError> {
+        if all.iter().all(|one| one.telling.is_empty()) {
+            return Ok(());
+        }
+        let now = self.now();
+        insert_notices_in(self.connection(), all, now).await
+    }
+}
+
+impl Store {
+    /// Writes notices in a transaction of their own.
+    pub async fn tell(&self, all: &[NewNotices], now: Time) -> Result<(), StoreError> {
+        transaction!(self, pool, "tell", |tx| {
+            insert_notices_in(&mut tx, all, now).await?;
+            tx.commit().await?;
+            Ok(())
+        })
+    }
+
+    /// Writes the notice that a task begins, once for each task of a run: whoever inserts the row writes it, in the same
+    /// transaction. Answers whether it was us.
+    pub async fn tell_start(&self, run: RunId, task: u16, notices: NewNotices, now: Time) -> Result<bool, StoreError> {
+        transaction!(self, pool, "tell_start", |tx| {
+            let first = sqlx::query!(
+                "INSERT INTO heddle.told_starts (run, task) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                run.0,
+                task as i16
+            )
+            .execute(&mut *tx)
+            .await?
+            .rows_affected()
+                > 0;
+            if first {
+                insert_notices_in(&mut tx, std::slice::from_ref(&notices), now).await?;
+            }
+            tx.commit().await?;
+            Ok(first)
+        })
+    }
+
+    /// The oldest notices.
+    pub async fn notices(&self, limit: i64) -> Result<Vec<NoticeRow>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT id, at, event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers,
+                    channel, subject, body
+               FROM heddle.notices ORDER BY id LIMIT $1",
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let event = Event::from_word(&row.event).unwrap_or(Event::Script);
+                let named = match event {
+                    Event::Rule(event) => Some(event),
+                    _ => None,
+                };
+                NoticeRow {
+                    id: row.id,
+                    at: row.at,
+                    event,
+                    group_id: row.group_id,
+                    revision_id: row.revision_id,
+                    run: row.run.map(RunId),
+                    notice: Notice {
+                        event: named,
+                        task: row.task.map(|task| task as u16),
+                        item: row.item.and_then(|item| u32::try_from(item).ok()),
+                        attempt: row.attempt.map(|attempt| attempt as u32),
+                        due: row.due_at,
+                        with_run: row.with_run,
+                        covers: row.covers.into_iter().map(|task| task as u16).collect(),
+                    },
+                    about: row.about,
+                    said: row
+                        .channel
+                        .map(|channel| (channel, row.subject.unwrap_or_default(), row.body.unwrap_or_default())),
+                }
+            })
+            .collect())
+    }
+
+    /// Of groups that want to hear of it: finds queued task runs that nobody has claimed since `before`, and notes those that nobody has been told of; forgets
+    /// those that wait no more. Answers group, task, queue, and a run that waits.
+    ///
+    /// Two nodes that look at once: the second one's insert finds the first one's rows.
+    pub async fn stalled(&self, before: Time, now: Time, limit: i64) -> Result<Vec<Stalled>, StoreError> {
+        let rows = sqlx::query!(
+            r#"WITH telling AS MATERIALIZED (
+                   SELECT v.id, v.group_id FROM heddle.revisions v
+                    WHERE jsonb_path_exists(v.spec, '$.**.notify.on[*] ? (@ == "queue_stalled")')),
+               told AS MATERIALIZED (
+                   SELECT g.id FROM telling t
+                    CROSS JOIN LATERAL (SELECT id FROM heddle.groups
+                                         WHERE id = t.group_id AND revision_id = t.id AND deleted_at IS NULL
+                                        OFFSET 0) AS g),
+               waiting AS (
+                   SELECT DISTINCT ON (r.group_id, q.task, q.queue)
+                          r.group_id, r.revision_id, q.task, q.queue, q.run, q.item, q.ready_at
+                     FROM told t
+                    CROSS JOIN LATERAL (SELECT id, group_id, revision_id FROM heddle.runs_live
+                                         WHERE group_id = t.id OFFSET 0) AS r
+                    CROSS JOIN LATERAL (SELECT task, queue, run, item, ready_at FROM heddle.queue_ready
+                                         WHERE run = r.id AND ready_at < $1 OFFSET 0) AS q
+                    ORDER BY r.group_id, q.task, q.queue, q.ready_at
+                    LIMIT $3),
+               over AS (
+                   DELETE FROM heddle.stalls s
+                    WHERE NOT EXISTS (SELECT FROM waiting w
+                                       WHERE w.group_id = s.group_id AND w.task::text = s.task AND w.queue = s.queue)),
+               noted AS (
+                   INSERT INTO heddle.stalls (group_id, task, queue, since)
+                   SELECT group_id, task::text, queue, $2 FROM waiting
+                   ON CONFLICT DO NOTHING
+                   RETURNING group_id, task, queue)
+               SELECT w.group_id AS "group_id!", w.revision_id AS "revision_id!", w.task AS "task!", w.queue AS "queue!",
+                      w.run AS "run!", w.item AS "item!"
+                 FROM waiting w JOIN noted n
+                   ON n.group_id = w.group_id AND n.task = w.task::text AND n.queue = w.queue"#,
+            before,
+            now,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| Stalled {
+                group_id: row.group_id,
+                revision_id: row.revision_id,
+                run: RunId(row.run),
+                task: row.task as u16,
+                item: u32::try_from(row.item).ok(),
+                queue: row.queue,
+            })
+            .collect())
+    }
+}
+
+/// The last attempt that failed of what a notice is about.
+#[derive(Clone, Debug)]
+pub struct FailedAttempt {
+    /// Of which run.
+    pub run: RunId,
+    /// Which.
+    pub at: AttemptKey,
+    /// What kind of error.
+    pub kind: Option<ErrorKind>,
+    /// What went wrong; the beginning of it.
+    pub message: String,
+}
+
+impl Store {
+    /// For each notice, by its id: the last attempt that failed of its task, or of its run.
+    pub async fn last_failures(&self, notices: &[&NoticeRow]) -> Result<HashMap<i64, FailedAttempt>, StoreError> {
+        let asked: Vec<(&NoticeRow, RunId)> = notices
+            .iter()
+            .filter_map(|notice| Some((*notice, notice.run?)))
+            .collect();
+        if asked.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let ids: Vec<i64> = asked.iter().map(|(notice, _)| notice.id).collect();
+        let runs: Vec<Uuid> = asked.iter().map(|(_, run)| run.0).collect();
+        let tasks: Vec<Option<i16>> = asked
+            .iter()
+            .map(|(notice, _)| notice.notice.task.map(|task| task as i16))
+            .collect();
+        let items: Vec<Option<i32>> = asked
+            .iter()
+            .map(|(notice, _)| notice.notice.item.map(|item| item as i32))
+            .collect();
+        let rows = sqlx::query!(
+            r#"SELECT n.id AS "id!", a.run AS "run!", a.task AS "task!", a.item AS "item!", a.attempt AS "attempt!",
+                      a.error_kind AS "error_kind?", left(a.error_message, 4000) AS message
+                 FROM UNNEST($1::bigint[], $2::uuid[], $3::smallint[], $4::integer[]) AS n (id, run, task, item)
+                CROSS JOIN LATERAL (
+                      SELECT * FROM heddle.attempts a
+                       WHERE a.run = n.run AND (n.task IS NULL OR a.task = n.task)
+                         AND (n.item IS NULL OR a.item = n.item) AND a.error_message IS NOT NULL
+                       ORDER BY a.finished_at DESC, a.attempt DESC LIMIT 1) a"#,
+            &ids,
+            &runs,
+            &tasks as &[Option<i16>],
+            &items as &[Option<i32>]
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let failed = FailedAttempt {
+                    run: RunId(row.run),
+                    at: AttemptKey {
+                        key: TaskKey::from_numbers(row.task, row.item),
+                        attempt: row.attempt as u32,
+                    },
+                    kind: row.error_kind.and_then(ErrorKind::from_number),
+                    message: row.message.unwrap_or_default(),
+                };
+                (row.id, failed)
+            })
+            .collect())
+    }
+
+    /// The last lines of an attempt's log, in their order.
+    pub async fn last_lines(&self, run: RunId, at: AttemptKey, limit: i64) -> Result<Vec<String>, StoreError> {
+        let mut lines = sqlx::query_scalar!(
+            "SELECT left(message, 2000) AS \"message!\" FROM heddle.logs
+              WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 ORDER BY line DESC LIMIT $5",
+            run.0,
+            at.key.task as i16,
+            at.key.item_number(),
+            at.attempt as i32,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        lines.reverse();
+        Ok(lines)
+    }
+
+    /// When groups' schedules are due next, of those that are.
+    pub async fn next_instants(&self, groups: &[i64]) -> Result<HashMap<i64, Time>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT group_id AS "group_id!", min(next_fire_at) AS "next!" FROM heddle.schedules
+                WHERE group_id = ANY ($1) AND next_fire_at IS NOT NULL GROUP BY group_id"#,
+            groups
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.group_id, row.next)).collect())
+    }
+}
+
+/// A queued task that nobody claims.
+#[derive(Clone, Debug)]
+pub struct Stalled {
+    /// Of which group.
+    pub group_id: i64,
+    /// Which revision.
+    pub revision_id: i64,
+    /// The run that has waited longest.
+    pub run: RunId,
+    /// Which task.
+    pub task: u16,
+    /// Which item of it.
+    pub item: Option<u32>,
+    /// Where it waits.
+    pub queue: String,
+}
+
+/// The event that a stalled queue makes.
+pub const STALLED: NotifyEvent = NotifyEvent::QueueStalled;

@@ -1,0 +1,224 @@
+//! The history of what people have been told.
+
+use heddle_domain::Time;
+use heddle_domain::notify::message::Facts;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::change::{By, Noun, Page};
+use crate::outbox::facts_of;
+use crate::transaction::transaction;
+use crate::{Store, StoreError, audit};
+
+/// A notification, as people see it.
+#[derive(Clone, Debug)]
+pub struct NotificationRow {
+    /// Its id.
+    pub id: Uuid,
+    /// A channel's name, or a URL.
+    pub channel: String,
+    /// The word of what it is about.
+    pub event: String,
+    /// The run.
+    pub run: Option<Uuid>,
+    /// Its subject, as Heddle puts it.
+    pub subject: String,
+    /// What it says.
+    pub facts: Facts,
+    /// Addresses, of a mail.
+    pub recipients: Vec<String>,
+    /// 0 pending, 1 sent, 2 failed.
+    pub state: i16,
+    /// Tries so far.
+    pub attempts: i32,
+    /// Why the last one failed.
+    pub last_error: Option<String>,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it arrived.
+    pub sent_at: Option<Time>,
+    /// When it is tried next.
+    pub next_attempt_at: Option<Time>,
+}
+
+/// The same as the table has it.
+struct Found {
+    id: Uuid,
+    channel: String,
+    event: String,
+    run: Option<Uuid>,
+    subject: String,
+    facts: Value,
+    recipients: Vec<String>,
+    state: i16,
+    attempts: i32,
+    last_error: Option<String>,
+    created_at: Time,
+    sent_at: Option<Time>,
+    due_at: Option<Time>,
+}
+
+impl TryFrom<Found> for NotificationRow {
+    type Error = StoreError;
+
+    fn try_from(row: Found) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: row.id,
+            channel: row.channel,
+            event: row.event,
+            run: row.run,
+            subject: row.subject,
+            facts: facts_of(row.id, row.facts)?,
+            recipients: row.recipients,
+            state: row.state,
+            attempts: row.attempts,
+            last_error: row.last_error,
+            created_at: row.created_at,
+            sent_at: row.sent_at,
+            next_attempt_at: row.due_at,
+        })
+    }
+}
+
+/// Which notifications.
+#[derive(Clone, Debug, Default)]
+pub struct NotificationFilter {
+    /// Of this channel.
+    pub channel: Option<String>,
+    /// Of these events.
+    pub events: Vec<String>,
+    /// In these states.
+    pub states: Vec<i16>,
+    /// About this group.
+    pub group: Option<String>,
+    /// About this run.
+    pub run: Option<Uuid>,
+    /// Made at or after.
+    pub from: Option<Time>,
+    /// Made before.
+    pub to: Option<Time>,
+}
+
+/// What came of asking for a notification to be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resend {
+    /// There is no such notification.
+    NotFound,
+    /// It is on its way.
+    Done,
+}
+
+impl Store {
+    /// Notifications, newest first, older than `before`.
+    pub async fn notifications(
+        &self,
+        filter: &NotificationFilter,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Page<NotificationRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            Found,
+            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts, n.recipients, n.state, n.attempts, n.last_error,
+                    n.created_at, n.sent_at, o.due_at AS \"due_at?\"
+               FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id
+              WHERE ($1::uuid IS NULL OR n.id < $1) AND ($2::text IS NULL OR n.channel = $2)
+                AND (cardinality($3::text[]) = 0 OR n.event = ANY ($3))
+                AND (cardinality($4::smallint[]) = 0 OR n.state = ANY ($4))
+                AND ($5::text IS NULL OR n.group_name = $5) AND ($6::uuid IS NULL OR n.run = $6)
+                AND ($7::timestamptz IS NULL OR n.created_at >= $7) AND ($8::timestamptz IS NULL OR n.created_at < $8)
+              ORDER BY n.id DESC LIMIT $9",
+            before,
+            filter.channel,
+            &filter.events,
+            &filter.states,
+            filter.group,
+            filter.run,
+            filter.from,
+            filter.to,
+            limit + 1
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let rows = rows
+            .into_iter()
+            .map(NotificationRow::try_from)
+            .collect::<Result<Vec<_>, StoreError>>()?;
+        Ok(Page::of(rows, limit, |row| row.id.to_string()))
+    }
+
+    /// One of them.
+    pub async fn notification(&self, id: Uuid) -> Result<Option<NotificationRow>, StoreError> {
+        let row = sqlx::query_as!(
+            Found,
+            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts, n.recipients, n.state, n.attempts, n.last_error,
+                    n.created_at, n.sent_at, o.due_at AS \"due_at?\"
+               FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id WHERE n.id = $1",
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        row.map(NotificationRow::try_from).transpose()
+    }
+
+    /// Has a notification sent again, to all its recipients, as if it had never been tried; one that waits is sent now.
+    /// One that a node is just sending is left to it.
+    pub async fn resend(&self, by: By<'_>, id: Uuid) -> Result<Resend, StoreError> {
+        transaction!(self, pool, "resend", |tx| {
+            // Kept from being pruned, no more: whoever records a try has the row of *outgoing* first and this one then.
+            let row = sqlx::query!(
+                "SELECT n.channel, n.payload IS NOT NULL AND position('://' IN n.channel) > 0 AS \"called_back!\"
+               FROM heddle.notifications n WHERE n.id = $1 FOR KEY SHARE",
+                id
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(row) = row else {
+                return Ok(Resend::NotFound);
+            };
+            let lane = if row.called_back {
+                lane_of_url(&row.channel)
+            } else {
+                row.channel
+            };
+            sqlx::query!(
+                "INSERT INTO heddle.outgoing (notification, lane, due_at) VALUES ($1, $2, $3)
+             ON CONFLICT (notification) DO UPDATE SET due_at = excluded.due_at, digest = false",
+                id,
+                lane,
+                by.at
+            )
+            .execute(&mut *tx)
+            .await?;
+            sqlx::query!(
+                "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}'
+              WHERE id = $1 AND state <> 0",
+                id
+            )
+            .execute(&mut *tx)
+            .await?;
+            audit::write(&mut tx, by, "resend", Noun::Notification, &id.to_string(), None, None).await?;
+            tx.commit().await?;
+            Ok(Resend::Done)
+        })
+    }
+
+    /// Forgets notifications made before an instant that do not have to be sent any more, at most `limit`.
+    pub async fn prune_notifications(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.notifications WHERE id IN (
+                 SELECT id FROM heddle.notifications WHERE created_at < $1 AND state <> 0 ORDER BY created_at LIMIT $2)",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+}
+
+/// The lane of a URL that is called back: its host and port.
+pub fn lane_of_url(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    format!("://{}", host.rsplit('@').next().unwrap_or(host).to_lowercase())
+}

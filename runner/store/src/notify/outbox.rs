@@ -1,0 +1,493 @@
+//! The outbox: from notices to notifications, and from notifications to those who send them.
+//!
+//! # The story
+//!
+//! Notices are turned into notifications by one node at a time (an advisory lock that nobody waits for): it deletes the
+//! notices and inserts what follows from them in one transaction, so that each is told exactly once to the outbox, and
+//! what a storm gathers is reckoned without a race. A node that dies in the middle has done nothing.
+//!
+//! A notification that has to be sent has a row in `outgoing`. A node takes rows that are due under its lease
+//! (`sql/take_outgoing.sql`), sends without any transaction, and then deletes the row, or gives it back for later. Whoever
+//! dies with a row in hand is found out by the lease, as with attempts; the row is sent again, with the same id. So
+//! sending is at least once.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::notify::Event;
+use heddle_domain::notify::message::{Entry, Facts};
+use heddle_domain::notify::storm::{LISTED_MAX, Window};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::database::PgSession;
+use crate::transaction::Open;
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// One node at a time turns notices into notifications.
+const FAN_OUT_LOCK: i64 = 0x6865_6464_6c65_0006;
+
+/// Up to how many of what waits is counted: who asks every few seconds must not read a backlog each time.
+pub const WAITING_COUNTED_MAX: i64 = 100_000;
+
+/// A notification to be sent.
+#[derive(Clone, Debug)]
+pub struct NewNotification {
+    /// UUIDv7; what receivers know a repeat by.
+    pub id: Uuid,
+    /// A channel's name, or a URL.
+    pub channel: String,
+    /// What may be slow without slowing others.
+    pub lane: String,
+    /// What it is about.
+    pub event: Event,
+    /// What it says.
+    pub facts: Facts,
+    /// The run, JSON text, of a callback.
+    pub payload: Option<String>,
+    /// Addresses, of a mail.
+    pub recipients: Vec<String>,
+    /// When.
+    pub created_at: Time,
+    /// From when on it is sent.
+    pub due_at: Time,
+    /// It may grow until then.
+    pub digest: bool,
+    /// It cannot be sent at all; why.
+    pub failed: Option<String>,
+}
+
+/// What one window of a storm is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StormKey {
+    /// Of which group; 0: none.
+    pub group_id: i64,
+    /// Which event.
+    pub event: &'static str,
+    /// Which channel.
+    pub channel: String,
+    /// What the recipients' addresses come to.
+    pub recipients: String,
+}
+
+/// A transaction that turns notices into notifications. Dropped without [`FanOut::commit`] it changes nothing.
+pub struct FanOut {
+    tx: Open,
+}
+
+impl Store {
+    /// Begins; `None`: another node is at it.
+    pub async fn fan_out(&self) -> Result<Option<FanOut>, StoreError> {
+        let mut tx = self.open("fan_out").await?;
+        let held = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "held!""#, FAN_OUT_LOCK)
+            .fetch_one(&mut *tx)
+            .await?;
+        Ok(held.then_some(FanOut { tx }))
+    }
+}
+
+impl FanOut {
+    /// Takes notices; answers those that nobody took before.
+    pub async fn take(&mut self, ids: &[i64]) -> Result<Vec<i64>, StoreError> {
+        Ok(
+            sqlx::query_scalar!("DELETE FROM heddle.notices WHERE id = ANY ($1) RETURNING id", ids)
+                .fetch_all(&mut *self.tx)
+                .await?,
+        )
+    }
+
+    /// Whether something has failed before an instant and not succeeded since; it has now. (A failure after that instant
+    /// stays.)
+    pub async fn recover(&mut self, group_id: i64, task: &str, at: Time) -> Result<bool, StoreError> {
+        let over = sqlx::query!(
+            "DELETE FROM heddle.troubles WHERE group_id = $1 AND task = $2 AND last_at <= $3",
+            group_id,
+            task,
+            at
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        if over.rows_affected() > 0 {
+            return Ok(true);
+        }
+        let earlier = sqlx::query!(
+            "UPDATE heddle.troubles SET first_at = last_at WHERE group_id = $1 AND task = $2 AND first_at <= $3",
+            group_id,
+            task,
+            at
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        Ok(earlier.rows_affected() > 0)
+    }
+
+    /// The windows of these storms, as far as there are any.
+    pub async fn windows(&mut self, keys: &[StormKey]) -> Result<BTreeMap<StormKey, Window<Uuid>>, StoreError> {
+        if keys.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let groups: Vec<i64> = keys.iter().map(|key| key.group_id).collect();
+        let events: Vec<String> = keys.iter().map(|key| key.event.to_owned()).collect();
+        let channels: Vec<String> = keys.iter().map(|key| key.channel.clone()).collect();
+        let recipients: Vec<String> = keys.iter().map(|key| key.recipients.clone()).collect();
+        let rows = sqlx::query!(
+            r#"SELECT k.ordinal AS "ordinal!", s.opened_at AS "opened_at!", s.told AS "told!", s.digest AS "digest?"
+                 FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[])
+                      WITH ORDINALITY AS k (group_id, event, channel, recipients, ordinal)
+                 JOIN heddle.storms s USING (group_id, event, channel, recipients)"#,
+            &groups,
+            &events,
+            &channels,
+            &recipients
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .filter_map(|row| {
+                let key = keys.get(usize::try_from(row.ordinal - 1).ok()?)?;
+                let window = Window {
+                    opened_at: row.opened_at,
+                    told: row.told as u32,
+                    digest: row.digest,
+                };
+                Some((key.clone(), window))
+            })
+            .collect())
+    }
+
+    /// Keeps windows as they stand now.
+    pub async fn keep_windows(&mut self, windows: &BTreeMap<StormKey, Window<Uuid>>) -> Result<(), StoreError> {
+        if windows.is_empty() {
+            return Ok(());
+        }
+        let groups: Vec<i64> = windows.keys().map(|key| key.group_id).collect();
+        let events: Vec<String> = windows.keys().map(|key| key.event.to_owned()).collect();
+        let channels: Vec<String> = windows.keys().map(|key| key.channel.clone()).collect();
+        let recipients: Vec<String> = windows.keys().map(|key| key.recipients.clone()).collect();
+        let opened: Vec<Time> = windows.values().map(|window| window.opened_at).collect();
+        let told: Vec<i32> = windows.values().map(|window| window.told as i32).collect();
+        let digests: Vec<Option<Uuid>> = windows.values().map(|window| window.digest).collect();
+        sqlx::query!(
+            "INSERT INTO heddle.storms (group_id, event, channel, recipients, opened_at, told, digest)
+             SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::integer[],
+                                  $7::uuid[])
+             ON CONFLICT (group_id, event, channel, recipients) DO UPDATE
+                SET opened_at = excluded.opened_at, told = excluded.told, digest = excluded.digest",
+            &groups,
+            &events,
+            &channels,
+            &recipients,
+            &opened,
+            &told,
+            &digests as &[Option<Uuid>]
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        Ok(())
+    }
+
+    /// Which of these digests may still grow, with what they say; nobody takes them before the end of this transaction.
+    pub async fn open_digests(&mut self, ids: &[Uuid], now: Time) -> Result<BTreeMap<Uuid, Facts>, StoreError> {
+        if ids.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let rows = sqlx::query!(
+            "SELECT n.id AS \"id!\", n.facts AS \"facts!\" FROM heddle.outgoing o JOIN heddle.notifications n ON n.id = o.notification
+              WHERE o.notification = ANY ($1) AND o.digest AND o.lease = 0 AND o.due_at > $2
+              ORDER BY o.notification FOR UPDATE OF o",
+            ids,
+            now
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        rows.into_iter()
+            .map(|row| Ok((row.id, facts_of(row.id, row.facts)?)))
+            .collect()
+    }
+
+    /// A digest stands for more than it did.
+    pub async fn grow(&mut self, id: Uuid, facts: &Facts) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.notifications SET facts = $2, subject = $3 WHERE id = $1",
+            id,
+            to_value(facts),
+            facts.subject()
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        Ok(())
+    }
+
+    /// Inserts notifications.
+    pub async fn insert(&mut self, rows: &[NewNotification]) -> Result<(), StoreError> {
+        insert_in(&mut self.tx, rows, 0).await
+    }
+
+    /// Makes it so.
+    pub async fn commit(self) -> Result<(), StoreError> {
+        Ok(self.tx.commit().await?)
+    }
+}
+
+/// Adds an event to what a digest says.
+pub fn gather(facts: &mut Facts, entry: Entry) {
+    facts.count += 1;
+    if facts.count == 2 {
+        // What was true of the first is not of all.
+        *facts = Facts {
+            event: std::mem::take(&mut facts.event),
+            at: std::mem::take(&mut facts.at),
+            group: facts.group.take(),
+            next: facts.next.take().filter(|_| facts.task.is_none()),
+            count: facts.count,
+            entries: std::mem::take(&mut facts.entries),
+            ..Facts::default()
+        };
+    }
+    if facts.entries.len() < LISTED_MAX {
+        facts.entries.push(entry);
+    }
+}
+
+fn to_value(facts: &Facts) -> Value {
+    // Postgres keeps no zero characters.
+    fn clean(value: &mut Value) {
+        match value {
+            Value::String(text) if text.contains('\0') => *text = text.replace('\0', "\u{fffd}"),
+            Value::Array(items) => items.iter_mut().for_each(clean),
+            Value::Object(fields) => fields.values_mut().for_each(clean),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::to_value(facts).unwrap_or_default();
+    clean(&mut value);
+    value
+}
+
+pub(crate) fn facts_of(notification: Uuid, value: Value) -> Result<Facts, StoreError> {
+    serde_json::from_value(value).map_err(|error| StoreError::unreadable("notifications", "facts", notification, error))
+}
+
+async fn insert_in(tx: &mut PgSession, rows: &[NewNotification], lease: i64) -> Result<(), StoreError> {
+    for row in rows {
+        sqlx::query!(
+            "INSERT INTO heddle.notifications (id, channel, event, group_name, run, task, subject, facts, payload,
+                 recipients, state, last_error, created_at)
+             VALUES ($1, $2, $3, $4, $5::text::uuid, $6, $7, $8, $9, $10, $11, $12, $13)",
+            row.id,
+            row.channel,
+            row.event.as_str(),
+            row.facts.group,
+            row.facts.run,
+            row.facts.task,
+            row.facts.subject(),
+            to_value(&row.facts),
+            row.payload,
+            &row.recipients,
+            if row.failed.is_some() { 2i16 } else { 0 },
+            row.failed,
+            row.created_at
+        )
+        .execute(&mut *tx)
+        .await?;
+        if row.failed.is_none() {
+            sqlx::query!(
+                "INSERT INTO heddle.outgoing (notification, lane, due_at, digest, lease) VALUES ($1, $2, $3, $4, $5)",
+                row.id,
+                row.lane,
+                row.due_at,
+                row.digest,
+                lease
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+/// A notification that is this node's to send.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// Its id.
+    pub id: Uuid,
+    /// A channel's name, or a URL.
+    pub channel: String,
+    /// Its lane.
+    pub lane: String,
+    /// What it is about.
+    pub event: Event,
+    /// The run.
+    pub run: Option<RunId>,
+    /// What it says.
+    pub facts: Facts,
+    /// JSON text, of a callback.
+    pub payload: Option<String>,
+    /// Addresses that have not got it yet.
+    pub recipients: Vec<String>,
+    /// Tries so far.
+    pub attempts: u32,
+}
+
+/// What came of a try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It arrived.
+    Done,
+    /// It will never; why.
+    Failed(String),
+    /// It may yet; why it did not, and when to try again.
+    Later(String, Time),
+}
+
+/// What there is to be done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pending {
+    /// There are notices.
+    pub notices: bool,
+    /// When the next notification is due.
+    pub next_due: Option<Time>,
+}
+
+impl Store {
+    /// One cheap look at what there is to be done.
+    pub async fn outbox(&self) -> Result<Pending, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT EXISTS (SELECT FROM heddle.notices) AS "notices!",
+                      (SELECT min(due_at) FROM heddle.outgoing) AS next_due"#
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(Pending {
+            notices: row.notices,
+            next_due: row.next_due,
+        })
+    }
+
+    /// How many notifications wait to be sent, by the kind of channel (`callback`: a URL; `none`: there is no such channel
+    /// any more), and how many notices wait to be turned into some. Of each the first [`WAITING_COUNTED_MAX`] are counted.
+    pub async fn waiting_to_be_told(&self) -> Result<(Vec<(String, i64)>, i64), StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT coalesce(c.kind, CASE WHEN o.lane LIKE '://%' THEN 'callback' ELSE 'none' END) AS "kind!",
+                      count(*) AS "count!"
+                 FROM (SELECT lane FROM heddle.outgoing LIMIT $1) o LEFT JOIN heddle.channels c ON c.name = o.lane
+                GROUP BY 1"#,
+            WAITING_COUNTED_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let notices = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM (SELECT FROM heddle.notices LIMIT $1) n"#,
+            WAITING_COUNTED_MAX
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((rows.into_iter().map(|row| (row.kind, row.count)).collect(), notices))
+    }
+
+    /// Takes notifications that are due, at most `lane_max` of a lane and `limit` altogether; `busy` tells how many of
+    /// each lane this node has in hand, `in_hand` which. See `sql/take_outgoing.sql`.
+    pub async fn take_outgoing(
+        &self,
+        lease: i64,
+        lane_max: i64,
+        limit: i64,
+        busy: &BTreeMap<String, i64>,
+        in_hand: &[Uuid],
+    ) -> Result<Vec<Outgoing>, StoreError> {
+        let lanes: Vec<String> = busy.keys().cloned().collect();
+        let counts: Vec<i64> = busy.values().copied().collect();
+        let rows = sqlx::query_file!(
+            "src/sql/take_outgoing.sql",
+            lease,
+            lane_max,
+            limit,
+            &lanes,
+            &counts,
+            in_hand
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                Ok(Outgoing {
+                    id: row.id,
+                    channel: row.channel,
+                    lane: row.lane,
+                    event: Event::from_word(&row.event)
+                        .ok_or_else(|| StoreError::unreadable("notifications", "event", row.id, &row.event))?,
+                    run: row.run.map(RunId),
+                    facts: facts_of(row.id, row.facts)?,
+                    payload: row.payload,
+                    recipients: row.waiting.unwrap_or_default(),
+                    attempts: row.attempts as u32,
+                })
+            })
+            .collect()
+    }
+
+    /// Records what came of a try, and which addresses have their mail; `false`: the row is not this node's any more.
+    pub async fn finish_outgoing(
+        &self,
+        id: Uuid,
+        lease: i64,
+        sent: &Sent,
+        delivered: &[String],
+        now: Time,
+    ) -> Result<bool, StoreError> {
+        let (state, error, later) = match sent {
+            Sent::Done => (1i16, None, None),
+            Sent::Failed(why) => (2, Some(why), None),
+            Sent::Later(why, at) => (0, Some(why), Some(*at)),
+        };
+        let error = error.map(|error| error.replace('\0', "\u{fffd}"));
+        let done = sqlx::query!(
+            "WITH later AS (
+                 UPDATE heddle.outgoing SET lease = 0, due_at = $6::timestamptz
+                  WHERE notification = $1 AND lease = $2 AND $6::timestamptz IS NOT NULL RETURNING notification),
+             gone AS (
+                 DELETE FROM heddle.outgoing
+                  WHERE notification = $1 AND lease = $2 AND $6::timestamptz IS NULL RETURNING notification)
+             UPDATE heddle.notifications n
+                SET state = $3::smallint, attempts = attempts + 1, last_error = $4, delivered = delivered || $5::text[],
+                    sent_at = CASE WHEN $3::smallint = 1 THEN $7::timestamptz END
+              WHERE n.id IN (SELECT notification FROM later UNION ALL SELECT notification FROM gone)",
+            id,
+            lease,
+            state,
+            error,
+            delivered,
+            later,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Inserts a notification that this node sends at once.
+    pub async fn begin_outgoing(&self, row: NewNotification, lease: i64) -> Result<(), StoreError> {
+        transaction!(self, pool, "begin_outgoing", |tx| {
+            insert_in(&mut tx, std::slice::from_ref(&row), lease).await?;
+            tx.commit().await?;
+            Ok(())
+        })
+    }
+
+    /// Forgets windows of storms that were over before an instant.
+    pub async fn prune_storms(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.storms s
+              WHERE (s.group_id, s.event, s.channel, s.recipients) IN (
+                    SELECT group_id, event, channel, recipients FROM heddle.storms WHERE opened_at < $1 LIMIT $2)",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+}

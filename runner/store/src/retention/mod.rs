@@ -1,0 +1,370 @@
+//! Removing what has been kept for long enough. `docs/retention.md` tells what; here is how.
+//!
+//! # Days
+//!
+//! A run, and what belongs to it, lies in the partitions of the day in its id: the day on which it was made. A day whose
+//! runs have all ended and are all due is dropped as a whole, in one transaction: lock the four tables, look once more,
+//! drop their partitions, and note the day in *pruned_days*. What belongs to these runs in tables without days (keys,
+//! dedupes, overrides, instants) follows in bounded deletes, by the range of ids, until the note is struck out: a node
+//! that dies in between leaves the note, not the rows.
+//!
+//! A day of which some runs live, or are to be kept for longer than others, loses its due runs by bounded deletes, with
+//! all that belongs to them, one transaction for each batch.
+//!
+//! # Locks
+//!
+//! Dropping needs its tables alone for a moment. It waits for them `LOCK_WAIT` at most, less than what Postgres takes to
+//! look for deadlocks: if a long transaction (a dump) is in the way, nothing queues up behind us, and a later round tries
+//! again. Looking once more happens under these locks, so a run that is restarted meanwhile is either seen among the
+//! living, or finds nothing to restart.
+//!
+//! Bounded deletes lock the runs' rows in *runs_done* first, skipping those that a control or another node has.
+//!
+//! # Instants
+//!
+//! Groups that follow others ask for instants that may lie further back than any run is kept (the last one of a yearly
+//! group). So before a run goes, its success is noted in *successes*; of each group the newest instant stays in
+//! *run_instants*, and so do instants that the overlap left out. These small rows go after [`INSTANTS_KEPT`], except for
+//! each group's newest.
+
+mod due;
+mod partitions;
+mod rules;
+pub mod spent;
+
+use chrono::TimeDelta;
+use heddle_domain::Time;
+use heddle_domain::retention::Retention;
+use serde_json::Value;
+use uuid::Uuid;
+
+pub use self::due::{COUNT_MAX, DueRows};
+pub use self::partitions::{Dropped, Partitioned};
+pub use self::rules::{Day, RunRules};
+use self::rules::{id_floor, micros};
+use crate::database::PgSession;
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// How long instants are remembered beyond their runs.
+pub const INSTANTS_KEPT: TimeDelta = TimeDelta::days(400);
+
+impl Store {
+    /// Whether this node is the one that does what is due now; it will be due again `after` that. With `early`, even if it
+    /// is not due yet.
+    pub async fn take_upkeep(&self, name: &str, now: Time, after: TimeDelta, early: bool) -> Result<bool, StoreError> {
+        Ok(sqlx::query!(
+            "UPDATE heddle.upkeep SET due_at = $2::timestamptz + $3::bigint * interval '1 microsecond'
+              WHERE name = $1 AND (due_at <= $2 OR $4)",
+            name,
+            now,
+            micros(after),
+            early,
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected()
+            > 0)
+    }
+
+    /// The rules by which runs are kept now.
+    pub async fn run_rules(&self, cluster: &Retention) -> Result<RunRules, StoreError> {
+        let rows = sqlx::query!(
+            r#"WITH ruled AS MATERIALIZED (
+                   SELECT r.id, r.group_id, r.spec -> 'retention' AS retention FROM heddle.revisions r
+                    WHERE jsonb_typeof(r.spec -> 'retention') = 'object')
+               SELECT r.group_id AS id, r.retention AS "retention!: Value" FROM ruled r
+                CROSS JOIN LATERAL (SELECT FROM heddle.groups g
+                                     WHERE g.id = r.group_id AND g.revision_id = r.id OFFSET 0) AS current"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let mut groups = Vec::with_capacity(rows.len());
+        for row in rows {
+            let own = serde_json::from_value(row.retention).map_err(|error| {
+                let row = format!("of group {}", row.id);
+                StoreError::unreadable("revisions", "spec.retention", row, error)
+            })?;
+            groups.push((row.id, own));
+        }
+        Ok(RunRules::new(cluster, &groups))
+    }
+
+    /// Removes up to `limit` due runs of a day, or of the default partition, with all that belongs to them; answers the
+    /// number of each one's state.
+    pub async fn prune_runs(
+        &self,
+        rules: &RunRules,
+        day: Option<Day>,
+        now: Time,
+        limit: i64,
+    ) -> Result<Vec<i16>, StoreError> {
+        transaction!(self, pool, "prune_runs", |tx| {
+            tx.patiently();
+            let ids = if let Some(day) = day {
+                let (first, behind) = day.ids();
+                sqlx::query_file_scalar!(
+                    "src/sql/due_runs.sql",
+                    &rules.groups,
+                    &rules.states,
+                    &rules.runs_micros,
+                    first,
+                    behind,
+                    now,
+                    limit
+                )
+                .fetch_all(&mut *tx)
+                .await?
+            } else {
+                sqlx::query_file_scalar!(
+                    "src/sql/due_runs_default.sql",
+                    &rules.groups,
+                    &rules.states,
+                    &rules.runs_micros,
+                    now,
+                    limit
+                )
+                .fetch_all(&mut *tx)
+                .await?
+            };
+            let states = remove_runs(&mut tx, &ids).await?;
+            tx.commit().await?;
+            Ok(states)
+        })
+    }
+
+    /// Removes up to `limit` due runs of a group that keeps them for a shorter time than the others; answers the number
+    /// of each one's state.
+    pub async fn prune_runs_of(
+        &self,
+        rules: &RunRules,
+        group_id: i64,
+        now: Time,
+        limit: i64,
+    ) -> Result<Vec<i16>, StoreError> {
+        transaction!(self, pool, "prune_runs_of", |tx| {
+            tx.patiently();
+            let ids = sqlx::query_file_scalar!(
+                "src/sql/due_runs_of.sql",
+                &rules.groups,
+                &rules.states,
+                &rules.runs_micros,
+                group_id,
+                id_floor(rules.shorter_before(now)),
+                now,
+                limit
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let states = remove_runs(&mut tx, &ids).await?;
+            tx.commit().await?;
+            Ok(states)
+        })
+    }
+
+    /// Removes the logs of up to `limit` runs of a day that are due before their runs.
+    pub async fn prune_logs(&self, rules: &RunRules, day: Day, now: Time, limit: i64) -> Result<u64, StoreError> {
+        let (first, behind) = day.ids();
+        transaction!(self, pool, "prune_logs", |tx| {
+            tx.patiently();
+            let ids = sqlx::query_file_scalar!(
+                "src/sql/due_logs.sql",
+                &rules.groups,
+                &rules.states,
+                &rules.logs_micros,
+                first,
+                behind,
+                now,
+                limit
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            sqlx::query!("DELETE FROM heddle.logs WHERE run = ANY ($1)", &ids)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(ids.len() as u64)
+        })
+    }
+
+    /// Notes the successes of a day's runs that belong to instants, `limit` at a time behind `after`; answers where the
+    /// next batch begins.
+    pub async fn note_day_successes(
+        &self,
+        day: Day,
+        after: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Option<Uuid>, StoreError> {
+        let (first, behind) = day.ids();
+        Ok(sqlx::query_scalar!(
+            r#"WITH batch AS (
+                   SELECT i.run, i.group_id, i.logical_time FROM heddle.run_instants i
+                    WHERE i.run >= $1 AND i.run < $2 AND ($3::uuid IS NULL OR i.run > $3) AND NOT i.skipped
+                    ORDER BY i.run LIMIT $4
+               ), noted AS (
+                   INSERT INTO heddle.successes (group_id, logical_time, run)
+                   SELECT b.group_id, b.logical_time, b.run
+                     FROM batch b JOIN heddle.runs_done d ON d.id = b.run AND d.state = 3
+                    ORDER BY 1, 2
+                   ON CONFLICT DO NOTHING
+               )
+               SELECT run FROM batch ORDER BY run DESC LIMIT 1"#,
+            first,
+            behind,
+            after,
+            limit
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+
+    /// Goes on with what dropped days have left in tables without days; answers whether there is more.
+    pub async fn clear_pruned_days(&self, limit: i64) -> Result<bool, StoreError> {
+        let day = sqlx::query_scalar!("SELECT day FROM heddle.pruned_days ORDER BY day LIMIT 1")
+            .fetch_optional(&self.pool)
+            .await?;
+        let Some(day) = day else { return Ok(false) };
+        let (first, behind) = Day(day).ids();
+        let mut gone = 0;
+        macro_rules! clear {
+            ($statement:literal) => {
+                gone += sqlx::query!($statement, first, behind, limit)
+                    .execute(&self.pool)
+                    .await?
+                    .rows_affected();
+            };
+        }
+        clear!(
+            "DELETE FROM heddle.run_keys WHERE ctid = ANY (ARRAY(
+                 SELECT ctid FROM heddle.run_keys WHERE run >= $1 AND run < $2 LIMIT $3))"
+        );
+        clear!(
+            "DELETE FROM heddle.run_dedupes WHERE ctid = ANY (ARRAY(
+                 SELECT ctid FROM heddle.run_dedupes WHERE run >= $1 AND run < $2 LIMIT $3))"
+        );
+        clear!(
+            "DELETE FROM heddle.told_starts WHERE ctid = ANY (ARRAY(
+                 SELECT ctid FROM heddle.told_starts WHERE run >= $1 AND run < $2 LIMIT $3))"
+        );
+        clear!(
+            "DELETE FROM heddle.overrides WHERE ctid = ANY (ARRAY(
+                 SELECT ctid FROM heddle.overrides WHERE run >= $1 AND run < $2 LIMIT $3))"
+        );
+        clear!(
+            "DELETE FROM heddle.run_instants WHERE ctid = ANY (ARRAY(
+                 SELECT i.ctid FROM heddle.run_instants i WHERE i.run >= $1 AND i.run < $2 AND NOT i.skipped
+                    AND EXISTS (SELECT FROM heddle.run_instants n
+                                 WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)
+                  LIMIT $3))"
+        );
+        if gone == 0 {
+            sqlx::query!("DELETE FROM heddle.pruned_days WHERE day = $1", day)
+                .execute(&self.pool)
+                .await?;
+        }
+        Ok(true)
+    }
+
+    /// Removes up to `limit` instants, and as many successes, that are older than `before` and not their group's newest.
+    pub async fn prune_instants(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        let successes = sqlx::query!(
+            "DELETE FROM heddle.successes WHERE ctid = ANY (ARRAY(
+                 SELECT s.ctid FROM heddle.successes s
+                  WHERE s.logical_time < $1
+                    AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.id = s.run)
+                    AND EXISTS (SELECT FROM heddle.successes n
+                                 WHERE n.group_id = s.group_id AND n.logical_time > s.logical_time)
+                  LIMIT $2))",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        let instants = sqlx::query!(
+            "DELETE FROM heddle.run_instants WHERE ctid = ANY (ARRAY(
+                 SELECT i.ctid FROM heddle.run_instants i
+                  WHERE i.logical_time < $1
+                    AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.id = i.run)
+                    AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = i.run OFFSET 0)
+                    AND EXISTS (SELECT FROM heddle.run_instants n
+                                 WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)
+                  LIMIT $2))",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(successes.rows_affected() + instants.rows_affected())
+    }
+
+    /// Drops at most `limit` nodes that were last seen before `before`.
+    pub async fn prune_nodes(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.nodes WHERE id IN (
+                 SELECT n.id FROM heddle.nodes n
+                  WHERE n.heartbeat_at < $1 AND NOT EXISTS (SELECT FROM heddle.running r WHERE r.lease = n.lease)
+                  LIMIT $2)",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// Drops at most `limit` leases that nobody has any more, and under which nothing runs.
+    pub async fn prune_leases(&self, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.leases WHERE lease IN (
+                 SELECT l.lease FROM heddle.leases l
+                  -- Read once: what runs is no more than the slots of all nodes.
+                  WHERE l.lease <> ALL (ARRAY(SELECT n.lease FROM heddle.nodes n
+                                               UNION SELECT r.lease FROM heddle.running r WHERE r.lease IS NOT NULL))
+                  LIMIT $1)",
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+}
+
+/// Removes runs, whose rows the transaction has locked, with all that belongs to them; answers the number of each one's
+/// state.
+async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    sqlx::query!(
+        "INSERT INTO heddle.successes (group_id, logical_time, run)
+         SELECT i.group_id, i.logical_time, i.run
+           FROM heddle.run_instants i JOIN heddle.runs_done d ON d.id = i.run AND d.state = 3
+          WHERE i.run = ANY ($1) AND NOT i.skipped
+          ORDER BY 1, 2
+         ON CONFLICT DO NOTHING",
+        ids
+    )
+    .execute(&mut *tx)
+    .await?;
+    macro_rules! remove {
+        ($($statement:literal),+ $(,)?) => {
+            $(sqlx::query!($statement, ids).execute(&mut *tx).await?;)+
+        };
+    }
+    let states = sqlx::query_scalar!("DELETE FROM heddle.runs_done WHERE id = ANY ($1) RETURNING state", ids)
+        .fetch_all(&mut *tx)
+        .await?;
+    remove!(
+        "DELETE FROM heddle.attempts WHERE run = ANY ($1)",
+        "DELETE FROM heddle.logs WHERE run = ANY ($1)",
+        "DELETE FROM heddle.maps WHERE run = ANY ($1)",
+        "DELETE FROM heddle.overrides WHERE run = ANY ($1)",
+        "DELETE FROM heddle.told_starts WHERE run = ANY ($1)",
+        "DELETE FROM heddle.run_keys WHERE run = ANY ($1)",
+        "DELETE FROM heddle.run_dedupes WHERE run = ANY ($1)",
+        "DELETE FROM heddle.run_instants i WHERE i.run = ANY ($1) AND NOT i.skipped
+            AND EXISTS (SELECT FROM heddle.run_instants n
+                         WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)",
+    );
+    Ok(states)
+}

@@ -1,0 +1,246 @@
+//! Removing what people have made, and what is over: notifications aside, nothing here belongs to a run.
+//!
+//! * An *occurrence* older than any poll looks back tells only how often it was taken, and goes with the assignments.
+//! * An *assignment* tells what its user has had, and is one of the results of an `audience` task: it stays for as long as
+//!   a poll looks back, and until the task has ended.
+//! * A deleted *offer* stays for its assignments, and goes when the last one has gone. Offers of `audience` tasks are
+//!   deleted by Heddle when their task has ended, so without this each such task would leave a row for ever.
+//! * A *backfill* stays for as long as one of its runs does.
+//! * A *token* that is revoked or expired stays as long as the audit that names it.
+//!
+//! Deletes are bounded, each finds its rows by an index, and two nodes that do the same at once remove each row once: the
+//! one that comes second waits for the row and finds it gone.
+
+use heddle_domain::Time;
+use heddle_domain::id::uuid_v7_floor;
+use heddle_domain::retention::{EndState, Retention};
+
+use crate::retention::{COUNT_MAX, Day};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// Occurrences and ended assignments are kept for so long at least: a poll looks back less than a day, and clocks differ.
+/// Without the one an occurrence would be given more often than it has stock, without the other to the same user again.
+const DISPATCH_KEPT_MIN: chrono::TimeDelta = chrono::TimeDelta::days(2);
+
+/// Up to how many offers, and backfills, a preview counts: each is looked up in every partition of what may hold it.
+pub const SPENT_COUNT_MAX: i64 = 10_000;
+
+/// Before which instants what is spent is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpentBefore {
+    /// Notifications, by when they were made.
+    pub notifications: Time,
+    /// Ended assignments, by their ids.
+    pub assignments: Time,
+    /// Occurrences, by their instant.
+    pub occurrences: Time,
+    /// Offers, by when they were deleted.
+    pub offers: Time,
+    /// Backfills, by when they ended.
+    pub backfills: Time,
+    /// Tokens, by when they were revoked or expired.
+    pub tokens: Time,
+}
+
+impl SpentBefore {
+    /// By these settings.
+    pub fn of(retention: &Retention, now: Time) -> Self {
+        let assignments = retention.assignments.chrono();
+        let dispatch = now - assignments.max(DISPATCH_KEPT_MIN);
+        // The shortest that any of its runs are kept: as long as one is there the backfill stays anyhow.
+        let runs = EndState::ALL.map(|state| retention.kept(None, state).runs.chrono());
+        Self {
+            notifications: now - retention.notifications.chrono(),
+            assignments: dispatch,
+            occurrences: dispatch,
+            offers: now - assignments,
+            backfills: now - runs.into_iter().min().unwrap_or_default(),
+            tokens: now - retention.audit.chrono(),
+        }
+    }
+}
+
+/// How much is spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpentRows {
+    pub notifications: i64,
+    pub occurrences: i64,
+    pub offers: i64,
+    pub backfills: i64,
+    pub tokens: i64,
+}
+
+impl Store {
+    /// Removes up to `limit` ended assignments that began before an instant, but for those of open tasks, whose results
+    /// they are.
+    pub async fn prune_assignments(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.assignments WHERE id IN (
+                 SELECT a.id FROM heddle.assignments a
+                  WHERE a.id < $1
+                    AND NOT EXISTS (SELECT FROM heddle.offers o
+                                     WHERE o.id = a.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
+                  ORDER BY a.id LIMIT $2)",
+            uuid_v7_floor(before),
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// Whether open tasks have assignments of a day, ended or held: what is held goes to that day when it ends.
+    pub async fn have_tasks_assignments(&self, day: Day) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (
+                   SELECT FROM heddle.offers o
+                    WHERE o.run IS NOT NULL AND o.deleted_at IS NULL
+                      AND (EXISTS (SELECT FROM heddle.assignments a
+                                    WHERE a.offer_id = o.id AND a.id >= $1 AND a.id < $2 OFFSET 0)
+                           OR EXISTS (SELECT FROM heddle.holds h
+                                       WHERE h.offer_id = o.id AND h.id >= $1 AND h.id < $2 OFFSET 0))) AS "needed!""#,
+            uuid_v7_floor(day.start()),
+            uuid_v7_floor(day.end())
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Removes up to `limit` occurrences that nobody holds and no open task waits for.
+    pub async fn prune_occurrences(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.occurrences WHERE ctid = ANY (ARRAY(
+                 SELECT c.ctid FROM heddle.occurrences c
+                  WHERE c.occurrence < $1
+                    AND NOT EXISTS (SELECT FROM heddle.holds h
+                                     WHERE h.offer_id = c.offer_id AND h.occurrence = c.occurrence OFFSET 0)
+                    AND NOT EXISTS (SELECT FROM heddle.offers o
+                                     WHERE o.id = c.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
+                  ORDER BY c.occurrence LIMIT $2))",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// Removes up to `limit` deleted offers of which nothing is left, with their versions.
+    pub async fn prune_offers(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        transaction!(self, pool, "prune_offers", |tx| {
+            tx.patiently();
+            let ids = sqlx::query_scalar!(
+                "SELECT o.id FROM heddle.offers o
+              WHERE o.deleted_at < $1
+                AND NOT EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id OFFSET 0)
+                AND NOT EXISTS (SELECT FROM heddle.offer_settlements s WHERE s.offer_id = o.id OFFSET 0)
+                AND NOT EXISTS (SELECT FROM heddle.assignments a WHERE a.offer_id = o.id OFFSET 0)
+              ORDER BY o.deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED",
+                before,
+                limit
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            if ids.is_empty() {
+                return Ok(0);
+            }
+            sqlx::query!("DELETE FROM heddle.occurrences WHERE offer_id = ANY ($1)", &ids)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.offer_versions WHERE offer_id = ANY ($1)", &ids)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.offers WHERE id = ANY ($1)", &ids)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(ids.len() as u64)
+        })
+    }
+
+    /// Removes up to `limit` ended backfills none of whose runs is kept any more.
+    pub async fn prune_backfills(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.backfills WHERE id IN (
+                 SELECT b.id FROM heddle.backfills b
+                  WHERE b.finished_at < $1
+                    AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.source = b.id OFFSET 0)
+                    AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.source = b.id OFFSET 0)
+                  ORDER BY b.finished_at LIMIT $2)",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// Removes up to `limit` tokens that were revoked or expired.
+    pub async fn prune_tokens(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.tokens WHERE id IN (
+                 SELECT id FROM heddle.tokens WHERE least(revoked_at, expires_at) < $1 LIMIT $2)",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?
+        .rows_affected())
+    }
+
+    /// How much of it is due; each up to [`COUNT_MAX`], offers and backfills up to [`SPENT_COUNT_MAX`].
+    pub async fn count_spent(&self, before: &SpentBefore) -> Result<SpentRows, StoreError> {
+        Ok(sqlx::query_as!(
+            SpentRows,
+            r#"SELECT (SELECT count(*) FROM (SELECT FROM heddle.notifications
+                         WHERE created_at < $1 AND state <> 0 LIMIT $6) AS n) AS "notifications!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.occurrences c
+                         WHERE c.occurrence < $2
+                           AND NOT EXISTS (SELECT FROM heddle.holds h
+                                            WHERE h.offer_id = c.offer_id AND h.occurrence = c.occurrence OFFSET 0)
+                           AND NOT EXISTS (SELECT FROM heddle.offers o
+                                            WHERE o.id = c.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
+                         LIMIT $6) AS c) AS "occurrences!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.offers o
+                         WHERE o.deleted_at < $3
+                           AND NOT EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id OFFSET 0)
+                           AND NOT EXISTS (SELECT FROM heddle.offer_settlements s WHERE s.offer_id = o.id OFFSET 0)
+                           AND NOT EXISTS (SELECT FROM heddle.assignments a WHERE a.offer_id = o.id OFFSET 0)
+                         LIMIT $7) AS o) AS "offers!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.backfills b
+                         WHERE b.finished_at < $4
+                           AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.source = b.id OFFSET 0)
+                           AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.source = b.id OFFSET 0)
+                         LIMIT $7) AS b) AS "backfills!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.tokens
+                         WHERE least(revoked_at, expires_at) < $5 LIMIT $6) AS t) AS "tokens!""#,
+            before.notifications,
+            before.occurrences,
+            before.offers,
+            before.backfills,
+            before.tokens,
+            COUNT_MAX,
+            SPENT_COUNT_MAX,
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_outlasts_what_polls_look_back() {
+        let now = Time::UNIX_EPOCH + chrono::TimeDelta::days(20_000);
+        let retention: Retention =
+            serde_json::from_str(r#"{"assignments": "1h", "runs": "90d", "states": {"succeeded": "7d"}}"#).unwrap();
+        let before = SpentBefore::of(&retention, now);
+        assert_eq!(before.occurrences, now - chrono::TimeDelta::days(2));
+        assert_eq!(before.assignments, now - chrono::TimeDelta::days(2));
+        assert_eq!(before.offers, now - chrono::TimeDelta::hours(1));
+        assert_eq!(before.backfills, now - chrono::TimeDelta::days(7));
+    }
+}

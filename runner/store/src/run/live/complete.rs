@@ -1,0 +1,253 @@
+//! Recording outcomes.
+
+use std::collections::HashMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::RunState;
+use uuid::Uuid;
+
+use super::create::create_in;
+use super::{AttemptRow, Created, LogRow, NewRun};
+use crate::transaction::Open;
+use crate::{Store, StoreError};
+
+/// An attempt that ended, as its holder knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedAttempt {
+    /// Of which run.
+    pub run: RunId,
+    /// Which.
+    pub at: AttemptKey,
+    /// The lease that it was held under.
+    pub lease: i64,
+}
+
+/// A locked run.
+#[derive(Clone, Debug)]
+pub struct LockedRun {
+    /// Waiting, running or paused.
+    pub state: RunState,
+    /// Its progress as bytes.
+    pub progress: Vec<u8>,
+}
+
+/// What [`Completion::lock`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Locked {
+    /// Runs that are live.
+    pub runs: HashMap<RunId, LockedRun>,
+    /// Attempts that were the caller's to end, with the time at which they began. All others are zombies.
+    pub owned: HashMap<(RunId, AttemptKey), Time>,
+    /// The workers that had claimed those of them that were claimed.
+    pub workers: HashMap<(RunId, AttemptKey), String>,
+}
+
+/// A run of one task run whose outcome ends it; see `sql/complete_sole.sql`.
+#[derive(Clone, Debug)]
+pub struct SoleRow {
+    /// The attempt; `started_at` is not looked at.
+    pub attempt: AttemptRow,
+    /// How the run ends.
+    pub state: RunState,
+    /// Its progress as bytes.
+    pub progress: Vec<u8>,
+    /// Its error.
+    pub error: Option<String>,
+}
+
+/// A transaction that records outcomes. Dropped without [`Completion::commit`] it changes nothing.
+pub struct Completion {
+    pub(super) tx: Open,
+    pub(super) lease: i64,
+    pub(super) now: Time,
+}
+
+impl Store {
+    /// Begins to record outcomes.
+    pub async fn completion(&self, lease: i64, now: Time) -> Result<Completion, StoreError> {
+        Ok(Completion {
+            tx: self.open("completion").await?,
+            lease,
+            now,
+        })
+    }
+
+    /// Ends runs of one task run, under this node's lease; answers which were its to end, and whether a run succeeded
+    /// whose group others follow. `lines` are what they logged.
+    pub async fn complete_sole(
+        &self,
+        rows: &[SoleRow],
+        lines: &[LogRow],
+        lease: i64,
+        node: Uuid,
+    ) -> Result<(Vec<RunId>, bool), StoreError> {
+        macro_rules! column {
+            ($row:ident => $value:expr) => {
+                rows.iter().map(|$row| $value).collect::<Vec<_>>()
+            };
+        }
+        macro_rules! line_column {
+            ($line:ident => $value:expr) => {
+                lines.iter().map(|$line| $value).collect::<Vec<_>>()
+            };
+        }
+        let owned = sqlx::query_file!(
+            "src/sql/complete_sole.sql",
+            &column!(row => row.attempt.run.0),
+            &column!(row => row.attempt.at.attempt as i32),
+            &column!(row => row.state.number()),
+            &column!(row => row.progress.clone()),
+            &column!(row => row.error.clone()) as &[Option<String>],
+            &column!(row => row.attempt.state.number()),
+            &column!(row => row.attempt.skipped),
+            &column!(row => row.attempt.finished_at),
+            &column!(row => row.attempt.output.clone()) as &[Option<String>],
+            &column!(row => row.attempt.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
+            &column!(row => row.attempt.error.as_ref().map(|error| error.1.clone())) as &[Option<String>],
+            &column!(row => row.attempt.error.as_ref().and_then(|error| error.2.clone())) as &[Option<String>],
+            &column!(row => row.attempt.memory_bytes) as &[Option<i64>],
+            &column!(row => row.attempt.cpu_micros) as &[Option<i64>],
+            lease,
+            node,
+            &line_column!(line => line.run.0),
+            &line_column!(line => line.at.attempt as i32),
+            &line_column!(line => line.line),
+            &line_column!(line => line.time),
+            &line_column!(line => line.level),
+            &line_column!(line => line.message.clone()),
+            &line_column!(line => line.fields.clone()) as &[Option<String>]
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let followed = owned.iter().any(|row| row.followed);
+        Ok((owned.into_iter().map(|row| RunId(row.run)).collect(), followed))
+    }
+}
+
+/// The state of a run that lives.
+pub(super) fn state_of(run: RunId, state: i16) -> Result<RunState, StoreError> {
+    StoreError::known(RunState::from_number, state, ("runs_live", "state"), run)
+}
+
+impl Completion {
+    /// Locks the runs of attempts that ended, and takes the attempts; see `sql/lock_ended.sql`.
+    pub async fn lock(&mut self, ended: &[EndedAttempt]) -> Result<Locked, StoreError> {
+        let runs: Vec<Uuid> = ended.iter().map(|ended| ended.run.0).collect();
+        let tasks: Vec<i16> = ended.iter().map(|ended| ended.at.key.task as i16).collect();
+        let items: Vec<i32> = ended.iter().map(|ended| ended.at.key.item_number()).collect();
+        let attempts: Vec<i32> = ended.iter().map(|ended| ended.at.attempt as i32).collect();
+        let leases: Vec<i64> = ended.iter().map(|ended| ended.lease).collect();
+        let rows = sqlx::query_file!("src/sql/lock_ended.sql", &runs, &tasks, &items, &attempts, &leases)
+            .fetch_all(&mut *self.tx)
+            .await?;
+        let mut locked = Locked::default();
+        for row in rows {
+            let run = RunId(row.run);
+            match (row.state, row.progress, row.task, row.item, row.attempt, row.started_at) {
+                (Some(state), Some(progress), ..) => {
+                    let state = state_of(run, state)?;
+                    locked.runs.insert(run, LockedRun { state, progress });
+                }
+                (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
+                    let at = AttemptKey {
+                        key: TaskKey::from_numbers(task, item),
+                        attempt: attempt as u32,
+                    };
+                    locked.owned.insert((run, at), started_at);
+                }
+                _ => {}
+            }
+        }
+        Ok(locked)
+    }
+
+    /// Locks runs, in id order, without any attempt.
+    pub async fn lock_runs(&mut self, runs: &[RunId]) -> Result<HashMap<RunId, LockedRun>, StoreError> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let rows = sqlx::query!(
+            "SELECT id, state, progress FROM heddle.runs_live WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE",
+            &ids
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        let mut locked = HashMap::with_capacity(rows.len());
+        for row in rows {
+            let state = state_of(RunId(row.id), row.state)?;
+            locked.insert(
+                RunId(row.id),
+                LockedRun {
+                    state,
+                    progress: row.progress,
+                },
+            );
+        }
+        Ok(locked)
+    }
+
+    /// Creates runs with the outcome (a script's `enqueue`).
+    pub async fn create(&mut self, runs: &[NewRun]) -> Result<Vec<Created>, StoreError> {
+        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), self.lease, self.now).await
+    }
+
+    /// The instant of the transaction.
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The connection, for statements of other files of this crate.
+    pub(crate) fn connection(&mut self) -> &mut crate::database::PgSession {
+        &mut self.tx
+    }
+
+    /// Makes it so.
+    pub async fn commit(self) -> Result<(), StoreError> {
+        Ok(self.tx.commit().await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! A run ends by three statements: one for runs in general, two for those of one task run. What an end means is the same
+    //! in all of them, and has to stay so: a column or an effect that only two of them know is a bug of every third run.
+
+    const GENERAL: &str = include_str!("../../sql/finish_runs.sql");
+    const SOLE: &str = include_str!("../../sql/complete_sole.sql");
+    const QUEUED: &str = include_str!("../../sql/queue_complete_sole.sql");
+
+    /// What stands from here on.
+    fn from<'s>(statement: &'s str, mark: &str) -> &'s str {
+        &statement[statement.find(mark).expect("a part of this name")..]
+    }
+
+    /// What stands between these two.
+    fn between<'s>(statement: &'s str, begin: &str, end: &str) -> Vec<&'s str> {
+        let part = from(statement, begin);
+        let part = &part[..part.find(end).expect("an end of the part")];
+        part.split_whitespace().collect()
+    }
+
+    #[test]
+    fn runs_of_one_task_end_alike() {
+        assert_eq!(from(SOLE, "gone AS ("), from(QUEUED, "gone AS ("));
+    }
+
+    #[test]
+    fn runs_in_general_end_as_those_of_one_task() {
+        // Every column of a run's row goes into history; `skipped` are runs that were never begun.
+        let columns = |statement| between(statement, "INSERT INTO heddle.runs_done", "\n    SELECT").join(" ");
+        assert_eq!(columns(GENERAL).replace(", skipped)", ")"), columns(SOLE));
+        let values = |statement| between(statement, "    SELECT id, group_id", "greatest(").join(" ");
+        assert_eq!(values(GENERAL), values(SOLE));
+        // Those who follow are told, and a delay that counts from the end is due: at the same instant, which the one has as a
+        // parameter and the others in the row.
+        let followed = |statement| between(statement, "followed AS (", "\n)");
+        assert_eq!(followed(GENERAL), followed(SOLE));
+        let counted = |statement: &str| {
+            let part = between(statement, "counted AS (", "\n)").join(" ");
+            part.replace("$5::timestamptz", "g.finished_at")
+        };
+        assert_eq!(counted(GENERAL), counted(SOLE));
+    }
+}

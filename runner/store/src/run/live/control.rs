@@ -1,0 +1,369 @@
+//! What operators do to runs, as far as the tables are concerned.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::{RunState, TaskState, Trigger};
+use uuid::Uuid;
+
+use super::complete::Completion;
+use crate::change::{By, Noun};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// An attempt that was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// Of which run.
+    pub run: RunId,
+    /// Which.
+    pub at: AttemptKey,
+    /// Who held it.
+    pub lease: i64,
+    /// When it began, and when it was stopped.
+    pub started_at: Time,
+    pub finished_at: Time,
+    /// The node that held it, if one did.
+    pub node: Option<Uuid>,
+}
+
+/// A run that is locked for a control.
+#[derive(Clone, Debug)]
+pub struct LiveRun {
+    /// Its group.
+    pub group_id: i64,
+    /// Its revision.
+    pub revision_id: i64,
+    /// Its state.
+    pub state: RunState,
+    /// Its place among others.
+    pub priority: i16,
+    /// Why it was made.
+    pub trigger: heddle_domain::state::Trigger,
+    /// Its progress as bytes.
+    pub progress: Vec<u8>,
+    /// Whether it waits, for upstreams or its turn, paused or not.
+    pub waits: bool,
+}
+
+/// How often a run is looked for in both tables before it is said to be in others' hands.
+const LOOKS_MAX: usize = 3;
+
+impl Completion {
+    /// Locks one run, wherever it is: an ended one is brought back among the living first if `reopen` says so.
+    /// `None`: there is no such run. [`StoreError::Conflict`]: others end and reopen it faster than it can be locked.
+    pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
+        for _ in 0..LOOKS_MAX {
+            let row = sqlx::query!(
+                r#"SELECT group_id, revision_id, state, priority, trigger, progress, waiting_for IS NOT NULL AS "waits!"
+                   FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE"#,
+                run.0
+            )
+            .fetch_optional(self.connection())
+            .await?;
+            if let Some(row) = row {
+                let waits = row.waits;
+                let found = live(
+                    run,
+                    row.group_id,
+                    row.revision_id,
+                    row.state,
+                    row.priority,
+                    row.trigger,
+                    row.progress,
+                )?;
+                return Ok(Some(LiveRun { waits, ..found }));
+            }
+            let row = sqlx::query!(
+                "SELECT group_id, revision_id, state, priority, trigger, progress
+                   FROM heddle.runs_done WHERE id = $1 FOR UPDATE",
+                run.0
+            )
+            .fetch_optional(self.connection())
+            .await?;
+            if let Some(row) = row {
+                if reopen {
+                    self.reopen(run).await?;
+                }
+                return Ok(Some(live(
+                    run,
+                    row.group_id,
+                    row.revision_id,
+                    row.state,
+                    row.priority,
+                    row.trigger,
+                    row.progress,
+                )?));
+            }
+            // It may have moved between the two looks, or while its lock was waited for: once more.
+        }
+        // Of one look at both tables it cannot escape.
+        let is_there = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM heddle.runs_live WHERE id = $1)
+                   OR EXISTS (SELECT FROM heddle.runs_done WHERE id = $1) AS "is_there!""#,
+            run.0
+        )
+        .fetch_one(self.connection())
+        .await?;
+        match is_there {
+            true => Err(StoreError::contended()),
+            false => Ok(None),
+        }
+    }
+
+    /// Back among the living. A deadline that is still ahead stays in force, and so gets its timer back, which went when the
+    /// run ended; one that has passed has done what it does, and whoever reopens the run knows.
+    async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
+        sqlx::query!(
+            "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *),
+             back AS (
+             INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority,
+                 logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe, callback,
+                 created_at, started_at, deadline_at, parent_run, parent_task, parent_item, parent_attempt, source,
+                 progress)
+             SELECT id, group_id, revision_id, resolution_id, 1, trigger, priority, logical_time, interval_start,
+                    interval_end, params, task_params, labels, key, dedupe, callback, created_at,
+                    coalesce(started_at, created_at), CASE WHEN deadline_at > now() THEN deadline_at END,
+                    NULL, NULL, NULL, NULL, source, progress
+               FROM gone
+             RETURNING id, deadline_at)
+             INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
+             SELECT id, -1, -1, 1, 0, deadline_at FROM back WHERE deadline_at IS NOT NULL",
+            run.0
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Tells all who listen to a channel, with the commit.
+    pub async fn notify(&mut self, channel: &str, payload: &str) -> Result<(), StoreError> {
+        sqlx::query!("SELECT pg_notify($1, $2)", channel, payload)
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+
+    /// Pins a run to other script versions.
+    pub async fn set_resolution(&mut self, run: RunId, resolution_id: i64) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.runs_live SET resolution_id = $2 WHERE id = $1",
+            run.0,
+            resolution_id
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Records that task runs are to run again: an override to `pending`, so that what they returned before stands for
+    /// nothing until they return something new.
+    pub async fn insert_clears(
+        &mut self,
+        run: RunId,
+        keys: &[TaskKey],
+        reason: &str,
+        actor: &str,
+        at: Time,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
+             SELECT $1, task, item, $4, $5, $6, $7, NULL FROM UNNEST($2::smallint[], $3::integer[]) AS c (task, item)",
+            run.0,
+            &keys.iter().map(|key| key.task as i16).collect::<Vec<_>>(),
+            &keys.iter().map(|key| key.item_number()).collect::<Vec<_>>(),
+            at,
+            TaskState::Pending.number(),
+            reason,
+            actor
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// How many bytes the output has that stands for a succeeded task run (`null` without one).
+    pub async fn output_bytes(&mut self, run: RunId, key: TaskKey) -> Result<u64, StoreError> {
+        let bytes = sqlx::query_scalar!(
+            r#"SELECT coalesce(octet_length(output), 4) AS "bytes!" FROM (
+                   SELECT finished_at AS at, output FROM heddle.attempts
+                    WHERE run = $1 AND task = $2 AND item = $3 AND state = 1
+                   UNION ALL
+                   SELECT at, output FROM heddle.overrides WHERE run = $1 AND task = $2 AND item = $3 AND state = 5) AS o
+                ORDER BY at DESC LIMIT 1"#,
+            run.0,
+            key.task as i16,
+            key.item_number()
+        )
+        .fetch_optional(self.connection())
+        .await?;
+        Ok(bytes.unwrap_or(4) as u64)
+    }
+
+    /// A run that was paused while it waited goes on waiting: what it waits for is looked at once more, for nobody did
+    /// meanwhile.
+    pub async fn wait_again(&mut self, run: RunId, group_id: i64) -> Result<(), StoreError> {
+        sqlx::query!(
+            "WITH waiting AS (
+                 INSERT INTO heddle.waits (run, group_id) VALUES ($1, $2) ON CONFLICT DO NOTHING
+             ),
+             arrived AS (
+                 INSERT INTO heddle.link_events (kind, group_id, run)
+                 SELECT 1, $2, $1 WHERE EXISTS (SELECT FROM heddle.waits w WHERE w.run = $1 AND w.upstreams)
+             )
+             INSERT INTO heddle.turnstiles (group_id) VALUES ($2)",
+            run.0,
+            group_id
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Records what an operator set by hand.
+    #[allow(clippy::too_many_arguments, reason = "a row, told apart by name at its only callers")]
+    pub async fn insert_override(
+        &mut self,
+        run: RunId,
+        key: TaskKey,
+        state: TaskState,
+        output: Option<&str>,
+        reason: &str,
+        actor: &str,
+        at: Time,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+            run.0,
+            key.task as i16,
+            key.item_number(),
+            at,
+            state.number(),
+            reason,
+            actor,
+            output
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}
+
+fn live(
+    run: RunId,
+    group_id: i64,
+    revision_id: i64,
+    state: i16,
+    priority: i16,
+    trigger: i16,
+    progress: Vec<u8>,
+) -> Result<LiveRun, StoreError> {
+    Ok(LiveRun {
+        group_id,
+        revision_id,
+        state: StoreError::known(RunState::from_number, state, ("runs_live", "state"), run)?,
+        priority,
+        trigger: StoreError::known(Trigger::from_number, trigger, ("runs_live", "trigger"), run)?,
+        progress,
+        waits: false,
+    })
+}
+
+impl Store {
+    /// Sub-runs whose parent's attempt is over: they are to be cancelled. Up to `limit`.
+    pub async fn orphans(&self, limit: i64) -> Result<Vec<RunId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            "SELECT c.id FROM heddle.runs_live c
+              WHERE c.parent_run IS NOT NULL
+                AND NOT EXISTS (SELECT FROM heddle.running r
+                                 WHERE r.run = c.parent_run AND r.task = c.parent_task AND r.item = c.parent_item
+                                   AND r.attempt = c.parent_attempt OFFSET 0)
+              LIMIT $1",
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(ids.into_iter().map(RunId).collect())
+    }
+
+    /// Which of these attempts are still this node's: those that are not have to be stopped.
+    pub async fn held(&self, lease: i64) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT run, task, item, attempt FROM heddle.running WHERE lease = $1",
+            lease
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let key = TaskKey::from_numbers(row.task, row.item);
+                (
+                    RunId(row.run),
+                    AttemptKey {
+                        key,
+                        attempt: row.attempt as u32,
+                    },
+                )
+            })
+            .collect())
+    }
+
+    /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
+    pub async fn delete_run(&self, by: By<'_>, run: RunId) -> Result<bool, StoreError> {
+        transaction!(self, pool, "delete_run", |tx| {
+            let gone = sqlx::query!(
+                r#"DELETE FROM heddle.runs_done d USING heddle.groups g WHERE d.id = $1 AND g.id = d.group_id
+               RETURNING g.name AS "group", d.state"#,
+                run.0
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(gone) = gone else { return Ok(false) };
+            let state = StoreError::known(RunState::from_number, gone.state, ("runs_done", "state"), run)?;
+            let before = serde_json::json!({"group": gone.group, "state": state});
+            let name = run.to_string();
+            crate::audit::write(&mut tx, by, "delete", Noun::Run, &name, Some(&before), None).await?;
+            let id: Uuid = run.0;
+            sqlx::query!("DELETE FROM heddle.attempts WHERE run = $1", id)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.logs WHERE run = $1", id)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.maps WHERE run = $1", id)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.overrides WHERE run = $1", id)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.run_keys WHERE run = $1", id)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.run_dedupes WHERE run = $1", id)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.run_instants WHERE run = $1", id)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(true)
+        })
+    }
+}
+
+impl Completion {
+    /// Sets the state of an ended run, and what it says of it in place of its own error.
+    pub async fn set_done_state(&mut self, run: RunId, state: RunState, error: Option<&str>) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.runs_done SET state = $2, error = $3 WHERE id = $1",
+            run.0,
+            state.number(),
+            error
+        )
+        .execute(self.connection())
+        .await?;
+        self.note_done_state(run, state).await
+    }
+}

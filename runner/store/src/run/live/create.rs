@@ -1,0 +1,339 @@
+//! Creating runs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::pool::PoolNeed;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::NotifyEvent;
+use heddle_domain::state::{RunState, Trigger};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::pools::insert_pooled_of_runs;
+use super::queue::{QueueRow, put_in};
+use super::refuse::{dedupe_holders, settle_dedupes, settle_instants, settle_keys, settle_parents};
+use crate::change::{By, Noun};
+use crate::database::PgSession;
+use crate::notice::{NewNotices, insert_notices_in};
+use crate::transaction::transaction;
+use crate::{Store, StoreError, audit};
+
+/// A row for *ready*, or for *running* if it is handed to this node.
+#[derive(Clone, Debug)]
+pub struct ReadyRow {
+    /// What.
+    pub at: AttemptKey,
+    /// Its place in the queue among rows of its priority.
+    pub turn: i64,
+    /// Whether this node takes it at once: as far as a [`super::Grant`] reaches.
+    pub(super) handed: bool,
+    /// The slots that it waits for before it is ready.
+    pub pools: Option<Arc<PoolNeed>>,
+}
+
+impl ReadyRow {
+    /// A row for *ready*.
+    pub fn new(at: AttemptKey, turn: i64, pools: Option<Arc<PoolNeed>>) -> Self {
+        Self {
+            at,
+            turn,
+            handed: false,
+            pools,
+        }
+    }
+}
+
+/// A run to be created.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    /// Its id.
+    pub id: RunId,
+    /// Of which group.
+    pub group_id: i64,
+    /// Which revision it pins.
+    pub revision_id: i64,
+    /// Which script versions it pins; none: resolved when it starts.
+    pub resolution_id: Option<i64>,
+    /// Waiting or running.
+    pub state: RunState,
+    /// Why it is made.
+    pub trigger: Trigger,
+    /// Higher goes first.
+    pub priority: i16,
+    /// What time it is about.
+    pub logical_time: Time,
+    /// From the previous instant to this one.
+    pub interval: (Time, Time),
+    /// JSON object.
+    pub params: String,
+    /// JSON object of objects.
+    pub task_params: Option<String>,
+    /// Free words.
+    pub labels: Option<Value>,
+    /// Unique per group.
+    pub key: Option<String>,
+    /// Hash of what must be unique, and whether for as long as the run is kept (else while it is unfinished).
+    pub dedupe: Option<(Vec<u8>, bool)>,
+    /// A channel's name or a URL.
+    pub callback: Option<String>,
+    /// When.
+    pub created_at: Time,
+    /// When it must have ended.
+    pub deadline_at: Option<Time>,
+    /// The attempt that it is a sub-run of.
+    pub parent: Option<(RunId, AttemptKey)>,
+    /// When that attempt has to have ended.
+    pub parent_due: Option<Time>,
+    /// The backfill or run that it was made by.
+    pub source: Option<Uuid>,
+    /// Why it waits.
+    pub waiting_for: Option<Value>,
+    /// [`heddle_domain::run::Progress`] as bytes.
+    pub progress: Vec<u8>,
+    /// What of it may start at once.
+    pub ready: Vec<ReadyRow>,
+    /// What of it workers may claim at once.
+    pub queued: Vec<QueueRow>,
+    /// It waits before its group's gate.
+    pub gated: bool,
+    /// It waits for upstream groups before that.
+    pub follows: bool,
+    /// It is the one run of its group for its logical time.
+    pub instant: bool,
+    /// Somebody wants to hear that it has started.
+    pub start_told: bool,
+    /// What the audit says of it, if people made it otherwise than by a submission.
+    pub audited: Option<Audited>,
+}
+
+/// What the audit says of a run that people made.
+#[derive(Clone, Debug)]
+pub struct Audited {
+    /// Who.
+    pub actor: String,
+    /// Did what.
+    pub action: &'static str,
+    /// How it stands after that.
+    pub after: Value,
+}
+
+impl NewRun {
+    /// Whether nothing has to be settled or written for it beside its own row and what of it is ready.
+    pub fn is_plain(&self) -> bool {
+        self.key.is_none()
+            && self.dedupe.is_none()
+            && self.parent.is_none()
+            && !self.gated
+            && !self.instant
+            && !self.start_told
+            && self.audited.is_none()
+            && self.deadline_at.is_none()
+            && self.queued.is_empty()
+            && self.ready.iter().all(|row| row.pools.is_none())
+    }
+
+    fn unpooled(&self) -> impl Iterator<Item = &ReadyRow> {
+        self.ready.iter().filter(|row| row.pools.is_none())
+    }
+}
+
+/// What became of a [`NewRun`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It is there. `handed` tells whether the rows meant for this node came to it.
+    Made {
+        /// See above.
+        handed: bool,
+    },
+    /// There is one with this key, these params, or for this instant.
+    Exists(RunId),
+    /// The parent's attempt is not this node's any more: nothing was made.
+    Fenced,
+}
+
+impl Store {
+    /// Creates runs, in one transaction. The answers are in the order of `runs`.
+    pub async fn create_runs(&self, runs: &[&NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
+        if runs.iter().all(|run| run.is_plain()) {
+            let mut connection = self.pool.acquire().await?;
+            let handed = insert_runs(&mut connection, runs, lease, now).await?;
+            return Ok(vec![Created::Made { handed }; runs.len()]);
+        }
+        transaction!(self, pool, "create_runs", once, |tx| {
+            // Somebody's open transaction may hold a key (`heddle.submit`): whoever wants the same one is told so, instead
+            // of holding up everybody who shares this commit.
+            sqlx::query!("SET LOCAL lock_timeout = '500ms'")
+                .execute(&mut *tx)
+                .await?;
+            let created = create_in(&mut tx, runs, lease, now).await?;
+            tx.commit().await?;
+            Ok(created)
+        })
+    }
+}
+
+/// The same within a transaction of the caller's.
+pub(crate) async fn create_in(
+    tx: &mut PgSession,
+    runs: &[&NewRun],
+    lease: i64,
+    now: Time,
+) -> Result<Vec<Created>, StoreError> {
+    let mut refused: HashMap<usize, Created> = HashMap::new();
+    let holders = dedupe_holders(tx, runs, &mut refused).await?;
+    settle_keys(tx, runs, &mut refused).await?;
+    settle_dedupes(tx, runs, holders, &mut refused).await?;
+    settle_instants(tx, runs, &mut refused).await?;
+    settle_parents(tx, runs, lease, &mut refused).await?;
+    let accepted: Vec<&NewRun> = runs
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !refused.contains_key(index))
+        .map(|(_, run)| *run)
+        .collect();
+    let handed = insert_runs(tx, &accepted, lease, now).await?;
+    insert_pooled_of_runs(tx, &accepted).await?;
+    for run in &accepted {
+        let Some(audited) = &run.audited else { continue };
+        let by = By {
+            actor: &audited.actor,
+            at: now,
+        };
+        let (name, after) = (run.id.to_string(), Some(&audited.after));
+        audit::write(tx, by, audited.action, Noun::Run, &name, None, after).await?;
+    }
+    let gated: Vec<&&NewRun> = accepted.iter().filter(|run| run.gated).collect();
+    if !gated.is_empty() {
+        let ids: Vec<Uuid> = gated.iter().map(|run| run.id.0).collect();
+        let groups: Vec<i64> = gated.iter().map(|run| run.group_id).collect();
+        let follows: Vec<bool> = gated.iter().map(|run| run.follows).collect();
+        sqlx::query!(
+            "WITH gated AS (
+                 SELECT * FROM UNNEST($1::uuid[], $2::bigint[], $3::boolean[]) AS g (run, group_id, follows)
+             ),
+             waiting AS (
+                 INSERT INTO heddle.waits (run, group_id, upstreams) SELECT run, group_id, follows FROM gated
+             ),
+             arrived AS (
+                 INSERT INTO heddle.link_events (kind, group_id, run)
+                 SELECT 1, group_id, run FROM gated WHERE follows
+             )
+             INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT group_id FROM gated WHERE NOT follows",
+            &ids,
+            &groups,
+            &follows
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    let deadlines: Vec<&&NewRun> = accepted.iter().filter(|run| run.deadline_at.is_some()).collect();
+    if !deadlines.is_empty() {
+        let ids: Vec<Uuid> = deadlines.iter().map(|run| run.id.0).collect();
+        let due: Vec<Time> = deadlines.iter().filter_map(|run| run.deadline_at).collect();
+        sqlx::query!(
+            "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
+             SELECT run, -1, -1, 1, 0, due FROM UNNEST($1::uuid[], $2::timestamptz[]) AS d (run, due)",
+            &ids,
+            &due
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    Ok((0..runs.len())
+        .map(|index| refused.remove(&index).unwrap_or(Created::Made { handed }))
+        .collect())
+}
+
+async fn insert_runs(
+    connection: &mut crate::database::PgSession,
+    runs: &[&NewRun],
+    lease: i64,
+    now: Time,
+) -> Result<bool, StoreError> {
+    if runs.is_empty() {
+        return Ok(true);
+    }
+    macro_rules! column {
+        ($run:ident => $value:expr) => {
+            runs.iter().map(|$run| $value).collect::<Vec<_>>()
+        };
+    }
+    let started: Vec<Option<Time>> = column!(run => (run.state != RunState::Waiting).then_some(run.created_at));
+    let rows: Vec<(&NewRun, &ReadyRow)> = runs
+        .iter()
+        .flat_map(|run| run.unpooled().map(move |row| (*run, row)))
+        .collect();
+    macro_rules! row_column {
+        ($run:ident, $row:ident => $value:expr) => {
+            rows.iter().map(|($run, $row)| $value).collect::<Vec<_>>()
+        };
+    }
+    let fit = sqlx::query_file_scalar!(
+        "src/sql/create_runs.sql",
+        &column!(run => run.id.0),
+        &column!(run => run.group_id),
+        &column!(run => run.revision_id),
+        &column!(run => run.resolution_id) as &[Option<i64>],
+        &column!(run => run.state.number()),
+        &column!(run => run.trigger.number()),
+        &column!(run => run.priority),
+        &column!(run => run.logical_time),
+        &column!(run => run.interval.0),
+        &column!(run => run.interval.1),
+        &column!(run => run.params.clone()),
+        &column!(run => run.task_params.clone()) as &[Option<String>],
+        &column!(run => run.labels.clone()) as &[Option<Value>],
+        &column!(run => run.key.clone()) as &[Option<String>],
+        &column!(run => run.dedupe.as_ref().map(|dedupe| dedupe.0.clone())) as &[Option<Vec<u8>>],
+        &column!(run => run.callback.clone()) as &[Option<String>],
+        &column!(run => run.created_at),
+        &started as &[Option<Time>],
+        &column!(run => run.deadline_at) as &[Option<Time>],
+        &column!(run => run.parent.map(|parent| parent.0.0)) as &[Option<Uuid>],
+        &column!(run => run.parent.map(|parent| parent.1.key.task as i16)) as &[Option<i16>],
+        &column!(run => run.parent.map(|parent| parent.1.key.item_number())) as &[Option<i32>],
+        &column!(run => run.parent.map(|parent| parent.1.attempt as i32)) as &[Option<i32>],
+        &column!(run => run.source) as &[Option<Uuid>],
+        &column!(run => run.waiting_for.clone()) as &[Option<Value>],
+        &column!(run => run.progress.clone()),
+        &row_column!(run, _row => run.id.0),
+        &row_column!(_run, row => row.at.key.task as i16),
+        &row_column!(_run, row => row.at.key.item_number()),
+        &row_column!(_run, row => row.at.attempt as i32),
+        &row_column!(run, _row => run.priority),
+        &row_column!(_run, row => row.turn),
+        &row_column!(_run, row => row.handed),
+        lease,
+        now
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    let queued: Vec<(RunId, i16, &QueueRow)> = runs
+        .iter()
+        .flat_map(|run| run.queued.iter().map(|row| (run.id, run.priority, row)))
+        .collect();
+    put_in(&mut *connection, &queued).await?;
+    let told: Vec<NewNotices> = runs
+        .iter()
+        .filter(|run| run.start_told && run.state == RunState::Running)
+        .map(|run| NewNotices {
+            group_id: run.group_id,
+            revision_id: run.revision_id,
+            run: Some(run.id),
+            telling: Telling {
+                notices: vec![Notice::of_run(NotifyEvent::Started)],
+                troubled: Vec::new(),
+            },
+            names: Vec::new(),
+            about: None,
+        })
+        .collect();
+    if !told.is_empty() {
+        insert_notices_in(connection, &told, now).await?;
+    }
+    Ok(fit)
+}

@@ -1,0 +1,138 @@
+//! The history of attempts, and what they logged.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::state::{AttemptState, ErrorKind};
+use uuid::Uuid;
+
+use super::Completion;
+use crate::StoreError;
+use crate::database::PgSession;
+
+/// A row of the attempts' history.
+#[derive(Clone, Debug)]
+pub struct AttemptRow {
+    /// Of which run.
+    pub run: RunId,
+    /// Which.
+    pub at: AttemptKey,
+    /// How it ended.
+    pub state: AttemptState,
+    /// Whether it said that there was nothing to do.
+    pub skipped: bool,
+    /// From.
+    pub started_at: Time,
+    /// To.
+    pub finished_at: Time,
+    /// Where.
+    pub node: Option<Uuid>,
+    /// The worker that had claimed it.
+    pub worker: Option<String>,
+    /// JSON text.
+    pub output: Option<String>,
+    /// What went wrong.
+    pub error: Option<(ErrorKind, String, Option<String>)>,
+    /// Peak of linear memory.
+    pub memory_bytes: Option<i64>,
+    /// Time on a processor.
+    pub cpu_micros: Option<i64>,
+}
+
+/// A line of an attempt's log.
+#[derive(Clone, Debug)]
+pub struct LogRow {
+    /// Of which run.
+    pub run: RunId,
+    /// Which attempt.
+    pub at: AttemptKey,
+    /// From 0.
+    pub line: i32,
+    /// When.
+    pub time: Time,
+    /// 0 trace to 4 error.
+    pub level: i16,
+    /// The text.
+    pub message: String,
+    /// A JSON object.
+    pub fields: Option<String>,
+}
+
+impl Completion {
+    /// Inserts history.
+    pub async fn insert_attempts(&mut self, rows: &[AttemptRow]) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        macro_rules! column {
+            ($row:ident => $value:expr) => {
+                rows.iter().map(|$row| $value).collect::<Vec<_>>()
+            };
+        }
+        sqlx::query!(
+            "INSERT INTO heddle.attempts (run, task, item, attempt, state, skipped, started_at, finished_at, node,
+                 output, error_kind, error_message, error_trace, memory_bytes, cpu_micros, worker)
+             SELECT run, task, item, attempt, state, skipped, started_at, greatest(finished_at, started_at), node,
+                    output, error_kind, error_message, error_trace, memory_bytes, cpu_micros, worker
+               FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::smallint[], $6::boolean[],
+                           $7::timestamptz[], $8::timestamptz[], $9::uuid[], $10::text[], $11::smallint[],
+                           $12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::text[])
+                 AS a (run, task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
+                       error_message, error_trace, memory_bytes, cpu_micros, worker)",
+            &column!(row => row.run.0),
+            &column!(row => row.at.key.task as i16),
+            &column!(row => row.at.key.item_number()),
+            &column!(row => row.at.attempt as i32),
+            &column!(row => row.state.number()),
+            &column!(row => row.skipped),
+            &column!(row => row.started_at),
+            &column!(row => row.finished_at),
+            &column!(row => row.node) as &[Option<Uuid>],
+            &column!(row => row.output.clone()) as &[Option<String>],
+            &column!(row => row.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
+            &column!(row => row.error.as_ref().map(|error| error.1.clone())) as &[Option<String>],
+            &column!(row => row.error.as_ref().and_then(|error| error.2.clone())) as &[Option<String>],
+            &column!(row => row.memory_bytes) as &[Option<i64>],
+            &column!(row => row.cpu_micros) as &[Option<i64>],
+            &column!(row => row.worker.clone()) as &[Option<String>],
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        Ok(())
+    }
+
+    /// Inserts log lines.
+    pub async fn insert_logs(&mut self, rows: &[LogRow]) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            Ok(())
+        } else {
+            insert_logs_in(&mut self.tx, rows).await
+        }
+    }
+}
+
+pub(crate) async fn insert_logs_in(connection: &mut PgSession, rows: &[LogRow]) -> Result<(), StoreError> {
+    macro_rules! column {
+        ($row:ident => $value:expr) => {
+            rows.iter().map(|$row| $value).collect::<Vec<_>>()
+        };
+    }
+    sqlx::query!(
+        "INSERT INTO heddle.logs (run, task, item, attempt, line, at, level, message, fields)
+         SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::integer[],
+                              $6::timestamptz[], $7::smallint[], $8::text[], $9::text[])
+         ON CONFLICT DO NOTHING",
+        &column!(row => row.run.0),
+        &column!(row => row.at.key.task as i16),
+        &column!(row => row.at.key.item_number()),
+        &column!(row => row.at.attempt as i32),
+        &column!(row => row.line),
+        &column!(row => row.time),
+        &column!(row => row.level),
+        &column!(row => row.message.clone()),
+        &column!(row => row.fields.clone()) as &[Option<String>],
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}

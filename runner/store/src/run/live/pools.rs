@@ -1,0 +1,212 @@
+//! Pools: slots that attempts take, across the cluster.
+//!
+//! # The story
+//!
+//! Nobody counts slots up and down: a counter is wrong for ever once a node dies between the two. Who holds slots is
+//! told by the rows that make an attempt ready or running, which every way of ending one removes already.
+//!
+//! A task run that needs slots does not become *ready*; it goes to *ready_pooled*. Whenever an attempt of a run with
+//! pools moves, and once in a while, some node *admits*: it locks the pools' rows, deletes the *pool_holds* whose attempt
+//! stands in none of *ready*, *queue_ready* and *running* any more, adds up what the others hold, and moves as many rows
+//! as fit from *ready_pooled* to *ready*, each with its holds. From there on they are claimed like all others; a node
+//! that claims a task of a queue puts it into *queue_ready*, where it keeps its slots until a worker has ended it. A node
+//! that dies keeps its slots until its attempts are taken from it, for so long may they still be at work.
+//!
+//! Task runs without pools never come near any of this.
+//!
+//! # Invariants
+//!
+//! * A task run has at most one row in *ready*, *ready_pooled*, *queue_ready* and *running* together.
+//! * Holds are written with the row in *ready*, under the locks of all pools; so what is added up under these locks is
+//!   never too little, and the sum of holds never exceeds a pool's slots (but where the pool was made smaller).
+//! * Rows that are taken back (cancel, pause, override) are taken out of *ready_pooled* first, in a statement of its own:
+//!   it waits for an admission under way, and the next statement sees the row where that put it.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::id::RunId;
+use heddle_domain::pool::{self, Pool, PoolNeed};
+use heddle_domain::run::TaskKey;
+use uuid::Uuid;
+
+use super::{NewRun, ReadyRow, RunWrite};
+use crate::database::PgSession;
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// How many rows that wait for one pool are looked at in one admission.
+const LOOKED_AT_MAX: i64 = 500;
+
+/// Puts rows that need slots where they wait for them.
+async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRow)]) -> Result<(), StoreError> {
+    let rows: Vec<(RunId, i16, &ReadyRow, &PoolNeed)> = rows
+        .iter()
+        .filter_map(|&(run, priority, row)| Some((run, priority, row, row.pools.as_deref()?)))
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    macro_rules! column {
+        ($row:pat => $value:expr) => {
+            rows.iter().map(|$row| $value).collect::<Vec<_>>()
+        };
+    }
+    // Arrays of arrays have to be rectangular in Postgres: these travel as one array with the length of each part.
+    let pools: Vec<String> = rows.iter().flat_map(|row| row.3.pools.iter().cloned()).collect();
+    let slots: Vec<i32> = rows.iter().flat_map(|row| row.3.slots.iter().copied()).collect();
+    let mut ends: Vec<i32> = Vec::with_capacity(rows.len());
+    for row in &rows {
+        ends.push(ends.last().copied().unwrap_or(0) + row.3.pools.len() as i32);
+    }
+    let begins: Vec<i32> = ends
+        .iter()
+        .zip(&rows)
+        .map(|(end, row)| end - row.3.pools.len() as i32 + 1)
+        .collect();
+    sqlx::query!(
+        "INSERT INTO heddle.ready_pooled (run, task, item, attempt, priority, turn, pool, pools, slots)
+         SELECT run, task, item, attempt, priority, turn, ($7::text[])[first], ($7::text[])[first:last],
+                ($8::integer[])[first:last]
+           FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::smallint[], $6::bigint[],
+                       $9::integer[], $10::integer[])
+             AS r (run, task, item, attempt, priority, turn, first, last)",
+        &column!(row => row.0.0),
+        &column!(row => row.2.at.key.task as i16),
+        &column!(row => row.2.at.key.item_number()),
+        &column!(row => row.2.at.attempt as i32),
+        &column!(row => row.1),
+        &column!(row => row.2.turn),
+        &pools,
+        &slots,
+        &begins,
+        &ends
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(crate) async fn insert_pooled_of_runs(connection: &mut PgSession, runs: &[&NewRun]) -> Result<(), StoreError> {
+    let rows: Vec<(RunId, i16, &ReadyRow)> = runs
+        .iter()
+        .flat_map(|run| run.ready.iter().map(move |row| (run.id, run.priority, row)))
+        .collect();
+    insert_pooled(connection, &rows).await
+}
+
+pub(crate) async fn insert_pooled_of_writes(connection: &mut PgSession, writes: &[RunWrite]) -> Result<(), StoreError> {
+    let rows: Vec<(RunId, i16, &ReadyRow)> = writes
+        .iter()
+        .flat_map(|write| write.ready.iter().map(move |row| (write.run, write.priority, row)))
+        .collect();
+    insert_pooled(connection, &rows).await
+}
+
+/// Takes all rows of runs back that wait for slots.
+pub(crate) async fn withdraw_pooled(
+    connection: &mut PgSession,
+    runs: &[Uuid],
+) -> Result<Vec<(RunId, TaskKey)>, StoreError> {
+    let rows = sqlx::query!(
+        "DELETE FROM heddle.ready_pooled WHERE run = ANY ($1) RETURNING run, task, item",
+        runs
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item)))
+        .collect())
+}
+
+/// Takes rows back that wait for slots.
+pub(crate) async fn interrupt_pooled(
+    connection: &mut PgSession,
+    runs: &[Uuid],
+    tasks: &[i16],
+    items: &[i32],
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        "DELETE FROM heddle.ready_pooled r USING UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)
+          WHERE r.run = ANY (ARRAY[h.run]) AND r.task = h.task AND r.item = h.item",
+        runs,
+        tasks,
+        items
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    /// Gives free slots to those that wait for them; answers how many were admitted.
+    pub async fn admit_pooled(&self) -> Result<u64, StoreError> {
+        let waits = sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.ready_pooled) AS "waits!""#)
+            .fetch_one(&self.pool)
+            .await?;
+        if !waits {
+            return Ok(0);
+        }
+        transaction!(self, pool, "admit_pooled", |tx| {
+            // All of them, in order: admissions take turns. What was committed before is seen by the next statement.
+            let mut pools: BTreeMap<String, Pool> =
+                sqlx::query!("SELECT name, slots FROM heddle.pools ORDER BY name FOR NO KEY UPDATE")
+                    .fetch_all(&mut *tx)
+                    .await?
+                    .into_iter()
+                    .map(|row| {
+                        (
+                            row.name,
+                            Pool {
+                                slots: row.slots.into(),
+                                taken: 0,
+                            },
+                        )
+                    })
+                    .collect();
+            let holds = sqlx::query_file!("src/sql/count_holds.sql").fetch_all(&mut *tx).await?;
+            for hold in holds {
+                if let Some(pool) = pools.get_mut(&hold.pool) {
+                    pool.taken = hold.slots;
+                }
+            }
+            let waiting = sqlx::query!(
+                r#"WITH RECURSIVE queues AS (
+                   (SELECT pool FROM heddle.ready_pooled ORDER BY pool LIMIT 1)
+                   UNION ALL
+                   SELECT (SELECT r.pool FROM heddle.ready_pooled r WHERE r.pool > q.pool ORDER BY r.pool LIMIT 1)
+                     FROM queues q WHERE q.pool IS NOT NULL
+               )
+               SELECT w.run AS "run!", w.task AS "task!", w.item AS "item!", w.pools AS "pools!", w.slots AS "slots!"
+                 FROM queues q
+                CROSS JOIN LATERAL (SELECT * FROM heddle.ready_pooled r WHERE r.pool = q.pool
+                                     ORDER BY r.priority DESC, r.turn, r.run LIMIT $1) AS w
+                ORDER BY w.priority DESC, w.turn, w.run"#,
+                LOOKED_AT_MAX
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let needs: Vec<PoolNeed> = waiting
+                .iter()
+                .map(|row| PoolNeed {
+                    pools: row.pools.clone(),
+                    slots: row.slots.clone(),
+                })
+                .collect();
+            let admitted = pool::admit(&mut pools, needs.iter());
+            if admitted.is_empty() {
+                // The holds that were found to be over are forgotten all the same.
+                tx.commit().await?;
+                return Ok(0);
+            }
+            let runs: Vec<Uuid> = admitted.iter().map(|&index| waiting[index].run).collect();
+            let tasks: Vec<i16> = admitted.iter().map(|&index| waiting[index].task).collect();
+            let items: Vec<i32> = admitted.iter().map(|&index| waiting[index].item).collect();
+            let moved = sqlx::query_file_scalar!("src/sql/admit_pooled.sql", &runs, &tasks, &items)
+                .fetch_one(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(moved.unsigned_abs())
+        })
+    }
+}

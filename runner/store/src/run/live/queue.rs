@@ -1,0 +1,568 @@
+//! Task runs on queues, from ready to claimed to ended.
+//!
+//! A worker's claim is a lease of its own: a random negative number in *running*, where nodes' attempts carry the
+//! node's. Whoever deletes that row owns the outcome, here as everywhere; *queue_claims* says until when the worker may.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::{AttemptState, RunState};
+use uuid::Uuid;
+
+use super::BATCH_MAX;
+use super::complete::{Completion, Locked, LockedRun, SoleRow};
+use crate::database::PgSession;
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// What joins tags in a text; no tag holds it.
+const TAG_JOINT: &str = "\u{1f}";
+
+/// Where a queued task run goes; the same for all runs of a revision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueuePlace {
+    /// The queue's name.
+    pub queue: String,
+    /// Tags that a worker has to carry, all of them.
+    pub tags: Vec<String>,
+    /// The attempt's timeout, from its claim.
+    pub timeout_ms: Option<i64>,
+    /// From ready to claimed.
+    pub queue_timeout_ms: Option<i64>,
+}
+
+/// A task run that workers may claim.
+#[derive(Clone, Debug)]
+pub struct QueueRow {
+    /// What.
+    pub at: AttemptKey,
+    /// How many rows of its run stand before it, from 1.
+    pub turn: i64,
+    /// The turn that was claimed last, as far as this node knows: it stands behind that.
+    pub floor: i64,
+    /// Where.
+    pub place: QueuePlace,
+    /// Rendered; `None`: they can be told from the plan and the run.
+    pub params: Option<String>,
+    /// Since when it is ready, if it was in its queue before.
+    pub ready_at: Option<Time>,
+}
+
+/// What a worker shows to prove that a claim is its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimKey {
+    /// The claim.
+    pub id: Uuid,
+    /// Of which run.
+    pub run: RunId,
+    /// Which attempt.
+    pub at: AttemptKey,
+    /// The fence.
+    pub lease: i64,
+}
+
+/// A claim to be made.
+#[derive(Clone, Debug)]
+pub struct ClaimWish<'a> {
+    /// From which queue.
+    pub queue: &'a str,
+    /// By whom.
+    pub worker: &'a str,
+    /// What the worker carries.
+    pub tags: &'a [String],
+    /// Until the first heartbeat, in milliseconds.
+    pub lease_ms: i64,
+    /// Ids and leases for as many task runs as are wanted.
+    pub fresh: &'a [(Uuid, i64)],
+    /// The bound of their params together; the first is given however large it is.
+    pub bytes_max: i64,
+}
+
+/// A claimed task run.
+#[derive(Clone, Debug)]
+pub struct QueueClaimed {
+    /// The claim.
+    pub claim: ClaimKey,
+    /// Its place in the queue.
+    pub turn: i64,
+    /// Since when it was ready.
+    pub ready_at: Time,
+    /// Rendered params.
+    pub params: Option<String>,
+    /// When the token becomes old.
+    pub lease_expires_at: Time,
+    /// When the attempt's timeout strikes.
+    pub deadline_at: Option<Time>,
+}
+
+/// What came of asking for claims.
+#[derive(Clone, Debug, Default)]
+pub struct QueueClaims {
+    /// What is the worker's now.
+    pub claimed: Vec<QueueClaimed>,
+    /// There is more, which would have made too many bytes.
+    pub cut: bool,
+    /// The rate limit lets nothing through for so many milliseconds.
+    pub limited_ms: Option<u64>,
+}
+
+/// A claim whose lease has run out.
+#[derive(Clone, Debug)]
+pub struct ExpiredClaim {
+    /// Which.
+    pub claim: ClaimKey,
+    /// Who held it.
+    pub worker: String,
+    /// It was the attempt's timeout that struck.
+    pub timed_out: bool,
+}
+
+/// What is overdue on queues, and when something is next.
+#[derive(Clone, Debug, Default)]
+pub struct Overdue {
+    /// Claims whose leases have run out.
+    pub claims: Vec<ExpiredClaim>,
+    /// Task runs that nobody claimed in time, with their queues.
+    pub waiting: Vec<(RunId, AttemptKey, String)>,
+    /// Milliseconds until the next lease runs out or the next task run has waited too long.
+    pub next_ms: Option<i64>,
+}
+
+/// Why a token does not hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimFate {
+    /// The run's state; `None`: there is no such run.
+    pub run: Option<RunState>,
+    /// How the attempt ended, if it has.
+    pub attempt: Option<AttemptState>,
+    /// The claim is there and its lease holds.
+    pub holds: bool,
+    /// The claim is there and its lease has run out.
+    pub expired_at: Option<Time>,
+}
+
+macro_rules! key_columns {
+    ($keys:expr) => {
+        (
+            $keys.iter().map(|key| key.run.0).collect::<Vec<Uuid>>(),
+            $keys.iter().map(|key| key.at.key.task as i16).collect::<Vec<i16>>(),
+            $keys.iter().map(|key| key.at.key.item_number()).collect::<Vec<i32>>(),
+            $keys.iter().map(|key| key.at.attempt as i32).collect::<Vec<i32>>(),
+            $keys.iter().map(|key| key.lease).collect::<Vec<i64>>(),
+            $keys.iter().map(|key| key.id).collect::<Vec<Uuid>>(),
+        )
+    };
+}
+
+/// Inserts rows for workers; see `sql/queue_put.sql`.
+pub(crate) async fn put_in(connection: &mut PgSession, rows: &[(RunId, i16, &QueueRow)]) -> Result<(), StoreError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    macro_rules! column {
+        ($row:ident => $value:expr) => {
+            rows.iter().map(|(_, _, $row)| $value).collect::<Vec<_>>()
+        };
+    }
+    sqlx::query_file!(
+        "src/sql/queue_put.sql",
+        &rows.iter().map(|row| row.0.0).collect::<Vec<_>>(),
+        &column!(row => row.at.key.task as i16),
+        &column!(row => row.at.key.item_number()),
+        &column!(row => row.at.attempt as i32),
+        &column!(row => row.place.queue.clone()),
+        &rows.iter().map(|row| row.1).collect::<Vec<_>>(),
+        &column!(row => row.turn),
+        &column!(row => row.place.tags.join(TAG_JOINT)),
+        &column!(row => row.place.timeout_ms) as &[Option<i64>],
+        &column!(row => row.place.queue_timeout_ms) as &[Option<i64>],
+        &column!(row => row.params.clone()) as &[Option<String>],
+        &column!(row => row.floor),
+        &column!(row => row.ready_at) as &[Option<Time>]
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+async fn claim_in(
+    connection: &mut PgSession,
+    wish: &ClaimWish<'_>,
+    limit: i64,
+    rated: bool,
+) -> Result<QueueClaims, StoreError> {
+    let ids: Vec<Uuid> = wish.fresh.iter().map(|fresh| fresh.0).collect();
+    let leases: Vec<i64> = wish.fresh.iter().map(|fresh| fresh.1).collect();
+    let rows = sqlx::query_file!(
+        "src/sql/queue_claim.sql",
+        wish.queue,
+        wish.tags,
+        limit,
+        &ids,
+        &leases,
+        wish.worker,
+        wish.lease_ms,
+        rated,
+        wish.bytes_max
+    )
+    .fetch_all(connection)
+    .await?;
+    let cut = rows.iter().any(|row| row.cut);
+    let claimed = rows
+        .into_iter()
+        .map(|row| QueueClaimed {
+            claim: ClaimKey {
+                id: row.id,
+                run: RunId(row.run),
+                at: AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u32,
+                },
+                lease: row.lease,
+            },
+            turn: row.turn,
+            ready_at: row.ready_at,
+            params: row.params,
+            lease_expires_at: row.lease_expires_at,
+            deadline_at: row.deadline_at,
+        })
+        .collect();
+    Ok(QueueClaims {
+        claimed,
+        cut,
+        limited_ms: None,
+    })
+}
+
+impl Store {
+    /// Claims what comes next on a queue, within its rate limit.
+    pub async fn claim_queued(&self, wish: &ClaimWish<'_>) -> Result<QueueClaims, StoreError> {
+        let mut connection = self.pool.acquire().await?;
+        let claims = claim_in(&mut connection, wish, wish.fresh.len() as i64, false).await?;
+        if claims.claimed.is_empty() {
+            // There is nothing, or a rate limit.
+            let rated = sqlx::query_scalar!(
+                r#"SELECT true AS "rated!" FROM heddle.queues WHERE name = $1 AND rate_count IS NOT NULL AND NOT paused"#,
+                wish.queue
+            )
+            .fetch_optional(&mut *connection)
+            .await?;
+            if rated.is_some() {
+                drop(connection);
+                return self.claim_rated(wish).await;
+            }
+        }
+        Ok(claims)
+    }
+
+    /// Takes from the queue's bucket, whose row serialises the claims of all nodes.
+    async fn claim_rated(&self, wish: &ClaimWish<'_>) -> Result<QueueClaims, StoreError> {
+        transaction!(self, pool, "claim_rated", once, |tx| {
+            let bucket = sqlx::query!(
+                r#"UPDATE heddle.queues q
+                  SET allowance = least(q.rate_count,
+                          q.allowance + extract(epoch FROM clock_timestamp() - q.allowed_at)::double precision * 1000
+                                        * q.rate_count / q.rate_per_ms),
+                      allowed_at = clock_timestamp()
+                WHERE q.name = $1 AND q.rate_count IS NOT NULL
+               RETURNING q.allowance, q.rate_count AS "rate_count!", q.rate_per_ms AS "rate_per_ms!""#,
+                wish.queue
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let limit = match &bucket {
+                Some(bucket) => (bucket.allowance.floor().max(0.0) as i64).min(wish.fresh.len() as i64),
+                None => wish.fresh.len() as i64,
+            };
+            let mut claims = QueueClaims::default();
+            if limit > 0 {
+                claims = claim_in(&mut tx, wish, limit, true).await?;
+            } else if let Some(bucket) = bucket {
+                let missing = (1.0 - bucket.allowance) * bucket.rate_per_ms as f64 / f64::from(bucket.rate_count);
+                claims.limited_ms = Some(missing.ceil().max(1.0) as u64);
+            }
+            if !claims.claimed.is_empty() {
+                sqlx::query!(
+                    "UPDATE heddle.queues SET allowance = allowance - $2 WHERE name = $1",
+                    wish.queue,
+                    claims.claimed.len() as f64
+                )
+                .execute(&mut *tx)
+                .await?;
+            }
+            tx.commit().await?;
+            Ok(claims)
+        })
+    }
+
+    /// Ends claims with the runs of which they are all; answers which were there to be ended, and whether a run succeeded
+    /// whose group others follow. See `sql/queue_complete_sole.sql`. No run stands twice.
+    pub async fn complete_sole_claims(&self, rows: &[(ClaimKey, &SoleRow)]) -> Result<(Vec<RunId>, bool), StoreError> {
+        macro_rules! column {
+            ($key:ident, $row:ident => $value:expr) => {
+                rows.iter().map(|($key, $row)| $value).collect::<Vec<_>>()
+            };
+        }
+        let owned = sqlx::query_file!(
+            "src/sql/queue_complete_sole.sql",
+            &column!(key, _row => key.run.0),
+            &column!(key, _row => key.at.attempt as i32),
+            &column!(key, _row => key.lease),
+            &column!(key, _row => key.id),
+            &column!(_key, row => row.state.number()),
+            &column!(_key, row => row.progress.clone()),
+            &column!(_key, row => row.error.clone()) as &[Option<String>],
+            &column!(_key, row => row.attempt.state.number()),
+            &column!(_key, row => row.attempt.finished_at),
+            &column!(_key, row => row.attempt.output.clone()) as &[Option<String>],
+            &column!(_key, row => row.attempt.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
+            &column!(_key, row => row.attempt.error.as_ref().map(|error| error.1.clone())) as &[Option<String>],
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let followed = owned.iter().any(|row| row.followed);
+        Ok((owned.into_iter().map(|row| RunId(row.run)).collect(), followed))
+    }
+
+    /// Extends leases; answers those that were, with the times at which they run out now.
+    pub async fn heartbeat_claims(
+        &self,
+        keys: &[ClaimKey],
+        lease_ms: &[Option<i64>],
+    ) -> Result<Vec<(Uuid, Time)>, StoreError> {
+        let mut connection = self.pool.acquire().await?;
+        heartbeat_in(&mut connection, keys, lease_ms).await
+    }
+
+    /// What is overdue on queues, by the database's clock.
+    pub async fn overdue(&self) -> Result<Overdue, StoreError> {
+        let claims = sqlx::query!(
+            r#"SELECT run, task, item, attempt, id, lease, worker, coalesce(deadline_at <= lease_expires_at, false) AS "timed_out!"
+                 FROM heddle.queue_claims WHERE lease_expires_at <= clock_timestamp() LIMIT $1"#,
+            BATCH_MAX as i64
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let waiting = sqlx::query!(
+            "SELECT run, task, item, attempt, queue FROM heddle.queue_ready
+              WHERE expires_at <= clock_timestamp() ORDER BY expires_at LIMIT $1",
+            BATCH_MAX as i64
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let next_ms = sqlx::query_scalar!(
+            "SELECT (extract(epoch FROM least((SELECT min(lease_expires_at) FROM heddle.queue_claims),
+                     (SELECT min(expires_at) FROM heddle.queue_ready WHERE expires_at IS NOT NULL))
+                     - clock_timestamp()) * 1000)::bigint"
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        let at = |task, item, attempt: i32| AttemptKey {
+            key: TaskKey::from_numbers(task, item),
+            attempt: attempt as u32,
+        };
+        Ok(Overdue {
+            claims: claims
+                .into_iter()
+                .map(|row| ExpiredClaim {
+                    claim: ClaimKey {
+                        id: row.id,
+                        run: RunId(row.run),
+                        at: at(row.task, row.item, row.attempt),
+                        lease: row.lease,
+                    },
+                    worker: row.worker,
+                    timed_out: row.timed_out,
+                })
+                .collect(),
+            waiting: waiting
+                .into_iter()
+                .map(|row| (RunId(row.run), at(row.task, row.item, row.attempt), row.queue))
+                .collect(),
+            next_ms,
+        })
+    }
+
+    /// What became of a claim whose token was refused.
+    pub async fn claim_fate(&self, claim: &ClaimKey) -> Result<ClaimFate, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT (SELECT state FROM heddle.runs_live WHERE id = $1
+                       UNION ALL SELECT state FROM heddle.runs_done WHERE id = $1 LIMIT 1) AS run_state,
+                      (SELECT state FROM heddle.attempts
+                        WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4) AS attempt_state,
+                      (SELECT lease_expires_at FROM heddle.queue_claims
+                        WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5 AND id = $6)
+                          AS lease_expires_at,
+                      clock_timestamp() AS "now!""#,
+            claim.run.0,
+            claim.at.key.task as i16,
+            claim.at.key.item_number(),
+            claim.at.attempt as i32,
+            claim.lease,
+            claim.id
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(ClaimFate {
+            run: row.run_state.and_then(RunState::from_number),
+            attempt: row.attempt_state.and_then(AttemptState::from_number),
+            holds: row.lease_expires_at.is_some_and(|at| at > row.now),
+            expired_at: row.lease_expires_at.filter(|&at| at <= row.now),
+        })
+    }
+
+    /// The queues of claims, where these are held.
+    pub async fn queues_of_claims(&self, keys: &[ClaimKey]) -> Result<Vec<(Uuid, String)>, StoreError> {
+        let (runs, tasks, items, _, _, ids) = key_columns!(keys);
+        let rows = sqlx::query!(
+            "SELECT c.id, c.queue FROM heddle.queue_claims c
+               JOIN UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::uuid[]) AS k (run, task, item, id)
+                 ON c.run = ANY (ARRAY[k.run]) AND c.task = k.task AND c.item = k.item AND c.id = k.id",
+            &runs,
+            &tasks,
+            &items,
+            &ids
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.queue)).collect())
+    }
+
+    /// Those of the queues that have something to be claimed by somebody.
+    pub async fn queues_with_work(&self, names: &[String]) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT n.name AS "name!" FROM UNNEST($1::text[]) AS n (name)
+                WHERE (SELECT true FROM heddle.queue_ready r WHERE r.queue = n.name
+                        ORDER BY r.queue, r.priority DESC, r.turn, r.run LIMIT 1)
+                  AND NOT EXISTS (SELECT FROM heddle.queues q WHERE q.name = n.name AND q.paused)"#,
+            names
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}
+
+impl Completion {
+    /// Locks the runs of claims that end, and takes the claims; see `sql/queue_lock_claims.sql`.
+    pub async fn lock_claims(&mut self, keys: &[ClaimKey], expired: bool) -> Result<Locked, StoreError> {
+        let (runs, tasks, items, attempts, leases, ids) = key_columns!(keys);
+        let rows = sqlx::query_file!(
+            "src/sql/queue_lock_claims.sql",
+            &runs,
+            &tasks,
+            &items,
+            &attempts,
+            &leases,
+            &ids,
+            expired
+        )
+        .fetch_all(self.connection())
+        .await?;
+        let mut locked = Locked::default();
+        for row in rows {
+            if let (Some(task), Some(item), Some(attempt), Some(worker)) = (row.task, row.item, row.attempt, row.worker)
+            {
+                let at = AttemptKey {
+                    key: TaskKey::from_numbers(task, item),
+                    attempt: attempt as u32,
+                };
+                locked.workers.insert((RunId(row.run), at), worker);
+            }
+            note(
+                &mut locked,
+                row.run,
+                (row.state, row.progress),
+                (row.task, row.item, row.attempt, row.started_at),
+            )?;
+        }
+        Ok(locked)
+    }
+
+    /// Locks the runs of task runs that nobody claimed in time, and takes these; see `sql/queue_lock_overdue.sql`.
+    pub async fn lock_overdue(&mut self, keys: &[(RunId, AttemptKey)]) -> Result<Locked, StoreError> {
+        let rows = sqlx::query_file!(
+            "src/sql/queue_lock_overdue.sql",
+            &keys.iter().map(|key| key.0.0).collect::<Vec<_>>(),
+            &keys.iter().map(|key| key.1.key.task as i16).collect::<Vec<_>>(),
+            &keys.iter().map(|key| key.1.key.item_number()).collect::<Vec<_>>(),
+            &keys.iter().map(|key| key.1.attempt as i32).collect::<Vec<_>>()
+        )
+        .fetch_all(self.connection())
+        .await?;
+        let mut locked = Locked::default();
+        for row in rows {
+            note(
+                &mut locked,
+                row.run,
+                (row.state, row.progress),
+                (row.task, row.item, row.attempt, row.started_at),
+            )?;
+        }
+        Ok(locked)
+    }
+
+    /// Hands task runs to workers. The caller holds the runs' rows.
+    pub async fn put_queued(&mut self, rows: &[(RunId, i16, &QueueRow)]) -> Result<(), StoreError> {
+        put_in(self.connection(), rows).await
+    }
+
+    /// What was claimed from a queue with a rate limit and goes back unseen goes back into its bucket as well.
+    pub async fn refund_queue(&mut self, queue: &str, count: usize) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.queues SET allowance = least(rate_count, allowance + $2)
+              WHERE name = $1 AND rate_count IS NOT NULL",
+            queue,
+            count as f64
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}
+
+/// Extends leases within a transaction; see `sql/queue_heartbeat.sql`.
+pub(super) async fn heartbeat_in(
+    connection: &mut crate::database::PgSession,
+    keys: &[ClaimKey],
+    lease_ms: &[Option<i64>],
+) -> Result<Vec<(Uuid, Time)>, StoreError> {
+    let (runs, tasks, items, attempts, leases, ids) = key_columns!(keys);
+    let rows = sqlx::query_file!(
+        "src/sql/queue_heartbeat.sql",
+        &runs,
+        &tasks,
+        &items,
+        &attempts,
+        &leases,
+        &ids,
+        lease_ms as &[Option<i64>]
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.lease_expires_at)).collect())
+}
+
+/// A row of the statements that lock: of a run, or of what was taken.
+fn note(
+    locked: &mut Locked,
+    run: Uuid,
+    (state, progress): (Option<i16>, Option<Vec<u8>>),
+    (task, item, attempt, started_at): (Option<i16>, Option<i32>, Option<i32>, Option<Time>),
+) -> Result<(), StoreError> {
+    let run = RunId(run);
+    match (state, progress, task, item, attempt, started_at) {
+        (Some(state), Some(progress), ..) => {
+            let state = super::complete::state_of(run, state)?;
+            locked.runs.insert(run, LockedRun { state, progress });
+        }
+        (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
+            let at = AttemptKey {
+                key: TaskKey::from_numbers(task, item),
+                attempt: attempt as u32,
+            };
+            locked.owned.insert((run, at), started_at);
+        }
+        _ => {}
+    }
+    Ok(())
+}

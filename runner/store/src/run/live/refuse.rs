@@ -1,0 +1,277 @@
+//! What keeps a run from being created: its key, its params, its instant, or the attempt that asked for it.
+
+use std::collections::HashMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use uuid::Uuid;
+
+use super::{Created, NewRun};
+use crate::StoreError;
+use crate::database::PgSession;
+
+pub(super) async fn settle_keys(
+    tx: &mut PgSession,
+    runs: &[&NewRun],
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    let mut keyed: Vec<(i64, &str, usize, Uuid)> = runs
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !refused.contains_key(index))
+        .filter_map(|(index, run)| Some((run.group_id, run.key.as_deref()?, index, run.id.0)))
+        .collect();
+    if keyed.is_empty() {
+        return Ok(());
+    }
+    // In order, so that two nodes with overlapping batches do not deadlock, and of two with one key the first wins.
+    keyed.sort_unstable();
+    let groups: Vec<i64> = keyed.iter().map(|entry| entry.0).collect();
+    let keys: Vec<String> = keyed.iter().map(|entry| entry.1.to_owned()).collect();
+    let ids: Vec<Uuid> = keyed.iter().map(|entry| entry.3).collect();
+    let made: Vec<Uuid> = sqlx::query_scalar!(
+        "INSERT INTO heddle.run_keys (group_id, key, run)
+         SELECT group_id, key, run
+           FROM UNNEST($1::bigint[], $2::text[], $3::uuid[]) WITH ORDINALITY AS g (group_id, key, run, place)
+          ORDER BY place
+         ON CONFLICT (group_id, key) DO NOTHING
+         RETURNING run",
+        &groups,
+        &keys,
+        &ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    if made.len() == keyed.len() {
+        return Ok(());
+    }
+    let made: std::collections::HashSet<Uuid> = made.into_iter().collect();
+    let holders = sqlx::query!(
+        "SELECT k.group_id, k.key, k.run
+           FROM heddle.run_keys k
+           JOIN UNNEST($1::bigint[], $2::text[]) AS g (group_id, key) ON k.group_id = g.group_id AND k.key = g.key",
+        &groups,
+        &keys
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let holders: HashMap<(i64, &str), Uuid> = holders
+        .iter()
+        .map(|row| ((row.group_id, row.key.as_str()), row.run))
+        .collect();
+    for (group, key, index, id) in keyed {
+        if !made.contains(&id) {
+            let holder = holders.get(&(group, key)).copied().unwrap_or(id);
+            refused.insert(index, Created::Exists(RunId(holder)));
+        }
+    }
+    Ok(())
+}
+
+/// A group has one run for an instant, whoever makes it.
+pub(super) async fn settle_instants(
+    tx: &mut PgSession,
+    runs: &[&NewRun],
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    let mut instants: Vec<(i64, Time, Uuid, usize)> = runs
+        .iter()
+        .enumerate()
+        .filter(|(index, run)| run.instant && !refused.contains_key(index))
+        .map(|(index, run)| (run.group_id, run.logical_time, run.id.0, index))
+        .collect();
+    if instants.is_empty() {
+        return Ok(());
+    }
+    // In order, so that two nodes with overlapping batches do not deadlock.
+    instants.sort_unstable();
+    let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
+    let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
+    let ids: Vec<Uuid> = instants.iter().map(|entry| entry.2).collect();
+    let made: Vec<Uuid> = sqlx::query_scalar!(
+        "INSERT INTO heddle.run_instants (group_id, logical_time, run)
+         SELECT group_id, logical_time, run
+           FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS i (group_id, logical_time, run)
+          ORDER BY group_id, logical_time
+         ON CONFLICT (group_id, logical_time) DO NOTHING
+         RETURNING run",
+        &groups,
+        &times,
+        &ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    if made.len() == instants.len() {
+        return Ok(());
+    }
+    let made: std::collections::HashSet<Uuid> = made.into_iter().collect();
+    let holders: HashMap<(i64, Time), Uuid> = sqlx::query!(
+        "SELECT i.group_id, i.logical_time, i.run
+           FROM heddle.run_instants i
+           JOIN UNNEST($1::bigint[], $2::timestamptz[]) AS g (group_id, logical_time)
+             ON i.group_id = g.group_id AND i.logical_time = g.logical_time",
+        &groups,
+        &times
+    )
+    .fetch_all(&mut *tx)
+    .await?
+    .into_iter()
+    .map(|row| ((row.group_id, row.logical_time), row.run))
+    .collect();
+    for (group, at, id, index) in instants {
+        if !made.contains(&id) {
+            let holder = holders.get(&(group, at)).copied().unwrap_or(id);
+            refused.insert(index, Created::Exists(RunId(holder)));
+        }
+    }
+    Ok(())
+}
+
+/// Who has a group's params: the run, and whether it is still in the way of those that ask for unfinished ones only.
+type DedupeHolders = HashMap<(i64, Vec<u8>), (Uuid, bool)>;
+
+/// Locks the params that runs are deduped by, and refuses those whose params an earlier run has.
+pub(super) async fn dedupe_holders(
+    tx: &mut PgSession,
+    runs: &[&NewRun],
+    refused: &mut HashMap<usize, Created>,
+) -> Result<DedupeHolders, StoreError> {
+    let mut hashes: Vec<&[u8]> = runs
+        .iter()
+        .filter_map(|run| Some(run.dedupe.as_ref()?.0.as_slice()))
+        .collect();
+    if hashes.is_empty() {
+        return Ok(DedupeHolders::new());
+    }
+    hashes.sort_unstable();
+    hashes.dedup();
+    let locks: Vec<i64> = hashes.iter().map(|hash| lock_number(hash)).collect();
+    // A statement of its own: the next one's snapshot is taken when all earlier holders have committed.
+    sqlx::query!("SELECT pg_advisory_xact_lock(n) FROM UNNEST($1::bigint[]) AS n", &locks)
+        .fetch_all(&mut *tx)
+        .await?;
+    let given: Vec<Vec<u8>> = hashes.iter().map(|hash| hash.to_vec()).collect();
+    let rows = sqlx::query!(
+        r#"SELECT d.group_id, d.hash, d.run, EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = d.run) AS "live!"
+             FROM heddle.run_dedupes d WHERE d.hash = ANY ($1)"#,
+        &given
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let holders: DedupeHolders = rows
+        .into_iter()
+        .map(|row| ((row.group_id, row.hash), (row.run, row.live)))
+        .collect();
+    for (index, run) in runs.iter().enumerate() {
+        if let Some((hash, kept)) = &run.dedupe
+            && let Some((holder, live)) = holders.get(&(run.group_id, hash.clone()))
+            && (*live || *kept)
+        {
+            refused.insert(index, Created::Exists(RunId(*holder)));
+        }
+    }
+    Ok(holders)
+}
+
+/// Takes the params of those that nothing has refused so far; of two of one batch the first has them.
+pub(super) async fn settle_dedupes(
+    tx: &mut PgSession,
+    runs: &[&NewRun],
+    mut holders: DedupeHolders,
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    let (mut groups, mut new_hashes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    let mut taken = std::collections::HashSet::new();
+    let mut without_keys = Vec::new();
+    for (index, run) in runs.iter().enumerate() {
+        let Some((hash, _)) = run.dedupe.as_ref().filter(|_| !refused.contains_key(&index)) else {
+            continue;
+        };
+        let place = (run.group_id, hash.clone());
+        // Earlier runs that were in the way have refused it already.
+        match holders.get(&place) {
+            Some((holder, _)) if taken.contains(holder) => {
+                refused.insert(index, Created::Exists(RunId(*holder)));
+                without_keys.extend(run.key.is_some().then_some(run.id.0));
+            }
+            _ => {
+                holders.insert(place, (run.id.0, true));
+                taken.insert(run.id.0);
+                groups.push(run.group_id);
+                new_hashes.push(hash.clone());
+                ids.push(run.id.0);
+            }
+        }
+    }
+    if !ids.is_empty() {
+        sqlx::query!(
+            "INSERT INTO heddle.run_dedupes (group_id, hash, run)
+             SELECT group_id, hash, run FROM UNNEST($1::bigint[], $2::bytea[], $3::uuid[]) AS d (group_id, hash, run)
+             ON CONFLICT (group_id, hash) DO UPDATE SET run = excluded.run",
+            &groups,
+            &new_hashes,
+            &ids
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    if !without_keys.is_empty() {
+        sqlx::query!("DELETE FROM heddle.run_keys WHERE run = ANY ($1)", &without_keys)
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(())
+}
+
+fn lock_number(hash: &[u8]) -> i64 {
+    let mut eight = [0u8; 8];
+    for (to, from) in eight.iter_mut().zip(hash) {
+        *to = *from;
+    }
+    i64::from_be_bytes(eight)
+}
+
+/// Sub-runs take their parent's attempt over from the node (lease 0); whose attempt is gone makes none.
+pub(super) async fn settle_parents(
+    tx: &mut PgSession,
+    runs: &[&NewRun],
+    lease: i64,
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    for (index, run) in runs.iter().enumerate() {
+        let Some((parent, at)) = run.parent else { continue };
+        if refused.contains_key(&index) {
+            continue;
+        }
+        let taken = sqlx::query!(
+            "UPDATE heddle.running SET lease = 0
+              WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5",
+            parent.0,
+            at.key.task as i16,
+            at.key.item_number(),
+            at.attempt as i32,
+            lease
+        )
+        .execute(&mut *tx)
+        .await?;
+        if taken.rows_affected() == 0 {
+            refused.insert(index, Created::Fenced);
+            continue;
+        }
+        if let Some(due) = run.parent_due {
+            // No node watches an attempt that a sub-run holds.
+            sqlx::query!(
+                "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at) VALUES ($1, $2, $3, 2, $4, $5)
+                 ON CONFLICT (run, task, item, kind) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at",
+                parent.0,
+                at.key.task as i16,
+                at.key.item_number(),
+                at.attempt as i32,
+                due
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! What workers say of their claims beside that they are alive: how far they have come, lines for the log.
+
+use std::collections::HashMap;
+
+use heddle_domain::Time;
+use uuid::Uuid;
+
+use super::queue::ClaimKey;
+use super::{LogRow, insert_logs_in};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// What a line counts beside its text, as in the log of a script.
+const LINE_OVERHEAD_BYTES: i64 = 32;
+
+/// What a worker reports of one claim.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClaimReport {
+    /// 0 to 1; `None` leaves what it said last.
+    pub progress: Option<f64>,
+    /// In words; `None` leaves what it said last.
+    pub note: Option<String>,
+    /// For the log, in order.
+    pub lines: Vec<ReportLine>,
+    /// How many bytes the log of the attempt may have; beyond, it is cut with a word about it.
+    pub log_bytes_max: i64,
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReportLine {
+    /// When it was written.
+    pub at: Time,
+    /// 0 trace to 4 error.
+    pub level: i16,
+    /// The text.
+    pub message: String,
+    /// A JSON object.
+    pub fields: Option<String>,
+}
+
+/// How much of a log there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Written {
+    lines: i32,
+    bytes: i64,
+}
+
+/// What of the lines goes into the log, and how much of it there is then.
+fn bounded(report: &ClaimReport, mut written: Written, now: Time) -> (Vec<ReportLine>, Written) {
+    let mut kept = Vec::with_capacity(report.lines.len());
+    for line in &report.lines {
+        if written.bytes > report.log_bytes_max {
+            break;
+        }
+        let bytes =
+            LINE_OVERHEAD_BYTES + line.message.len() as i64 + line.fields.as_ref().map_or(0, String::len) as i64;
+        written.bytes += bytes;
+        written.lines += 1;
+        if written.bytes > report.log_bytes_max {
+            kept.push(ReportLine {
+                at: now,
+                level: 3,
+                message: format!("log cut: it reached its limit of {} bytes", report.log_bytes_max),
+                fields: None,
+            });
+        } else {
+            kept.push(line.clone());
+        }
+    }
+    (kept, written)
+}
+
+impl Store {
+    /// Extends claims as [`Store::heartbeat_claims`] does and writes, in the same transaction, what the workers report
+    /// of those that were extended.
+    pub async fn report_claims(
+        &self,
+        keys: &[ClaimKey],
+        lease_ms: &[Option<i64>],
+        reports: &[ClaimReport],
+        now: Time,
+    ) -> Result<Vec<(Uuid, Time)>, StoreError> {
+        transaction!(self, pool, "report_claims", |tx| {
+            let extended = super::queue::heartbeat_in(&mut tx, keys, lease_ms).await?;
+            let held: HashMap<Uuid, Time> = extended.iter().copied().collect();
+            let reported: Vec<(&ClaimKey, &ClaimReport)> = keys
+                .iter()
+                .zip(reports)
+                .filter(|(key, _)| held.contains_key(&key.id))
+                .collect();
+            let runs: Vec<Uuid> = reported.iter().map(|(key, _)| key.run.0).collect();
+            let tasks: Vec<i16> = reported.iter().map(|(key, _)| key.at.key.task as i16).collect();
+            let items: Vec<i32> = reported.iter().map(|(key, _)| key.at.key.item_number()).collect();
+            // The rows are this transaction's since it has extended them.
+            let written: HashMap<Uuid, Written> = sqlx::query!(
+                "SELECT c.id, c.log_lines, c.log_bytes
+               FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS r (run, task, item)
+               JOIN heddle.queue_claims c ON c.run = ANY (ARRAY[r.run]) AND c.task = r.task AND c.item = r.item",
+                &runs,
+                &tasks,
+                &items
+            )
+            .fetch_all(&mut *tx)
+            .await?
+            .into_iter()
+            .map(|row| {
+                let written = Written {
+                    lines: row.log_lines,
+                    bytes: row.log_bytes,
+                };
+                (row.id, written)
+            })
+            .collect();
+            let (mut rows, mut lines, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+            for (key, report) in &reported {
+                let before = written.get(&key.id).copied().unwrap_or_default();
+                let (kept, after) = bounded(report, before, now);
+                lines.push(after.lines);
+                bytes.push(after.bytes);
+                rows.extend(kept.into_iter().enumerate().map(|(place, line)| LogRow {
+                    run: key.run,
+                    at: key.at,
+                    line: before.lines + place as i32,
+                    time: line.at,
+                    level: line.level,
+                    message: line.message,
+                    fields: line.fields,
+                }));
+            }
+            sqlx::query!(
+            "UPDATE heddle.queue_claims c
+                SET progress = coalesce(r.progress, c.progress), note = coalesce(r.note, c.note),
+                    log_lines = r.lines, log_bytes = r.bytes
+               FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::float8[], $5::text[], $6::integer[], $7::bigint[])
+                 AS r (run, task, item, progress, note, lines, bytes)
+              WHERE c.run = ANY (ARRAY[r.run]) AND c.task = r.task AND c.item = r.item",
+            &runs,
+            &tasks,
+            &items,
+            &reported.iter().map(|(_, report)| report.progress).collect::<Vec<_>>() as &[Option<f64>],
+            &reported.iter().map(|(_, report)| report.note.clone()).collect::<Vec<_>>() as &[Option<String>],
+            &lines,
+            &bytes
+        )
+        .execute(&mut *tx)
+        .await?;
+            if !rows.is_empty() {
+                insert_logs_in(&mut tx, &rows).await?;
+            }
+            tx.commit().await?;
+            Ok(extended)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_cut_once_and_says_so() {
+        let now: Time = "2026-11-20T10:00:00Z".parse().unwrap();
+        let line = |message: &str| ReportLine {
+            at: now,
+            level: 2,
+            message: message.into(),
+            fields: None,
+        };
+        let report = ClaimReport {
+            lines: vec![line("first"), line("second")],
+            log_bytes_max: 75,
+            ..ClaimReport::default()
+        };
+        let (kept, written) = bounded(&report, Written::default(), now);
+        let said: Vec<&str> = kept.iter().map(|line| line.message.as_str()).collect();
+        // 37 + 38 bytes fit exactly.
+        assert_eq!(said, ["first", "second"]);
+        assert_eq!(written.lines, 2);
+        // The next line takes it beyond, and gives its place to the word about it; from then on there is silence.
+        let (kept, written) = bounded(&report, written, now);
+        assert_eq!(kept.len(), 1);
+        assert!(kept[0].message.starts_with("log cut"));
+        assert_eq!(bounded(&report, written, now), (Vec::new(), written));
+    }
+}

@@ -1,0 +1,333 @@
+//! What was decided of locked runs, written.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::{RunState, Skip};
+use uuid::Uuid;
+
+use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
+use super::queue::{QueueRow, put_in};
+use super::{Completion, Interrupted, ReadyRow};
+use crate::StoreError;
+use crate::notice::NewNotices;
+
+/// What is to be written of one run.
+#[derive(Clone, Debug)]
+pub struct RunWrite {
+    /// Which.
+    pub run: RunId,
+    /// Its state now.
+    pub state: RunState,
+    /// Its progress as bytes.
+    pub progress: Vec<u8>,
+    /// Its priority, for its ready rows.
+    pub priority: i16,
+    /// What became ready.
+    pub ready: Vec<ReadyRow>,
+    /// What workers may claim from now on.
+    pub queued: Vec<QueueRow>,
+    /// Retries due later.
+    pub timers: Vec<(Time, AttemptKey)>,
+    /// Timers to be forgotten.
+    pub drop_timers: Vec<TaskKey>,
+    /// Attempts and ready rows to be taken back.
+    pub interrupt: Vec<TaskKey>,
+    /// Arrays of mapped tasks that were expanded.
+    pub maps: Vec<(i16, String)>,
+    /// Its error, if it has ended with one.
+    pub error: Option<String>,
+    /// It was never begun, and why.
+    pub skipped: Option<Skip>,
+    /// Whether its end may let others of its group begin.
+    pub gated: bool,
+    /// Whether it may have timers.
+    pub timed: bool,
+    /// What somebody wants to hear of it.
+    pub notices: Option<Box<NewNotices>>,
+}
+
+/// What came of writing.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// Attempts that were stopped; nodes that run them have to be told.
+    pub interrupted: Vec<Interrupted>,
+    /// Whether the rows meant for this node came to it.
+    pub handed: bool,
+    /// Whether a run ended that is a sub-run.
+    pub parents_told: bool,
+    /// Whether a run succeeded whose group others follow.
+    pub followed: bool,
+}
+
+impl Completion {
+    /// Writes what was decided of locked runs: progress, ready rows, timers, interrupts, ends.
+    pub async fn write(&mut self, writes: &[RunWrite]) -> Result<Written, StoreError> {
+        let mut written = Written {
+            handed: true,
+            ..Written::default()
+        };
+        self.write_timers(writes).await?;
+        written.interrupted = self.interrupt(writes).await?;
+        self.write_maps(writes).await?;
+        let rows: Vec<(&RunWrite, &ReadyRow)> = writes
+            .iter()
+            .flat_map(|write| write.ready.iter().map(move |row| (write, row)))
+            .collect();
+        let (pooled, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, row)| row.pools.is_some());
+        if !pooled.is_empty() {
+            insert_pooled_of_writes(&mut self.tx, writes).await?;
+        }
+        if !rows.is_empty() {
+            let runs: Vec<Uuid> = rows.iter().map(|(write, _)| write.run.0).collect();
+            let tasks: Vec<i16> = rows.iter().map(|(_, row)| row.at.key.task as i16).collect();
+            let items: Vec<i32> = rows.iter().map(|(_, row)| row.at.key.item_number()).collect();
+            let attempts: Vec<i32> = rows.iter().map(|(_, row)| row.at.attempt as i32).collect();
+            let priorities: Vec<i16> = rows.iter().map(|(write, _)| write.priority).collect();
+            let turns: Vec<i64> = rows.iter().map(|(_, row)| row.turn).collect();
+            let handed: Vec<bool> = rows.iter().map(|(_, row)| row.handed).collect();
+            written.handed = sqlx::query_file_scalar!(
+                "src/sql/make_ready.sql",
+                &runs,
+                &tasks,
+                &items,
+                &attempts,
+                &priorities,
+                &turns,
+                &handed,
+                self.lease,
+                self.now
+            )
+            .fetch_one(&mut *self.tx)
+            .await?;
+        }
+        let queued: Vec<(RunId, i16, &QueueRow)> = writes
+            .iter()
+            .flat_map(|write| write.queued.iter().map(move |row| (write.run, write.priority, row)))
+            .collect();
+        put_in(&mut self.tx, &queued).await?;
+        let going: Vec<&RunWrite> = writes.iter().filter(|write| !write.state.is_final()).collect();
+        if !going.is_empty() {
+            let ids: Vec<Uuid> = going.iter().map(|write| write.run.0).collect();
+            let states: Vec<i16> = going.iter().map(|write| write.state.number()).collect();
+            let progress: Vec<Vec<u8>> = going.iter().map(|write| write.progress.clone()).collect();
+            // What waits, paused or not, keeps what it waits for, and has not begun for it.
+            sqlx::query!(
+                "WITH moved AS (
+                     UPDATE heddle.runs_live l
+                        SET state = w.state, progress = w.progress,
+                            started_at = CASE WHEN w.state = 0 OR (w.state = 2 AND l.waiting_for IS NOT NULL)
+                                THEN l.started_at ELSE coalesce(l.started_at, $4) END,
+                            waiting_for = CASE WHEN w.state IN (0, 2) THEN l.waiting_for END
+                       FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[]) AS w (id, state, progress)
+                      WHERE l.id = ANY (ARRAY[w.id])
+                     RETURNING l.id, l.group_id, l.trigger, l.logical_time, l.started_at)
+                 INSERT INTO heddle.events (kind, at, data)
+                 SELECT 'run.started', $4,
+                        jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
+                            (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
+                            'logical_time', heddle.moment(x.logical_time)))
+                   FROM moved x JOIN heddle.groups g ON g.id = x.group_id
+                  WHERE x.started_at = $4 HAVING count(*) > 0",
+                &ids,
+                &states,
+                &progress,
+                self.now
+            )
+            .execute(&mut *self.tx)
+            .await?;
+        }
+        (written.parents_told, written.followed) = self.finish(writes).await?;
+        let notices: Vec<NewNotices> = writes
+            .iter()
+            .filter_map(|write| write.notices.as_deref().cloned())
+            .collect();
+        self.tell(&notices).await?;
+        Ok(written)
+    }
+
+    async fn finish(&mut self, writes: &[RunWrite]) -> Result<(bool, bool), StoreError> {
+        let ended: Vec<&RunWrite> = writes.iter().filter(|write| write.state.is_final()).collect();
+        if ended.is_empty() {
+            return Ok((false, false));
+        }
+        let timed: Vec<Uuid> = ended
+            .iter()
+            .filter(|write| write.timed)
+            .map(|write| write.run.0)
+            .collect();
+        if !timed.is_empty() {
+            sqlx::query!("DELETE FROM heddle.timers WHERE run = ANY ($1)", &timed)
+                .execute(&mut *self.tx)
+                .await?;
+        }
+        let gated: Vec<Uuid> = ended
+            .iter()
+            .filter(|write| write.gated)
+            .map(|write| write.run.0)
+            .collect();
+        if !gated.is_empty() {
+            sqlx::query!("DELETE FROM heddle.waits WHERE run = ANY ($1)", &gated)
+                .execute(&mut *self.tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.needs WHERE run = ANY ($1)", &gated)
+                .execute(&mut *self.tx)
+                .await?;
+        }
+        let ids: Vec<Uuid> = ended.iter().map(|write| write.run.0).collect();
+        let states: Vec<i16> = ended.iter().map(|write| write.state.number()).collect();
+        let progress: Vec<Vec<u8>> = ended.iter().map(|write| write.progress.clone()).collect();
+        let errors: Vec<Option<String>> = ended.iter().map(|write| write.error.clone()).collect();
+        let gates: Vec<bool> = ended.iter().map(|write| write.gated).collect();
+        let skipped: Vec<Option<i16>> = ended.iter().map(|write| write.skipped.map(Skip::number)).collect();
+        let rows = sqlx::query_file!(
+            "src/sql/finish_runs.sql",
+            &ids,
+            &states,
+            &progress,
+            &errors as &[Option<String>],
+            self.now,
+            &gates,
+            &skipped as &[Option<i16>]
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        Ok((
+            rows.iter().any(|row| row.has_parent),
+            rows.iter().any(|row| row.followed),
+        ))
+    }
+
+    async fn write_timers(&mut self, writes: &[RunWrite]) -> Result<(), StoreError> {
+        let dropped: Vec<(RunId, TaskKey)> = writes
+            .iter()
+            .flat_map(|write| write.drop_timers.iter().map(move |&key| (write.run, key)))
+            .collect();
+        if !dropped.is_empty() {
+            let runs: Vec<Uuid> = dropped.iter().map(|(run, _)| run.0).collect();
+            let tasks: Vec<i16> = dropped.iter().map(|(_, key)| key.task as i16).collect();
+            let items: Vec<i32> = dropped.iter().map(|(_, key)| key.item_number()).collect();
+            sqlx::query!(
+                "DELETE FROM heddle.timers t USING UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS d (run, task, item)
+                  WHERE t.run = ANY (ARRAY[d.run]) AND t.task = d.task AND t.item = d.item AND t.kind + 0 = 0",
+                &runs,
+                &tasks,
+                &items
+            )
+            .execute(&mut *self.tx)
+            .await?;
+        }
+        let timers: Vec<(RunId, Time, AttemptKey)> = writes
+            .iter()
+            .flat_map(|write| write.timers.iter().map(move |&(due, at)| (write.run, due, at)))
+            .collect();
+        if timers.is_empty() {
+            return Ok(());
+        }
+        let runs: Vec<Uuid> = timers.iter().map(|timer| timer.0.0).collect();
+        let tasks: Vec<i16> = timers.iter().map(|timer| timer.2.key.task as i16).collect();
+        let items: Vec<i32> = timers.iter().map(|timer| timer.2.key.item_number()).collect();
+        let attempts: Vec<i32> = timers.iter().map(|timer| timer.2.attempt as i32).collect();
+        let due: Vec<Time> = timers.iter().map(|timer| timer.1).collect();
+        sqlx::query!(
+            "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
+             SELECT run, task, item, 0, attempt, due
+               FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::timestamptz[])
+                 AS t (run, task, item, attempt, due)
+             ON CONFLICT (run, task, item, kind) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at",
+            &runs,
+            &tasks,
+            &items,
+            &attempts,
+            &due
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        Ok(())
+    }
+
+    async fn write_maps(&mut self, writes: &[RunWrite]) -> Result<(), StoreError> {
+        for write in writes {
+            for (task, items) in &write.maps {
+                sqlx::query!(
+                    "INSERT INTO heddle.maps (run, task, items) VALUES ($1, $2, $3)
+                     ON CONFLICT (run, task) DO UPDATE SET items = excluded.items",
+                    write.run.0,
+                    task,
+                    items
+                )
+                .execute(&mut *self.tx)
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn interrupt(&mut self, writes: &[RunWrite]) -> Result<Vec<Interrupted>, StoreError> {
+        let hit: Vec<(RunId, TaskKey)> = writes
+            .iter()
+            .flat_map(|write| write.interrupt.iter().map(move |&key| (write.run, key)))
+            .collect();
+        if hit.is_empty() {
+            return Ok(Vec::new());
+        }
+        let runs: Vec<Uuid> = hit.iter().map(|(run, _)| run.0).collect();
+        let tasks: Vec<i16> = hit.iter().map(|(_, key)| key.task as i16).collect();
+        let items: Vec<i32> = hit.iter().map(|(_, key)| key.item_number()).collect();
+        interrupt_pooled(&mut self.tx, &runs, &tasks, &items).await?;
+        // What is being claimed at this moment is waited for; the next statement sees where it went.
+        sqlx::query!(
+            "WITH hit AS (
+                 SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)
+             ),
+             unclaimed AS (
+                 DELETE FROM heddle.ready r USING hit h
+                  WHERE r.run = ANY (ARRAY[h.run]) AND r.task = h.task AND r.item = h.item
+             )
+             DELETE FROM heddle.queue_ready r USING hit h
+              WHERE r.run = ANY (ARRAY[h.run]) AND r.task = h.task AND r.item = h.item",
+            &runs,
+            &tasks,
+            &items
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        let rows = sqlx::query_file!("src/sql/interrupt.sql", &runs, &tasks, &items, self.now)
+            .fetch_all(&mut *self.tx)
+            .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| Interrupted {
+                run: RunId(row.run),
+                at: AttemptKey {
+                    key: TaskKey::from_numbers(row.task, row.item),
+                    attempt: row.attempt as u32,
+                },
+                lease: row.lease,
+                started_at: row.started_at,
+                finished_at: row.finished_at,
+                node: row.node,
+            })
+            .collect())
+    }
+
+    /// Takes back all ready rows of runs.
+    pub async fn withdraw(&mut self, runs: &[RunId]) -> Result<Vec<(RunId, TaskKey)>, StoreError> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let mut withdrawn = withdraw_pooled(&mut self.tx, &ids).await?;
+        let rows = sqlx::query!(
+            r#"WITH unclaimed AS (DELETE FROM heddle.ready WHERE run = ANY ($1) RETURNING run, task, item),
+                    queued AS (DELETE FROM heddle.queue_ready WHERE run = ANY ($1) RETURNING run, task, item)
+               SELECT run AS "run!", task AS "task!", item AS "item!" FROM unclaimed
+               UNION ALL SELECT run, task, item FROM queued"#,
+            &ids
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        withdrawn.extend(
+            rows.into_iter()
+                .map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))),
+        );
+        Ok(withdrawn)
+    }
+}

@@ -1,0 +1,328 @@
+//! Reading runs, wherever they stand.
+
+mod detail;
+mod list;
+pub mod live;
+pub mod log;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::TaskKey;
+use heddle_domain::state::{RunState, Skip, Trigger};
+use serde_json::Value;
+use sqlx::postgres::PgRow;
+use sqlx::{Postgres, QueryBuilder, Row};
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+pub use detail::{AttemptView, OverrideView, RunDetail, WaitView};
+pub use list::RunFilter;
+
+/// A run, live or ended.
+#[derive(Clone, Debug)]
+pub struct RunRow {
+    /// Its id.
+    pub id: Uuid,
+    /// Of which group.
+    pub group_id: i64,
+    /// The group's name.
+    pub group_name: String,
+    /// Which revision, as a number.
+    pub revision: i32,
+    /// Which revision, as an id.
+    pub revision_id: i64,
+    /// Which script versions.
+    pub resolution_id: Option<i64>,
+    /// How it stands.
+    pub state: RunState,
+    /// Why it was made.
+    pub trigger: Trigger,
+    /// Its place among others.
+    pub priority: i16,
+    /// What time it is about.
+    pub logical_time: Time,
+    /// From the previous instant …
+    pub interval_start: Time,
+    /// … to this one.
+    pub interval_end: Time,
+    /// JSON object.
+    pub params: String,
+    /// JSON object of objects.
+    pub task_params: Option<String>,
+    /// Free words.
+    pub labels: Option<Value>,
+    /// The caller's key.
+    pub key: Option<String>,
+    /// Who is told.
+    pub callback: Option<String>,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it began.
+    pub started_at: Option<Time>,
+    /// When it must have ended.
+    pub deadline_at: Option<Time>,
+    /// The run that it is a sub-run of.
+    pub parent_run: Option<Uuid>,
+    /// The backfill or run that it was made by.
+    pub source: Option<Uuid>,
+    /// What it waits for.
+    pub waiting_for: Option<Value>,
+    /// Its progress as bytes.
+    pub progress: Vec<u8>,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// Why it was never begun.
+    pub skipped: Option<Skip>,
+}
+
+impl RunRow {
+    /// Reads what [`LIVE_COLUMNS`] or [`DONE_COLUMNS`] give.
+    fn read(row: &PgRow) -> Result<Self, StoreError> {
+        let id: Uuid = row.try_get("id")?;
+        let state = row.try_get("state")?;
+        let trigger = row.try_get("trigger")?;
+        let skipped: Option<i16> = row.try_get("skipped")?;
+        let skipped =
+            skipped.map(|skipped| StoreError::known(Skip::from_number, skipped, ("runs_done", "skipped"), id));
+        Ok(Self {
+            id,
+            group_id: row.try_get("group_id")?,
+            group_name: row.try_get("group_name")?,
+            revision: row.try_get("revision")?,
+            revision_id: row.try_get("revision_id")?,
+            resolution_id: row.try_get("resolution_id")?,
+            state: StoreError::known(RunState::from_number, state, ("runs", "state"), id)?,
+            trigger: StoreError::known(Trigger::from_number, trigger, ("runs", "trigger"), id)?,
+            priority: row.try_get("priority")?,
+            logical_time: row.try_get("logical_time")?,
+            interval_start: row.try_get("interval_start")?,
+            interval_end: row.try_get("interval_end")?,
+            params: row.try_get("params")?,
+            task_params: row.try_get("task_params")?,
+            labels: row.try_get("labels")?,
+            key: row.try_get("key")?,
+            callback: row.try_get("callback")?,
+            created_at: row.try_get("created_at")?,
+            started_at: row.try_get("started_at")?,
+            deadline_at: row.try_get("deadline_at")?,
+            parent_run: row.try_get("parent_run")?,
+            source: row.try_get("source")?,
+            waiting_for: row.try_get("waiting_for")?,
+            progress: row.try_get("progress")?,
+            finished_at: row.try_get("finished_at")?,
+            error: row.try_get("error")?,
+            skipped: skipped.transpose()?,
+        })
+    }
+}
+
+const LIVE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
+    l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
+    l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, \
+    NULL::timestamptz AS finished_at, NULL::text AS error, NULL::smallint AS skipped";
+
+const DONE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
+    l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
+    l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, \
+    l.finished_at, l.error, l.skipped";
+
+const JOINS: &str = " JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id ";
+
+impl Store {
+    /// A run, without its attempts.
+    pub async fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {
+        let mut query = QueryBuilder::<Postgres>::new("");
+        for (table, columns) in [("heddle.runs_live", LIVE_COLUMNS), ("heddle.runs_done", DONE_COLUMNS)] {
+            if table == "heddle.runs_done" {
+                query.push(" UNION ALL ");
+            }
+            query
+                .push("SELECT ")
+                .push(columns)
+                .push(format!(" FROM {table} l"))
+                .push(JOINS)
+                .push("WHERE l.id = ");
+            query.push_bind(id.0);
+        }
+        let row = query.build().fetch_optional(&self.pool).await?;
+        row.as_ref().map(RunRow::read).transpose()
+    }
+
+    /// Whether a run has ended; `None`: there is no such run.
+    pub async fn run_ended(&self, id: RunId) -> Result<Option<bool>, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT true AS "ended!" FROM heddle.runs_done WHERE id = $1
+               UNION ALL SELECT false FROM heddle.runs_live WHERE id = $1"#,
+            id.0
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(row.map(|row| row.ended))
+    }
+
+    /// Outputs of tasks of a run: per task run that of its last attempt or override, none where that was no success, and
+    /// since when it stands. Of items only successes count: whoever asks knows which of them have succeeded. Ordered by
+    /// task and item.
+    pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", at AS "at!", output
+                 FROM (SELECT task, item, finished_at AS at, CASE WHEN state = 1 THEN output END AS output, 0 AS by_hand
+                         FROM heddle.attempts
+                        WHERE run = $1 AND task = ANY ($2) AND (state = 1 OR item = -1)
+                       UNION ALL
+                       SELECT task, item, at, CASE WHEN state = 5 THEN output END, 1 FROM heddle.overrides
+                        WHERE run = $1 AND task = ANY ($2) AND (state = 5 OR item = -1)) AS outputs
+                ORDER BY task, item, at DESC, by_hand DESC"#,
+            run.0,
+            tasks
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (TaskKey::from_numbers(row.task, row.item), row.at, row.output))
+            .collect())
+    }
+
+    /// The progress of a live run, as bytes.
+    pub async fn progress(&self, run: RunId) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(
+            sqlx::query_scalar!("SELECT progress FROM heddle.runs_live WHERE id = $1", run.0)
+                .fetch_optional(&self.pool)
+                .await?,
+        )
+    }
+
+    /// The array that a mapped task maps over.
+    pub async fn map_items(&self, run: RunId, task: u16) -> Result<Option<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT items FROM heddle.maps WHERE run = $1 AND task = $2",
+            run.0,
+            task as i16
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+
+    /// How many runs there are in each state, of runs that live.
+    pub async fn live_counts(&self) -> Result<Vec<(i16, i64)>, StoreError> {
+        let rows = sqlx::query!(r#"SELECT state, count(*) AS "count!" FROM heddle.runs_live GROUP BY state"#)
+            .fetch_all(&self.pool)
+            .await?;
+        Ok(rows.into_iter().map(|row| (row.state, row.count)).collect())
+    }
+
+    /// The row that stands for a set of resolved scripts; made if there is none.
+    pub async fn resolution(&self, revision_id: i64, scripts: &Value) -> Result<i64, StoreError> {
+        let found = sqlx::query_scalar!(
+            "SELECT id FROM heddle.resolutions
+              WHERE revision_id = $1 AND md5(scripts::text) = md5($2::jsonb::text) AND scripts = $2",
+            revision_id,
+            scripts
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        if let Some(id) = found {
+            return Ok(id);
+        }
+        Ok(sqlx::query_scalar!(
+            "INSERT INTO heddle.resolutions (revision_id, scripts) VALUES ($1, $2)
+             ON CONFLICT (revision_id, md5(scripts::text)) DO UPDATE SET scripts = excluded.scripts RETURNING id",
+            revision_id,
+            scripts
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// The same for many revisions at once; the ids are in the order of `revisions`.
+    pub async fn resolutions(&self, revisions: &[i64], scripts: &[Value]) -> Result<Vec<i64>, StoreError> {
+        sqlx::query!(
+            "INSERT INTO heddle.resolutions (revision_id, scripts)
+             SELECT n.revision_id, n.scripts FROM UNNEST($1::bigint[], $2::jsonb[]) AS n (revision_id, scripts)
+              WHERE NOT EXISTS (SELECT FROM heddle.resolutions r
+                                 WHERE r.revision_id = n.revision_id AND r.scripts = n.scripts)
+              ORDER BY n.revision_id
+             ON CONFLICT DO NOTHING",
+            revisions,
+            scripts
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(sqlx::query_scalar!(
+            "SELECT r.id
+               FROM UNNEST($1::bigint[], $2::jsonb[]) WITH ORDINALITY AS n (revision_id, scripts, place)
+               JOIN heddle.resolutions r ON r.revision_id = n.revision_id
+                AND md5(r.scripts::text) = md5(n.scripts::text) AND r.scripts = n.scripts
+              ORDER BY n.place",
+            revisions,
+            scripts
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Which script versions a resolution names.
+    pub async fn resolved_scripts(&self, resolution_id: i64) -> Result<Option<Value>, StoreError> {
+        Ok(
+            sqlx::query_scalar!("SELECT scripts FROM heddle.resolutions WHERE id = $1", resolution_id)
+                .fetch_optional(&self.pool)
+                .await?,
+        )
+    }
+
+    /// A value of a group's script state, with its version.
+    pub async fn script_state(&self, group_id: i64, key: &str) -> Result<Option<(String, u64)>, StoreError> {
+        let row = sqlx::query!(
+            "SELECT value, version FROM heddle.script_state WHERE group_id = $1 AND key = $2",
+            group_id,
+            key
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(row.map(|row| (row.value, row.version as u64)))
+    }
+
+    /// How much waits, and how much is under way.
+    pub async fn depths(&self) -> Result<Depths, StoreError> {
+        Ok(sqlx::query_as!(
+            Depths,
+            r#"SELECT (SELECT count(*) FROM heddle.ready) + (SELECT count(*) FROM heddle.ready_pooled) AS "ready!",
+                      (SELECT count(*) FROM heddle.queue_ready) AS "queued!",
+                      (SELECT count(*) FROM heddle.queue_claims) AS "claimed!",
+                      (SELECT count(*) FROM heddle.running) AS "running!",
+                      (SELECT count(*) FROM heddle.timers WHERE kind = 0) AS "timers!""#
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// A group's runs that have not ended.
+    pub async fn live_runs_of(&self, group_id: i64) -> Result<Vec<RunId>, StoreError> {
+        let ids = sqlx::query_scalar!(
+            "SELECT id FROM heddle.runs_live WHERE group_id = $1 ORDER BY id",
+            group_id
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(ids.into_iter().map(RunId).collect())
+    }
+}
+
+/// How many rows the small tables have.
+#[derive(Clone, Copy, Debug)]
+pub struct Depths {
+    /// Task runs that nodes may claim.
+    pub ready: i64,
+    /// Task runs that workers may claim, over all queues.
+    pub queued: i64,
+    /// Task runs that workers hold.
+    pub claimed: i64,
+    /// Attempts under way, those of workers among them.
+    pub running: i64,
+    /// Retries due later.
+    pub timers: i64,
+}

@@ -1,0 +1,367 @@
+//! Schedules as the scheduler sees them: one row each, and when it is due next.
+//!
+//! # The story
+//!
+//! A row of *schedules* stands for one schedule of a group's current revision. Whoever changes the group (puts it,
+//! enables or disables it, detaches or deletes it) brings the rows in step in the same transaction (`sync`), so
+//! there is no moment, and no crash, after which rows and spec differ.
+//!
+//! Nobody looks at schedules that are not due. A node takes the rows whose `next_fire_at` has passed, by the
+//! database's clock, in batches and skipping those that another node holds ([`Completion::take_schedules`]); what they
+//! call for is decided by [`heddle_domain::schedule`], the runs are inserted and the rows moved on
+//! ([`Completion::move_schedules`]) in that transaction. If the node dies before the commit, nothing has happened; after it,
+//! everything has. Two schedules that name one instant, or a backfill that got there first, meet in *run_instants*.
+//!
+//! `after` has no instants of its own: when it has fired it waits for the end of that run (`awaits`), and the
+//! transaction in which the run ends makes it due again (`sql/finish_runs.sql`, `sql/complete_sole.sql`).
+//!
+//! `cursor` only ever moves on. So what *run_instants* says of an instant before it is of no interest to the scheduler any
+//! more; when these rows may be deleted is told in [`crate::upstream`].
+//!
+//! # Disabled time
+//!
+//! Disabling takes the rows' locks: a node that is firing one of them commits first, and whoever looks later finds
+//! nothing due. Enabling sets the cursor to the present, so that nothing of the disabled time is ever made up.
+
+mod instants;
+pub mod upstream;
+
+use std::collections::BTreeMap;
+
+use heddle_domain::Time;
+use heddle_domain::schedule::{Calendar, Kind, Schedule, local};
+use heddle_domain::spec::ScheduleSpec;
+use serde_json::Value;
+use sqlx::postgres::types::PgInterval;
+use uuid::Uuid;
+
+use crate::database::PgSession;
+use crate::group::GroupRow;
+use crate::live::Completion;
+use crate::{Store, StoreError};
+
+/// A schedule that is due.
+#[derive(Clone, Debug)]
+pub struct DueSchedule {
+    /// Of which group.
+    pub group_id: i64,
+    /// Its name.
+    pub name: String,
+    /// The group's current revision.
+    pub revision_id: i64,
+    /// Everything up to here has been decided.
+    pub cursor: Time,
+    /// When it was due.
+    pub due_at: Time,
+}
+
+/// Where a schedule stands after it has been looked at.
+#[derive(Clone, Debug)]
+pub struct MovedSchedule {
+    /// Of which group.
+    pub group_id: i64,
+    /// Its name.
+    pub name: String,
+    /// Everything up to here has been decided.
+    pub cursor: Time,
+    /// When it is due again.
+    pub next_fire_at: Option<Time>,
+    /// The run whose end it waits for; if that has ended already, it is due by its delay from now.
+    pub awaits: Option<Uuid>,
+    /// When it fired for the only time.
+    pub fired_at: Option<Time>,
+}
+
+/// A schedule as people ask for it.
+#[derive(Clone, Debug)]
+pub struct ScheduleRow {
+    /// Its name.
+    pub name: String,
+    /// Everything up to here has been decided.
+    pub cursor: Time,
+    /// When it is due again.
+    pub next_fire_at: Option<Time>,
+    /// `once`: when it fired.
+    pub fired_at: Option<Time>,
+}
+
+/// The schedules of a spec by name, since when each stands, and the zone that it is reckoned in.
+pub struct Compiled {
+    /// By name.
+    pub schedules: BTreeMap<String, Schedule>,
+    /// All that are enabled.
+    pub calendar: Calendar,
+}
+
+/// Reads the schedules of a spec that has been accepted. `anchors` tells since when each stands as it is written,
+/// `created_at` is for those that it does not know.
+///
+/// `revision` names the row, should it be unreadable.
+pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -> Result<Compiled, StoreError> {
+    let unreadable = |detail: String| StoreError::unreadable("revisions", "spec", revision, detail);
+    let mut schedules = BTreeMap::new();
+    let zone = spec.get("timezone").and_then(Value::as_str).unwrap_or("UTC");
+    for (name, written) in spec.get("schedules").and_then(Value::as_object).into_iter().flatten() {
+        let zone = local::parse_zone(zone).map_err(|error| unreadable(error.to_string()))?;
+        let written: ScheduleSpec =
+            serde_json::from_value(written.clone()).map_err(|error| unreadable(format!("schedule {name}: {error}")))?;
+        let anchor = anchor_of(anchors, name).unwrap_or(created_at);
+        let schedule = Schedule::compile_stored(&written, zone, anchor)
+            .map_err(|fault| unreadable(format!("schedule {name}: {fault}")))?;
+        schedules.insert(name.clone(), schedule);
+    }
+    let calendar = Calendar::new(schedules.values().filter(|schedule| schedule.enabled()).cloned());
+    Ok(Compiled { schedules, calendar })
+}
+
+fn anchor_of(anchors: &Value, name: &str) -> Option<Time> {
+    anchors.get(name)?.as_str()?.parse().ok()
+}
+
+struct Known {
+    anchor: Time,
+    zone: String,
+    live: bool,
+    cursor: Time,
+    next_fire_at: Option<Time>,
+    awaits: Option<Uuid>,
+    awaited_lives: bool,
+    fired_at: Option<Time>,
+}
+
+/// Brings the rows of a group in step with it; `at` is the moment of the change. The last thing that a change does
+/// before it is recorded: it waits for nodes that are firing these schedules right now.
+pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time) -> Result<(), StoreError> {
+    let compiled = compile(
+        group.revision_id,
+        &group.spec,
+        &group.schedule_anchors,
+        group.created_at,
+    )?;
+    let mut known: BTreeMap<String, Known> = sqlx::query!(
+        r#"SELECT name, anchor, zone, live, cursor, next_fire_at, awaits, fired_at,
+                  EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = s.awaits) AS "awaited_lives!"
+             FROM heddle.schedules s WHERE group_id = $1 ORDER BY name FOR UPDATE"#,
+        group.id
+    )
+    .fetch_all(&mut *connection)
+    .await?
+    .into_iter()
+    .map(|row| {
+        let known = Known {
+            anchor: row.anchor,
+            zone: row.zone,
+            live: row.live,
+            cursor: row.cursor,
+            next_fire_at: row.next_fire_at,
+            awaits: row.awaits,
+            awaited_lives: row.awaited_lives,
+            fired_at: row.fired_at,
+        };
+        (row.name, known)
+    })
+    .collect();
+    let (mut names, mut anchors, mut zones, mut lives) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut cursors, mut nexts, mut awaits, mut fired) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut delays, mut starts, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, schedule) in &compiled.schedules {
+        let anchor = anchor_of(&group.schedule_anchors, name).unwrap_or(group.created_at);
+        let zone = schedule.zone().name().to_owned();
+        let live = group.enabled && schedule.enabled();
+        let before = known
+            .remove(name)
+            .filter(|before| before.anchor == anchor && before.zone == zone);
+        let (cursor, next, run, fired_at) = stand(schedule, before, live, anchor, at);
+        names.push(name.clone());
+        anchors.push(anchor);
+        zones.push(zone);
+        lives.push(live);
+        cursors.push(cursor);
+        nexts.push(next);
+        awaits.push(run);
+        fired.push(fired_at);
+        delays.push(schedule.delay().map(|delay| micros(delay.micros())));
+        starts.push(schedule.window().0);
+        ends.push(schedule.window().1);
+    }
+    sqlx::query!(
+        "DELETE FROM heddle.schedules WHERE group_id = $1 AND NOT (name = ANY ($2))",
+        group.id,
+        &names
+    )
+    .execute(&mut *connection)
+    .await?;
+    if names.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!(
+        "INSERT INTO heddle.schedules (group_id, name, revision_id, anchor, zone, live, cursor, next_fire_at, awaits,
+                                       fired_at, delay, starts_at, ends_at)
+         SELECT $1, s.name, $2, s.anchor, s.zone, s.live, s.cursor, s.next, s.awaits, s.fired_at, s.delay, s.starts_at,
+                s.ends_at
+           FROM UNNEST($3::text[], $4::timestamptz[], $5::text[], $6::boolean[], $7::timestamptz[],
+                       $8::timestamptz[], $9::uuid[], $10::timestamptz[], $11::interval[], $12::timestamptz[],
+                       $13::timestamptz[])
+             AS s (name, anchor, zone, live, cursor, next, awaits, fired_at, delay, starts_at, ends_at)
+         ON CONFLICT (group_id, name) DO UPDATE
+            SET revision_id = excluded.revision_id, anchor = excluded.anchor, zone = excluded.zone,
+                live = excluded.live, cursor = excluded.cursor, next_fire_at = excluded.next_fire_at,
+                awaits = excluded.awaits, fired_at = excluded.fired_at, delay = excluded.delay,
+                starts_at = excluded.starts_at, ends_at = excluded.ends_at",
+        group.id,
+        group.revision_id,
+        &names,
+        &anchors,
+        &zones,
+        &lives,
+        &cursors,
+        &nexts as &[Option<Time>],
+        &awaits as &[Option<Uuid>],
+        &fired as &[Option<Time>],
+        &delays as &[Option<PgInterval>],
+        &starts as &[Option<Time>],
+        &ends as &[Option<Time>],
+    )
+    .execute(&mut *connection)
+    .await?;
+    Ok(())
+}
+
+/// Where a schedule stands after a change: cursor, when it is due, the run that it waits for, when it fired.
+fn stand(
+    schedule: &Schedule,
+    before: Option<Known>,
+    live: bool,
+    anchor: Time,
+    at: Time,
+) -> (Time, Option<Time>, Option<Uuid>, Option<Time>) {
+    let Some(before) = before else {
+        // From its own beginning; what lies before that is not live. (`once` may name an instant that has just been.)
+        let cursor = anchor.min(schedule.live_from() - chrono::TimeDelta::microseconds(1));
+        return (cursor, schedule.next_after(cursor).filter(|_| live), None, None);
+    };
+    if before.fired_at.is_some() {
+        return (before.cursor, None, None, before.fired_at);
+    }
+    let awaits = before.awaits.filter(|_| before.awaited_lives);
+    if live && before.live {
+        return (before.cursor, before.next_fire_at, before.awaits, None);
+    }
+    if !live {
+        return (before.cursor.max(at), None, awaits, None);
+    }
+    // Enabled again: from now on.
+    let next = match schedule.kind() {
+        Kind::After if awaits.is_some() => None,
+        Kind::After => schedule.next_after(at).or_else(|| schedule.after_run(at)),
+        _ => schedule.next_after(at),
+    };
+    (before.cursor.max(at), next, awaits, None)
+}
+
+fn micros(micros: u64) -> PgInterval {
+    PgInterval {
+        months: 0,
+        days: 0,
+        microseconds: i64::try_from(micros).unwrap_or(i64::MAX),
+    }
+}
+
+/// A deleted group has no schedules.
+pub(crate) async fn remove(connection: &mut PgSession, group_id: i64) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM heddle.schedules WHERE group_id = $1", group_id)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+impl Store {
+    /// When the next schedule is due, with the database's clock.
+    pub async fn next_schedule(&self) -> Result<(Option<Time>, Time), StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT (SELECT min(next_fire_at) FROM heddle.schedules WHERE next_fire_at IS NOT NULL) AS next,
+                      clock_timestamp() AS "now!""#
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((row.next, row.now))
+    }
+
+    /// The revisions of schedules that come due after `after` and at or before `until`, the earliest first, up to `limit`
+    /// schedules.
+    pub async fn revisions_due(&self, after: Time, until: Time, limit: i64) -> Result<Vec<i64>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT revision_id FROM heddle.schedules WHERE next_fire_at > $1 AND next_fire_at <= $2
+              ORDER BY next_fire_at LIMIT $3",
+            after,
+            until,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// The schedules of a group.
+    pub async fn schedules_of(&self, group_id: i64) -> Result<Vec<ScheduleRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            ScheduleRow,
+            "SELECT name, cursor, next_fire_at, fired_at FROM heddle.schedules WHERE group_id = $1 ORDER BY name",
+            group_id
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// The run that was made for an instant of a group.
+    pub async fn run_of_instant(&self, group_id: i64, instant: Time) -> Result<Option<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT run FROM heddle.run_instants WHERE group_id = $1 AND logical_time = $2",
+            group_id,
+            instant
+        )
+        .fetch_optional(&self.pool)
+        .await?)
+    }
+}
+
+impl Completion {
+    /// Takes up to `limit` schedules that are due, with the database's clock; see `sql/take_schedules.sql`.
+    pub async fn take_schedules(&mut self, limit: usize) -> Result<(Vec<DueSchedule>, Option<Time>), StoreError> {
+        let rows = sqlx::query_file!("src/sql/take_schedules.sql", limit as i64)
+            .fetch_all(self.connection())
+            .await?;
+        let now = rows.first().map(|row| row.now);
+        let due = rows
+            .into_iter()
+            .map(|row| DueSchedule {
+                group_id: row.group_id,
+                name: row.name,
+                revision_id: row.revision_id,
+                cursor: row.cursor,
+                due_at: row.due_at,
+            })
+            .collect();
+        Ok((due, now))
+    }
+
+    /// Moves schedules on that this transaction has taken; see `sql/move_schedules.sql`.
+    pub async fn move_schedules(&mut self, moved: &[MovedSchedule]) -> Result<(), StoreError> {
+        macro_rules! column {
+            ($row:ident => $value:expr) => {
+                moved.iter().map(|$row| $value).collect::<Vec<_>>()
+            };
+        }
+        sqlx::query_file!(
+            "src/sql/move_schedules.sql",
+            &column!(row => row.group_id),
+            &column!(row => row.name.clone()),
+            &column!(row => row.cursor),
+            &column!(row => row.next_fire_at) as &[Option<Time>],
+            &column!(row => row.awaits) as &[Option<Uuid>],
+            &column!(row => row.fired_at) as &[Option<Time>],
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,481 @@
+//! Groups that follow groups: what succeeded, who waits for what.
+//!
+//! # The story
+//!
+//! A group follows others by `depends_on`. Without a schedule it gets a run for a logical time when all of them have
+//! succeeded for it; with one, its runs are made on time and wait (`waits.upstreams`) until what they need has
+//! succeeded. Both happen by event: the transaction in which a run of a followed group succeeds writes a row to
+//! *link_events*, and so do the creation of a run that waits and the change of a group. The engine takes these rows
+//! (skipping those that another node has), and for each follower concerned holds **the follower's gate**, the advisory
+//! lock under which its waiting runs are admitted as well; only then it reads and writes what the decision rests on.
+//!
+//! So no wake-up is lost: of a success and a creation for the same follower one comes second to the gate, and that one
+//! sees what the other has written. *needs* has a row for each instant that a waiting run still lacks, found by (group,
+//! instant) when that succeeds: the cost of a success follows who waits for it, not how many wait.
+//!
+//! *successes* remembers for which logical times a followed group has succeeded: a second success of the same one
+//! calls for nothing. What succeeded before anybody followed stands in *run_instants* and the runs' history.
+//!
+//! # Retention
+//!
+//! What may be deleted with old runs, and what has to stay:
+//!
+//! * *run_instants* goes with its run, never before: it is what keeps an instant from getting a second one. Once the run
+//!   is gone the row may go at any time: no schedule comes back to an instant that lies before its `cursor`, and a
+//!   backfill is meant to replenish what is not there any more. By run id (`run_instants_run`; ids are UUIDv7, so of a
+//!   dropped day all those below the next day's first id that are not in *runs_live*), in bounded batches. Rows that are
+//!   `skipped` excuse their instant; their runs were never begun and are as old.
+//! * *successes* **stays when its run goes**: it answers followers whose intervals are longer than the upstream's runs are
+//!   kept (a year over months), and keeps a repeated success from calling for anything. A row is small (some 70 bytes with
+//!   its two indexes), there is one for each instant of a group that is followed. It may go when its group has been
+//!   deleted and nobody waits, or when `logical_time` lies before the `interval_start` of every row of *waits* with
+//!   `upstreams` and before whatever a follower may still be backfilled for: as long as the followers' history is kept.
+//! * *needs* and *waits* belong to live runs and go with these. *cascades* may go when its backfill has ended and none of
+//!   the runs with that `source` is live, since only their successes ask for it.
+//!
+//! # Order of locks
+//!
+//! Rows of *link_events* (nobody waits for them), gates in order, then as in [`crate::live`]: rows of *runs_live* in id
+//! order, then *waits* and *needs*.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::state::RunState;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::database::PgSession;
+use crate::live::Completion;
+use crate::{Store, StoreError};
+
+pub use super::instants::KnownInstants;
+
+/// How many events one transaction works off.
+const EVENTS_MAX: i64 = 500;
+
+/// Something that may let waiting runs begin, or calls for a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LinkEvent {
+    /// A run of a followed group succeeded.
+    Succeeded(Success),
+    /// A run of `group_id` waits for upstreams.
+    Arrived {
+        /// Of which group.
+        group_id: i64,
+        /// Which.
+        run: RunId,
+    },
+    /// A group has changed: its spec, or whether it is enabled.
+    Changed(i64),
+    /// A group's overlap has left an instant out.
+    LeftOut {
+        /// Of which group.
+        group_id: i64,
+        /// Which instant.
+        logical_time: Time,
+    },
+}
+
+/// A success of a followed group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Success {
+    /// Of which group.
+    pub group_id: i64,
+    /// Which run.
+    pub run: RunId,
+    /// For which time.
+    pub logical_time: Time,
+    /// The backfill or run that made it.
+    pub source: Option<Uuid>,
+    /// Whether a backfill made it.
+    pub backfilled: bool,
+    /// Whether its source brings dependants along.
+    pub cascades: bool,
+}
+
+/// A link, seen from the followed group.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    /// The followed group.
+    pub upstream_id: i64,
+    /// The one that follows.
+    pub group_id: i64,
+    /// Its name.
+    pub name: String,
+    /// Whether it is enabled.
+    pub enabled: bool,
+    /// Whether it has schedules.
+    pub scheduled: bool,
+    /// Whether all instants of the interval are needed, or only the latest.
+    pub interval: bool,
+}
+
+/// A link, seen from the group that follows.
+#[derive(Clone, Debug)]
+pub struct Above {
+    /// The one that follows.
+    pub group_id: i64,
+    /// The followed group.
+    pub upstream_id: i64,
+    /// Its name.
+    pub name: String,
+    /// Its current revision.
+    pub revision_id: i64,
+    /// Whether all instants of the interval are needed, or only the latest.
+    pub interval: bool,
+}
+
+/// A run that waits for upstreams.
+#[derive(Clone, Debug)]
+pub struct WaitingRun {
+    /// Which.
+    pub run: RunId,
+    /// Of which group.
+    pub group_id: i64,
+    /// For which time.
+    pub logical_time: Time,
+    /// Its data.
+    pub interval: (Time, Time),
+    /// Whether a backfill brought it along.
+    pub historic: bool,
+}
+
+/// What was found of a waiting run.
+#[derive(Clone, Debug)]
+pub struct Weighed {
+    /// Which.
+    pub run: RunId,
+    /// Of which group.
+    pub group_id: i64,
+    /// What it lacks, the first of it: group and instant. Nothing: it may take its turn.
+    pub lacks: Vec<(i64, Time)>,
+    /// The same for people.
+    pub waiting_for: Value,
+}
+
+/// Tells whoever follows, or waits within, a group that it has changed. Within the change's transaction.
+pub(crate) async fn changed(connection: &mut PgSession, group_id: i64) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT INTO heddle.link_events (kind, group_id) VALUES (2, $1)",
+        group_id
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    /// Whether there are events.
+    pub async fn has_link_events(&self) -> Result<bool, StoreError> {
+        Ok(
+            sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.link_events) AS "some!""#)
+                .fetch_one(&self.pool)
+                .await?,
+        )
+    }
+
+    /// Runs that wait for upstreams, behind `after`: for the repair sweep.
+    pub async fn waiting_for_upstreams(&self, after: Uuid, limit: i64) -> Result<Vec<(RunId, i64)>, StoreError> {
+        Ok(sqlx::query!(
+            "SELECT run, group_id FROM heddle.waits WHERE upstreams AND run > $1 ORDER BY run LIMIT $2",
+            after,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?
+        .into_iter()
+        .map(|row| (RunId(row.run), row.group_id))
+        .collect())
+    }
+}
+
+impl Completion {
+    /// Takes events, oldest first.
+    pub async fn take_link_events(&mut self) -> Result<Vec<LinkEvent>, StoreError> {
+        let rows = sqlx::query!(
+            r#"WITH taken AS (
+                   DELETE FROM heddle.link_events e
+                    WHERE e.ctid = ANY (ARRAY(
+                          SELECT ctid FROM heddle.link_events ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+                   RETURNING e.*)
+               SELECT t.kind, t.group_id, t.run, t.logical_time, t.source, t.backfilled,
+                      EXISTS (SELECT FROM heddle.cascades c WHERE c.source = t.source) AS "cascades!"
+                 FROM taken t ORDER BY t.id"#,
+            EVENTS_MAX
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| match (row.kind, row.run, row.logical_time) {
+                (0, Some(run), Some(logical_time)) => LinkEvent::Succeeded(Success {
+                    group_id: row.group_id,
+                    run: RunId(run),
+                    logical_time,
+                    source: row.source,
+                    backfilled: row.backfilled,
+                    cascades: row.cascades,
+                }),
+                (1, Some(run), _) => LinkEvent::Arrived {
+                    group_id: row.group_id,
+                    run: RunId(run),
+                },
+                (_, None, Some(logical_time)) => LinkEvent::LeftOut {
+                    group_id: row.group_id,
+                    logical_time,
+                },
+                _ => LinkEvent::Changed(row.group_id),
+            })
+            .collect())
+    }
+
+    /// The groups that follow these.
+    pub async fn followers(&mut self, upstreams: &[i64]) -> Result<Vec<Follower>, StoreError> {
+        Ok(sqlx::query_as!(
+            Follower,
+            r#"SELECT l.upstream_id, g.id AS group_id, g.name, g.enabled, l.need = 'interval' AS "interval!",
+                      EXISTS (SELECT FROM heddle.schedules s WHERE s.group_id = g.id) AS "scheduled!"
+                 FROM heddle.group_links l JOIN heddle.groups g ON g.id = l.group_id
+                WHERE l.upstream_id = ANY ($1) AND l.kind = 'depends_on' AND g.deleted_at IS NULL
+                ORDER BY g.id, l.upstream_id"#,
+            upstreams
+        )
+        .fetch_all(self.connection())
+        .await?)
+    }
+
+    /// The links that these groups follow, and onwards through groups without schedules, whose instants are those of
+    /// the groups that they follow.
+    pub async fn links_above(&mut self, groups: &[i64]) -> Result<Vec<Above>, StoreError> {
+        Ok(sqlx::query_as!(
+            Above,
+            r#"WITH RECURSIVE above (group_id, upstream_id, need) AS (
+                   SELECT group_id, upstream_id, need FROM heddle.group_links
+                    WHERE group_id = ANY ($1) AND kind = 'depends_on'
+                   UNION
+                   SELECT l.group_id, l.upstream_id, l.need
+                     FROM above a JOIN heddle.group_links l ON l.group_id = a.upstream_id AND l.kind = 'depends_on'
+                    WHERE NOT EXISTS (SELECT FROM heddle.schedules s WHERE s.group_id = a.upstream_id)
+               )
+               SELECT a.group_id AS "group_id!", a.upstream_id AS "upstream_id!", u.name, u.revision_id,
+                      a.need = 'interval' AS "interval!"
+                 FROM above a JOIN heddle.groups u ON u.id = a.upstream_id
+                WHERE u.deleted_at IS NULL
+                ORDER BY a.group_id, u.name"#,
+            groups
+        )
+        .fetch_all(self.connection())
+        .await?)
+    }
+
+    /// Holds the gates of groups until the end of the transaction; all at once, so that their order is kept.
+    pub async fn hold_gates(&mut self, groups: &[i64]) -> Result<(), StoreError> {
+        if groups.is_empty() {
+            return Ok(());
+        }
+        sqlx::query!(
+            "SELECT pg_advisory_xact_lock(hashtext('heddle.gate'), g::integer)
+               FROM (SELECT DISTINCT (g % 2147483647) AS g FROM UNNEST($1::bigint[]) AS g ORDER BY 1) AS ordered",
+            groups
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Notes successes; answers for each whether it is the first of its logical time.
+    pub async fn note_successes(&mut self, successes: &[Success]) -> Result<Vec<bool>, StoreError> {
+        if successes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let groups: Vec<i64> = successes.iter().map(|success| success.group_id).collect();
+        let times: Vec<Time> = successes.iter().map(|success| success.logical_time).collect();
+        let runs: Vec<Uuid> = successes.iter().map(|success| success.run.0).collect();
+        let new: std::collections::HashSet<Uuid> = sqlx::query_scalar!(
+            "INSERT INTO heddle.successes (group_id, logical_time, run)
+             SELECT group_id, logical_time, run
+               FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS s (group_id, logical_time, run)
+              ORDER BY group_id, logical_time
+             ON CONFLICT DO NOTHING
+             RETURNING run",
+            &groups,
+            &times,
+            &runs
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .collect();
+        Ok(runs.iter().map(|run| new.contains(run)).collect())
+    }
+
+    /// Which runs of these groups wait for upstreams.
+    pub async fn waiting_within(&mut self, groups: &[i64], limit: i64) -> Result<Vec<RunId>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT run FROM heddle.waits WHERE group_id = ANY ($1) AND upstreams ORDER BY run LIMIT $2",
+            groups,
+            limit
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .map(RunId)
+        .collect())
+    }
+
+    /// Which runs lack these instants.
+    pub async fn lacking(&mut self, instants: &[(i64, Time)]) -> Result<Vec<RunId>, StoreError> {
+        let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
+        let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
+        Ok(sqlx::query_scalar!(
+            "SELECT DISTINCT n.run
+               FROM UNNEST($1::bigint[], $2::timestamptz[]) AS i (group_id, logical_time)
+              CROSS JOIN LATERAL (SELECT run FROM heddle.needs
+                                   WHERE upstream_id = i.group_id AND logical_time = i.logical_time OFFSET 0) AS n",
+            &groups,
+            &times
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .map(RunId)
+        .collect())
+    }
+
+    /// Locks runs that wait for upstreams; those that wait no longer are left out.
+    pub async fn lock_waiting(&mut self, runs: &[RunId]) -> Result<Vec<WaitingRun>, StoreError> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        Ok(sqlx::query!(
+            r#"SELECT l.id, l.group_id, l.logical_time, l.interval_start, l.interval_end,
+                      l.source IS NOT NULL AS "historic!"
+                 FROM heddle.runs_live l
+                WHERE l.id = ANY ($1) AND l.state = 0
+                  AND EXISTS (SELECT FROM heddle.waits w WHERE w.run = l.id AND w.upstreams OFFSET 0)
+                ORDER BY l.id FOR NO KEY UPDATE"#,
+            &ids
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .map(|row| WaitingRun {
+            run: RunId(row.id),
+            group_id: row.group_id,
+            logical_time: row.logical_time,
+            interval: (row.interval_start, row.interval_end),
+            historic: row.historic,
+        })
+        .collect())
+    }
+
+    /// Writes what was found of waiting runs, which are locked: those that lack nothing take their turn.
+    pub async fn write_weighed(&mut self, weighed: &[Weighed]) -> Result<(), StoreError> {
+        if weighed.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<Uuid> = weighed.iter().map(|entry| entry.run.0).collect();
+        let waiting_for: Vec<Value> = weighed.iter().map(|entry| entry.waiting_for.clone()).collect();
+        sqlx::query!(
+            "UPDATE heddle.runs_live l SET waiting_for = w.waiting_for
+               FROM UNNEST($1::uuid[], $2::jsonb[]) AS w (run, waiting_for)
+              WHERE l.id = ANY (ARRAY[w.run]) AND l.waiting_for IS DISTINCT FROM w.waiting_for",
+            &ids,
+            &waiting_for
+        )
+        .execute(self.connection())
+        .await?;
+        sqlx::query!("DELETE FROM heddle.needs WHERE run = ANY ($1)", &ids)
+            .execute(self.connection())
+            .await?;
+        let lacks: Vec<(Uuid, i64, Time)> = weighed
+            .iter()
+            .flat_map(|entry| entry.lacks.iter().map(move |(group, at)| (entry.run.0, *group, *at)))
+            .collect();
+        sqlx::query!(
+            "INSERT INTO heddle.needs (run, upstream_id, logical_time)
+             SELECT run, upstream_id, logical_time
+               FROM UNNEST($1::uuid[], $2::bigint[], $3::timestamptz[]) AS n (run, upstream_id, logical_time)
+             ON CONFLICT DO NOTHING",
+            &lacks.iter().map(|lack| lack.0).collect::<Vec<_>>(),
+            &lacks.iter().map(|lack| lack.1).collect::<Vec<_>>(),
+            &lacks.iter().map(|lack| lack.2).collect::<Vec<_>>()
+        )
+        .execute(self.connection())
+        .await?;
+        let free: Vec<Uuid> = weighed
+            .iter()
+            .filter(|entry| entry.lacks.is_empty())
+            .map(|entry| entry.run.0)
+            .collect();
+        let groups: Vec<i64> = weighed
+            .iter()
+            .filter(|entry| entry.lacks.is_empty())
+            .map(|entry| entry.group_id)
+            .collect();
+        sqlx::query!(
+            "WITH freed AS (UPDATE heddle.waits SET upstreams = false WHERE run = ANY ($1))
+             INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT g FROM UNNEST($2::bigint[]) AS g",
+            &free,
+            &groups
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Notes that a group's overlap left out the instants of these runs, and tells whoever follows it.
+    pub async fn note_skipped(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        sqlx::query!(
+            "WITH marked AS (UPDATE heddle.run_instants SET skipped = true WHERE run = ANY ($1) RETURNING group_id, logical_time)
+             INSERT INTO heddle.link_events (kind, group_id, logical_time)
+             SELECT 2, m.group_id, m.logical_time FROM marked m
+              WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = m.group_id AND l.kind = 'depends_on')",
+            &ids
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Tells whoever follows these groups that they leave out these instants.
+    pub async fn tell_left_out(&mut self, instants: &[(i64, Time)]) -> Result<(), StoreError> {
+        if instants.is_empty() {
+            return Ok(());
+        }
+        let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
+        let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
+        sqlx::query!(
+            "INSERT INTO heddle.link_events (kind, group_id, logical_time)
+             SELECT 2, i.group_id, i.logical_time
+               FROM UNNEST($1::bigint[], $2::timestamptz[]) AS i (group_id, logical_time)
+              WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = i.group_id AND l.kind = 'depends_on')",
+            &groups,
+            &times
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// An ended run's state was set by hand: its followers see it as it stands now.
+    pub(crate) async fn note_done_state(&mut self, run: RunId, state: RunState) -> Result<(), StoreError> {
+        if state == RunState::Succeeded {
+            sqlx::query!(
+                "INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)
+                 SELECT 0, d.group_id, d.id, d.logical_time, d.source, d.trigger = 2
+                   FROM heddle.runs_done d
+                  WHERE d.id = $1
+                    AND EXISTS (SELECT FROM heddle.group_links l
+                                 WHERE l.upstream_id = d.group_id AND l.kind = 'depends_on')",
+                run.0
+            )
+            .execute(self.connection())
+            .await?;
+        } else {
+            sqlx::query!("DELETE FROM heddle.successes WHERE run = $1", run.0)
+                .execute(self.connection())
+                .await?;
+        }
+        Ok(())
+    }
+}
