@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use heddle_cli::postgres::{EmbeddedPostgres, Options};
-use heddle_client::NewToken;
+use heddle_client::{NewToken, Role};
+use heddle_postgres::{EmbeddedPostgres, Options};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -184,7 +184,7 @@ fn main() {
         let url = postgres.url("heddle");
         let token = NewToken {
             name: "bench".into(),
-            role: "admin".into(),
+            role: Role::Admin,
             ..NewToken::default()
         };
         let token = heddle_cli::node::create_token(&url, &token).await.expect("a token");

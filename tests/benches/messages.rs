@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use heddle_cli::postgres::{EmbeddedPostgres, Options};
-use heddle_client::{Client, NewToken};
+use heddle_client::{Client, NewToken, Role};
+use heddle_postgres::{EmbeddedPostgres, Options};
 use serde_json::{Value, json};
 use tokio_postgres::NoTls;
 use tokio_postgres::types::{FromSql, Type};
@@ -213,7 +213,7 @@ async fn main() {
     let url = postgres.url("heddle");
     let token = NewToken {
         name: "bench".into(),
-        role: "admin".into(),
+        role: Role::Admin,
         ..NewToken::default()
     };
     let token = heddle_cli::node::create_token(&url, &token).await.expect("a token");

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use heddle_cli::postgres::{EmbeddedPostgres, Options};
-use heddle_client::{Client, NewToken};
+use heddle_client::{Client, NewToken, Role};
 use heddle_domain::Time;
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::plan::Plan;
 use heddle_domain::run::{AttemptKey, Event, Outcome, Progress, TaskKey, decide};
 use heddle_domain::state::{AttemptState, RunState, Trigger};
+use heddle_postgres::{EmbeddedPostgres, Options};
 use heddle_store::Store;
 use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SoleRow};
 use serde_json::{Value, json};
@@ -171,7 +171,7 @@ async fn measure(directory: &Path) {
     }
     let token = NewToken {
         name: "bench".into(),
-        role: "admin".into(),
+        role: Role::Admin,
         ..NewToken::default()
     };
     let token = heddle_cli::node::create_token(&postgres.url("heddle"), &token)

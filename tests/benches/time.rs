@@ -13,7 +13,7 @@
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use heddle_cli::postgres::{EmbeddedPostgres, Options};
+use heddle_postgres::{EmbeddedPostgres, Options};
 use heddle_tests::{Api, Node, NodeOptions, TOKEN};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};

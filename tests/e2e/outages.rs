@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use heddle_cli::postgres::{EmbeddedPostgres, Options};
+use heddle_postgres::{EmbeddedPostgres, Options};
 use heddle_tests::{NodeOptions, World, eventually, task};
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use heddle_cli::postgres::{TestCluster, TestDatabase};
+use heddle_postgres::{TestCluster, TestDatabase};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;

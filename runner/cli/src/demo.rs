@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use chrono::{SecondsFormat, TimeDelta};
-use heddle_client::{BackfillRequest, Claim, Client, Completion, Outcome, Worker};
+use heddle_client::{BackfillRequest, Claim, Client, Completion, CompletionStatus, MembersSpec, Outcome, Worker};
 use heddle_domain::Time;
 use heddle_scripts::{SEATTLE_WEATHER_CSV, WAREHOUSE_SQL};
 use serde_json::json;
@@ -194,7 +194,8 @@ async fn put_lively(client: &Client, known: &mut Known) -> Result<()> {
         put_script(client, known, name).await?;
     }
     if known.lacks("audience", READERS) {
-        client.put_members(READERS, &ALL_READERS).await?;
+        let members = ALL_READERS.map(str::to_owned).to_vec();
+        client.put_members(READERS, &MembersSpec { members }).await?;
     }
     known.add("audience", READERS)?;
     for (name, spec) in LIVELY {
@@ -208,14 +209,10 @@ async fn make_past(client: &Client, known: &mut Known, now: Time) -> Result<()> 
     let text = |at: Time| at.to_rfc3339_opts(SecondsFormat::Secs, true);
     for (name, _) in LIVELY {
         if known.lacks("past", name) && client.group(name).await.is_ok() {
-            let request = BackfillRequest {
-                from: text(now - PAST),
-                to: Some(text(now)),
-                // So that a glance at the overview finds the newest hours first.
-                order: Some("desc".into()),
-                max_active: Some(PAST_ACTIVE_MAX),
-                ..BackfillRequest::default()
-            };
+            // Backwards, so that a glance at the overview finds the newest hours first.
+            let request: BackfillRequest = serde_json::from_value(json!({
+                "from": text(now - PAST), "to": text(now), "order": "desc", "max_active": PAST_ACTIVE_MAX,
+            }))?;
             let made = client.backfill_group(name, &request).await;
             made.with_context(|| format!("the past of group {name}"))?;
         }
@@ -250,8 +247,8 @@ async fn answer(client: Client, uid: &str) {
             if let Some(assignment) = client.next_assignment(uid, POLL_FOR).await? {
                 tokio::time::sleep(ANSWER_AFTER).await;
                 let completion = Completion {
-                    assignment_id: assignment.assignment_id,
-                    status: "completed".into(),
+                    assignment_id: assignment.assignment_id.to_string(),
+                    status: CompletionStatus::Completed,
                     result: json!({"answer": if uid == "reader-1" { "sunny" } else { "it rained" }}),
                 };
                 client.complete_assignment(uid, &completion).await?;

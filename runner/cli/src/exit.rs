@@ -3,6 +3,9 @@
 use std::process::ExitCode;
 
 use heddle_client::Error;
+use heddle_domain::Span;
+use heddle_postgres::{InUse, NoServer};
+use serde::de::DeserializeOwned;
 
 /// What the help says about exit codes.
 pub(crate) const HELP: &str = "Exit codes:
@@ -54,6 +57,20 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Usage(message.into()).into()
 }
 
+/// The duration that an option names.
+pub(crate) fn duration(text: Option<&str>, option: &str) -> anyhow::Result<Option<Span>> {
+    let read = |text: &str| text.parse().map_err(|error| usage(format!("{option}: {error}")));
+    text.map(read).transpose()
+}
+
+/// The word of the API that an option names; left out, what stands there by default.
+pub(crate) fn word<T: DeserializeOwned + Default>(text: Option<String>, option: &str) -> anyhow::Result<T> {
+    let read = |text: String| {
+        serde_json::from_value(serde_json::Value::String(text)).map_err(|error| usage(format!("{option}: {error}")))
+    };
+    text.map_or_else(|| Ok(T::default()), read)
+}
+
 /// Tells the user what went wrong and gives the exit code for it.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
@@ -92,6 +109,12 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
 }
 
 fn hint(error: &anyhow::Error) -> Option<String> {
+    if error.downcast_ref::<InUse>().is_some() {
+        return Some("stop it, or choose another directory with --data-dir".into());
+    }
+    if error.downcast_ref::<NoServer>().is_some() {
+        return Some("if it is installed elsewhere, name its directory with --postgres-bin".into());
+    }
     match error.chain().find_map(|cause| cause.downcast_ref::<Error>())? {
         Error::Unreachable { .. } => {
             Some("is the server running? `heddle dev` starts one here; --url or HEDDLE_URL names another".into())
@@ -124,5 +147,17 @@ mod tests {
         let refused = Error::Refused(Box::default());
         assert_eq!(code(&Err::<(), _>(refused).context("group x").unwrap_err()), NO);
         assert_eq!(code(&Error::Invalid("bad url".into()).into()), USAGE);
+    }
+
+    #[test]
+    fn a_database_that_does_not_start_names_the_option_that_helps() {
+        let in_use = InUse {
+            data_dir: "/x".into(),
+            holder: Some(1),
+        };
+        let error = anyhow::Error::from(in_use).context("the embedded Postgres does not start");
+        assert!(hint(&error).expect("a hint").contains("--data-dir"));
+        let error = anyhow::anyhow!("download failed").context(NoServer { major: None });
+        assert!(hint(&error.context("...")).expect("a hint").contains("--postgres-bin"));
     }
 }

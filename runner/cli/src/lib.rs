@@ -1,4 +1,4 @@
-//! The `heddle` command line: what it understands, its configuration, an embedded Postgres, and the wiring of a node.
+//! The `heddle` command line: what it understands, its configuration, and the wiring of a node.
 
 mod arguments;
 mod commands;
@@ -11,7 +11,6 @@ mod metrics;
 pub mod node;
 mod output;
 mod pages;
-pub mod postgres;
 mod session;
 mod terminal;
 mod traces;

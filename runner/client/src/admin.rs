@@ -1,74 +1,37 @@
 //! Nodes, tokens, secrets, connections, pools, and things that are put by name.
 
-use heddle_domain::Time;
-use serde::{Deserialize, Serialize};
+use heddle_api::{
+    Connection, List, MadeToken, NewToken, Node, Pool, PoolSpec, Prune, Pruned, Resealed, Retention, RetentionOrPruned,
+    Secret, SecretSpec,
+};
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{Client, More, Page, Result};
-
-/// A Heddle process.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Node {
-    /// Its id.
-    #[serde(default)]
-    pub id: Value,
-    /// Its state, version, heartbeat, position in the log of changes.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A token to be made.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct NewToken {
-    /// What it is for.
-    pub name: String,
-    /// `viewer`, `operator`, `author`, `worker` or `admin`.
-    pub role: String,
-    /// For a worker: the queues that it may claim from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queues: Option<Vec<String>>,
-    /// For a worker: the users that it may poll for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uids: Option<Vec<String>>,
-    /// Until when it is in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<Time>,
-}
-
-/// A token; the secret itself is shown once, when it is made.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Token {
-    /// What it is for.
-    pub name: String,
-    /// What it may do.
-    pub role: String,
-    /// The secret.
-    #[serde(default)]
-    pub token: Option<String>,
-    /// The rest.
-    #[serde(flatten)]
-    pub more: More,
-}
+use crate::{Client, Result};
 
 impl Client {
     /// All nodes.
-    pub async fn nodes(&self) -> Result<Page<Node>> {
+    pub async fn nodes(&self) -> Result<List<Node>> {
         self.get(&["v1", "nodes"]).send().await
     }
 
     /// Makes a token.
-    pub async fn create_token(&self, token: &NewToken) -> Result<Token> {
+    pub async fn create_token(&self, token: &NewToken) -> Result<MadeToken> {
         self.post(&["v1", "tokens"]).json(token).send().await
     }
 
     /// Sets a secret, which nobody can read back, for the scripts of these groups (`*`: of all).
-    pub async fn put_secret(&self, name: &str, value: &str, groups: &[String]) -> Result<()> {
-        let body = json!({ "value": value, "groups": groups });
-        self.put_named("secrets", name, &body).await.map(drop)
+    pub async fn put_secret(&self, name: &str, value: &str, groups: &[String]) -> Result<Secret> {
+        let spec = SecretSpec {
+            value: value.to_owned(),
+            groups: groups.to_vec(),
+            categories: Vec::new(),
+        };
+        self.put(&["v1", "secrets", name]).json(&spec).send().await
     }
 
     /// Seals secrets, connections and channels with the current key: the last step of changing it.
-    pub async fn reseal_secrets(&self) -> Result<Value> {
+    pub async fn reseal_secrets(&self) -> Result<Resealed> {
         self.post(&["v1", "secrets-key", "reseal"])
             .json(&json!({}))
             .send()
@@ -81,13 +44,13 @@ impl Client {
     }
 
     /// How long things are kept.
-    pub async fn retention(&self) -> Result<Value> {
+    pub async fn retention(&self) -> Result<Retention> {
         self.get(&["v1", "retention"]).send().await
     }
 
     /// Changes how long things are kept; what is left out takes its default. With `dry_run` nothing changes, and the answer
     /// says what would be removed now.
-    pub async fn put_retention(&self, retention: &Value, dry_run: bool) -> Result<Value> {
+    pub async fn put_retention(&self, retention: &impl Serialize, dry_run: bool) -> Result<RetentionOrPruned> {
         let flag = dry_run.then_some("true");
         self.put(&["v1", "retention"])
             .query_if("dry_run", flag)
@@ -97,24 +60,23 @@ impl Client {
     }
 
     /// Removes now what is due, or says what would be.
-    pub async fn prune(&self, dry_run: bool) -> Result<Value> {
+    pub async fn prune(&self, dry_run: bool) -> Result<Pruned> {
         self.post(&["v1", "retention", "prune"])
-            .json(&json!({"dry_run": dry_run}))
+            .json(&Prune { dry_run })
             .send()
             .await
     }
 
     /// Names an SQL database that scripts of these groups (`*`: of all) may use.
-    pub async fn put_connection(&self, name: &str, url: &str, groups: &[String]) -> Result<()> {
+    pub async fn put_connection(&self, name: &str, url: &str, groups: &[String]) -> Result<Connection> {
         let body = json!({ "url": url, "groups": groups });
-        self.put_named("connections", name, &body).await.map(drop)
+        self.put(&["v1", "connections", name]).json(&body).send().await
     }
 
     /// Sets how many slots a pool has.
-    pub async fn put_pool(&self, name: &str, slots: u32) -> Result<()> {
-        self.put_named("pools", name, &json!({ "slots": slots }))
-            .await
-            .map(drop)
+    pub async fn put_pool(&self, name: &str, slots: u32) -> Result<Pool> {
+        let spec = PoolSpec { slots: slots.into() };
+        self.put(&["v1", "pools", name]).json(&spec).send().await
     }
 
     /// Whether migrations (and the demo, if there is one) are in and requests are served.
@@ -138,7 +100,7 @@ impl Client {
     }
 
     /// One page of the things of a kind.
-    pub async fn list_named(&self, kind: &str, cursor: Option<&str>) -> Result<Page<Value>> {
+    pub async fn list_named(&self, kind: &str, cursor: Option<&str>) -> Result<List<Value>> {
         self.get(&["v1", kind]).query_if("cursor", cursor).send().await
     }
 

@@ -13,8 +13,8 @@
 //! # }
 //! ```
 //!
-//! Structs keep fields that they do not know in `more`, so that a newer server's answers pass through unharmed. Calls
-//! that have no method here can be made with [`Client::request`].
+//! What goes in and comes out are the types of [`heddle_api`]; fields that a newer server adds are passed over. Calls that
+//! have no method here can be made with [`Client::request`].
 
 mod admin;
 mod backfills;
@@ -31,22 +31,14 @@ mod scripts;
 mod stream;
 mod worker;
 
-pub use admin::{NewToken, Node, Token};
-pub use backfills::{Backfill, BackfillRequest};
-pub use dispatch::{Assignment, Completion};
 pub use error::{Error, Problem, Result};
-pub use groups::{Graph, Group, Revision};
-pub use list::Page;
-pub use messages::{Accepted, Rejected};
-pub use notifications::{Channel, Notification, NotificationFilter};
-pub use queues::{Claim, ClaimAnswer, ClaimRequest, Claims, Queue, Report, ReportLine};
+pub use notifications::NotificationFilter;
+pub use queues::Report;
 pub use request::{Client, Request};
-pub use runs::{Attempt, BatchItem, DataInterval, Failure, Override, Run, RunFilter, Submission, TaskRun, TaskWait};
-pub use scripts::{Invocation, InvocationResult, Script, ScriptVersion};
 pub use stream::{Lines, ServerEvent, ServerEvents};
 pub use worker::{Outcome, Worker, WorkerReport};
 
-pub use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState, Trigger};
+pub use heddle_api::*;
 pub use reqwest::Method;
 
 /// Fields of an answer that this version of the client does not know.

@@ -1,16 +1,6 @@
 //! Lists come in pages.
 
-use serde::{Deserialize, Serialize};
-
-/// One page of a list.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Page<T> {
-    /// The things on this page.
-    pub items: Vec<T>,
-    /// What to pass as `cursor` for the next page; `None` on the last one.
-    #[serde(default)]
-    pub next_cursor: Option<String>,
-}
+use heddle_api::List;
 
 impl crate::Request {
     /// Sends this GET of a list again and again until the last page, or until `max` things are there.
@@ -23,7 +13,7 @@ impl crate::Request {
         let mut next = self.page(client, None);
         while all.len() < max {
             let again = next.page(client, None);
-            let page: Page<T> = next.send().await?;
+            let page: List<T> = next.send().await?;
             let empty = page.items.is_empty();
             all.extend(page.items);
             match page.next_cursor {

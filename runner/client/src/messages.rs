@@ -2,55 +2,28 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use heddle_api::{Cancelled, Day, List, MessageFilter, MessageView, MessagesAccepted, Topic};
+use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Client, Page, Result};
+use crate::{Client, Result};
 
 /// A batch of a hundred thousand lines takes its time.
 const INGEST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What became of messages that were sent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Accepted {
-    /// How many are committed.
-    pub accepted: u64,
-    /// Of these, repeats of a key, which were there before.
-    #[serde(default)]
-    pub repeated: u64,
-    /// Which are not, and why.
-    #[serde(default)]
-    pub rejected: Vec<Rejected>,
-    /// How many are not; `rejected` names the first 1,000.
-    #[serde(default)]
-    pub rejected_total: u64,
-    /// The ids of an object's or a short array's messages.
-    #[serde(default)]
-    pub ids: Vec<String>,
-}
-
-/// A line that was not accepted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rejected {
-    /// From 1.
-    pub line: u64,
-    /// Why.
-    pub detail: String,
-}
-
 impl Client {
     /// Makes or changes a topic.
-    pub async fn put_topic(&self, name: &str, topic: &Value) -> Result<Value> {
+    pub async fn put_topic(&self, name: &str, topic: &Value) -> Result<Topic> {
         self.put(&["v1", "topics", name]).json(topic).send().await
     }
 
     /// One page of topics.
-    pub async fn topics(&self, cursor: Option<&str>) -> Result<Page<Value>> {
+    pub async fn topics(&self, cursor: Option<&str>) -> Result<List<Topic>> {
         self.get(&["v1", "topics"]).query_if("cursor", cursor).send().await
     }
 
     /// A topic.
-    pub async fn topic(&self, name: &str) -> Result<Value> {
+    pub async fn topic(&self, name: &str) -> Result<Topic> {
         self.get(&["v1", "topics", name]).send().await
     }
 
@@ -60,7 +33,7 @@ impl Client {
     }
 
     /// Schedules messages that are lines of JSON, made while they are sent: as many as there are.
-    pub async fn send_message_stream<S>(&self, topic: &str, lines: S) -> Result<Accepted>
+    pub async fn send_message_stream<S>(&self, topic: &str, lines: S) -> Result<MessagesAccepted>
     where
         S: futures::Stream<Item = std::io::Result<bytes::Bytes>> + Send + 'static,
     {
@@ -69,17 +42,25 @@ impl Client {
             .await
     }
 
-    /// One page of messages that a filter (`day`, `bucket`, `sender`, `receiver`) finds.
-    pub async fn messages(&self, topic: &str, filter: &[(&str, String)], cursor: Option<&str>) -> Result<Page<Value>> {
-        let mut request = self.get(&["v1", "topics", topic, "messages"]);
-        for (name, value) in filter {
-            request = request.query(name, value);
-        }
-        request.query_if("cursor", cursor).send().await
+    /// One page of messages that a filter finds.
+    pub async fn messages(
+        &self,
+        topic: &str,
+        filter: &MessageFilter,
+        cursor: Option<&str>,
+    ) -> Result<List<MessageView>> {
+        self.get(&["v1", "topics", topic, "messages"])
+            .query_if("day", filter.day.as_deref())
+            .query_if("bucket", filter.bucket)
+            .query_if("sender", filter.sender)
+            .query_if("receiver", filter.receiver)
+            .query_if("cursor", cursor)
+            .send()
+            .await
     }
 
     /// A message.
-    pub async fn message(&self, topic: &str, id: &str) -> Result<Value> {
+    pub async fn message(&self, topic: &str, id: &str) -> Result<MessageView> {
         self.get(&["v1", "topics", topic, "messages", id]).send().await
     }
 
@@ -91,7 +72,7 @@ impl Client {
     }
 
     /// One page of a topic's days.
-    pub async fn topic_days(&self, topic: &str, cursor: Option<&str>) -> Result<Page<Value>> {
+    pub async fn topic_days(&self, topic: &str, cursor: Option<&str>) -> Result<List<Day>> {
         self.get(&["v1", "topics", topic, "days"])
             .query_if("cursor", cursor)
             .send()
@@ -99,21 +80,21 @@ impl Client {
     }
 
     /// Schedules messages.
-    pub async fn send_messages(&self, topic: &str, messages: &[Value]) -> Result<Accepted> {
+    pub async fn send_messages(&self, topic: &str, messages: &[impl Serialize]) -> Result<MessagesAccepted> {
         let request = self.post(&["v1", "topics", topic, "messages"]).json(messages);
         request.timeout(INGEST_TIMEOUT).send().await
     }
 
     /// Schedules messages that are lines of JSON already.
-    pub async fn send_message_lines(&self, topic: &str, lines: impl Into<bytes::Bytes>) -> Result<Accepted> {
+    pub async fn send_message_lines(&self, topic: &str, lines: impl Into<bytes::Bytes>) -> Result<MessagesAccepted> {
         let request = self
             .post(&["v1", "topics", topic, "messages"])
             .bytes("application/x-ndjson", lines);
         request.timeout(INGEST_TIMEOUT).send().await
     }
 
-    /// Cancels what a filter (`day`, `bucket`, `sender`, `receiver`) finds.
-    pub async fn cancel_messages(&self, topic: &str, filter: &Value) -> Result<Value> {
+    /// Cancels what a filter finds.
+    pub async fn cancel_messages(&self, topic: &str, filter: &MessageFilter) -> Result<Cancelled> {
         self.post(&["v1", "topics", topic, "cancel"])
             .json(filter)
             .timeout(INGEST_TIMEOUT)
@@ -122,7 +103,7 @@ impl Client {
     }
 
     /// How far a day has come.
-    pub async fn topic_day(&self, topic: &str, day: &str) -> Result<Value> {
+    pub async fn topic_day(&self, topic: &str, day: &str) -> Result<Day> {
         self.get(&["v1", "topics", topic, "days", day]).send().await
     }
 }

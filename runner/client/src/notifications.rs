@@ -1,50 +1,9 @@
 //! Where people are told, and what they have been told.
 
-use heddle_domain::Time;
-use serde::{Deserialize, Serialize};
+use heddle_api::{Channel, List, Notification};
 use serde_json::{Value, json};
 
-use crate::{Client, More, Page, Result};
-
-/// A channel, without what is secret of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Channel {
-    /// Its name.
-    pub name: String,
-    /// `email`, `webhook`, `slack`, `feishu`, `dingtalk` or `wecom`.
-    pub kind: String,
-    /// The rest.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// One thing told.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Notification {
-    /// Its id; receivers know a repeat by it.
-    pub id: String,
-    /// The channel, or the URL that was called back.
-    pub channel: String,
-    /// `failed`, `recovered`, `callback`, ...
-    pub event: String,
-    /// One line.
-    pub subject: String,
-    /// `pending`, `sent` or `failed`.
-    pub state: String,
-    /// Tries so far.
-    pub attempts: u32,
-    /// Why the last one failed.
-    #[serde(default)]
-    pub last_error: Option<String>,
-    /// When it was made.
-    pub created_at: Time,
-    /// When it arrived.
-    #[serde(default)]
-    pub sent_at: Option<Time>,
-    /// The rest.
-    #[serde(flatten)]
-    pub more: More,
-}
+use crate::{Client, Result};
 
 /// Which notifications; `None` means any.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +45,7 @@ impl Client {
     }
 
     /// A page of notifications, newest first.
-    pub async fn notifications(&self, filter: &NotificationFilter) -> Result<Page<Notification>> {
+    pub async fn notifications(&self, filter: &NotificationFilter) -> Result<List<Notification>> {
         self.list_notifications(filter).send().await
     }
 

@@ -143,6 +143,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// Where it goes.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
     /// Adds a query parameter.
     pub fn query(mut self, name: &str, value: impl std::fmt::Display) -> Self {
         self.url.query_pairs_mut().append_pair(name, &value.to_string());

@@ -3,83 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use heddle_api::{ActivateRequest, FetchRequest, Invocation, InvokeRequest, List, Script, ScriptVersion};
 
-use crate::{Client, More, Page, Result};
+use crate::{Client, Result};
 
 /// Compiling a large component takes the server its time.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// A version of a script.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ScriptVersion {
-    /// The script's name.
-    #[serde(default)]
-    pub name: String,
-    /// From 1.
-    pub version: i64,
-    /// SHA-256 of the wasm.
-    #[serde(default)]
-    pub digest: String,
-    /// What it exports: `heddle:task/task`, a consumer, or a WASI command.
-    #[serde(default)]
-    pub world: String,
-    /// A JSON Schema for its params.
-    #[serde(default)]
-    pub params_schema: Value,
-    /// Fields that this version of the client does not know.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A script.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Script {
-    /// Its name.
-    pub name: String,
-    /// The rest: its active version, description.
-    #[serde(flatten)]
-    pub more: More,
-}
-
-/// A call of a script without a run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Invocation {
-    /// Its params.
-    pub params: Value,
-    /// Which version; default the active one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<i64>,
-    /// Such as `10s`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<String>,
-}
-
-/// What such a call gave.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct InvocationResult {
-    /// As an attempt's.
-    pub state: String,
-    /// What it returned.
-    #[serde(default)]
-    pub output: Value,
-    /// Why it failed.
-    #[serde(default)]
-    pub error: Value,
-    /// What it logged.
-    #[serde(default)]
-    pub logs: Value,
-    /// How long it took.
-    #[serde(default)]
-    pub duration_ms: f64,
-    /// The most memory that it held.
-    #[serde(default)]
-    pub memory_bytes: i64,
-    /// Fields that this version does not know.
-    #[serde(flatten)]
-    pub more: More,
-}
 
 impl Client {
     /// Uploads wasm as a script's next version, and activates it unless told not to.
@@ -108,7 +37,7 @@ impl Client {
     }
 
     /// One page of scripts.
-    pub async fn scripts(&self, cursor: Option<&str>) -> Result<Page<Script>> {
+    pub async fn scripts(&self, cursor: Option<&str>) -> Result<List<Script>> {
         self.get(&["v1", "scripts"]).query_if("cursor", cursor).send().await
     }
 
@@ -118,7 +47,7 @@ impl Client {
     }
 
     /// A script's versions, one page.
-    pub async fn script_versions(&self, name: &str, cursor: Option<&str>) -> Result<Page<ScriptVersion>> {
+    pub async fn script_versions(&self, name: &str, cursor: Option<&str>) -> Result<List<ScriptVersion>> {
         self.get(&["v1", "scripts", name, "versions"])
             .query_if("cursor", cursor)
             .send()
@@ -126,21 +55,21 @@ impl Client {
     }
 
     /// A version's wasm.
-    pub async fn script_wasm(&self, name: &str, version: i64) -> Result<Bytes> {
+    pub async fn script_wasm(&self, name: &str, version: i32) -> Result<Bytes> {
         self.get(&["v1", "scripts", name, "versions", &version.to_string(), "wasm"])
             .send_for_bytes()
             .await
     }
 
     /// A version's source.
-    pub async fn script_source(&self, name: &str, version: i64) -> Result<Bytes> {
+    pub async fn script_source(&self, name: &str, version: i32) -> Result<Bytes> {
         self.get(&["v1", "scripts", name, "versions", &version.to_string(), "source"])
             .send_for_bytes()
             .await
     }
 
     /// Runs a script without making a run.
-    pub async fn invoke(&self, name: &str, invocation: &Invocation) -> Result<InvocationResult> {
+    pub async fn invoke(&self, name: &str, invocation: &InvokeRequest) -> Result<Invocation> {
         self.post(&["v1", "scripts", name, "invoke"])
             .json(invocation)
             .timeout(UPLOAD_TIMEOUT)
@@ -149,16 +78,19 @@ impl Client {
     }
 
     /// Makes a version the active one.
-    pub async fn activate_script(&self, name: &str, version: i64) -> Result<Value> {
+    pub async fn activate_script(&self, name: &str, version: i32) -> Result<Script> {
         self.put(&["v1", "scripts", name, "active"])
-            .json(&json!({ "version": version }))
+            .json(&ActivateRequest { version })
             .send()
             .await
     }
 
     /// Has the server upload wasm from an address.
     pub async fn fetch_script(&self, name: &str, url: &str, sha256: &str) -> Result<ScriptVersion> {
-        let body = json!({ "url": url, "sha256": sha256 });
+        let body = FetchRequest {
+            url: url.to_owned(),
+            sha256: sha256.to_owned(),
+        };
         self.post(&["v1", "scripts", name, "fetch"])
             .json(&body)
             .timeout(UPLOAD_TIMEOUT)

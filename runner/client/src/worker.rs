@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use heddle_domain::Span;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -139,8 +140,8 @@ impl Worker {
                 continue;
             }
             let mut request = self.request.clone();
-            request.max = Some(u32::try_from(free).unwrap_or(u32::MAX));
-            request.lease = Some(format!("{}ms", self.lease.as_millis()));
+            request.max = Some(i64::try_from(free).unwrap_or(i64::MAX));
+            request.lease = Some(Span::from_std(self.lease));
             let claimed = tokio::select! {
                 claimed = self.client.claim(&self.queue, &request, WAIT) => claimed,
                 // The server gives back what it hands to a connection that is gone.

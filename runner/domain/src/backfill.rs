@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -27,8 +28,9 @@ pub const PRIORITY_BELOW: i16 = 10;
 const PRIORITY_MAX: i16 = 1_000;
 
 /// In which order instants are worked off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "BackfillOrder")]
 pub enum Order {
     /// The oldest first.
     #[default]
@@ -38,7 +40,7 @@ pub enum Order {
 }
 
 /// What becomes of instants that have a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExisting {
     /// They are left alone: gaps are filled, lost runs replenished.
@@ -69,8 +71,9 @@ impl OnExisting {
 }
 
 /// Which script versions its runs take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "BackfillScripts")]
 pub enum Scripts {
     /// Those that are active when a run is made.
     #[default]
@@ -80,43 +83,45 @@ pub enum Scripts {
 }
 
 /// A backfill as it is asked for: the body of `POST /v1/groups/{name}/backfills`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "BackfillRequest")]
 pub struct BackfillSpec {
     /// The first instant, included: RFC 3339, or a date or local time in the group's zone.
     pub from: String,
     /// The last, included; none: up to now, with what comes due meanwhile.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Between instants; none: those of the group's schedules.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Span>,
-    /// In which order.
+    /// In which order instants are worked off.
     #[serde(default)]
     pub order: Order,
     /// How many of its runs may be active at once.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = ACTIVE_MAX))]
     pub max_active: u32,
     /// What becomes of instants that have a run.
     #[serde(default)]
     pub on_existing: OnExisting,
     /// Whether dependants follow.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub include_downstream: bool,
-    /// Which script versions.
+    /// Which script versions its runs take.
     #[serde(default)]
     pub scripts: Scripts,
-    /// Higher goes first.
-    #[serde(default)]
+    /// Of its runs: higher goes first; default 10 below the group's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i16>,
     /// Params of each run.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
     /// Only list the instants.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
     /// Make runs although the group is disabled.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
 

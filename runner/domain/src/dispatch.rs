@@ -6,6 +6,7 @@
 //! left out by (offer, occurrence).
 
 use chrono_tz::Tz;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -33,7 +34,7 @@ const UID_CHARS_MAX: usize = 250;
 pub(crate) const EACH_ONCE: &str = "`each` gives every member the offer once; it does not go with `repeat`";
 
 /// How an offer comes to be due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OfferKind {
     /// At one instant.
@@ -55,9 +56,31 @@ impl OfferKind {
     }
 }
 
-/// Whether a user may take an occurrence more than once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What an offer comes to for a user, now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "OfferStanding")]
+pub enum Why {
+    /// A poll gives it.
+    Given,
+    /// It is due, and something else goes first.
+    Behind,
+    /// The user has had all of it that is due and not used up.
+    Had,
+    /// What is due has no stock left.
+    UsedUp,
+    /// Nothing is due in the user's window yet.
+    NotDue,
+    /// What was due lies before the user's window, and nothing more will be.
+    Passed,
+    /// It is not given out.
+    Disabled,
+}
+
+/// Whether a user may take an occurrence more than once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "OfferMode")]
 pub enum Mode {
     /// Once.
     #[default]
@@ -67,7 +90,7 @@ pub enum Mode {
 }
 
 /// How an assignment stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AssignmentState {
     /// Held.
@@ -138,7 +161,7 @@ impl AssignmentState {
 }
 
 /// An offer as it is put: `PUT /v1/offers/{id}`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OfferSpec {
     /// The same as in the path.
@@ -176,8 +199,9 @@ pub struct OfferSpec {
     /// What the user is given.
     #[serde(default)]
     pub params: Map<String, Value>,
-    /// Stock per occurrence, or `each`; default 1.
+    /// Stock per occurrence, from 1, or `each`: every member once; default 1.
     #[serde(default)]
+    #[schemars(schema_with = "stock")]
     pub dispatch_times: Option<Value>,
     /// Default `single`.
     #[serde(default)]
@@ -194,6 +218,11 @@ pub struct OfferSpec {
     /// Default true.
     #[serde(default = "yes")]
     pub enabled: bool,
+}
+
+/// The schema of an occurrence's stock.
+pub fn stock(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": STOCK_MAX}, {"const": "each"}]})
 }
 
 fn yes() -> bool {

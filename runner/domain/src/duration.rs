@@ -1,8 +1,10 @@
 //! Exact durations, written as `100ms`, `90s`, `5m`, `1h30m`, `1d`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const MICROS_PER_MILLI: u64 = 1_000;
@@ -189,6 +191,20 @@ impl fmt::Display for Span {
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl JsonSchema for Span {
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "Numbers with units (`us`, `ms`, `s`, `m`, `h`, `d`, `w`), the largest first; at most 36,500 days.",
+            "examples": ["100ms", "90s", "5m", "1h30m", "1d"],
+        })
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One thing wrong, at one place: an item of a problem body's `errors` (RFC 9457 extension).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fault {
     /// JSON pointer (RFC 6901) into the document that was sent; empty for the whole of it.
     pub pointer: String,

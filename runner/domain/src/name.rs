@@ -1,10 +1,11 @@
 //! Names of groups, tasks, scripts, queues, channels and everything else that people name.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use unicode_general_category::{GeneralCategory, get_general_category};
 use unicode_normalization::UnicodeNormalization;
@@ -180,6 +181,22 @@ impl PartialEq<&str> for Name {
 impl From<Name> for String {
     fn from(name: Name) -> Self {
         name.0.as_ref().into()
+    }
+}
+
+impl JsonSchema for Name {
+    fn schema_name() -> Cow<'static, str> {
+        "Name".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "minLength": 1,
+            "maxLength": Self::MAX_CHARS,
+            "description": "1 to 63 letters and digits of any writing system (NFC), `_`, `.`, `-`, beginning with a letter, \
+                            digit or `_`.",
+        })
     }
 }
 

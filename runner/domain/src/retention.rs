@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::state::RunState;
@@ -14,14 +15,14 @@ pub const RETENTION_MIN: Span = Span::from_secs(3_600);
 const DAY_SECONDS: u64 = 86_400;
 
 /// A state in which runs end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndState {
-    /// [`RunState::Succeeded`]
+    /// No task run failed for good.
     Succeeded,
-    /// [`RunState::Failed`]
+    /// At least one task run failed for good.
     Failed,
-    /// [`RunState::Cancelled`]
+    /// Ended by people, a deadline or `overlap`.
     Cancelled,
 }
 
@@ -46,7 +47,7 @@ impl EndState {
 
 /// How long a group keeps its ended runs, as far as it says so: `retention` in its spec. What it leaves out is the
 /// cluster's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GroupRetention {
     /// Ended runs with their attempts.
@@ -81,7 +82,7 @@ fn check_spans(place: &str, spans: impl Iterator<Item = (String, Option<Span>)>,
 }
 
 /// How long the cluster keeps what: `GET/PUT /v1/retention`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
     /// How long ended runs stand in lists that do not ask for older ones.

@@ -1,5 +1,6 @@
 //! What people write: the spec of a group. Serde shapes are the contract; [`crate::plan`] is what runs.
 
+mod describe;
 mod gather;
 mod plain;
 mod read;
@@ -10,6 +11,7 @@ pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -24,7 +26,7 @@ pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
 pub use yaml::{YamlError, parse_yaml_strict};
 
 /// A group: a DAG of tasks, with schedules and links to other groups.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GroupSpec {
     /// What it is for, in words.
@@ -45,7 +47,7 @@ pub struct GroupSpec {
     /// A bound on active runs by people and tasks; default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_active_runs: Option<u32>,
-    /// How many runs of its schedules and upstreams wait for their turn at once; default [`MAX_WAITING_DEFAULT`].
+    /// How many runs of its schedules and upstreams wait for their turn at once, 1 to 10,000; default 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u32>,
     /// What a failed task does to the others; default `continue`.
@@ -90,7 +92,7 @@ impl GroupSpec {
 }
 
 /// A group that another follows: `name`, or `{group, need}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum GroupDependency {
     /// Its name alone: the latest instant is needed.
@@ -100,6 +102,7 @@ pub enum GroupDependency {
         /// Its name.
         group: Name,
         /// Which of its instants.
+        #[schemars(default)]
         need: Need,
     },
 }
@@ -122,7 +125,7 @@ impl GroupDependency {
 }
 
 /// Which of an upstream group's instants must have succeeded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Need {
     /// The last at or before the logical time.
@@ -133,7 +136,7 @@ pub enum Need {
 }
 
 /// What a schedule's or upstream's new run does while an earlier one of those is still active.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
     /// Waits for its turn.
@@ -148,7 +151,7 @@ pub enum Overlap {
 }
 
 /// What a failed task does to those that have not started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
     /// Nothing; those that can run do.
@@ -159,7 +162,7 @@ pub enum OnFailure {
 }
 
 /// What passing the deadline does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadlineAction {
     /// Tells people.
@@ -170,8 +173,9 @@ pub enum DeadlineAction {
 }
 
 /// A schedule; exactly one of `cron`, `every`, `after`, `once`, `daily`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Schedule")]
 pub struct ScheduleSpec {
     /// A cron expression of 5, 6 (seconds first) or 7 (year last) fields.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,7 +221,7 @@ pub struct ScheduleSpec {
 }
 
 /// How a cron expression is read where schedulers differ.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CronDialect {
     /// Weekdays are 0 to 7, both ends Sunday; `?` stands for `*`.
@@ -234,8 +238,9 @@ impl CronDialect {
 }
 
 /// `true` unless said otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(inline)]
 pub struct Enabled(pub bool);
 
 impl Default for Enabled {
@@ -249,7 +254,7 @@ fn is_true(enabled: &Enabled) -> bool {
 }
 
 /// One instant: `at`, or `delay` from the moment the schedule is created.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OnceSpec {
     /// The instant, written like `starts_at`.
@@ -261,7 +266,7 @@ pub struct OnceSpec {
 }
 
 /// Every n days at a local time of day, `HH:MM` or `HH:MM:SS`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DailySpec {
     /// 1: every day.
@@ -276,7 +281,7 @@ fn one() -> u32 {
 }
 
 /// What becomes of instants more than `grace` late.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Misfire {
     /// One run for them, of the latest.
@@ -289,7 +294,7 @@ pub enum Misfire {
 }
 
 /// Who is told of what.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NotifyRules {
     /// The events.
@@ -303,7 +308,7 @@ pub struct NotifyRules {
 }
 
 /// What people may be told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NotifyEvent {
     /// It started.
@@ -336,9 +341,10 @@ pub fn is_tag(text: &str) -> bool {
     !text.is_empty() && text.chars().count() <= TAG_CHARS_MAX && !text.chars().any(char::is_control)
 }
 
-/// A task; exactly one of `script`, `queue`, `http`, `audience`, `group`, `query`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// A task: exactly one executor, `script`, `queue`, `http`, `audience`, `group` or `query`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Task")]
 pub struct TaskSpec {
     /// What it is for, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -357,6 +363,7 @@ pub struct TaskSpec {
     pub http: Option<HttpSpec>,
     /// An offer to a user or a user group; the audience alone stands for one with all defaults.
     #[serde(deserialize_with = "read::audience", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "describe::audience")]
     pub audience: Option<AudienceSpec>,
     /// A sub-run of another group.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -370,6 +377,7 @@ pub struct TaskSpec {
     pub trigger_rule: TriggerRule,
     /// A minijinja expression over params, upstream, logical_time.
     #[serde(deserialize_with = "read::condition", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "describe::condition")]
     pub when: Option<String>,
     /// Its params; strings may be templates.
     pub params: Map<String, Value>,
@@ -439,8 +447,9 @@ pub enum TimeoutSpec {
 }
 
 /// What a mapped task maps over: an array, or a template that gives one.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(inline)]
 pub enum ForEach {
     /// These items; strings in them may be templates.
     Items(Vec<Value>),
@@ -449,8 +458,9 @@ pub enum ForEach {
 }
 
 /// A number of items, or one for each worker connected to the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(inline)]
 pub enum Shards {
     /// So many.
     Count(u32),
@@ -459,15 +469,16 @@ pub enum Shards {
 }
 
 /// The word `workers`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum WorkersWord {
     /// The word itself.
     Workers,
 }
 
 /// What a task waits for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TriggerRule {
     /// All dependencies succeeded.
@@ -492,7 +503,7 @@ pub enum TriggerRule {
 }
 
 /// An HTTP request; strings are templates. The body defaults to the task's context as JSON.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpSpec {
     /// The method; default POST.
@@ -513,7 +524,7 @@ fn post() -> String {
 }
 
 /// One SQL statement on a named connection that the group was granted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuerySpec {
     /// The connection's name.
@@ -529,7 +540,7 @@ pub struct QuerySpec {
 }
 
 /// What the output of a `query` is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum QueryMode {
     /// Its rows: `[{column: value}]`.
@@ -540,13 +551,14 @@ pub enum QueryMode {
 }
 
 /// An offer to a user (`uid_x`) or a user group (`gid_x`), done when its stock is completed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AudienceSpec {
     /// `uid_...` or `gid_...`.
     pub audience: String,
     /// How often it is given out: a number, or `each`; default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::dispatch::stock")]
     pub dispatch_times: Option<Value>,
     /// `single` (default) or `repeat`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -560,7 +572,7 @@ pub struct AudienceSpec {
 }
 
 /// How the intervals between retries grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryStrategy {
     /// The interval each time.
@@ -575,9 +587,10 @@ pub enum RetryStrategy {
     Daily,
 }
 
-/// How a failed attempt is tried again; [`crate::retry`] reckons, `docs/retries.md` explains.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// How a failed attempt is tried again; `docs/retries.md` explains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Retry")]
 pub struct RetrySpec {
     /// How the intervals grow.
     pub strategy: RetryStrategy,
@@ -613,32 +626,42 @@ pub fn may_override_to(state: TaskState) -> bool {
 }
 
 /// A run as it is asked for: the body of `POST /v1/groups/{name}/runs`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Submission")]
 pub struct SubmissionSpec {
-    /// For all tasks; data, never rendered.
+    /// Params for all tasks; data, never rendered.
+    #[serde(skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
-    /// For one task each.
+    /// Params for one task each, over those for all.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub task_params: BTreeMap<Name, Map<String, Value>>,
-    /// Default the present.
-    #[serde(deserialize_with = "read::instant")]
+    /// The instant that the run is for: RFC 3339, or a date, which is midnight in the group's timezone. Default now.
+    #[serde(deserialize_with = "read::instant", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub logical_time: Option<Time>,
-    /// Unique in the group for as long as the run is kept.
+    /// The caller's own, unique in the group for as long as the run is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Whether another run with the same params is in the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Dedupe>,
-    /// Default the group's.
+    /// Higher goes first, -1000 to 1000; default the group's.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i16>,
-    /// Labels of the run.
+    /// What the run can be found by.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// A channel's name or a URL that is told when the run has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
     /// Start although the group is disabled.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
 
 /// Which other runs with the same group and params are in the way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dedupe {
     /// Unfinished ones.

@@ -1,14 +1,19 @@
 //! States, and all that may follow what. `docs/state-machine.md` draws them; the schema CHECKs the same values.
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 macro_rules! states {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $number:literal $text:literal),+ $(,)? }) => {
-        $(#[$doc])*
+    ($(#[doc = $doc:literal])* $name:ident {
+        $($(#[doc = $vdoc:literal])* $variant:ident = $number:literal $text:literal),+ $(,)?
+    }) => {
+        $(#[doc = $doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[repr(i16)]
-        pub enum $name { $($(#[$vdoc])* $variant = $number),+ }
+        pub enum $name { $($(#[doc = $vdoc])* $variant = $number),+ }
 
         impl $name {
             /// All of them, in the order of their numbers.
@@ -27,6 +32,18 @@ macro_rules! states {
             /// The state of a number that the database kept.
             pub fn from_number(number: i16) -> Option<Self> {
                 match number { $($number => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                // As the derived schema of an enum would be: each word with what it means.
+                let words = [$(json_schema!({"const": $text, "description": concat!($($vdoc),+).trim()})),+];
+                json_schema!({"description": concat!($($doc),+).trim(), "oneOf": words})
             }
         }
 

@@ -5,6 +5,7 @@
 
 use chrono::{NaiveDate, NaiveTime};
 use chrono_tz::Tz;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::retry::Policy;
@@ -37,7 +38,7 @@ pub const RATE_COUNT_MAX: u32 = 10_000_000;
 const GRANTS_MAX: usize = 100;
 
 /// What messages are due on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Granularity {
     /// A day.
@@ -48,7 +49,7 @@ pub enum Granularity {
 }
 
 /// So many messages in so long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
     /// How many.
@@ -58,7 +59,7 @@ pub struct Rate {
 }
 
 /// A topic, as people write it; see `docs/messages.md`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TopicSpec {
     /// As in the path, if it is there.
@@ -91,8 +92,9 @@ pub struct TopicSpec {
     pub send_at: Option<String>,
     /// The most messages of a batch.
     #[serde(default = "batch_default")]
+    #[schemars(range(min = 1, max = BATCH_MAX))]
     pub batch: u32,
-    /// How many batches at once in the cluster; default one on each node, for a queue [`QUEUE_CONCURRENCY_DEFAULT`].
+    /// How many batches at once in the cluster; default one on each node, for a queue 16.
     #[serde(default)]
     pub concurrency: Option<u32>,
     /// The most messages in a time.

@@ -42,6 +42,7 @@ mod dispatch;
 mod messages;
 mod node;
 mod notify;
+pub mod put_group;
 mod queues;
 mod retention;
 mod runs;
@@ -67,7 +68,7 @@ use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
 use uuid::Uuid;
 
-pub use dispatch::{Considered, DispatchConfig, DispatchError, Dispatcher, Next, PEEKED_MAX, Peek, Why};
+pub use dispatch::{Considered, DispatchConfig, DispatchError, Dispatcher, Next, PEEKED_MAX, Peek};
 pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters};
 pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::schemas;
-use crate::table::{Media, Route, Table};
+use crate::openapi;
+use crate::table::{Route, Table};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8884;--dim:#777}\
@@ -21,6 +21,7 @@ table{border-collapse:collapse;width:100%}td{border-top:1px solid var(--line);pa
 
 /// The page.
 pub fn page(table: &Table) -> String {
+    let document = openapi::document(table);
     let mut html = String::with_capacity(256 * 1024);
     html.push_str("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
     html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
@@ -40,23 +41,25 @@ pub fn page(table: &Table) -> String {
     for tag in tags {
         let _ = write!(html, "<h2 id=\"{tag}\">{tag}</h2>");
         for route in table.routes().iter().filter(|route| route.tag == tag) {
-            operation(&mut html, route);
+            let method = route.method.as_str().to_lowercase();
+            operation(&mut html, route, &document["paths"][route.path][method]);
         }
     }
     html.push_str("<h2 id=\"schemas\">schemas</h2>");
-    for (name, schema) in schemas::all() {
+    for (name, schema) in document["components"]["schemas"].as_object().into_iter().flatten() {
         let _ = write!(
             html,
             "<details id=\"schema-{name}\"><summary><code>{name}</code></summary><pre>"
         );
-        escape(&mut html, &pretty(&schema));
+        escape(&mut html, &pretty(schema));
         html.push_str("</pre></details>");
     }
     html.push_str("</main></body></html>");
     html
 }
 
-fn operation(html: &mut String, route: &Route) {
+/// An operation; `described` is what the OpenAPI description says of it.
+fn operation(html: &mut String, route: &Route, described: &Value) {
     let _ = write!(
         html,
         "<details><summary><span class=\"method\">{}</span><code class=\"path\">",
@@ -80,17 +83,14 @@ fn operation(html: &mut String, route: &Route) {
         escape(html, param.detail);
         html.push_str("</td></tr>");
     }
-    for media in &route.takes {
-        html.push_str("<tr><td>body</td><td>");
-        link(html, media);
-        html.push_str("</td></tr>");
-    }
+    bodies(html, "body", &described["requestBody"]);
     for (status, media, _) in &route.answers {
-        let _ = write!(html, "<tr><td>{status}</td><td>");
-        if let Some(media) = media {
-            link(html, media);
+        match media {
+            Some(_) => bodies(html, status, &described["responses"][status.to_string()]),
+            None => {
+                let _ = write!(html, "<tr><td>{status}</td><td></td></tr>");
+            }
         }
-        html.push_str("</td></tr>");
     }
     for (status, when) in &route.problems {
         let _ = write!(html, "<tr><td>{status}</td><td>");
@@ -100,12 +100,18 @@ fn operation(html: &mut String, route: &Route) {
     html.push_str("</table></details>");
 }
 
-fn link(html: &mut String, media: &Media) {
-    let _ = write!(
-        html,
-        "<a href=\"#schema-{0}\">{0}</a> <span class=\"dim\">{1}</span>",
-        media.schema, media.media_type
-    );
+/// A row for each media type.
+fn bodies(html: &mut String, title: impl std::fmt::Display, described: &Value) {
+    for (media_type, body) in described["content"].as_object().into_iter().flatten() {
+        let schema = body["schema"]["$ref"]
+            .as_str()
+            .and_then(|target| target.rsplit('/').next());
+        let _ = write!(html, "<tr><td>{title}</td><td>");
+        if let Some(schema) = schema {
+            let _ = write!(html, "<a href=\"#schema-{schema}\">{schema}</a> ");
+        }
+        let _ = write!(html, "<span class=\"dim\">{media_type}</span></td></tr>");
+    }
 }
 
 fn pretty(schema: &Value) -> String {

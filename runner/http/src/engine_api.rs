@@ -6,9 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use heddle_domain::backfill::BackfillSpec;
+use heddle_api::{
+    Backfill, BackfillRequest, BackfillStarted, BulkReport, Claim, Invocation, List, LogLine, Node, QueueTask, Run,
+    RunEvent, Scripts, Submission, TaskDetail,
+};
 use heddle_domain::retention::Retention;
-use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};
 use heddle_engine::Pruned;
@@ -17,11 +19,8 @@ use heddle_store::StoreError;
 use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use uuid::Uuid;
-
-use crate::shapes::{
-    Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, QueueTask, Run, RunEvent, TaskDetail,
-};
 
 /// What the engine answers, later.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, Refusal>>;
@@ -112,26 +111,6 @@ pub struct InvokeSpec {
     pub params: Value,
     /// How long it may take.
     pub timeout: Duration,
-}
-
-/// A run that was asked for.
-#[derive(Clone, Debug)]
-pub struct Submission {
-    /// As it was sent.
-    pub spec: SubmissionSpec,
-    /// Why it is made.
-    pub trigger: Trigger,
-}
-
-/// Which script versions a repeated run takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scripts {
-    /// Those recorded on the run.
-    #[default]
-    Pinned,
-    /// Those that are active now.
-    Active,
 }
 
 /// What people do to a run.
@@ -230,15 +209,6 @@ pub struct NextInstants {
     pub fired: BTreeMap<String, Time>,
 }
 
-/// What came of asking for a backfill.
-#[derive(Clone, Debug)]
-pub enum BackfillStart {
-    /// A dry run: these instants would get a run.
-    Planned(Vec<Time>),
-    /// It goes on.
-    Made(Box<Backfill>),
-}
-
 /// What a worker asks for.
 #[derive(Clone, Debug)]
 pub struct ClaimSpec {
@@ -304,9 +274,9 @@ pub trait EngineApi: Send + Sync + 'static {
     fn invoke(&self, spec: InvokeSpec) -> Answer<'_, Invocation>;
     /// When a group's schedules are due next.
     fn next(&self, group: GroupRow, count: usize) -> Answer<'_, NextInstants>;
-    /// Creates a run; returns once it is committed.
+    /// Creates a run by hand; returns once it is committed.
     fn submit(&self, group: Name, submission: Submission, actor: String) -> Answer<'_, Run>;
-    /// Creates runs; one answer for each, in order.
+    /// Creates runs by hand; one answer for each, in order.
     fn submit_batch(
         &self,
         group: Name,
@@ -350,8 +320,13 @@ pub trait EngineApi: Send + Sync + 'static {
     /// `cursor`.
     fn events(&self, run: Uuid, cursor: Option<String>) -> Answer<'_, BoxStream<'static, RunEvent>>;
     /// Starts a backfill, or lists what it would do; `asked` is what was sent, for the audit.
-    fn start_backfill(&self, group: Name, spec: BackfillSpec, asked: Value, actor: String)
-    -> Answer<'_, BackfillStart>;
+    fn start_backfill(
+        &self,
+        group: Name,
+        request: BackfillRequest,
+        asked: Value,
+        actor: String,
+    ) -> Answer<'_, BackfillStarted>;
     /// A backfill.
     fn backfill(&self, id: Uuid) -> Answer<'_, Backfill>;
     /// Backfills, newest first.
@@ -361,7 +336,7 @@ pub trait EngineApi: Send + Sync + 'static {
     /// The nodes of the cluster.
     fn nodes(&self) -> Answer<'_, Vec<Node>>;
     /// Claims task runs of a queue; none is no error.
-    fn claim(&self, spec: ClaimSpec) -> Answer<'_, Vec<Claim>>;
+    fn claim(&self, spec: ClaimSpec) -> Answer<'_, Vec<Claim<Box<RawValue>>>>;
     /// Does something to claims; one answer for each, in order, with the end of a lease that was extended. `queues`
     /// are those that the caller is bound to.
     fn on_claims(&self, words: Vec<ClaimWord>, queues: Vec<String>) -> Answer<'_, Vec<Result<Option<Time>, Refusal>>>;

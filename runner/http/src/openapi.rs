@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::describe::{Schemas, of, rename};
 use crate::problem::PROBLEM_JSON;
 use crate::schemas;
-use crate::table::{Media, Route, Table};
+use crate::table::{Route, Table};
 
 /// The whole description.
 pub fn document(table: &Table) -> Value {
+    let mut bodies = Schemas::new();
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let mut tags = Vec::new();
     for route in table.routes() {
@@ -19,7 +21,13 @@ pub fn document(table: &Table) -> Value {
         paths
             .entry(route.path)
             .or_default()
-            .insert(route.method.as_str().to_lowercase(), operation(route));
+            .insert(route.method.as_str().to_lowercase(), operation(route, &mut bodies));
+    }
+    let (schemas, differ) = bodies.finish(schemas::all());
+    for operation in paths.values_mut().flat_map(Map::values_mut) {
+        if let Some(body) = operation.get_mut("requestBody") {
+            rename(body, &differ);
+        }
     }
     let tags: Vec<Value> = tags.into_iter().map(|name| json!({"name": name})).collect();
     json!({
@@ -39,7 +47,7 @@ pub fn document(table: &Table) -> Value {
                 "type": "http", "scheme": "bearer",
                 "description": "`heddle serve` wants a token; `heddle dev` does not.",
             }},
-            "schemas": schemas::all(),
+            "schemas": schemas,
         },
     })
 }
@@ -51,7 +59,7 @@ fn path_params(path: &str) -> Vec<&str> {
         .collect()
 }
 
-fn operation(route: &Route) -> Value {
+fn operation(route: &Route, bodies: &mut Schemas) -> Value {
     let mut parameters: Vec<Value> = path_params(route.path)
         .into_iter()
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
@@ -65,13 +73,13 @@ fn operation(route: &Route) -> Value {
             .entry(status.to_string())
             .or_insert_with(|| json!({"description": described_status(*status)}));
         if let Some(media) = media {
-            response["content"][media.media_type] = content(media);
+            response["content"][media.media_type] = json!({"schema": bodies.answered(media.shape)});
         }
     }
     for (status, when) in &route.problems {
-        responses.insert(status.to_string(), problem(when));
+        responses.insert(status.to_string(), problem(when, bodies));
     }
-    responses.insert("default".into(), problem("any other problem"));
+    responses.insert("default".into(), problem("any other problem", bodies));
     let detail = [route.detail, route.access.described()]
         .into_iter()
         .filter(|text| !text.is_empty());
@@ -87,7 +95,7 @@ fn operation(route: &Route) -> Value {
         let content: BTreeMap<&str, Value> = route
             .takes
             .iter()
-            .map(|media| (media.media_type, content(media)))
+            .map(|media| (media.media_type, json!({"schema": bodies.taken(media.shape)})))
             .collect();
         operation["requestBody"] = json!({"content": content});
     }
@@ -108,14 +116,10 @@ fn query_schema(name: &str) -> Value {
     }
 }
 
-fn content(media: &Media) -> Value {
-    json!({"schema": {"$ref": format!("#/components/schemas/{}", media.schema)}})
-}
-
-fn problem(when: &str) -> Value {
+fn problem(when: &str, bodies: &mut Schemas) -> Value {
     json!({
         "description": when,
-        "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        "content": {PROBLEM_JSON: {"schema": bodies.answered(of::<heddle_api::Problem>())}},
     })
 }
 
@@ -175,6 +179,24 @@ mod tests {
             let used = format!("#/components/schemas/{name}");
             assert!(found.contains(&used), "{name} is not used");
         }
+    }
+
+    #[test]
+    fn every_field_of_the_wire_is_described() {
+        let document = document(&crate::routes::table());
+        let by_hand = schemas::all();
+        let all = document["components"]["schemas"].as_object().unwrap();
+        let mut silent = Vec::new();
+        for (name, schema) in all.iter().filter(|(name, _)| !by_hand.contains_key(name.as_str())) {
+            for (field, property) in schema["properties"].as_object().into_iter().flatten() {
+                if property["description"].as_str().is_none_or(str::is_empty) {
+                    silent.push(format!("{name}.{field}"));
+                }
+            }
+            assert!(!schema.to_string().contains("[`"), "{name} has links that lead nowhere");
+        }
+        assert!(silent.is_empty(), "nothing is said of {silent:?}");
+        assert!(all.len() > 80, "only {} schemas", all.len());
     }
 
     #[test]

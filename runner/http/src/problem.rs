@@ -2,11 +2,11 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use heddle_api::ProblemFault;
 use heddle_domain::Chain;
 use heddle_domain::bounded::Stopped;
 use heddle_domain::{Fault, Faults};
 use heddle_store::StoreError;
-use serde::Serialize;
 
 use crate::engine_api::Refusal;
 
@@ -30,7 +30,7 @@ pub struct Problem {
 }
 
 /// A place in a text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The line, from 1.
     pub line: u32,
@@ -38,27 +38,6 @@ pub struct Place {
     pub column: u32,
     /// The line itself.
     pub source: String,
-}
-
-/// One thing that is wrong, with its place in a text if it has one.
-#[derive(Serialize)]
-struct Wrong<'a> {
-    #[serde(flatten)]
-    fault: &'a Fault,
-    #[serde(flatten)]
-    place: Option<&'a Place>,
-}
-
-#[derive(Serialize)]
-struct Body<'a> {
-    r#type: &'static str,
-    title: &'a str,
-    status: u16,
-    detail: &'a str,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    errors: Vec<Wrong<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    existing: Option<&'a str>,
 }
 
 /// The media type of problem bodies.
@@ -184,22 +163,24 @@ impl Problem {
         serde_json::to_value(self.body()).unwrap_or_default()
     }
 
-    fn body(&self) -> Body<'_> {
-        Body {
-            r#type: "about:blank",
-            title: self.status.canonical_reason().unwrap_or("Error"),
+    fn body(&self) -> heddle_api::Problem {
+        let wrong = |(index, fault): (usize, &Fault)| {
+            let place = self.place.as_deref().filter(|_| index == 0);
+            ProblemFault {
+                pointer: fault.pointer.clone(),
+                detail: fault.detail.clone(),
+                line: place.map(|place| place.line),
+                column: place.map(|place| place.column),
+                source: place.map(|place| place.source.clone()),
+            }
+        };
+        heddle_api::Problem {
+            r#type: "about:blank".into(),
+            title: self.status.canonical_reason().unwrap_or("Error").into(),
             status: self.status.as_u16(),
-            detail: &self.detail,
-            errors: self
-                .errors
-                .iter()
-                .enumerate()
-                .map(|(index, fault)| Wrong {
-                    fault,
-                    place: self.place.as_deref().filter(|_| index == 0),
-                })
-                .collect(),
-            existing: self.existing.as_deref(),
+            detail: self.detail.clone(),
+            errors: self.errors.iter().enumerate().map(wrong).collect(),
+            existing: self.existing.clone(),
         }
     }
 }

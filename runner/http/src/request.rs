@@ -9,6 +9,7 @@ use axum::extract::RawPathParams;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use heddle_api::moment::parse_moment;
 use heddle_domain::{Fault, Faults, Name, Span, Time};
 use heddle_store::change::By;
 use heddle_store::group::IfMatch;
@@ -21,7 +22,6 @@ use crate::access::{Caller, Peer, Standing, refused};
 use crate::app::App;
 use crate::body;
 use crate::json;
-use crate::moment::parse_moment;
 use crate::problem::Problem;
 
 /// How many things a page of a list has, unless it is told otherwise.

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use crate::access::{Access, Standing, authenticate, refused};
 use crate::app::App;
+use crate::describe::Shape;
 use crate::guard;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, parse_query};
@@ -85,8 +86,8 @@ type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Outcome> + Send + Sync>
 pub struct Media {
     /// The media type.
     pub media_type: &'static str,
-    /// The name of its schema among the components; empty: any.
-    pub schema: &'static str,
+    /// What it is.
+    pub shape: Shape,
 }
 
 /// A query parameter.
@@ -174,30 +175,33 @@ impl Route {
     }
 
     /// A JSON body.
-    pub fn takes(self, schema: &'static str) -> Self {
-        self.takes_as("application/json", schema)
+    pub fn takes(self, shape: impl Into<Shape>) -> Self {
+        self.takes_as("application/json", shape)
     }
 
     /// A spec: JSON or YAML.
-    pub fn takes_spec(self, schema: &'static str) -> Self {
-        self.takes_as("application/json", schema)
-            .takes_as("application/yaml", schema)
+    pub fn takes_spec(self, shape: impl Into<Shape>) -> Self {
+        let shape = shape.into();
+        self.takes_as("application/json", shape)
+            .takes_as("application/yaml", shape)
     }
 
     /// A body of another media type.
-    pub fn takes_as(mut self, media_type: &'static str, schema: &'static str) -> Self {
-        self.takes.push(Media { media_type, schema });
+    pub fn takes_as(mut self, media_type: &'static str, shape: impl Into<Shape>) -> Self {
+        let shape = shape.into();
+        self.takes.push(Media { media_type, shape });
         self
     }
 
     /// A JSON answer.
-    pub fn answers(self, status: u16, schema: &'static str) -> Self {
-        self.answers_as(status, "application/json", schema)
+    pub fn answers(self, status: u16, shape: impl Into<Shape>) -> Self {
+        self.answers_as(status, "application/json", shape)
     }
 
     /// An answer of another media type.
-    pub fn answers_as(mut self, status: u16, media_type: &'static str, schema: &'static str) -> Self {
-        self.answers.push((status, Some(Media { media_type, schema }), ""));
+    pub fn answers_as(mut self, status: u16, media_type: &'static str, shape: impl Into<Shape>) -> Self {
+        let shape = shape.into();
+        self.answers.push((status, Some(Media { media_type, shape }), ""));
         self
     }
 
@@ -208,8 +212,9 @@ impl Route {
     }
 
     /// 201 if it created, 200 if it changed or found nothing to change.
-    pub fn answers_put(self, schema: &'static str) -> Self {
-        self.answers(201, schema).answers(200, schema)
+    pub fn answers_put(self, shape: impl Into<Shape>) -> Self {
+        let shape = shape.into();
+        self.answers(201, shape).answers(200, shape)
     }
 
     /// A problem that it may answer.

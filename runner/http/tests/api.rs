@@ -11,21 +11,22 @@ use axum::http::{Request, StatusCode, header};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use heddle_cli::postgres::{TestCluster, TestDatabase};
-use heddle_domain::backfill::BackfillSpec;
+use heddle_api::{
+    Backfill, BackfillPlan, BackfillRequest, BackfillStarted, BulkReport, Claim, Invocation, List, LogLine, Node,
+    QueueTask, Run, RunEvent, Submission, TaskDetail,
+};
 use heddle_domain::state::TaskState;
 use heddle_domain::{Chance, Clock, Name, Time};
 use heddle_engine::heddle_sandbox::Language;
 use heddle_http::engine_api::*;
-use heddle_http::shapes::{
-    Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, QueueTask, Run, RunEvent, TaskDetail,
-};
 use heddle_http::{App, AppParts, HttpConfig, router};
+use heddle_postgres::{TestCluster, TestDatabase};
 use heddle_store::Store;
 use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
 use heddle_store::secret::{SecretKey, SecretKeys};
 use http_body_util::BodyExt;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
@@ -99,7 +100,7 @@ impl EngineApi for Small {
     fn submit(&self, _group: Name, submission: Submission, _actor: String) -> Answer<'_, Run> {
         later(Err(Refusal::Conflict {
             detail: "there is a run with this key".into(),
-            existing: submission.spec.key.clone(),
+            existing: submission.key,
         }))
     }
     fn submit_batch(
@@ -111,7 +112,7 @@ impl EngineApi for Small {
         let refuse = |s: Submission| {
             Err(Refusal::Conflict {
                 detail: "there".into(),
-                existing: s.spec.key,
+                existing: s.key,
             })
         };
         later(Ok(submissions.into_iter().map(refuse).collect()))
@@ -178,11 +179,14 @@ impl EngineApi for Small {
     fn start_backfill(
         &self,
         _group: Name,
-        _spec: BackfillSpec,
+        _request: BackfillRequest,
         _asked: Value,
         _actor: String,
-    ) -> Answer<'_, BackfillStart> {
-        later(Ok(BackfillStart::Planned(vec![Fixed.now()])))
+    ) -> Answer<'_, BackfillStarted> {
+        later(Ok(BackfillStarted::Planned(BackfillPlan {
+            total: 1,
+            instants: vec![Fixed.now().into()],
+        })))
     }
     fn backfill(&self, _id: Uuid) -> Answer<'_, Backfill> {
         gone("backfill")
@@ -199,7 +203,7 @@ impl EngineApi for Small {
     fn nodes(&self) -> Answer<'_, Vec<Node>> {
         later(Ok(Vec::new()))
     }
-    fn claim(&self, _spec: ClaimSpec) -> Answer<'_, Vec<Claim>> {
+    fn claim(&self, _spec: ClaimSpec) -> Answer<'_, Vec<Claim<Box<RawValue>>>> {
         later(Ok(Vec::new()))
     }
     fn on_claims(
@@ -238,7 +242,12 @@ async fn cluster() -> (TestCluster, String) {
     let digest = Sha256::digest(format!("{:?} {}", facts.modified().expect("its time"), facts.len()));
     let stamp: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let template = format!("http_{stamp}");
-    let migrate = async |url: String| heddle_cli::node::migrate(&url).await;
+    let migrate = async |url: String| {
+        let store = Store::connect(&url, 1).await?;
+        store.migrate().await?;
+        store.close();
+        Ok(())
+    };
     cluster.template(&template, migrate).await.expect("a template");
     (cluster, template)
 }

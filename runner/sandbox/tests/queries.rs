@@ -1,113 +1,26 @@
-//! Queries against a Postgres of the test's own; skipped where no server is installed.
+//! Queries against a Postgres of the tests' own.
 
 use crate::guests::{Bench, Tables, component};
 use crate::outcomes::failure;
 use heddle_domain::state::ErrorKind;
+use heddle_postgres::TestCluster;
 use heddle_sandbox::{ConnectionTarget, Outcome};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OnceCell;
 
-/// A server that ends with the test.
-struct Server {
-    child: Child,
-    directory: tempfile::TempDir,
-}
+/// The cluster of this process.
+static CLUSTER: OnceCell<TestCluster> = OnceCell::const_new();
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn binaries() -> Option<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
-        .ok()?
-        .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
-        .filter(|bin| bin.join("postgres").exists())
-        .collect();
-    found.sort();
-    found.pop()
-}
-
-/// The command as a user that Postgres accepts: not root.
-fn as_postgres(program: PathBuf) -> Command {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } == 0 {
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--reuid=postgres", "--regid=postgres", "--clear-groups"])
-            .arg(program);
-        command
-    } else {
-        Command::new(program)
-    }
-}
-
-fn server() -> Option<Server> {
-    let bin = binaries()?;
-    let directory = tempfile::Builder::new().prefix("heddle-sql").tempdir_in("/tmp").ok()?;
-    if unsafe { libc::geteuid() } == 0 {
-        let status = Command::new("chown")
-            .arg("postgres")
-            .arg(directory.path())
-            .status()
-            .ok()?;
-        status.success().then_some(())?;
-    }
-    let data = directory.path().join("data");
-    let made = as_postgres(bin.join("initdb"))
-        .args(["-A", "trust", "-U", "test", "--no-sync", "-D"])
-        .arg(&data)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .current_dir("/")
-        .status()
-        .ok()?;
-    made.success().then_some(())?;
-    let child = as_postgres(bin.join("postgres"))
-        .arg("-D")
-        .arg(&data)
-        .args(["-c", "listen_addresses=", "-c", "fsync=off", "-k"])
-        .arg(directory.path())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .current_dir("/")
-        .spawn()
-        .ok()?;
-    Some(Server { child, directory })
-}
-
-impl Server {
-    fn target(&self, statement_timeout: Duration, max_rows: u32) -> ConnectionTarget {
-        let host = self.directory.path().to_str().unwrap().replace('/', "%2F");
-        ConnectionTarget {
-            id: format!("{statement_timeout:?}{max_rows}"),
-            url: format!("postgres://test:topsecret@{host}/postgres"),
-            statement_timeout,
-            max_rows,
-            max_connections: 4,
-            read_only: false,
-        }
-    }
-
-    async fn ready(&self) {
-        for _ in 0..200 {
-            let mut config = tokio_postgres::Config::new();
-            config
-                .host_path(self.directory.path())
-                .user("test")
-                .password("topsecret")
-                .dbname("postgres");
-            // A socket that is there is not yet a server that answers.
-            if config.connect(tokio_postgres::NoTls).await.is_ok() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("the server does not start");
+/// Its server believes everybody, so a password can stand in the URL, to be looked for in what scripts are told.
+fn target(url: &str, statement_timeout: Duration, max_rows: u32) -> ConnectionTarget {
+    ConnectionTarget {
+        id: format!("{statement_timeout:?}{max_rows}"),
+        url: url.replacen('@', ":topsecret@", 1),
+        statement_timeout,
+        max_rows,
+        max_connections: 4,
+        read_only: false,
     }
 }
 
@@ -138,26 +51,17 @@ fn querying(statement: &str) -> String {
     )
 }
 
-async fn setting(timeout: Duration, max_rows: u32) -> Option<(Server, Arc<Tables>)> {
-    let Some(server) = server() else {
-        println!("    skipped: no Postgres server installed");
-        return None;
-    };
-    server.ready().await;
-    let connections = [("db".to_owned(), server.target(timeout, max_rows))].into();
-    Some((
-        server,
-        Arc::new(Tables {
-            connections,
-            ..Tables::default()
-        }),
-    ))
+async fn setting(timeout: Duration, max_rows: u32) -> Arc<Tables> {
+    let start = async || TestCluster::start().await.expect("a cluster");
+    let url = CLUSTER.get_or_init(start).await.postgres().url("postgres");
+    Arc::new(Tables {
+        connections: [("db".to_owned(), target(&url, timeout, max_rows))].into(),
+        ..Tables::default()
+    })
 }
 
 pub async fn typed_rows(mut bench: Bench) {
-    let Some((_server, tables)) = setting(Duration::from_secs(10), 10_000).await else {
-        return;
-    };
+    let tables = setting(Duration::from_secs(10), 10_000).await;
     bench.grants.sql = vec!["db".into()];
     bench.limits.output_bytes = 1 << 20;
     let mut check = async |statement: &str, params: &str, expected: serde_json::Value| {
@@ -262,9 +166,7 @@ pub async fn typed_rows(mut bench: Bench) {
 }
 
 pub async fn bounds_and_errors(mut bench: Bench) {
-    let Some((_server, tables)) = setting(Duration::from_millis(300), 100).await else {
-        return;
-    };
+    let tables = setting(Duration::from_millis(300), 100).await;
     bench.grants.sql = vec!["db".into()];
     let fails = async |bench: &Bench, statement: &str| {
         let script = bench.script(querying(statement)).await;
@@ -317,9 +219,7 @@ pub async fn bounds_and_errors(mut bench: Bench) {
 }
 
 pub async fn a_timeout_cancels_the_statement(mut bench: Bench) {
-    let Some((_server, tables)) = setting(Duration::from_secs(30), 100).await else {
-        return;
-    };
+    let tables = setting(Duration::from_secs(30), 100).await;
     bench.grants.sql = vec!["db".into()];
     bench.params = "[]".into();
     let look = bench

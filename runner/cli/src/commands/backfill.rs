@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use heddle_client::BackfillRequest;
+use heddle_client::{BackfillRequest, BackfillStarted};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::done;
 use super::run::Params;
-use crate::exit::NO;
+use crate::exit::{NO, duration, word};
 use crate::output::Format;
 use crate::session::{MAX_LISTED, Session};
 use crate::{output, terminal};
@@ -161,14 +161,14 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
     let request = BackfillRequest {
         from: start.from.unwrap_or_default(),
         to: start.to,
-        step: start.step,
-        order: start.order,
-        max_active: start.max_active,
-        on_existing: start.on_existing,
+        step: duration(start.step.as_deref(), "--step")?,
+        order: word(start.order, "--order")?,
+        max_active: start.max_active.unwrap_or(1),
+        on_existing: word(start.on_existing, "--on-existing")?,
         include_downstream: start.include_downstream,
-        scripts: start.scripts,
+        scripts: word(start.scripts, "--scripts")?,
         priority: start.priority,
-        params: (!params.is_empty()).then_some(Value::Object(params)),
+        params,
         force: start.force,
         dry_run: start.dry_run,
     };
@@ -176,23 +176,24 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
         .client
         .backfill_group(&start.group.unwrap_or_default(), &request)
         .await?;
-    let id = answer["id"].as_str().and_then(|id| id.parse().ok());
-    match id {
-        Some(id) if start.watch => watch(session, id).await,
-        _ => {
-            if answer["instants"].as_array().is_some_and(Vec::is_empty) {
+    let shown = serde_json::to_value(&answer)?;
+    match answer {
+        BackfillStarted::Made(backfill) if start.watch => return watch(session, backfill.id).await,
+        BackfillStarted::Made(backfill) => {
+            session
+                .output
+                .print(&shown, |_| format!("backfill {} started", backfill.id))?;
+        }
+        BackfillStarted::Planned(plan) => {
+            if plan.instants.is_empty() {
                 // Beside the list, which is empty for whoever reads it.
                 eprintln!("there is nothing to do: no instant from there to there would get a run");
             }
-            session
-                .output
-                .print(&answer, |answer| match answer["instants"].as_array() {
-                    Some(instants) => instants.iter().map(output::plain).collect::<Vec<_>>().join("\n"),
-                    None => format!("backfill {} started", output::plain(&answer["id"])),
-                })?;
-            done()
+            let instants: Vec<String> = plan.instants.iter().map(|at| output::plain(&json!(at))).collect();
+            session.output.print(&shown, |_| instants.join("\n"))?;
         }
     }
+    done()
 }
 
 async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> {
@@ -239,11 +240,7 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
                 session.output.print_thing(&serde_json::to_value(&backfill)?)?;
             }
             let bad = backfill.state != "succeeded" || backfill.counts.get("failed").is_some_and(|failed| *failed > 0);
-            return if bad && backfill.state != "completed" {
-                Ok(ExitCode::from(NO))
-            } else {
-                done()
-            };
+            return if bad { Ok(ExitCode::from(NO)) } else { done() };
         }
         tokio::time::sleep(STEP).await;
     }

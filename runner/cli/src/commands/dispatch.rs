@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use heddle_client::{MembersPatch, MembersSpec};
 use serde_json::{Value, json};
 
 use super::done;
@@ -158,6 +159,7 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
         OfferCommand::Show { id } => session.show(&["v1", "offers", &id]).await?,
         OfferCommand::Set { id, file } => {
             let answer = session.client.put_offer(&id, &document::read_value(&file)?).await?;
+            let answer = serde_json::to_value(&answer)?;
             session.output.print(&answer, |_| format!("offer {id} set"))?;
         }
         OfferCommand::Occurrences {
@@ -188,7 +190,7 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
         }
         OfferCommand::Peek { uid } => {
             let peek = session.client.peek(&uid).await?;
-            session.output.print(&peek, peek_in_words)?;
+            session.output.print(&serde_json::to_value(&peek)?, peek_in_words)?;
         }
         OfferCommand::Rm { id } => session.remove("offer", &id, &["v1", "offers", &id], false).await?,
     }
@@ -271,22 +273,24 @@ pub(crate) async fn audience(session: &Session, command: AudienceCommand) -> Res
             session.output.print_thing(&answer)?;
         }
         AudienceCommand::Set { audience, members } => {
-            let members: Vec<&str> = members.iter().map(String::as_str).collect();
-            session
-                .output
-                .print_thing(&session.client.put_members(&audience, &members).await?)?;
+            let members = session.client.put_members(&audience, &MembersSpec { members }).await?;
+            session.output.print_thing(&serde_json::to_value(&members)?)?;
         }
         AudienceCommand::Add { audience, members } => {
-            let members: Vec<&str> = members.iter().map(String::as_str).collect();
-            session
-                .output
-                .print_thing(&session.client.patch_members(&audience, &members, &[]).await?)?;
+            let patch = MembersPatch {
+                add: members,
+                ..MembersPatch::default()
+            };
+            let members = session.client.patch_members(&audience, &patch).await?;
+            session.output.print_thing(&serde_json::to_value(&members)?)?;
         }
         AudienceCommand::Remove { audience, members } => {
-            let members: Vec<&str> = members.iter().map(String::as_str).collect();
-            session
-                .output
-                .print_thing(&session.client.patch_members(&audience, &[], &members).await?)?;
+            let patch = MembersPatch {
+                remove: members,
+                ..MembersPatch::default()
+            };
+            let members = session.client.patch_members(&audience, &patch).await?;
+            session.output.print_thing(&serde_json::to_value(&members)?)?;
         }
     }
     done()

@@ -123,7 +123,7 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
                 .print(&group, |_| format!("group {name} disabled ({mode})"))?;
         }
         GroupCommand::Graph { name } => {
-            let graph = session.client.graph(&name).await?.0;
+            let graph = serde_json::to_value(session.client.graph(&name).await?)?;
             let group = session.client.group(&name).await?;
             session.output.print(&graph, |_| {
                 let spec = Value::Object(group.spec.clone());
@@ -152,14 +152,10 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
         GroupCommand::Validate { files } => return validate(session, &files).await,
         GroupCommand::Next { name, count } => {
             let next = session.client.next_instants(&name, count).await?;
-            session.output.print(&next, |next| {
-                let list = next.get("items").or_else(|| next.get("instants")).unwrap_or(next);
+            session.output.print(&serde_json::to_value(&next)?, |next| {
                 let mut rows = Rows::new(["AT", "SCHEDULE"]);
-                for item in list.as_array().into_iter().flatten() {
-                    let at = item
-                        .as_str()
-                        .map_or_else(|| cell(item, "/at|/instant|/logical_time"), |_| output::plain(item));
-                    rows.add([at, cell(item, "/schedules|/schedule")]);
+                for item in items(next) {
+                    rows.add([cell(item, "/at"), cell(item, "/schedules")]);
                 }
                 rows.to_string()
             })?;

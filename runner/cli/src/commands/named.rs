@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use heddle_client::NotificationFilter;
+use heddle_client::{NotificationFilter, NotificationState};
 use serde_json::{Value, json};
 
 use super::done;
@@ -225,7 +225,7 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
         ChannelCommand::Set { name, file } => set(session, "channels", &name, &document::read_value(&file)?).await?,
         ChannelCommand::Test { name } => {
             let told = session.client.test_channel(&name).await?;
-            let failed = told.state != "sent";
+            let failed = told.state != NotificationState::Sent;
             session.output.print(&json!(told), |_| match &told.last_error {
                 Some(error) => format!("the test did not arrive: {error}"),
                 None => "the test has been sent".to_owned(),
@@ -257,13 +257,10 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
         }
         SecretCommand::Reseal => {
             let done = session.client.reseal_secrets().await?;
-            session.output.print(&done, |done| {
+            session.output.print(&json!(done), |_| {
                 format!(
                     "{} secrets, {} connections and {} channels sealed with key {}",
-                    done["secrets"],
-                    done["connections"],
-                    done["channels"],
-                    done["key_id"].as_str().unwrap_or("?")
+                    done.secrets, done.connections, done.channels, done.key_id
                 )
             })?;
         }

@@ -34,12 +34,12 @@ pub enum RetentionCommand {
 
 pub(crate) async fn run(session: &Session, command: RetentionCommand) -> Result<ExitCode> {
     let answer = match command {
-        RetentionCommand::Show => session.client.retention().await?,
+        RetentionCommand::Show => serde_json::to_value(session.client.retention().await?)?,
         RetentionCommand::Set { file, dry_run } => {
             let wanted = document::read_value(&file)?;
-            session.client.put_retention(&wanted, dry_run).await?
+            serde_json::to_value(session.client.put_retention(&wanted, dry_run).await?)?
         }
-        RetentionCommand::Prune { dry_run } => session.client.prune(dry_run).await?,
+        RetentionCommand::Prune { dry_run } => serde_json::to_value(session.client.prune(dry_run).await?)?,
     };
     session.output.print_thing(&answer)?;
     done()

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use heddle_client::{RunFilter, RunState, Submission, TaskState};
+use heddle_client::{Bulk, ClearTask, RunFilter, RunState, Submission, TaskState};
+use heddle_domain::Name;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::run_ref::RunRef;
 use super::{done, watch};
-use crate::exit::{NO, usage};
+use crate::exit::{NO, usage, word};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 use crate::{document, terminal};
@@ -56,7 +57,7 @@ pub enum RunCommand {
         task: String,
         /// An item of a mapped task
         #[arg(long)]
-        item: Option<i64>,
+        item: Option<u32>,
     },
     /// Print what tasks logged
     Logs {
@@ -66,7 +67,7 @@ pub enum RunCommand {
         task: Option<String>,
         /// An item of a mapped task
         #[arg(long)]
-        item: Option<i64>,
+        item: Option<u32>,
         /// Go on until it has ended
         #[arg(short, long)]
         follow: bool,
@@ -122,7 +123,7 @@ pub enum RunCommand {
         reason: String,
         /// An item of a mapped task
         #[arg(long)]
-        item: Option<i64>,
+        item: Option<u32>,
     },
     /// Run a task again within a run that has ended, and what depends on it
     Clear {
@@ -132,7 +133,7 @@ pub enum RunCommand {
         task: String,
         /// An item of a mapped task
         #[arg(long)]
-        item: Option<i64>,
+        item: Option<u32>,
         /// Whether what depends on it runs again as well; `--downstream=false` runs it alone
         #[arg(long, num_args = 0..=1, default_value_t = true, default_missing_value = "true",
               require_equals = true, action = clap::ArgAction::Set)]
@@ -152,7 +153,7 @@ pub enum RunCommand {
         task: String,
         /// An item of a mapped task
         #[arg(long)]
-        item: Option<i64>,
+        item: Option<u32>,
     },
     /// Set the state of a run
     SetState {
@@ -181,7 +182,7 @@ pub enum RunCommand {
         task: Option<String>,
         /// For `clear`: an item of a mapped task
         #[arg(long)]
-        item: Option<i64>,
+        item: Option<u32>,
         /// For `clear`: whether what depends on the task runs again as well (default true)
         #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
         downstream: Option<bool>,
@@ -288,6 +289,10 @@ fn object(text: &str, option: &str) -> Result<Map<String, Value>> {
     }
 }
 
+fn name(text: &str, option: &str) -> Result<Name> {
+    text.parse().map_err(|error| usage(format!("{option}: {error}")))
+}
+
 fn pair_of<'a>(text: &'a str, option: &str) -> Result<(&'a str, &'a str)> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name, value)),
@@ -329,13 +334,13 @@ impl From<Filter> for RunFilter {
             to,
         } = filter;
         Self {
-            group,
-            state,
-            trigger,
-            label,
+            group: group.into_iter().collect(),
+            state: state.into_iter().collect(),
+            trigger: trigger.into_iter().collect(),
+            label: label.into_iter().collect(),
             from,
             to,
-            history: false,
+            ..Self::default()
         }
     }
 }
@@ -349,13 +354,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             history,
             limit,
             cursor,
-        } => {
-            let filter = RunFilter {
-                history,
-                ..filter.into()
-            };
-            list(session, filter, limit, cursor).await
-        }
+        } => list(session, filter, history, limit, cursor).await,
         RunCommand::Show { id } => show(session, id.find(session).await?).await,
         RunCommand::Task { id, task, item } => {
             let id = id.find(session).await?;
@@ -386,9 +385,9 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             let id = id.find(session).await?;
             let state: TaskState = state.parse().map_err(usage)?;
             let answer = session.client.override_task(id, &task, item, state, &reason).await?;
-            session
-                .output
-                .print(&answer, |_| format!("task {task} of run {id} is {state}"))?;
+            session.output.print(&serde_json::to_value(&answer)?, |_| {
+                format!("task {task} of run {id} is {state}")
+            })?;
             done()
         }
         RunCommand::Clear {
@@ -400,22 +399,25 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             watch,
         } => {
             let id = id.find(session).await?;
-            let answer = session.client.clear_task(id, &task, item, downstream, &reason).await?;
+            let clear = ClearTask { downstream, reason };
+            let answer = session.client.clear_task(id, &task, item, &clear).await?;
             if watch {
                 return watch::run(session, id).await;
             }
-            session.output.print(&answer, |_| match downstream {
-                true => format!("task {task} of run {id} runs again, and what depends on it"),
-                false => format!("task {task} of run {id} runs again"),
-            })?;
+            session
+                .output
+                .print(&serde_json::to_value(&answer)?, |_| match downstream {
+                    true => format!("task {task} of run {id} runs again, and what depends on it"),
+                    false => format!("task {task} of run {id} runs again"),
+                })?;
             done()
         }
         RunCommand::Retry { id, task, item } => {
             let id = id.find(session).await?;
             let answer = session.client.retry_task(id, &task, item).await?;
-            session
-                .output
-                .print(&answer, |_| format!("task {task} of run {id} is tried again"))?;
+            session.output.print(&serde_json::to_value(&answer)?, |_| {
+                format!("task {task} of run {id} is tried again")
+            })?;
             done()
         }
         RunCommand::SetState { id, state, reason } => {
@@ -443,21 +445,22 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             reason,
         } => {
             let filter = RunFilter::from(filter);
+            let action = serde_json::from_value(json!(action)).map_err(|error| usage(error.to_string()))?;
             if filter == RunFilter::default() {
                 return Err(usage(
                     "which runs? Give at least one filter, such as --group or --state",
                 ));
             }
-            let mut more = Map::new();
-            more.extend(task.map(|task| ("task".to_owned(), json!(task))));
-            more.extend(item.map(|item| ("item".to_owned(), json!(item))));
-            more.extend(downstream.map(|downstream| ("downstream".to_owned(), json!(downstream))));
-            more.extend(to_state.map(|state| ("state".to_owned(), json!(state))));
-            more.extend(reason.map(|reason| ("reason".to_owned(), json!(reason))));
-            let answer = session
-                .client
-                .control_runs_with(&filter, &action, dry_run, &more)
-                .await?;
+            let bulk = Bulk {
+                dry_run,
+                state: to_state.map(|state| state.parse().map_err(usage)).transpose()?,
+                reason: reason.unwrap_or_default(),
+                task: task.map(|task| name(&task, "--task")).transpose()?,
+                item,
+                downstream,
+                ..Bulk::new(filter, action)
+            };
+            let answer = serde_json::to_value(session.client.control_runs(&bulk).await?)?;
             session.output.print_thing(&answer)?;
             done()
         }
@@ -474,7 +477,7 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
     let mut task_params = BTreeMap::new();
     for pair in &options.task_params {
         let (task, params) = pair_of(pair, "--task-params")?;
-        task_params.insert(task.to_owned(), object(params, "--task-params")?);
+        task_params.insert(name(task, "--task-params")?, object(params, "--task-params")?);
     }
     let mut labels = BTreeMap::new();
     for pair in &options.labels {
@@ -486,7 +489,7 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
         task_params,
         logical_time: None,
         key: options.key,
-        dedupe: options.dedupe,
+        dedupe: word(options.dedupe, "--dedupe")?,
         priority: options.priority,
         labels,
         callback: options.callback,
@@ -498,7 +501,7 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
         body["logical_time"] = json!(at);
     }
     let path = ["v1", "groups", &options.group, "runs"];
-    super::unread::warn(session, &options.group, &submission.params, &submission.task_params).await;
+    super::unread::warn(session, &options.group, &submission).await;
     let answer: Value = session.client.post(&path).json(&body).send().await?;
     announce(session, &answer, "started", options.watch).await
 }
@@ -552,12 +555,21 @@ async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> 
     done()
 }
 
-async fn list(session: &Session, filter: RunFilter, limit: usize, cursor: Option<String>) -> Result<ExitCode> {
+async fn list(
+    session: &Session,
+    filter: Filter,
+    history: bool,
+    limit: usize,
+    cursor: Option<String>,
+) -> Result<ExitCode> {
     /// The most that the server gives at once.
     const PAGE: usize = 500;
     let group = filter.group.clone();
-    let request = filter
-        .apply(session.client.get(&["v1", "runs"]))
+    let request = session
+        .client
+        .get(&["v1", "runs"])
+        .filter(&filter.into())
+        .query_if("history", history.then_some("true"))
         .query("limit", limit.clamp(1, PAGE));
     let page: Value = if limit <= PAGE {
         request.query_if("cursor", cursor).send().await?
@@ -668,7 +680,7 @@ fn waits(wait: &Value) -> String {
     }
 }
 
-async fn logs(session: &Session, id: Uuid, task: Option<String>, item: Option<i64>, follow: bool) -> Result<ExitCode> {
+async fn logs(session: &Session, id: Uuid, task: Option<String>, item: Option<u32>, follow: bool) -> Result<ExitCode> {
     let id = id.to_string();
     let path = match &task {
         Some(task) => vec!["v1", "runs", &id, "tasks", task, "logs"],

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use heddle_client::Invocation;
+use heddle_client::{AttemptState, InvokeRequest};
 use heddle_sandbox::Language;
 use serde_json::{Value, json};
 
 use super::run::Params;
 use super::{build, done, local};
 use crate::document;
-use crate::exit::{NO, usage};
+use crate::exit::{NO, duration, usage};
 use crate::output::{self, Format, Rows, cell, items};
 use crate::session::Session;
 
@@ -53,7 +53,7 @@ pub enum ScriptCommand {
         /// The script
         name: String,
         /// Its version
-        version: i64,
+        version: i32,
     },
     /// Save a version's wasm or source
     Download {
@@ -231,9 +231,9 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         ScriptCommand::Logs { name, runs } => logs(session, &name, runs).await,
         ScriptCommand::Activate { name, version } => {
             let answer = session.client.activate_script(&name, version).await?;
-            session
-                .output
-                .print(&answer, |_| format!("{name}@{version} is active"))?;
+            session.output.print(&serde_json::to_value(&answer)?, |_| {
+                format!("{name}@{version} is active")
+            })?;
             done()
         }
         ScriptCommand::Download { name, file } => {
@@ -372,26 +372,19 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
 /// Runs a script on the server without making a run.
 pub(crate) async fn invoke(session: &Session, invoke: &Invoke) -> Result<ExitCode> {
     let (name, version) = split_version(&invoke.name)?;
-    let params = Value::Object(invoke.params.read()?);
-    let invocation = Invocation {
-        params,
+    let invocation = InvokeRequest {
+        params: invoke.params.read()?,
         version,
-        timeout: invoke.timeout.clone(),
+        timeout: duration(invoke.timeout.as_deref(), "--timeout")?,
     };
     let result = session.client.invoke(name, &invocation).await?;
-    let good = result.state == "succeeded";
-    session.output.print(&serde_json::to_value(&result)?, |_| {
+    let good = result.state == AttemptState::Succeeded;
+    session.output.print(&serde_json::to_value(&result)?, |shown| {
         let mut text = String::new();
-        for line in result.logs.as_array().into_iter().flatten() {
-            match line.as_str() {
-                Some(line) => text.push_str(&format!("{line}\n")),
-                None => text.push_str(&format!("{:<5} {}\n", cell(line, "/level"), cell(line, "/message"))),
-            }
+        for line in &result.logs {
+            text.push_str(&format!("{:<5} {}\n", line.level, line.message));
         }
-        if let Some(log) = result.logs.as_str() {
-            text.push_str(log);
-        }
-        let outcome = if good { &result.output } else { &result.error };
+        let outcome = if good { &shown["output"] } else { &shown["error"] };
         let shown = serde_json::to_string_pretty(outcome).unwrap_or_default();
         let kib = result.memory_bytes / 1024;
         format!(
@@ -402,7 +395,7 @@ pub(crate) async fn invoke(session: &Session, invoke: &Invoke) -> Result<ExitCod
     if good { done() } else { Ok(ExitCode::from(NO)) }
 }
 
-fn split_version(text: &str) -> Result<(&str, Option<i64>)> {
+fn split_version(text: &str) -> Result<(&str, Option<i32>)> {
     if Path::new(text)
         .extension()
         .is_some_and(|ext| ext == "wasm" || ext == "wat")

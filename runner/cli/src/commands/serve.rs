@@ -4,6 +4,7 @@ use std::future::Future;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use heddle_postgres::{EmbeddedPostgres, Options};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,7 +17,6 @@ use crate::config::{self, NodeOptions};
 use crate::exit::usage;
 use crate::node::{self, NodeConfig};
 use crate::output::Format;
-use crate::postgres::{EmbeddedPostgres, Options};
 use crate::{logging, output};
 
 /// The embedded server's database.

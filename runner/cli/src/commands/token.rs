@@ -10,7 +10,7 @@ use heddle_http::access::{DEVICE_KEY_BYTES_MIN, DEVICE_TOKEN_MAX, Signer};
 use serde_json::json;
 
 use super::done;
-use crate::exit::usage;
+use crate::exit::{usage, word};
 use crate::output::Format;
 use crate::session::Session;
 
@@ -102,12 +102,12 @@ impl Create {
         let some = |list: &Vec<String>| (!list.is_empty()).then(|| list.clone());
         let expires_at = self.expires_at.as_deref().map(|text| {
             chrono::DateTime::parse_from_rfc3339(text)
-                .map(|at| at.to_utc())
+                .map(|_| text.to_owned())
                 .map_err(|error| usage(format!("--expires-at: `{text}` is not an RFC 3339 time: {error}")))
         });
         Ok(NewToken {
             name: self.name.clone(),
-            role: self.role.clone(),
+            role: word(Some(self.role.clone()), "--role")?,
             queues: some(&self.queues),
             uids: some(&self.uids),
             expires_at: expires_at.transpose()?,
@@ -131,9 +131,7 @@ pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<Exit
         TokenCommand::Create(create) => {
             let token = session.client.create_token(&create.token()?).await?;
             let value = serde_json::to_value(&token)?;
-            session
-                .output
-                .print(&value, |_| token.token.clone().unwrap_or_default())?;
+            session.output.print(&value, |_| token.token.clone())?;
         }
         TokenCommand::Sign(command) => return sign(&command, session.output),
         TokenCommand::List => {

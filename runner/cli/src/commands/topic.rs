@@ -11,9 +11,9 @@ use anyhow::Result;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use futures::{Stream, StreamExt, stream};
-use heddle_client::Accepted;
+use heddle_client::{Day, MessagesAccepted};
 use heddle_engine::NodeClock;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::backfill::bar;
@@ -168,6 +168,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
         TopicCommand::Show { name } => session.show(&["v1", "topics", &name]).await?,
         TopicCommand::Put { name, file } => {
             let answer = session.client.put_topic(&name, &document::read_value(&file)?).await?;
+            let answer = serde_json::to_value(&answer)?;
             session.output.print(&answer, |_| format!("topic {name} set"))?;
         }
         TopicCommand::Send { name, file } => {
@@ -207,20 +208,15 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
                 .print(&json!({ "cancelled": 1 }), |_| format!("message {id} cancelled"))?;
         }
         TopicCommand::Cancel { name, id: None, filter } => {
-            let mut body = Map::new();
-            for (field, value) in [
-                ("day", filter.day.map(|day| json!(day))),
-                ("bucket", filter.bucket.map(|bucket| json!(bucket))),
-                ("sender", filter.sender.map(|sender| json!(sender))),
-                ("receiver", filter.receiver.map(|receiver| json!(receiver))),
-            ] {
-                if let Some(value) = value {
-                    body.insert(field.into(), value);
-                }
-            }
-            let answer = session.client.cancel_messages(&name, &Value::Object(body)).await?;
-            session.output.print(&answer, |answer| {
-                format!("{} messages cancelled", output::plain(&answer["cancelled"]))
+            let filter = heddle_client::MessageFilter {
+                day: filter.day,
+                bucket: filter.bucket.map(Into::into),
+                sender: filter.sender,
+                receiver: filter.receiver,
+            };
+            let answer = session.client.cancel_messages(&name, &filter).await?;
+            session.output.print(&serde_json::to_value(answer)?, |_| {
+                format!("{} messages cancelled", answer.cancelled)
             })?;
         }
         TopicCommand::Days { name } => {
@@ -239,10 +235,10 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             day,
             watch: false,
         } => {
-            let answer = session.client.topic_day(&name, &day).await?;
-            session.output.print(&answer, |answer| {
-                let buckets = answer["buckets"].as_array().map_or(0, Vec::len);
-                format!("{}\n{buckets} buckets; -o json lists them", progress(answer))
+            let found = session.client.topic_day(&name, &day).await?;
+            session.output.print(&serde_json::to_value(&found)?, |_| {
+                let buckets = found.buckets.as_ref().map_or(0, Vec::len);
+                format!("{}\n{buckets} buckets; -o json lists them", progress(&found))
             })?;
         }
         TopicCommand::Day { name, day, watch: true } => return watch_day(session, &name, &day).await,
@@ -252,7 +248,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
 }
 
 /// Says what became of messages.
-fn told(session: &Session, answer: &Accepted) -> Result<ExitCode> {
+fn told(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
     session.output.print(&serde_json::to_value(answer)?, |_| {
         let mut text = format!("{} accepted", answer.accepted);
         if answer.repeated > 0 {
@@ -357,19 +353,18 @@ fn made_up(
 }
 
 /// A day in a line.
-fn progress(day: &Value) -> String {
-    let count = |field: &str| day[field].as_i64().unwrap_or(0);
-    let ended = count("sent") + count("failed") + count("cancelled");
+fn progress(day: &Day) -> String {
+    let ended = day.sent + day.failed + day.cancelled;
     format!(
         "{} {ended}/{} {}  sent {}, failed {}, cancelled {}, in hand {}, retrying {}",
-        bar(ended, count("total"), BAR),
-        count("total"),
-        output::plain(&day["state"]),
-        count("sent"),
-        count("failed"),
-        count("cancelled"),
-        count("in_hand"),
-        count("retrying")
+        bar(ended, day.total, BAR),
+        day.total,
+        day.state,
+        day.sent,
+        day.failed,
+        day.cancelled,
+        day.in_hand,
+        day.retrying
     )
 }
 
@@ -388,12 +383,15 @@ async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode>
             }
             last = line;
         }
-        if found["total"].as_i64().unwrap_or(0) > 0 && matches!(found["state"].as_str(), Some("drained" | "dropped")) {
+        if found.total > 0 && matches!(found.state.as_str(), "drained" | "dropped") {
             if session.output != Format::Table {
-                session.output.print_thing(&found)?;
+                session.output.print_thing(&serde_json::to_value(&found)?)?;
             }
-            let bad = found["failed"].as_i64().unwrap_or(0) > 0;
-            return if bad { Ok(ExitCode::from(NO)) } else { done() };
+            return if found.failed > 0 {
+                Ok(ExitCode::from(NO))
+            } else {
+                done()
+            };
         }
         tokio::time::sleep(STEP).await;
     }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use heddle_client::Submission;
+use heddle_domain::spec::GroupSpec;
 use heddle_domain::spec::unread::{ScriptParams, unread};
-use heddle_domain::spec::{GroupSpec, SubmissionSpec};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::session::Session;
 
@@ -12,27 +13,14 @@ use crate::session::Session;
 const NOT_OF_SPEC: [&str; 5] = ["name", "revision", "enabled", "created_at", "updated_at"];
 
 /// Says on stderr which of these params no script of the group knows. What cannot be looked up is not spoken of.
-pub(super) async fn warn(
-    session: &Session,
-    group: &str,
-    params: &Map<String, Value>,
-    tasks: &BTreeMap<String, Map<String, Value>>,
-) {
-    if params.is_empty() && tasks.is_empty() {
+pub(super) async fn warn(session: &Session, group: &str, submission: &Submission) {
+    if submission.params.is_empty() && submission.task_params.is_empty() {
         return;
     }
     let Some((spec, scripts)) = look_up(session, group).await else {
         return;
     };
-    let submission = SubmissionSpec {
-        params: params.clone(),
-        task_params: tasks
-            .iter()
-            .filter_map(|(task, params)| Some((task.parse().ok()?, params.clone())))
-            .collect(),
-        ..SubmissionSpec::default()
-    };
-    for warning in unread(&spec, Some(&submission), |script| scripts.get(script).cloned()) {
+    for warning in unread(&spec, Some(submission), |script| scripts.get(script).cloned()) {
         eprintln!("warning: {warning}");
     }
 }

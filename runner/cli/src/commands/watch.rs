@@ -100,7 +100,7 @@ impl Line<'_> {
 
 fn lines(run: &Run) -> BTreeMap<&str, Line<'_>> {
     let mut lines: BTreeMap<&str, Line<'_>> = BTreeMap::new();
-    for task in &run.tasks {
+    for task in run.tasks.iter().flatten() {
         let line = lines.entry(&task.task).or_insert(Line {
             task: &task.task,
             whole: None,
@@ -167,18 +167,21 @@ fn title(run: &Run, columns: usize, colours: bool, watched_s: u64) -> String {
         RunState::Waiting | RunState::Paused => "33",
         RunState::Running => "36",
     };
-    let settled = run.tasks.iter().filter(|task| task.state.is_settled()).count();
+    let tasks = run.tasks.as_deref().unwrap_or_default();
+    let settled = tasks.iter().filter(|task| task.state.is_settled()).count();
     let took = match (run.started_at, run.finished_at) {
-        (Some(from), Some(to)) => format!("  {}", span(to - from)),
+        (Some(from), Some(to)) => format!("  {}", span(*to - *from)),
         (Some(_), None) => format!("  watched for {watched_s} s"),
         _ => String::new(),
     };
-    let waits = match (&run.state, &run.waiting_for) {
-        (RunState::Waiting, waits) if !waits.is_null() => format!("  for {}", output::plain(waits)),
+    let waits = match run.state {
+        RunState::Waiting if !run.waiting_for.is_empty() => {
+            format!("  for {}", output::plain(&Value::Array(run.waiting_for.clone())))
+        }
         _ => String::new(),
     };
     // A line that wraps would be drawn over by one line too few: what is left of it would stay above the tree.
-    let rest = format!("{waits}  {settled}/{}{took}", run.tasks.len());
+    let rest = format!("{waits}  {settled}/{}{took}", tasks.len());
     let rest = rest.replace(char::is_control, "\u{fffd}");
     let state = run.state.as_str();
     let after = state.len() + 2 + rest.width().min(columns / 3);
@@ -198,10 +201,10 @@ fn draw(line: &Line<'_>, indent: usize, columns: usize, colours: bool) -> String
     let mut rest = format!("{}  {state}", line.task);
     if let Some(task) = line.whole {
         if let (Some(from), Some(to)) = (task.started_at, task.finished_at) {
-            rest.push_str(&format!("  {}", span(to - from)));
+            rest.push_str(&format!("  {}", span(*to - *from)));
         }
-        if let Some(attempt) = task.attempt.filter(|attempt| *attempt > 1) {
-            rest.push_str(&format!("  attempt {attempt}"));
+        if task.attempt > 1 {
+            rest.push_str(&format!("  attempt {}", task.attempt));
         }
         if let Some(progress) = progress(task) {
             rest.push_str(&format!("  {progress}"));
@@ -242,10 +245,8 @@ fn glyph(state: TaskState) -> (&'static str, &'static str) {
 
 /// A script's own word on how far it is.
 fn progress(task: &TaskRun) -> Option<String> {
-    let progress = task.more.get("progress")?;
-    let fraction = progress.as_f64().or_else(|| progress.get("fraction")?.as_f64())?;
-    let note = task.more.get("note").or_else(|| progress.get("note"));
-    let note = note.and_then(Value::as_str).unwrap_or_default();
+    let fraction = task.progress?;
+    let note = task.note.as_deref().unwrap_or_default();
     Some(
         format!("{:.0} % {note}", fraction.clamp(0.0, 1.0) * 100.0)
             .trim_end()
@@ -276,7 +277,7 @@ fn span(took: chrono::TimeDelta) -> String {
 #[derive(Debug, Default)]
 struct Told {
     run: Option<RunState>,
-    tasks: BTreeMap<(String, Option<i64>), TaskState>,
+    tasks: BTreeMap<(String, Option<u32>), TaskState>,
 }
 
 impl Told {
@@ -292,7 +293,7 @@ impl Told {
         if self.run.is_none() {
             news.push(format!("run {} of {}: {}", run.id, run.group, run.state));
         }
-        for task in &run.tasks {
+        for task in run.tasks.iter().flatten() {
             let before = self.tasks.insert((task.task.clone(), task.item), task.state);
             if before == Some(task.state) || (before.is_none() && task.state == TaskState::Pending) {
                 continue;
@@ -319,8 +320,16 @@ mod tests {
     use super::*;
 
     fn of(state: &str, tasks: Value) -> Run {
-        let value = json!({"id": "0199f5a0-0000-7000-8000-000000000000", "group": "g", "trigger": "manual",
-                           "state": state, "tasks": tasks});
+        let mut tasks = tasks;
+        for task in tasks.as_array_mut().unwrap() {
+            let fields = task.as_object_mut().unwrap();
+            fields.entry("attempt").or_insert(json!(1));
+        }
+        let at = "2026-11-20T08:00:00.000000Z";
+        let value = json!({"id": "0199f5a0-0000-7000-8000-000000000000", "group": "g", "revision": 1, "logical_time": at,
+                           "data_interval": {"start": at, "end": at}, "trigger": "manual", "state": state, "params": {},
+                           "task_params": {}, "priority": 0, "created_at": at, "labels": {}, "waiting_for": [],
+                           "tasks": tasks});
         serde_json::from_value(value).unwrap()
     }
 

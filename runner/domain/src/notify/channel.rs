@@ -3,6 +3,7 @@
 //! What is secret never comes back: [`ChannelSpec::shown`] is what the API answers, and [`ChannelSpec::complete`] takes
 //! what was left out, or given as it was shown, from what is kept.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
@@ -22,7 +23,7 @@ const HIDDEN: &str = "/…";
 pub const SECRET_PREFIX: &str = "whsec_";
 
 /// How messages of a channel travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChannelKind {
     /// Mail by SMTP.
@@ -69,7 +70,7 @@ impl ChannelKind {
 }
 
 /// How a connection to a mail server is protected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SmtpTls {
     /// Not at all.
@@ -82,7 +83,7 @@ pub enum SmtpTls {
 }
 
 /// A mail server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SmtpSpec {
     /// Name or address.
@@ -115,7 +116,7 @@ impl SmtpSpec {
 }
 
 /// A channel.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChannelSpec {
     /// How its messages travel.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -25,14 +26,15 @@ pub const LINE_MAX_CHARS: usize = 400;
 pub const ERROR_MAX_CHARS: usize = 2_000;
 
 /// One of the events that a digest stands for.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "NotificationEntry")]
 pub struct Entry {
     /// When, in RFC 3339.
     pub at: String,
-    /// Which run.
+    /// The run's id.
     pub run: Option<String>,
-    /// Which task.
+    /// The task's name.
     pub task: Option<String>,
     /// What went wrong, or what a script said; one line.
     pub error: Option<String>,

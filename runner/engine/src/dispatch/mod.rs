@@ -55,7 +55,7 @@ use crate::{EngineError, Runs};
 use batch::{Batches, GatheringUsers};
 pub(crate) use cache::Cache;
 use cache::{Cached, Candidate, Cell, Offers, Quiet};
-pub use peek::{Considered, PEEKED_MAX, Peek, Why};
+pub use peek::{Considered, PEEKED_MAX, Peek};
 pub(crate) use reaper::Reaper;
 
 /// How offers are given out.

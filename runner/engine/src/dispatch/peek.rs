@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use heddle_domain::Time;
-use heddle_domain::dispatch::Window;
+use heddle_domain::dispatch::{Why, Window};
 use heddle_store::assignment::AssignmentRow;
 use heddle_store::offer::OfferTo;
 
@@ -19,51 +19,6 @@ pub const PEEKED_MAX: usize = 200;
 
 /// An offer that was due once is told of for so long.
 const SHOWN_FOR: chrono::TimeDelta = chrono::TimeDelta::days(7);
-
-/// What an offer comes to for a user, now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// A poll gives it.
-    Given,
-    /// It is due, and something else goes first.
-    Behind,
-    /// The user has had all of it that is due and not used up.
-    Had,
-    /// What is due has no stock left.
-    UsedUp,
-    /// Nothing is due in the user's window yet.
-    NotDue,
-    /// What was due lies before the user's window, and nothing more will be.
-    Passed,
-    /// It is not given out.
-    Disabled,
-}
-
-impl Why {
-    /// The word in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Given => "given",
-            Self::Behind => "behind",
-            Self::Had => "had",
-            Self::UsedUp => "used_up",
-            Self::NotDue => "not_due",
-            Self::Passed => "passed",
-            Self::Disabled => "disabled",
-        }
-    }
-
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Given,
-        Self::Behind,
-        Self::Had,
-        Self::UsedUp,
-        Self::NotDue,
-        Self::Passed,
-        Self::Disabled,
-    ];
-}
 
 /// An offer to a user.
 #[derive(Clone, Debug)]

@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn now() -> Time {
-        crate::moment::parse_moment("2026-11-20T08:00:00Z").unwrap()
+        heddle_api::moment::parse_moment("2026-11-20T08:00:00Z").unwrap()
     }
 
     #[test]

@@ -31,11 +31,12 @@ use axum::http::header;
 use axum::http::request::Parts;
 use heddle_domain::Time;
 use heddle_store::token::TokenRow;
-use serde::{Deserialize, Serialize};
 
 use crate::app::App;
 use crate::connection::Connection;
 use crate::problem::Problem;
+
+pub use heddle_api::Role;
 
 pub use device::{DEVICE_KEY_BYTES_MIN, DEVICE_TOKEN_MAX, Signer};
 pub use local::check_local;
@@ -45,42 +46,6 @@ pub use spec::TokenSpec;
 pub(crate) use standing::Standing;
 pub(crate) use tokens::TokenCache;
 pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, new_token, token_hash};
-
-/// What a token lets one do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Reads.
-    Viewer,
-    /// Reads; groups, runs, offers, topics.
-    Operator,
-    /// Reads; scripts.
-    Author,
-    /// Claims from its queues, polls for its users; nothing else.
-    Worker,
-    /// Everything.
-    Admin,
-}
-
-impl Role {
-    /// The word in the API and in the table.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Operator => "operator",
-            Self::Author => "author",
-            Self::Worker => "worker",
-            Self::Admin => "admin",
-        }
-    }
-
-    /// From the word in the API.
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Viewer, Self::Operator, Self::Author, Self::Worker, Self::Admin]
-            .into_iter()
-            .find(|r| r.as_str() == text)
-    }
-}
 
 /// What a route asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

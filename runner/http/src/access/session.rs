@@ -142,7 +142,7 @@ mod tests {
             cookie(&headers(&[("cookie", "xheddle_session=hds_x; heddle_session=")])),
             None
         );
-        let now = crate::moment::parse_moment("2026-11-20T08:00:00Z").unwrap();
+        let now = heddle_api::moment::parse_moment("2026-11-20T08:00:00Z").unwrap();
         let set = |of: &[(&'static str, &str)]| {
             let value = set_cookie(is_https(&headers(of)), Some(("hds_x", now, now + SESSION_FOR))).unwrap();
             value.to_str().unwrap().to_owned()

@@ -1,13 +1,13 @@
 //! A token as it is asked for: by `POST /v1/tokens`, and by `heddle token create` against the database. Both read it
 //! here, so that neither lets in what the other refuses.
 
+use heddle_api::NewToken;
+use heddle_api::moment::parse_moment;
 use heddle_domain::dispatch::bare_uid;
 use heddle_domain::{Faults, Name, Time, spec};
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::Role;
-use crate::moment::parse_moment;
 
 /// How many queues or users a token may be bound to.
 const BOUND_TO_MAX: usize = 1_000;
@@ -27,22 +27,10 @@ pub struct TokenSpec {
     pub expires_at: Option<Time>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Given {
-    name: String,
-    role: Role,
-    #[serde(default)]
-    queues: Option<Vec<String>>,
-    #[serde(default)]
-    uids: Option<Vec<String>>,
-    expires_at: Option<String>,
-}
-
 impl TokenSpec {
     /// Reads `{name, role, queues?, uids?, expires_at?}`; says what is wrong with it at `now`.
     pub fn read(value: &Value, now: Time) -> Result<Self, Faults> {
-        let given: Given = spec::read(value)?;
+        let given: NewToken = spec::read(value)?;
         let mut faults = Faults::default();
         // A list that came out empty must not hand out the keys to everything.
         let lists = [("queues", &given.queues), ("uids", &given.uids)];

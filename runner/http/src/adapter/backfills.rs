@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use heddle_domain::backfill::{self, BackfillSpec, OnExisting};
+use heddle_api::{Backfill, BackfillPlan, BackfillRequest, BackfillStarted, List};
+use heddle_domain::backfill::{self, Order, Scripts};
 use heddle_domain::state::RunState;
 use heddle_domain::{Name, Span};
 use heddle_engine::{ControlError, Engine, Started};
@@ -11,21 +12,23 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::not_found;
-use crate::engine_api::{BackfillStart, Refusal};
-use crate::shapes::{Backfill, List};
+use crate::engine_api::Refusal;
 
 type Counts = BTreeMap<RunState, i64>;
 
 pub(super) async fn start(
     engine: &Engine,
     group: Name,
-    spec: BackfillSpec,
+    request: BackfillRequest,
     asked: Value,
     actor: String,
-) -> Result<BackfillStart, Refusal> {
-    Ok(match engine.start_backfill(&group, spec, &asked, &actor).await? {
-        Started::Planned(instants) => BackfillStart::Planned(instants),
-        Started::Made(id) => BackfillStart::Made(Box::new(get(engine, id).await?)),
+) -> Result<BackfillStarted, Refusal> {
+    Ok(match engine.start_backfill(&group, request, &asked, &actor).await? {
+        Started::Planned(instants) => BackfillStarted::Planned(BackfillPlan {
+            total: instants.len(),
+            instants: instants.into_iter().map(Into::into).collect(),
+        }),
+        Started::Made(id) => BackfillStarted::Made(Box::new(get(engine, id).await?)),
     })
 }
 
@@ -98,15 +101,11 @@ fn view(row: BackfillRow, counts: Counts) -> Result<Backfill, Refusal> {
         step: row
             .step_micros
             .map(|step| Span::from_micros(step.unsigned_abs()).to_string()),
-        order: if row.descending { "desc" } else { "asc" },
+        order: if row.descending { Order::Desc } else { Order::Asc },
         max_active: row.max_active,
-        on_existing: match on_existing {
-            OnExisting::Skip => "skip",
-            OnExisting::Failed => "failed",
-            OnExisting::All => "all",
-        },
+        on_existing,
         include_downstream: row.include_downstream,
-        scripts: if row.pinned { "pinned" } else { "active" },
+        scripts: if row.pinned { Scripts::Pinned } else { Scripts::Active },
         priority: row.priority,
         params: serde_json::from_str(&row.params).unwrap_or_default(),
         total,

@@ -5,15 +5,16 @@ use std::collections::HashMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use heddle_api::Claim;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_engine::{Beat, ClaimEnd, ClaimRefused, ClaimRequest, Engine};
 use heddle_store::live::ClaimKey;
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::engine_api::{ClaimAction, ClaimSpec, ClaimWord, Refusal};
-use crate::shapes::Claim;
 
 /// How many bytes a token stands for.
 const TOKEN_BYTES: usize = 34;
@@ -50,7 +51,7 @@ fn key_of(id: Uuid, token: &str) -> Option<ClaimKey> {
     })
 }
 
-pub(super) async fn claim(engine: &Engine, spec: ClaimSpec) -> Result<Vec<Claim>, Refusal> {
+pub(super) async fn claim(engine: &Engine, spec: ClaimSpec) -> Result<Vec<Claim<Box<RawValue>>>, Refusal> {
     let request = ClaimRequest {
         queue: spec.queue.as_str().to_owned(),
         worker: spec.worker,

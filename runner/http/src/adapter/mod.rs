@@ -14,9 +14,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use heddle_api::{
+    Backfill, BackfillRequest, BackfillStarted, BulkReport, Claim, Invocation, List, LogLine, Node, QueueTask, Run,
+    RunEvent, Submission, TaskDetail,
+};
 use heddle_domain::Chain;
 use heddle_domain::Name;
-use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::id::RunId;
 use heddle_domain::retention::Retention;
 use heddle_domain::state::TaskState;
@@ -24,15 +27,13 @@ use heddle_engine::heddle_sandbox::Language;
 use heddle_engine::{ControlError, Engine, EngineError, Pruned, SubmitError};
 use heddle_store::backfill::BackfillAction;
 use heddle_store::group::GroupRow;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::engine_api::{
-    Answer, BackfillStart, ClaimSpec, ClaimWord, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery,
-    NextInstants, Refusal, RunFilter, Submission, TaskRef,
-};
-use crate::shapes::{
-    Backfill, BulkReport, Claim, Invocation, List, LogLine, Node, QueueTask, Run, RunEvent, TaskDetail,
+    Answer, ClaimSpec, ClaimWord, CompiledScript, Control, EngineApi, InvokeSpec, LogQuery, NextInstants, Refusal,
+    RunFilter, TaskRef,
 };
 
 impl From<EngineError> for Refusal {
@@ -231,11 +232,11 @@ impl EngineApi for Engine {
     fn start_backfill(
         &self,
         group: Name,
-        spec: BackfillSpec,
+        request: BackfillRequest,
         asked: Value,
         actor: String,
-    ) -> Answer<'_, BackfillStart> {
-        Box::pin(backfills::start(self, group, spec, asked, actor))
+    ) -> Answer<'_, BackfillStarted> {
+        Box::pin(backfills::start(self, group, request, asked, actor))
     }
 
     fn backfill(&self, id: Uuid) -> Answer<'_, Backfill> {
@@ -254,7 +255,7 @@ impl EngineApi for Engine {
         Box::pin(nodes(self))
     }
 
-    fn claim(&self, spec: ClaimSpec) -> Answer<'_, Vec<Claim>> {
+    fn claim(&self, spec: ClaimSpec) -> Answer<'_, Vec<Claim<Box<RawValue>>>> {
         Box::pin(claims::claim(self, spec))
     }
 

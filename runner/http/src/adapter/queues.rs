@@ -1,10 +1,10 @@
 //! A look into a queue.
 
+use heddle_api::{List, QueueTask};
 use heddle_engine::Engine;
 use heddle_store::queue_peek::{QueuePlaceCursor, QueuedTask};
 
 use crate::engine_api::Refusal;
-use crate::shapes::{List, QueueTask};
 
 /// Where a page of a queue's task runs begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use heddle_api::{BulkRefusal, BulkReport, List, Run, Scripts, Submission, TaskDetail};
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Refused, TaskKey};
 use heddle_domain::state::{RunState, TaskState};
 use heddle_domain::{Clock, Name};
-use heddle_engine::{BulkAction, Clear, Engine, Submission as EngineSubmission};
+use heddle_engine::{BulkAction, Clear, Engine};
 use heddle_store::change::By;
 use heddle_store::run::{RunDetail, RunFilter as StoreFilter};
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::{not_found, views};
-use crate::engine_api::{Control, Refusal, RunFilter, Scripts, Submission, TaskRef};
-use crate::shapes::{BulkRefusal, BulkReport, List, Run, TaskDetail};
+use crate::engine_api::{Control, Refusal, RunFilter, TaskRef};
 
 /// How many runs a bulk control makes anew or removes at once.
 const BULK_AT_ONCE: usize = 8;
@@ -23,15 +23,12 @@ const BULK_AT_ONCE: usize = 8;
 /// How many runs one bulk control touches at most; more are left for the next call, and the report says so.
 const BULK_MAX: i64 = 100_000;
 
-fn submission(group: &Name, submission: Submission) -> EngineSubmission {
-    EngineSubmission {
-        trigger: submission.trigger,
-        ..EngineSubmission::manual(group.as_str(), submission.spec)
-    }
+fn by_hand(group: &Name, submission: Submission) -> heddle_engine::Submission {
+    heddle_engine::Submission::manual(group.as_str(), submission)
 }
 
 pub(super) async fn submit(engine: &Engine, group: Name, given: Submission) -> Result<Run, Refusal> {
-    let submitted = engine.submit(submission(&group, given)).await?;
+    let submitted = engine.submit(by_hand(&group, given)).await?;
     views::new(engine, submitted)
 }
 
@@ -40,7 +37,7 @@ pub(super) async fn submit_batch(
     group: Name,
     given: Vec<Submission>,
 ) -> Result<Vec<Result<Uuid, Refusal>>, Refusal> {
-    let submissions = given.into_iter().map(|given| submission(&group, given)).collect();
+    let submissions = given.into_iter().map(|given| by_hand(&group, given)).collect();
     let answers = engine.submit_all(submissions).await;
     Ok(answers
         .into_iter()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use heddle_api::{Failure, Invocation, InvocationLog};
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{AttemptState, ErrorKind};
@@ -18,7 +19,6 @@ use serde_json::Value;
 
 use super::not_found;
 use crate::engine_api::{CompiledScript, InvokeSpec, Refusal};
-use crate::shapes::{Failure, Invocation, InvocationLog};
 
 /// How long an address may take to give a script.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use heddle_api::{List, LogLine, Moment, Run, RunEvent, TaskRun};
 use heddle_domain::id::RunId;
 use heddle_domain::plan::TaskIndex;
 use heddle_domain::run::TaskKey;
@@ -19,8 +20,6 @@ use serde_json::{Value, json};
 
 use super::{not_found, views};
 use crate::engine_api::{LogQuery, Refusal};
-use crate::moment::Moment;
-use crate::shapes::{List, LogLine, Run, RunEvent, TaskRun};
 
 /// How often a stream looks by itself.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use heddle_api::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, TaskIndex};
@@ -12,7 +13,6 @@ use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView};
 use serde_json::Value;
 
 use crate::engine_api::Refusal;
-use crate::shapes::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 
 /// JSON text that Heddle itself wrote; what cannot be read shows as text.
 fn json_of(text: &str) -> Value {

@@ -1,22 +1,17 @@
 //! Nodes, counts, the audit, retention.
 
-use std::collections::BTreeMap;
-
 use axum::http::StatusCode;
+use heddle_api::{AuditEntry, List, Node, Prune, Pruned, RetentionOrPruned};
 use heddle_domain::id::uuid_v7;
 use heddle_domain::retention::{EndState, Retention};
-use heddle_engine::Pruned;
 use heddle_store::audit::{AuditFilter, AuditRow};
 use heddle_store::setting::RETENTION;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use uuid::Uuid;
+use serde_json::json;
 
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 pub(crate) fn routes() -> Vec<Route> {
@@ -30,7 +25,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("`position` is how far a node has followed the log of changes, `position_newest` how long it is.")
         .list()
-        .answers(200, "NodeList"),
+        .answers(200, of::<List<Node>>()),
         Route::new(Method::Get, "/v1/stats", Access::View, "Counts", stats).answers(200, "Stats"),
         Route::new(
             Method::Get,
@@ -47,7 +42,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .query("action", "`create`, `update`, `delete`, ...")
         .query("from", "At or after this time.")
         .query("to", "At or before this time.")
-        .answers(200, "AuditList"),
+        .answers(200, of::<List<AuditEntry>>()),
         Route::new(
             Method::Get,
             "/v1/retention",
@@ -55,7 +50,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "How long things are kept",
             retention,
         )
-        .answers(200, "Retention"),
+        .answers(200, of::<Retention>()),
         Route::new(
             Method::Put,
             "/v1/retention",
@@ -65,8 +60,8 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("What is left out takes its default. With `dry_run` nothing changes, and the answer says what would be removed now.")
         .query("dry_run", "`true`: say what would be removed (`Pruned`).")
-        .takes_spec("Retention")
-        .answers(200, "RetentionOrPruned"),
+        .takes_spec(of::<Retention>())
+        .answers(200, of::<RetentionOrPruned>()),
         Route::new(
             Method::Post,
             "/v1/retention/prune",
@@ -75,8 +70,8 @@ pub(crate) fn routes() -> Vec<Route> {
             prune,
         )
         .detail("Nodes do so by themselves; this does not wait for them. Bounded: `more` says that there is more to do.")
-        .takes("Prune")
-        .answers(200, "Pruned"),
+        .takes(of::<Prune>())
+        .answers(200, of::<Pruned>()),
     ]
 }
 
@@ -105,31 +100,17 @@ async fn stats(request: Request) -> Outcome {
     ok(&stats)
 }
 
-#[derive(Serialize)]
-struct AuditView {
-    id: Uuid,
-    at: Moment,
-    actor: String,
-    action: String,
-    kind: String,
-    name: String,
-    before: Option<Value>,
-    after: Option<Value>,
-}
-
-impl From<AuditRow> for AuditView {
-    fn from(row: AuditRow) -> Self {
-        Self {
-            // Ids of the API are UUIDv7; the row's own number makes this one unique.
-            id: uuid_v7(row.at, (row.id as u128) << 48),
-            at: row.at.into(),
-            actor: row.actor,
-            action: row.action,
-            kind: row.kind,
-            name: row.name,
-            before: row.before,
-            after: row.after,
-        }
+fn shown(row: AuditRow) -> AuditEntry {
+    AuditEntry {
+        // Ids of the API are UUIDv7; the row's own number makes this one unique.
+        id: uuid_v7(row.at, (row.id as u128) << 48),
+        at: row.at.into(),
+        actor: row.actor,
+        action: row.action,
+        kind: row.kind,
+        name: row.name,
+        before: row.before,
+        after: row.after,
     }
 }
 
@@ -148,8 +129,8 @@ async fn audit(request: Request) -> Outcome {
         .store
         .audit_list(&filter, request.cursor_as()?, request.limit()?)
         .await?;
-    ok(&List::<AuditView> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
@@ -164,69 +145,41 @@ async fn set_retention(mut request: Request) -> Outcome {
     wanted.check().or(()).map_err(Problem::invalid)?;
     if dry_run {
         let pruned = request.app.engine.prune(Some(wanted), true).await?;
-        return ok(&PrunedView::from(pruned));
+        return ok(&pruned_of(pruned));
     }
     let value = serde_json::to_value(&wanted).map_err(|error| Problem::internal(&error))?;
     request.app.store.put_setting(request.by(), RETENTION, &value).await?;
     answer(StatusCode::OK, &wanted)
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct PruneBody {
-    dry_run: bool,
-}
-
-#[derive(Serialize)]
-struct PrunedView {
-    dry_run: bool,
-    runs: u64,
-    by_state: BTreeMap<&'static str, u64>,
-    days: Vec<chrono::NaiveDate>,
-    log_days: Vec<chrono::NaiveDate>,
-    logs: u64,
-    audit: u64,
-    events: u64,
-    assignments: u64,
-    notifications: u64,
-    occurrences: u64,
-    offers: u64,
-    backfills: u64,
-    tokens: u64,
-    more: bool,
-}
-
-impl From<Pruned> for PrunedView {
-    fn from(pruned: Pruned) -> Self {
-        Self {
-            dry_run: pruned.dry_run,
-            runs: pruned.runs,
-            by_state: EndState::ALL
-                .into_iter()
-                .map(EndState::state)
-                .map(|state| (state.as_str(), pruned.by_state.get(&state).copied().unwrap_or_default()))
-                .collect(),
-            days: pruned.days,
-            log_days: pruned.log_days,
-            logs: pruned.logs,
-            audit: pruned.audit,
-            events: pruned.events,
-            assignments: pruned.assignments,
-            notifications: pruned.notifications,
-            occurrences: pruned.occurrences,
-            offers: pruned.offers,
-            backfills: pruned.backfills,
-            tokens: pruned.tokens,
-            more: pruned.more,
-        }
+fn pruned_of(pruned: heddle_engine::Pruned) -> Pruned {
+    Pruned {
+        dry_run: pruned.dry_run,
+        runs: pruned.runs,
+        by_state: EndState::ALL
+            .into_iter()
+            .map(|state| (state, pruned.by_state.get(&state.state()).copied().unwrap_or_default()))
+            .collect(),
+        days: pruned.days,
+        log_days: pruned.log_days,
+        logs: pruned.logs,
+        audit: pruned.audit,
+        events: pruned.events,
+        assignments: pruned.assignments,
+        notifications: pruned.notifications,
+        occurrences: pruned.occurrences,
+        offers: pruned.offers,
+        backfills: pruned.backfills,
+        tokens: pruned.tokens,
+        more: pruned.more,
     }
 }
 
 async fn prune(mut request: Request) -> Outcome {
-    let body: PruneBody = request.body(true).await?;
+    let body: Prune = request.body(true).await?;
     if !body.dry_run {
         request.app.store.audit_prune(request.by()).await?;
     }
     let pruned = request.app.engine.prune(None, body.dry_run).await?;
-    ok(&PrunedView::from(pruned))
+    ok(&pruned_of(pruned))
 }

@@ -1,17 +1,15 @@
 //! Assignments, as operators see them.
 
+use heddle_api::{Assignment, List};
 use heddle_domain::dispatch::{AssignmentState, bare_uid};
 use heddle_domain::{Fault, Time};
 use heddle_store::assignment::{AssignmentFilter, AssignmentRow};
-use serde::Serialize;
-use serde_json::Value;
 use uuid::Uuid;
 
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// How far back assignments are listed unless it is said.
@@ -32,7 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .query("state", "Only in this state.")
             .query("from", "Given at or after; default seven days ago.")
             .query("to", "Given before.")
-            .answers(200, "AssignmentList"),
+            .answers(200, of::<List<Assignment>>()),
         Route::new(
             Method::Get,
             "/v1/assignments/{id}",
@@ -40,7 +38,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Get an assignment",
             get,
         )
-        .answers(200, "Assignment"),
+        .answers(200, of::<Assignment>()),
         Route::new(
             Method::Post,
             "/v1/assignments/{id}/revoke",
@@ -49,42 +47,25 @@ pub(crate) fn routes() -> Vec<Route> {
             revoke,
         )
         .detail("Its stock comes back. The user polls for something else.")
-        .answers(200, "Assignment")
+        .answers(200, of::<Assignment>())
         .problem(409, "it has ended"),
     ]
 }
 
 /// An assignment as the API shows it.
-#[derive(Serialize)]
-pub(super) struct AssignmentView {
-    assignment_id: Uuid,
-    offer: String,
-    uid: String,
-    audience: String,
-    occurrence: Moment,
-    params: Value,
-    state: AssignmentState,
-    redo: bool,
-    assigned_at: Moment,
-    finished_at: Option<Moment>,
-    result: Option<Value>,
-}
-
-impl AssignmentView {
-    pub(super) fn new(row: AssignmentRow, redo: bool) -> Self {
-        Self {
-            assignment_id: row.id,
-            offer: row.offer,
-            uid: row.uid,
-            audience: row.audience,
-            occurrence: row.occurrence.into(),
-            params: row.params,
-            state: row.state,
-            redo,
-            assigned_at: row.assigned_at.into(),
-            finished_at: row.finished_at.map(Into::into),
-            result: row.result.and_then(|text| serde_json::from_str(&text).ok()),
-        }
+pub(super) fn shown(row: AssignmentRow, redo: bool) -> Assignment {
+    Assignment {
+        assignment_id: row.id,
+        offer: row.offer,
+        uid: row.uid,
+        audience: row.audience,
+        occurrence: row.occurrence.into(),
+        params: row.params,
+        state: row.state,
+        redo,
+        assigned_at: row.assigned_at.into(),
+        finished_at: row.finished_at.map(Into::into),
+        result: row.result.and_then(|text| serde_json::from_str(&text).ok()),
     }
 }
 
@@ -116,12 +97,8 @@ async fn list(request: Request) -> Outcome {
         .store
         .assignments(&filter, request.cursor_as()?, request.limit()?)
         .await?;
-    let items = page
-        .items
-        .into_iter()
-        .map(|row| AssignmentView::new(row, false))
-        .collect();
-    ok(&List::<AssignmentView> {
+    let items = page.items.into_iter().map(|row| shown(row, false)).collect::<Vec<_>>();
+    ok(&List {
         items,
         next_cursor: page.next,
     })
@@ -131,7 +108,7 @@ async fn get(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "assignment")?;
     let row = request.app.store.assignment(id).await?;
     let row = row.ok_or_else(|| Problem::not_found("assignment", &id.to_string()))?;
-    ok(&AssignmentView::new(row, false))
+    ok(&shown(row, false))
 }
 
 async fn revoke(request: Request) -> Outcome {
@@ -140,7 +117,7 @@ async fn revoke(request: Request) -> Outcome {
         if let Some(dispatcher) = &request.app.dispatcher {
             dispatcher.changed(&ended.offered_to);
         }
-        return ok(&AssignmentView::new(ended.assignment, false));
+        return ok(&shown(ended.assignment, false));
     }
     match request.app.store.assignment(id).await? {
         None => Err(Problem::not_found("assignment", &id.to_string())),

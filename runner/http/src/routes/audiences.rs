@@ -1,15 +1,14 @@
 //! Audiences: user groups and their members.
 
+use heddle_api::{Audience, List, MembersPatch, MembersSpec};
 use heddle_domain::dispatch::{bare_uid, check_audience};
 use heddle_domain::{Fault, Faults};
 use heddle_store::audience::{AudienceRow, Members};
-use serde::{Deserialize, Serialize};
 
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// How many members one answer has, unless fewer are asked for.
@@ -23,7 +22,7 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/audiences", Access::View, "List user groups", list)
             .list()
             .query("uid", "Only those that this user is in (`x` or `uid_x`).")
-            .answers(200, "AudienceList"),
+            .answers(200, of::<List<Audience>>()),
         Route::new(
             Method::Get,
             "/v1/audiences/{audience}/members",
@@ -33,7 +32,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("A user group that nobody has made has no members. At most 10,000 at a time.")
         .list()
-        .answers(200, "MembersView"),
+        .answers(200, of::<heddle_api::Members>()),
         Route::new(
             Method::Put,
             "/v1/audiences/{audience}/members",
@@ -42,8 +41,8 @@ pub(crate) fn routes() -> Vec<Route> {
             replace,
         )
         .detail("The next poll on this node goes by it, on the others within two seconds.")
-        .takes_spec("MembersSpec")
-        .answers_put("MembersView"),
+        .takes_spec(of::<MembersSpec>())
+        .answers_put(of::<heddle_api::Members>()),
         Route::new(
             Method::Patch,
             "/v1/audiences/{audience}/members",
@@ -51,50 +50,18 @@ pub(crate) fn routes() -> Vec<Route> {
             "Add and remove members of a user group",
             change,
         )
-        .takes("MembersPatch")
-        .answers(200, "MembersView"),
+        .takes(of::<MembersPatch>())
+        .answers(200, of::<heddle_api::Members>()),
     ]
 }
 
-#[derive(Serialize)]
-struct AudienceView {
-    audience: String,
-    count: i64,
-    created_at: Moment,
-    updated_at: Moment,
-}
-
-impl From<AudienceRow> for AudienceView {
-    fn from(row: AudienceRow) -> Self {
-        Self {
-            audience: row.name,
-            count: row.members,
-            created_at: row.created_at.into(),
-            updated_at: row.updated_at.into(),
-        }
+fn shown(row: AudienceRow) -> Audience {
+    Audience {
+        audience: row.name,
+        count: row.members,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
     }
-}
-
-#[derive(Serialize)]
-struct MembersView {
-    audience: String,
-    members: Vec<String>,
-    count: i64,
-    next_cursor: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MembersBody {
-    members: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[derive(Default)]
-struct MembersPatch {
-    add: Vec<String>,
-    remove: Vec<String>,
 }
 
 /// The audience of the path, which has to be a user group.
@@ -138,15 +105,15 @@ async fn list(request: Request) -> Outcome {
         .store
         .audiences(uid, request.cursor(), request.limit()?)
         .await?;
-    ok(&List::<AudienceView> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
 
-async fn members_of(request: &Request, audience: String, limit: i64) -> Result<MembersView, Problem> {
+async fn members_of(request: &Request, audience: String, limit: i64) -> Result<heddle_api::Members, Problem> {
     if let Some(uid) = audience.strip_prefix("uid_") {
-        return Ok(MembersView {
+        return Ok(heddle_api::Members {
             members: vec![uid.to_owned()],
             count: 1,
             next_cursor: None,
@@ -160,7 +127,7 @@ async fn members_of(request: &Request, audience: String, limit: i64) -> Result<M
         .audience(&audience)
         .await?
         .map_or(0, |row| row.members);
-    Ok(MembersView {
+    Ok(heddle_api::Members {
         audience,
         members: page.items,
         count,
@@ -186,7 +153,7 @@ async fn get(request: Request) -> Outcome {
 
 async fn replace(mut request: Request) -> Outcome {
     let audience = group(&request)?;
-    let body: MembersBody = typed(request.spec().await?, "")?;
+    let body: MembersSpec = typed(request.spec().await?, "")?;
     let members = uids(body.members, "/members")?;
     let done = request
         .app

@@ -1,15 +1,13 @@
 //! Backfills: runs for instants of the past.
 
 use axum::http::{HeaderValue, StatusCode, header};
+use heddle_api::{Backfill, BackfillPlan, BackfillRequest, BackfillStarted, List};
 use heddle_domain::Name;
-use heddle_domain::backfill::BackfillSpec;
 use heddle_store::backfill::BackfillAction;
-use serde_json::json;
 use uuid::Uuid;
 
 use crate::access::Access;
-use crate::engine_api::BackfillStart;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok, typed};
 use crate::table::{Method, Route};
@@ -19,23 +17,23 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Post, path, Access::Operate, summary, move |request| {
             change(request, action)
         })
-        .answers(200, "Backfill")
+        .answers(200, of::<Backfill>())
         .problem(409, "the backfill's state does not allow it")
     };
     vec![
         Route::new(Method::Post, "/v1/groups/{name}/backfills", Access::Operate, "Start a backfill", start)
             .detail("One run for each instant of the group's `cron`, `every` and `daily` schedules (or each `step`) from `from` to `to`, both included; without `to` up to now, with what comes due meanwhile. `on_existing: skip` (default) fills gaps only. `dry_run: true` answers 200 with the instants that would get a run, and stores nothing.")
-            .takes("BackfillRequest")
-            .answers(202, "Backfill")
-            .answers(200, "BackfillPlan")
+            .takes(of::<BackfillRequest>())
+            .answers(202, of::<Backfill>())
+            .answers(200, of::<BackfillPlan>())
             .problem(409, "the group keeps no history, or is disabled (`force: true` goes on nevertheless)")
             .problem(422, "`to` in the future, `from` after `to`, no instants to go by, more than 1,000,000 of them"),
         Route::new(Method::Get, "/v1/backfills", Access::View, "List backfills, newest first", list)
             .query("group", "Of these groups (several times, or with commas).")
             .list()
-            .answers(200, "BackfillList"),
+            .answers(200, of::<List<Backfill>>()),
         Route::new(Method::Get, "/v1/backfills/{id}", Access::View, "Get a backfill, with its runs counted by state", get)
-            .answers(200, "Backfill"),
+            .answers(200, of::<Backfill>()),
         control("/v1/backfills/{id}/cancel", "Make no more runs, and cancel the active ones", BackfillAction::Cancel),
         control("/v1/backfills/{id}/pause", "Make no more runs until it is resumed", BackfillAction::Pause),
         control("/v1/backfills/{id}/resume", "Go on", BackfillAction::Resume),
@@ -45,14 +43,11 @@ pub(crate) fn routes() -> Vec<Route> {
 async fn start(mut request: Request) -> Outcome {
     let group = request.name("name", "group")?;
     let asked = request.json().await?;
-    let spec: BackfillSpec = typed(asked.clone(), "")?;
+    let wanted: BackfillRequest = typed(asked.clone(), "")?;
     let actor = request.caller.actor.clone();
-    match request.app.engine.start_backfill(group, spec, asked, actor).await? {
-        BackfillStart::Planned(instants) => {
-            let instants: Vec<Moment> = instants.into_iter().map(Moment).collect();
-            ok(&json!({"total": instants.len(), "instants": instants}))
-        }
-        BackfillStart::Made(backfill) => {
+    match request.app.engine.start_backfill(group, wanted, asked, actor).await? {
+        BackfillStarted::Planned(plan) => ok(&plan),
+        BackfillStarted::Made(backfill) => {
             let mut response = answer(StatusCode::ACCEPTED, &*backfill)?;
             if let Ok(place) = HeaderValue::from_str(&format!("/v1/backfills/{}", backfill.id)) {
                 response.headers_mut().insert(header::LOCATION, place);

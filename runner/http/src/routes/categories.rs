@@ -1,32 +1,21 @@
 //! Categories.
 
+use heddle_api::{Category, CategorySpec, List};
 use heddle_store::category::{CategoryDelete, CategoryRow};
-use serde::{Deserialize, Serialize};
 
 use super::grants;
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
-#[derive(Serialize)]
-struct CategoryView {
-    name: String,
-    description: String,
-    created_at: Moment,
-    updated_at: Moment,
-}
-
-impl From<CategoryRow> for CategoryView {
-    fn from(row: CategoryRow) -> Self {
-        Self {
-            name: row.name,
-            description: row.description,
-            created_at: row.created_at.into(),
-            updated_at: row.updated_at.into(),
-        }
+fn shown(row: CategoryRow) -> Category {
+    Category {
+        name: row.name,
+        description: row.description,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
     }
 }
 
@@ -34,7 +23,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/categories", Access::View, "List categories", list)
             .list()
-            .answers(200, "CategoryList"),
+            .answers(200, of::<List<Category>>()),
         Route::new(
             Method::Put,
             "/v1/categories/{name}",
@@ -43,8 +32,8 @@ pub(crate) fn routes() -> Vec<Route> {
             save,
         )
         .detail("A category that a group names exists from then on, too.")
-        .takes_spec("CategorySpec")
-        .answers_put("Category"),
+        .takes_spec(of::<CategorySpec>())
+        .answers_put(of::<Category>()),
         Route::new(
             Method::Get,
             "/v1/categories/{name}",
@@ -52,7 +41,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Get a category",
             get,
         )
-        .answers(200, "Category"),
+        .answers(200, of::<Category>()),
         Route::new(
             Method::Delete,
             "/v1/categories/{name}",
@@ -65,26 +54,20 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct CategoryBody {
-    description: String,
-}
-
 /// The longest description, in characters.
 const DESCRIPTION_CHARS_MAX: usize = 10_000;
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.categories(request.cursor(), request.limit()?).await?;
-    ok(&List::<CategoryView> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let body: CategoryBody = typed(grants::as_put(request.spec().await?, &name)?, "")?;
+    let body: CategorySpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     if body.description.chars().count() > DESCRIPTION_CHARS_MAX {
         return Err(Problem::invalid_at(
             "/description",
@@ -96,7 +79,7 @@ async fn save(mut request: Request) -> Outcome {
         .store
         .put_category(request.by(), &name, &body.description)
         .await?;
-    put(done.created, &CategoryView::from(done.row))
+    put(done.created, &shown(done.row))
 }
 
 async fn get(request: Request) -> Outcome {
@@ -107,7 +90,7 @@ async fn get(request: Request) -> Outcome {
         .category(&name)
         .await?
         .ok_or_else(|| Problem::not_found("category", &name))?;
-    ok(&CategoryView::from(row))
+    ok(&shown(row))
 }
 
 async fn delete(request: Request) -> Outcome {

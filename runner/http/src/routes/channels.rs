@@ -1,36 +1,22 @@
 //! Channels: where people are told.
 
-use heddle_domain::notify::channel::ChannelSpec;
+use heddle_api::{Channel, ChannelSpec, List, Notification};
 use heddle_store::channel::{CHANNELS_MAX, ChannelPut, ChannelRow};
-use serde::Serialize;
 
 use super::grants;
-use super::notifications::NotificationView;
+use super::notifications::whole;
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Pace, Route};
 
-/// A channel as the API shows it: nothing of it is secret.
-#[derive(Serialize)]
-struct ChannelView {
-    name: String,
-    #[serde(flatten)]
-    shown: ChannelSpec,
-    created_at: Moment,
-    updated_at: Moment,
-}
-
-impl From<ChannelRow> for ChannelView {
-    fn from(row: ChannelRow) -> Self {
-        Self {
-            name: row.name,
-            shown: row.shown,
-            created_at: row.created_at.into(),
-            updated_at: row.updated_at.into(),
-        }
+fn shown(row: ChannelRow) -> Channel {
+    Channel {
+        name: row.name,
+        shown: row.shown,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
     }
 }
 
@@ -44,7 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
             list,
         )
         .list()
-        .answers(200, "ChannelList"),
+        .answers(200, of::<List<Channel>>()),
         Route::new(
             Method::Put,
             "/v1/channels/{name}",
@@ -56,8 +42,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "Secrets, passwords and the URLs of chat robots are kept encrypted and never shown again; what a change \
                  leaves out of them, or gives as it was shown, stays as it is. An empty secret stands for none.",
         )
-        .takes_spec("ChannelSpec")
-        .answers_put("Channel")
+        .takes_spec(of::<ChannelSpec>())
+        .answers_put(of::<Channel>())
         .problem(409, "there are as many channels as there may be"),
         Route::new(
             Method::Get,
@@ -66,7 +52,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Get a channel, without what is secret of it",
             get,
         )
-        .answers(200, "Channel"),
+        .answers(200, of::<Channel>()),
         Route::new(
             Method::Delete,
             "/v1/channels/{name}",
@@ -84,15 +70,15 @@ pub(crate) fn routes() -> Vec<Route> {
             test,
         )
         .detail("Tried once, at once: the answer is the notification, `sent` or `failed` with the reason.")
-        .answers(200, "Notification")
+        .answers(200, of::<Notification>())
         .pace(Pace::Waits),
     ]
 }
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.channels(request.cursor(), request.limit()?).await?;
-    ok(&List::<ChannelView> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
@@ -108,16 +94,14 @@ async fn save(mut request: Request) -> Outcome {
     match done {
         ChannelPut::Invalid(faults) => Err(Problem::invalid(faults)),
         ChannelPut::TooMany => Err(Problem::conflict(format!("there are {CHANNELS_MAX} channels already"))),
-        ChannelPut::Done(done) => put(done.created, &ChannelView::from(done.row)),
+        ChannelPut::Done(done) => put(done.created, &shown(done.row)),
     }
 }
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "channel")?;
     let row = request.app.store.channel(&name).await?;
-    ok(&ChannelView::from(
-        row.ok_or_else(|| Problem::not_found("channel", &name))?,
-    ))
+    ok(&shown(row.ok_or_else(|| Problem::not_found("channel", &name))?))
 }
 
 async fn delete(request: Request) -> Outcome {
@@ -135,5 +119,5 @@ async fn test(mut request: Request) -> Outcome {
     let id = request.app.engine.test_channel(name.to_string()).await?;
     let row = request.app.store.notification(id).await?;
     let row = row.ok_or_else(|| Problem::not_found("notification", &id.to_string()))?;
-    ok(&NotificationView::whole(row))
+    ok(&whole(row))
 }

@@ -1,11 +1,9 @@
 //! What a heartbeat may carry beside the claim's extension: progress, a note, lines for the log.
 
+use heddle_api::moment::parse_moment;
 use heddle_domain::{Faults, Time};
 use heddle_store::live::{ClaimReport, ReportLine};
-use serde::Deserialize;
-use serde_json::{Map, Value};
-
-use crate::moment::parse_moment;
+use serde_json::Value;
 
 /// How many lines one heartbeat carries.
 const LINES_MAX: usize = 1_000;
@@ -19,48 +17,36 @@ const NOTE_CHARS_MAX: usize = 1_000;
 /// The levels, by their numbers.
 const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 
-/// A line for the log.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LineBody {
-    message: String,
-    level: Option<String>,
-    fields: Option<Map<String, Value>>,
-    at: Option<String>,
-}
-
-impl LineBody {
-    fn read(self, place: &str, now: Time, faults: &mut Faults) -> ReportLine {
-        let level = match self.level.as_deref() {
-            None => 2,
-            Some(word) => LEVELS.iter().position(|level| *level == word).unwrap_or_else(|| {
-                faults.add(format!("{place}/level"), format!("one of {}", LEVELS.join(", ")));
-                2
-            }),
-        };
-        let at = match self.at.as_deref().map(parse_moment) {
-            None => now,
-            Some(Ok(at)) => at,
-            Some(Err(error)) => {
-                faults.add(format!("{place}/at"), error);
-                now
-            }
-        };
-        if self.message.len() > LINE_BYTES_MAX {
-            faults.add(format!("{place}/message"), format!("at most {LINE_BYTES_MAX} bytes"));
+fn read_line(given: heddle_api::ReportLine, place: &str, now: Time, faults: &mut Faults) -> ReportLine {
+    let level = match given.level.as_deref() {
+        None => 2,
+        Some(word) => LEVELS.iter().position(|level| *level == word).unwrap_or_else(|| {
+            faults.add(format!("{place}/level"), format!("one of {}", LEVELS.join(", ")));
+            2
+        }),
+    };
+    let at = match given.at.as_deref().map(parse_moment) {
+        None => now,
+        Some(Ok(at)) => at,
+        Some(Err(error)) => {
+            faults.add(format!("{place}/at"), error);
+            now
         }
-        let fields = self.fields.filter(|fields| !fields.is_empty());
-        let fields = fields.map(|fields| Value::Object(fields).to_string().replace("\\u0000", "\\ufffd"));
-        if fields.as_ref().is_some_and(|fields| fields.len() > LINE_BYTES_MAX) {
-            faults.add(format!("{place}/fields"), format!("at most {LINE_BYTES_MAX} bytes"));
-        }
-        ReportLine {
-            at,
-            level: level as i16,
-            // Postgres takes no zero characters.
-            message: self.message.replace('\0', "\u{fffd}"),
-            fields,
-        }
+    };
+    if given.message.len() > LINE_BYTES_MAX {
+        faults.add(format!("{place}/message"), format!("at most {LINE_BYTES_MAX} bytes"));
+    }
+    let fields = given.fields.filter(|fields| !fields.is_empty());
+    let fields = fields.map(|fields| Value::Object(fields).to_string().replace("\\u0000", "\\ufffd"));
+    if fields.as_ref().is_some_and(|fields| fields.len() > LINE_BYTES_MAX) {
+        faults.add(format!("{place}/fields"), format!("at most {LINE_BYTES_MAX} bytes"));
+    }
+    ReportLine {
+        at,
+        level: level as i16,
+        // Postgres takes no zero characters.
+        message: given.message.replace('\0', "\u{fffd}"),
+        fields,
     }
 }
 
@@ -68,7 +54,7 @@ impl LineBody {
 pub(super) fn read(
     progress: Option<f64>,
     note: Option<String>,
-    log: Option<Vec<LineBody>>,
+    log: Option<Vec<heddle_api::ReportLine>>,
     now: Time,
     faults: &mut Faults,
 ) -> ClaimReport {
@@ -86,7 +72,7 @@ pub(super) fn read(
     let lines = log
         .into_iter()
         .enumerate()
-        .map(|(place, line)| line.read(&format!("/log/{place}"), now, faults))
+        .map(|(place, line)| read_line(line, &format!("/log/{place}"), now, faults))
         .collect();
     ClaimReport {
         progress,
@@ -104,7 +90,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_said_with_its_place() {
         let now: Time = "2026-11-20T10:00:00Z".parse().unwrap();
-        let log = |value: Value| serde_json::from_value::<Vec<LineBody>>(value).unwrap();
+        let log = |value: Value| serde_json::from_value::<Vec<heddle_api::ReportLine>>(value).unwrap();
         let mut faults = Faults::default();
         let lines = log(json!([
             {"message": "a"},

@@ -6,15 +6,14 @@ use std::collections::HashSet;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use heddle_domain::spec::{SubmissionSpec, parse_group};
-use heddle_domain::state::Trigger;
+use heddle_api::Submission;
+use heddle_domain::spec::parse_group;
+use heddle_engine::put_group::check_group;
 use heddle_store::group::{GroupDelete, GroupPut, GroupWrite};
 use heddle_store::timer_task::TimerTaskRow;
 use serde_json::{Value, json};
 
-use super::spec_check;
 use crate::access::Access;
-use crate::engine_api::Submission;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Route};
@@ -273,7 +272,7 @@ async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec
     let zone = request.app.config.compat_zone;
     let Meant { spec, notes } = timer_task::group_spec(rows, zone, request.now)?;
     let spec = parse_group(&spec)?;
-    let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
+    let checked = check_group(&request.app.store, &name, spec, request.now).await?;
     store.put_timer_tree(root, rows).await?;
     let write = GroupWrite {
         name: &name,
@@ -346,15 +345,11 @@ async fn execute(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
     only_root(id, root)?;
-    let submission = Submission {
-        spec: SubmissionSpec::default(),
-        trigger: Trigger::Manual,
-    };
     let actor = request.caller.actor.clone();
     let run = request
         .app
         .engine
-        .submit(timer_task::group_name(root)?, submission, actor)
+        .submit(timer_task::group_name(root)?, Submission::default(), actor)
         .await?;
     Ok(json!({"taskId": id, "run": run.id}).into())
 }

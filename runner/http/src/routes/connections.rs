@@ -1,39 +1,25 @@
 //! Named SQL connections for scripts.
 
+use heddle_api::{Connection, ConnectionSpec, List};
 use heddle_store::connection::{CONNECTION_POOL_MAX, ConnectionOptions, ConnectionPut, ConnectionRow};
 use heddle_store::secret::SECRET_BYTES_MAX;
-use serde::{Deserialize, Serialize};
 
 use super::grants;
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
-#[derive(Serialize)]
-struct ConnectionView {
-    name: String,
-    groups: Vec<String>,
-    categories: Vec<String>,
-    max_connections: i32,
-    read_only: bool,
-    created_at: Moment,
-    updated_at: Moment,
-}
-
-impl From<ConnectionRow> for ConnectionView {
-    fn from(row: ConnectionRow) -> Self {
-        Self {
-            name: row.name,
-            groups: row.options.grant.groups,
-            categories: row.options.grant.categories,
-            max_connections: row.options.max_connections,
-            read_only: row.options.read_only,
-            created_at: row.created_at.into(),
-            updated_at: row.updated_at.into(),
-        }
+fn shown(row: ConnectionRow) -> Connection {
+    Connection {
+        name: row.name,
+        groups: row.options.grant.groups,
+        categories: row.options.grant.categories,
+        max_connections: row.options.max_connections,
+        read_only: row.options.read_only,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
     }
 }
 
@@ -47,7 +33,7 @@ pub(crate) fn routes() -> Vec<Route> {
             list,
         )
         .list()
-        .answers(200, "ConnectionList"),
+        .answers(200, of::<List<Connection>>()),
         Route::new(
             Method::Put,
             "/v1/connections/{name}",
@@ -56,8 +42,8 @@ pub(crate) fn routes() -> Vec<Route> {
             save,
         )
         .detail("The URL is kept encrypted and never shown again; a change that gives none keeps it.")
-        .takes_spec("ConnectionSpec")
-        .answers_put("Connection"),
+        .takes_spec(of::<ConnectionSpec>())
+        .answers_put(of::<Connection>()),
         Route::new(
             Method::Get,
             "/v1/connections/{name}",
@@ -65,7 +51,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Get a connection, without its URL",
             get,
         )
-        .answers(200, "Connection"),
+        .answers(200, of::<Connection>()),
         Route::new(
             Method::Delete,
             "/v1/connections/{name}",
@@ -78,39 +64,21 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ConnectionBody {
-    url: Option<String>,
-    #[serde(default)]
-    groups: Vec<String>,
-    #[serde(default)]
-    categories: Vec<String>,
-    #[serde(default = "default_connections")]
-    max_connections: i32,
-    #[serde(default)]
-    read_only: bool,
-}
-
-fn default_connections() -> i32 {
-    4
-}
-
 async fn list(request: Request) -> Outcome {
     let page = request
         .app
         .store
         .connections(request.cursor(), request.limit()?)
         .await?;
-    ok(&List::<ConnectionView> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let body: ConnectionBody = typed(grants::as_put(request.spec().await?, &name)?, "")?;
+    let body: ConnectionSpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     if let Some(url) = &body.url {
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
             return Err(Problem::invalid_at(
@@ -150,7 +118,7 @@ async fn save(mut request: Request) -> Outcome {
         .await?;
     match done {
         ConnectionPut::UrlMissing => Err(Problem::invalid_at("/url", "a new connection needs a URL")),
-        ConnectionPut::Done(done) => put(done.created, &ConnectionView::from(done.row)),
+        ConnectionPut::Done(done) => put(done.created, &shown(done.row)),
     }
 }
 
@@ -162,7 +130,7 @@ async fn get(request: Request) -> Outcome {
         .connection(&name)
         .await?
         .ok_or_else(|| Problem::not_found("connection", &name))?;
-    ok(&ConnectionView::from(row))
+    ok(&shown(row))
 }
 
 async fn delete(request: Request) -> Outcome {

@@ -4,16 +4,15 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use heddle_api::{Assignment, Completion, CompletionStatus, Given, OfferToUser, Peek, Poll, PollWindow};
+use heddle_domain::Time;
 use heddle_domain::dispatch::{AssignmentState, bare_uid};
-use heddle_domain::{Span, Time};
 use heddle_engine::{DispatchError, Dispatcher, Next};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use uuid::Uuid;
 
-use super::assignments::AssignmentView;
+use super::assignments::shown;
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
@@ -38,8 +37,8 @@ pub(crate) fn routes() -> Vec<Route> {
                  answer is held back until there is something. 204 has `Retry-After`.",
         )
         .query("wait", "The same as `wait` of the body, which goes first.")
-        .takes("Poll")
-        .answers(200, "Assignment")
+        .takes(of::<Poll>())
+        .answers(200, of::<Assignment>())
         .answers_empty(204)
         .problem(403, "the token is for other users")
         .pace(Pace::Waits),
@@ -54,7 +53,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Nothing is given: the database is asked as by a poll, and what it would do is undone. With it stands what each \
              offer to the user comes to, and why. Right at that moment; a poll that comes later may be given something else.",
         )
-        .answers(200, "Peek"),
+        .answers(200, of::<Peek>()),
         Route::new(
             Method::Post,
             "/v1/dispatch/{uid}/complete",
@@ -63,34 +62,12 @@ pub(crate) fn routes() -> Vec<Route> {
             complete,
         )
         .detail("A repeat with the same status answers the same.")
-        .takes("Completion")
-        .answers(200, "Assignment")
+        .takes(of::<Completion>())
+        .answers(200, of::<Assignment>())
         .problem(403, "the token is for other users")
         .problem(409, "it is not this user's current one; nothing is changed")
         .pace(Pace::Waits),
     ]
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Poll {
-    wait: Option<Span>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Completion {
-    assignment_id: String,
-    status: Status,
-    #[serde(default)]
-    result: Value,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Status {
-    Completed,
-    Failed,
 }
 
 fn dispatcher(request: &Request) -> Result<&Dispatcher, Problem> {
@@ -152,52 +129,15 @@ async fn next(mut request: Request) -> Outcome {
         return Ok(nothing(next, request.now));
     }
     match dispatcher.next(uid, wait).await.map_err(problem)? {
-        Next::Given(row, redo) => ok(&AssignmentView::new(*row, redo)),
+        Next::Given(row, redo) => ok(&shown(*row, redo)),
         Next::Nothing(next) => Ok(nothing(next, dispatcher.now())),
     }
-}
-
-#[derive(Serialize)]
-struct PeekView {
-    uid: String,
-    gives: Option<GivesView>,
-    next_at: Option<Moment>,
-    window: WindowView,
-    audiences: Vec<String>,
-    offers: Vec<ConsideredView>,
-    more: bool,
-}
-
-#[derive(Serialize)]
-struct GivesView {
-    offer: String,
-    audience: String,
-    occurrence: Moment,
-    params: Value,
-    redo: bool,
-    assignment_id: Option<Uuid>,
-    assigned_at: Option<Moment>,
-}
-
-#[derive(Serialize)]
-struct WindowView {
-    from: Moment,
-    to: Moment,
-}
-
-#[derive(Serialize)]
-struct ConsideredView {
-    offer: String,
-    audience: String,
-    why: &'static str,
-    occurrence: Option<Moment>,
-    next_at: Option<Moment>,
 }
 
 async fn peek(request: Request) -> Outcome {
     let uid = bare_uid(request.part("uid")).map_err(|detail| Problem::invalid_at("", detail))?;
     let peek = dispatcher(&request)?.peek(uid).await.map_err(problem)?;
-    let gives = peek.given.map(|(row, redo)| GivesView {
+    let gives = peek.given.map(|(row, redo)| Given {
         offer: row.offer,
         audience: row.audience,
         occurrence: row.occurrence.into(),
@@ -206,18 +146,18 @@ async fn peek(request: Request) -> Outcome {
         assignment_id: redo.then_some(row.id),
         assigned_at: redo.then_some(row.assigned_at.into()),
     });
-    let offers = peek.offers.into_iter().map(|one| ConsideredView {
+    let offers = peek.offers.into_iter().map(|one| OfferToUser {
         offer: one.offer,
         audience: one.audience,
-        why: one.why.as_str(),
+        why: one.why,
         occurrence: one.occurrence.map(Into::into),
         next_at: one.next.map(Into::into),
     });
-    ok(&PeekView {
+    ok(&Peek {
         uid: uid.to_owned(),
         gives,
         next_at: peek.next.map(Into::into),
-        window: WindowView {
+        window: PollWindow {
             from: peek.window.from.into(),
             to: peek.window.to.into(),
         },
@@ -242,12 +182,12 @@ async fn complete(mut request: Request) -> Outcome {
         return Err(Problem::conflict("the user does not hold this assignment"));
     };
     let state = match body.status {
-        Status::Completed => AssignmentState::Completed,
-        Status::Failed => AssignmentState::Failed,
+        CompletionStatus::Completed => AssignmentState::Completed,
+        CompletionStatus::Failed => AssignmentState::Failed,
     };
     let row = dispatcher(&request)?
         .complete(&uid, id, state, result)
         .await
         .map_err(problem)?;
-    ok(&AssignmentView::new(row, false))
+    ok(&shown(row, false))
 }

@@ -9,6 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures::stream;
+use heddle_api::{Event, Moment};
 use heddle_domain::Chain;
 use heddle_domain::Fault;
 use heddle_store::Store;
@@ -16,8 +17,8 @@ use heddle_store::event::{EventPosition, EventRow};
 use serde_json::{Map, Value, json};
 
 use crate::access::Access;
+use crate::describe::of;
 use crate::engine_api::EngineApi;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request};
 use crate::table::{Method, Pace, Route};
@@ -55,7 +56,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Only these kinds, such as `run.failed,assignment.completed`; `run.*` means all of runs.",
         )
         .query("follow", "Goes on with what happens from now on.")
-        .answers_as(200, "application/x-ndjson", "Event")
+        .answers_as(200, "application/x-ndjson", of::<Event>())
         .pace(Pace::Waits),
     ]
 }

@@ -1,6 +1,7 @@
 //! Changes of a part of a group: a merge patch of its spec, a schedule switched on or off. Each is a change of the spec
 //! like a PUT of the whole, with a revision of its own unless nothing changes.
 
+use heddle_api::{Group, GroupPatch};
 use heddle_domain::fault::pointer_token;
 use heddle_domain::merge::merge_patch;
 use heddle_store::group::{GroupRow, IfMatch};
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::groups::{find, next_of, put_spec};
 use crate::access::Access;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request};
 use crate::table::{Method, Route};
@@ -24,14 +26,14 @@ pub(crate) fn routes() -> Vec<Route> {
             "Changes `enabled` of the schedule in the group's spec, and so makes a revision, unless it stands so already. \
              The disabled time is never made up.",
         )
-        .answers(200, "Group")
+        .answers(200, of::<Group>())
         .problem(412, "`If-Match` names another revision")
     };
     vec![
         Route::new(Method::Patch, "/v1/groups/{name}", Access::Operate, "Change a part of a group", patch)
             .detail("A JSON merge patch (RFC 7396) of the spec: objects change members, null removes them, anything else replaces. `enabled` may be given as with a PUT. The result is checked as a whole; if it is the spec that stands, no revision is made. `If-Match` with the revision guards against changes made meanwhile; without it the patch is applied to whatever stands.")
-            .takes_spec("GroupPatch")
-            .answers(200, "Group")
+            .takes_spec(of::<GroupPatch>())
+            .answers(200, of::<Group>())
             .problem(412, "`If-Match` names another revision")
             .problem(422, "each error of the result with its place"),
         switch(

@@ -1,27 +1,26 @@
 //! Groups.
 
-use std::collections::BTreeMap;
-
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use heddle_domain::graph::show_cycle;
+use heddle_api::{
+    Detached, DisableMode, DisableRequest, Graph, GraphEdge, GraphLink, GraphNode, Group, List, Moment, NextInstant,
+    Revision, Validation,
+};
+use heddle_domain::Name;
 use heddle_domain::plan::executor_of;
-use heddle_domain::spec::{GroupSpec, gather_group};
+use heddle_domain::spec::GroupSpec;
 use heddle_domain::state::RunState;
-use heddle_domain::{Faults, Name};
-use heddle_store::group::{GroupDelete, GroupFilter, GroupPut, GroupRow, GroupWrite, IfMatch, RevisionRow};
-use serde::{Deserialize, Serialize};
+use heddle_engine::put_group::{Checked, GroupRefused, check_group, put_group, read_group};
+use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, IfMatch, RevisionRow};
 use serde_json::{Map, Value, json};
 
 use super::grants::quoted;
 use super::runs::parse_label;
-use super::spec_check::{self, Checked};
 use crate::access::Access;
+use crate::describe::of;
 use crate::engine_api::NextInstants;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// How many next instants may be asked for.
@@ -39,56 +38,53 @@ pub(crate) fn routes() -> Vec<Route> {
             .query("label", "Only groups with this label: `name=value`, or `name` alone; all of them when given several times.")
             .query("last_state", "Only groups whose latest run is in one of these states; `none`: that have no run.")
             .query("enabled", "`true` or `false`: only groups that are, or are not.")
-            .answers(200, "GroupList"),
+            .answers(200, of::<List<Group>>()),
         Route::new(Method::Put, "/v1/groups/{name}", Access::Operate, "Create or change a group", save)
             .detail("The whole spec. Every change makes a new revision; the same spec makes none. `If-Match` with the revision guards against changes made meanwhile. What only answers have (revision, times, `next`) is ignored, so that a group that was read can be put again.")
-            .takes_spec("GroupPut")
-            .answers_put("Group")
+            .takes_spec(of::<heddle_api::GroupPut>())
+            .answers_put(of::<Group>())
             .problem(412, "`If-Match` names another revision")
             .problem(422, "each error with its place"),
-        Route::new(Method::Get, "/v1/groups/{name}", Access::View, "Get a group", get).answers(200, "Group"),
+        Route::new(Method::Get, "/v1/groups/{name}", Access::View, "Get a group", get).answers(200, of::<Group>()),
         Route::new(Method::Delete, "/v1/groups/{name}", Access::Operate, "Delete a group", delete)
             .detail("Groups that follow it are detached: they get a revision that no longer names it.")
             .query("force", "`true`: also while runs are active; they are cancelled.")
-            .answers(200, "Detached")
+            .answers(200, of::<Detached>())
             .problem(409, "it has upstreams, tasks of other groups start it, or runs are active")
             .problem(412, "`If-Match` names another revision"),
         Route::new(Method::Post, "/v1/groups/{name}/validate", Access::Try, "Check a spec without putting it", validate)
-            .takes_spec("GroupPut")
-            .answers(200, "Validation")
+            .takes_spec(of::<heddle_api::GroupPut>())
+            .answers(200, of::<Validation>())
             .problem(422, "each error with its place, as a PUT would say it"),
         Route::new(Method::Get, "/v1/groups/{name}/revisions", Access::View, "List revisions, newest first", revisions)
             .list()
-            .answers(200, "RevisionList"),
+            .answers(200, of::<List<Revision>>()),
         Route::new(Method::Get, "/v1/groups/{name}/revisions/{revision}", Access::View, "Get a revision", revision)
-            .answers(200, "Revision"),
+            .answers(200, of::<Revision>()),
         Route::new(Method::Get, "/v1/groups/{name}/graph", Access::View, "The DAG, and the groups around it", graph)
-            .answers(200, "Graph"),
+            .answers(200, of::<Graph>()),
         Route::new(Method::Post, "/v1/groups/{name}/enable", Access::Operate, "Enable a group", enable)
-            .answers(200, "Group"),
+            .answers(200, of::<Group>()),
         Route::new(Method::Post, "/v1/groups/{name}/disable", Access::Operate, "Disable a group", disable)
             .detail("`drain` (default) lets active runs end, `stop` cancels them.")
-            .takes("DisableRequest")
-            .answers(200, "Group"),
+            .takes(of::<DisableRequest>())
+            .answers(200, of::<Group>()),
         Route::new(Method::Get, "/v1/groups/{name}/next", Access::View, "The next instants of its schedules", next)
             .query("count", "How many: 1 to 1000, default 5.")
-            .answers(200, "NextInstants"),
+            .answers(200, of::<heddle_api::NextInstants>()),
     ]
 }
 
 /// A group as it is shown: its spec with what Heddle knows of it.
-fn view(row: &GroupRow, next: &NextInstants) -> Value {
-    let mut view = Map::new();
-    view.insert("name".into(), json!(row.name));
-    view.insert("revision".into(), json!(row.revision));
-    view.insert("enabled".into(), json!(row.enabled));
-    view.insert("category".into(), json!(row.category));
-    view.insert("timezone".into(), json!("UTC"));
-    view.insert("max_active_runs".into(), Value::Null);
-    if let Value::Object(spec) = &row.spec {
-        view.extend(spec.clone());
+fn view(row: &GroupRow, next: &NextInstants) -> Group {
+    let mut spec = Map::new();
+    spec.insert("category".into(), json!(row.category));
+    spec.insert("timezone".into(), json!("UTC"));
+    spec.insert("max_active_runs".into(), Value::Null);
+    if let Value::Object(written) = &row.spec {
+        spec.extend(written.clone());
     }
-    if let Some(Value::Object(schedules)) = view.get_mut("schedules") {
+    if let Some(Value::Object(schedules)) = spec.get_mut("schedules") {
         for (name, schedule) in schedules {
             if let Value::Object(schedule) = schedule {
                 schedule.entry("enabled").or_insert(Value::Bool(true));
@@ -104,9 +100,15 @@ fn view(row: &GroupRow, next: &NextInstants) -> Value {
             }
         }
     }
-    view.insert("created_at".into(), json!(Moment(row.created_at)));
-    view.insert("updated_at".into(), json!(Moment(row.updated_at)));
-    Value::Object(view)
+    Group {
+        name: row.name.clone(),
+        revision: row.revision,
+        enabled: row.enabled,
+        spec,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
+        warnings: Vec::new(),
+    }
 }
 
 /// Takes what only answers have out of a spec; `enabled` is handed back.
@@ -152,7 +154,7 @@ pub(crate) async fn next_of(request: &Request, row: &GroupRow, count: usize) -> 
     Ok(request.app.engine.next(row.clone(), count).await?)
 }
 
-async fn shown(request: &Request, row: &GroupRow) -> Result<Value, Problem> {
+async fn shown(request: &Request, row: &GroupRow) -> Result<Group, Problem> {
     let next = next_of(request, row, 0).await?;
     Ok(view(row, &next))
 }
@@ -224,11 +226,18 @@ async fn get(request: Request) -> Outcome {
     Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
 }
 
-/// How often a spec is checked anew when something that it names is deleted and made again behind the check.
-const TRIES_MAX: u32 = 3;
-
-/// What is said after these.
-const OUTDATED: &str = "what the group names is being changed by others; try again";
+impl From<GroupRefused> for Problem {
+    fn from(refused: GroupRefused) -> Self {
+        match refused {
+            GroupRefused::Invalid(faults) => Self::invalid(faults),
+            GroupRefused::Missing(_) | GroupRefused::Stale { .. } => Self::precondition(refused.to_string()),
+            GroupRefused::Outdated => Self::unavailable(refused.to_string(), 1),
+            GroupRefused::NotComputed(stopped) => stopped.into(),
+            GroupRefused::Store(error) => error.into(),
+            GroupRefused::Internal(error) => Self::internal(&*error),
+        }
+    }
+}
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
@@ -237,73 +246,15 @@ async fn save(mut request: Request) -> Outcome {
     put_spec(&request, &name, value, if_match).await
 }
 
-/// Reads a group's spec; what is wrong with it is told all at once: what cannot be read, and what the rest says.
-async fn read_group(request: &Request, name: &Name, value: &Value) -> Result<GroupSpec, Problem> {
-    let mut gathered = gather_group(value);
-    let rest = gathered.rest.take();
-    if gathered.faults.is_empty()
-        && let Some(spec) = rest
-    {
-        return Ok(spec);
-    }
-    if let Some(spec) = rest
-        && let Err(problem) = spec_check::check_group(&request.app, name, spec, request.now).await
-    {
-        gathered.add(Faults(problem.errors));
-    }
-    Err(Problem::invalid(gathered.faults))
-}
-
 /// Checks and stores a group's spec.
 pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, if_match: Option<IfMatch>) -> Outcome {
     let enabled = strip(&mut value, name)?;
-    let spec = read_group(request, name, &value).await?;
-    let mut tries = 0;
-    let (checked, put) = loop {
-        let checked = spec_check::check_group(&request.app, name, spec.clone(), request.now).await?;
-        let write = GroupWrite {
-            name,
-            spec: &checked.canonical,
-            category: checked.spec.category.as_deref(),
-            links: &checked.links,
-            scripts: &checked.scripts,
-            enabled,
-            if_match,
-        };
-        let put = request.app.store.put_group(request.by(), write).await?;
-        tries += 1;
-        // What was deleted in between is said by the next check, with its place.
-        if put != GroupPut::Outdated || tries == TRIES_MAX {
-            break (checked, put);
-        }
-    };
-    let done = match put {
-        GroupPut::Done(done) => done,
-        GroupPut::Outdated => return Err(Problem::unavailable(OUTDATED, 1)),
-        GroupPut::Stale(None) => return Err(Problem::precondition(format!("there is no group `{name}`"))),
-        GroupPut::Stale(Some(revision)) => {
-            return Err(Problem::precondition(format!(
-                "the group `{name}` stands at revision {revision}"
-            )));
-        }
-        GroupPut::UnknownGroups(groups) => {
-            return Err(Problem::invalid(spec_check::unknown_groups(&checked.spec, &groups)));
-        }
-        GroupPut::UnknownScripts(scripts) => {
-            return Err(Problem::invalid(spec_check::unknown_scripts(&checked.spec, &scripts)));
-        }
-        GroupPut::Cycle(cycle) => {
-            return Err(Problem::invalid_at(
-                "/depends_on",
-                format!("cycle: {}", show_cycle(&cycle)),
-            ));
-        }
-    };
+    let store = &request.app.store;
+    let spec = read_group(store, name, &value, request.now).await?;
+    let (done, checked) = put_group(store, request.by(), name, spec, enabled, if_match).await?;
     let row = done.row;
     let mut shown = shown(request, &row).await?;
-    if !checked.warnings.is_empty() {
-        shown["warnings"] = json!(checked.warnings);
-    }
+    shown.warnings = checked.warnings;
     let response = crate::request::put(done.created, &shown)?;
     Ok(with_etag(response, row.revision))
 }
@@ -312,14 +263,21 @@ async fn validate(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let mut value = request.spec().await?;
     strip(&mut value, &name)?;
-    let spec = read_group(&request, &name, &value).await?;
-    let checked = spec_check::check_group(&request.app, &name, spec, request.now).await?;
+    let store = &request.app.store;
+    let spec = read_group(store, &name, &value, request.now).await?;
+    let checked = check_group(store, &name, spec, request.now).await?;
     let row = request.app.store.group_by_name(&name).await?;
     let changed = row.is_none_or(|row| row.spec != checked.canonical);
     let Checked {
         canonical, warnings, ..
     } = checked;
-    ok(&json!({"valid": true, "errors": [], "warnings": warnings, "changed": changed, "spec": canonical}))
+    ok(&Validation {
+        valid: true,
+        errors: Vec::new(),
+        warnings,
+        changed,
+        spec: canonical,
+    })
 }
 
 async fn delete(request: Request) -> Outcome {
@@ -357,29 +315,18 @@ async fn delete(request: Request) -> Outcome {
                     .cancel_group(id, request.caller.actor.clone())
                     .await?;
             }
-            ok(&json!({"detached": detached}))
+            ok(&Detached { detached })
         }
     }
 }
 
-#[derive(Serialize)]
-struct RevisionView {
-    group: String,
-    revision: i32,
-    spec: Value,
-    created_at: Moment,
-    created_by: String,
-}
-
-impl RevisionView {
-    fn new(group: &str, row: RevisionRow) -> Self {
-        Self {
-            group: group.into(),
-            revision: row.revision,
-            spec: row.spec,
-            created_at: row.created_at.into(),
-            created_by: row.created_by,
-        }
+fn revision_of(group: &str, row: RevisionRow) -> Revision {
+    Revision {
+        group: group.into(),
+        revision: row.revision,
+        spec: row.spec,
+        created_at: row.created_at.into(),
+        created_by: row.created_by,
     }
 }
 
@@ -393,8 +340,8 @@ async fn revisions(request: Request) -> Outcome {
     let items = page
         .items
         .into_iter()
-        .map(|revision| RevisionView::new(&row.name, revision))
-        .collect();
+        .map(|revision| revision_of(&row.name, revision))
+        .collect::<Vec<_>>();
     ok(&List {
         items,
         next_cursor: page.next,
@@ -418,7 +365,7 @@ async fn revision(request: Request) -> Outcome {
     let found = found
         .filter(|found| found.revision == number)
         .ok_or_else(|| Problem::not_found("revision", &format!("{}/{number}", row.name)))?;
-    ok(&RevisionView::new(&row.name, found))
+    ok(&revision_of(&row.name, found))
 }
 
 async fn graph(request: Request) -> Outcome {
@@ -428,33 +375,28 @@ async fn graph(request: Request) -> Outcome {
     let mut edges = Vec::new();
     for (task, written) in &spec.tasks {
         let executor = executor_of(written).map(|executor| format!("{executor:?}").to_lowercase());
-        nodes.push(json!({
-            "task": task,
-            "executor": executor,
-            "trigger_rule": written.trigger_rule,
-            "mapped": written.for_each.is_some() || written.shards.is_some(),
+        nodes.push(GraphNode {
+            task: task.to_string(),
+            executor,
+            trigger_rule: written.trigger_rule,
+            mapped: written.for_each.is_some() || written.shards.is_some(),
+        });
+        edges.extend(written.depends_on.iter().map(|needed| GraphEdge {
+            from: needed.to_string(),
+            to: task.to_string(),
         }));
-        edges.extend(
-            written
-                .depends_on
-                .iter()
-                .map(|needed| json!({"from": needed, "to": task})),
-        );
     }
     let links = request.app.store.links_of(row.id).await?;
     let (up, down): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.group == row.name);
-    let upstream: Vec<_> = up
-        .iter()
-        .map(|l| json!({"group": l.upstream, "kind": l.kind, "need": l.need}))
-        .collect();
-    let downstream: Vec<_> = down
-        .iter()
-        .map(|l| json!({"group": l.group, "kind": l.kind, "need": l.need}))
-        .collect();
-    ok(&json!({
-        "group": row.name, "revision": row.revision, "nodes": nodes, "edges": edges,
-        "upstream": upstream, "downstream": downstream,
-    }))
+    let link = |group: String, kind: String, need: String| GraphLink { group, kind, need };
+    ok(&Graph {
+        group: row.name,
+        revision: row.revision,
+        nodes,
+        edges,
+        upstream: up.into_iter().map(|l| link(l.upstream, l.kind, l.need)).collect(),
+        downstream: down.into_iter().map(|l| link(l.group, l.kind, l.need)).collect(),
+    })
 }
 
 async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Problem> {
@@ -473,22 +415,8 @@ async fn enable(request: Request) -> Outcome {
     answer(axum::http::StatusCode::OK, &shown(&request, &row).await?)
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum DisableMode {
-    #[default]
-    Drain,
-    Stop,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct DisableBody {
-    mode: DisableMode,
-}
-
 async fn disable(mut request: Request) -> Outcome {
-    let body: DisableBody = request.body(true).await?;
+    let body: DisableRequest = request.body(true).await?;
     let row = set_enabled(&request, false).await?;
     if body.mode == DisableMode::Stop {
         request
@@ -510,18 +438,22 @@ async fn next(request: Request) -> Outcome {
         ));
     }
     let next = next_of(&request, &row, count).await?;
-    let instants: Vec<Moment> = next.instants.iter().map(|(at, _)| Moment(*at)).collect();
-    let items: Vec<Value> = next
-        .instants
-        .iter()
-        .map(|(at, schedules)| json!({"at": Moment(*at), "schedules": schedules}))
-        .collect();
-    let schedules: BTreeMap<&str, Option<Moment>> = next
-        .by_schedule
-        .iter()
-        .map(|(name, at)| (name.as_str(), at.map(Moment)))
-        .collect();
-    ok(&json!({"instants": instants, "items": items, "schedules": schedules}))
+    ok(&heddle_api::NextInstants {
+        instants: next.instants.iter().map(|(at, _)| Moment(*at)).collect(),
+        items: next
+            .instants
+            .into_iter()
+            .map(|(at, schedules)| NextInstant {
+                at: at.into(),
+                schedules,
+            })
+            .collect(),
+        schedules: next
+            .by_schedule
+            .into_iter()
+            .map(|(name, at)| (name, at.map(Moment)))
+            .collect(),
+    })
 }
 
 #[cfg(test)]

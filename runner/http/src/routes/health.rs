@@ -2,9 +2,10 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use serde_json::json;
+use heddle_api::Health;
 
 use crate::access::Access;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
@@ -25,7 +26,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Whether the process lives",
             healthz,
         )
-        .answers(200, "Health")
+        .answers(200, of::<Health>())
         .pace(Pace::Free),
         Route::new(
             Method::Get,
@@ -34,7 +35,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Whether the node takes work",
             readyz,
         )
-        .answers(200, "Health")
+        .answers(200, of::<Health>())
         .problem(503, "says what is missing")
         .pace(Pace::Free),
         Route::new(Method::Get, "/metrics", Access::View, "Prometheus metrics", metrics)
@@ -60,12 +61,12 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 async fn healthz(_request: Request) -> Outcome {
-    ok(&json!({"status": "ok"}))
+    ok(&Health { status: "ok".into() })
 }
 
 async fn readyz(request: Request) -> Outcome {
     match request.app.engine.ready().await {
-        Ok(()) => ok(&json!({"status": "ready"})),
+        Ok(()) => ok(&Health { status: "ready".into() }),
         Err(missing) => Err(Problem::unavailable(missing, READY_RETRY_SECONDS)),
     }
 }

@@ -6,26 +6,24 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::header;
 use bytes::{Bytes, BytesMut};
-use chrono::NaiveDate;
 use futures::StreamExt;
+use heddle_api::{List, Message, MessageView, Messages, MessagesAccepted, Moment, Rejected};
 use heddle_domain::fault::pointer_token;
 use heddle_domain::message::{BUCKETS, address_of};
 use heddle_domain::topic::parse_day;
 use heddle_engine::{IngestError, IngestReport, Ingestion};
 use heddle_store::message::{Cancelled, LookFilter, MessageRow};
-use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::topics::{end_empty, find};
 use crate::access::{Access, refused};
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// Lines are handed on in blocks of so many, or of so many bytes.
@@ -62,9 +60,9 @@ pub(crate) fn routes() -> Vec<Route> {
              means committed. A repeat of a `key` within its day counts as accepted, and as `repeated`. At most 1,000 \
              rejected lines are named, `rejected_total` counts all. If a stream breaks off, what was committed stays.",
         )
-        .takes("Messages")
-        .takes_as("application/x-ndjson", "Message")
-        .answers(200, "MessagesAccepted")
+        .takes(of::<Messages>())
+        .takes_as("application/x-ndjson", of::<Message>())
+        .answers(200, of::<MessagesAccepted>())
         .problem(422, "a single object that is rejected"),
         Route::new(
             Method::Get,
@@ -81,7 +79,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .query("bucket", "Only those of this bucket.")
         .query("sender", "Only those from this sender.")
         .query("receiver", "Only those to this receiver.")
-        .answers(200, "MessageList")
+        .answers(200, of::<List<MessageView>>())
         .problem(422, "it takes too long: name a day, or a sender"),
         Route::new(
             Method::Get,
@@ -90,7 +88,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Get a message",
             get,
         )
-        .answers(200, "MessageView"),
+        .answers(200, of::<MessageView>()),
         Route::new(
             Method::Delete,
             "/v1/topics/{topic}/messages/{id}",
@@ -103,36 +101,15 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-#[derive(Serialize)]
-struct RejectedView {
-    line: u64,
-    detail: String,
-}
-
-#[derive(Serialize)]
-struct AcceptedView {
-    accepted: u64,
-    repeated: u64,
-    rejected: Vec<RejectedView>,
-    rejected_total: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ids: Option<Vec<Uuid>>,
-}
-
-impl AcceptedView {
-    fn of(mut report: IngestReport, names_ids: bool) -> Self {
-        report.rejected.sort_by_key(|entry| entry.0);
-        Self {
-            accepted: report.accepted,
-            repeated: report.repeated,
-            rejected: report
-                .rejected
-                .into_iter()
-                .map(|(line, detail)| RejectedView { line, detail })
-                .collect(),
-            rejected_total: report.rejected_total,
-            ids: names_ids.then_some(report.ids),
-        }
+fn accepted(mut report: IngestReport, names_ids: bool) -> MessagesAccepted {
+    report.rejected.sort_by_key(|entry| entry.0);
+    let rejected = report.rejected.into_iter();
+    MessagesAccepted {
+        accepted: report.accepted,
+        repeated: report.repeated,
+        rejected: rejected.map(|(line, detail)| Rejected { line, detail }).collect(),
+        rejected_total: report.rejected_total,
+        ids: names_ids.then_some(report.ids),
     }
 }
 
@@ -214,7 +191,7 @@ async fn take_one(mut ingestion: Ingestion, text: &str) -> Outcome {
     if let Some((_, detail)) = report.rejected.first() {
         return Err(Problem::invalid_at(pointer_of(detail), detail.clone()));
     }
-    ok(&AcceptedView::of(report, true))
+    ok(&accepted(report, true))
 }
 
 /// The field that a rejection is about.
@@ -248,7 +225,7 @@ async fn take_array(mut ingestion: Ingestion, text: &str) -> Outcome {
             .map(|(place, item)| (first + place as u64, item.get()));
         ingestion.push(lines).await?;
     }
-    ok(&AcceptedView::of(ingestion.finish().await?, names_ids))
+    ok(&accepted(ingestion.finish().await?, names_ids))
 }
 
 /// A part of a stream.
@@ -311,7 +288,7 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
     reading.abort();
     let report = ingestion.report().clone();
     let mut problem = match (written, broken) {
-        (Ok(()), None) => return ok(&AcceptedView::of(report, false)),
+        (Ok(()), None) => return ok(&accepted(report, false)),
         (Ok(()), Some(problem)) => problem,
         (Err(error), _) => error.into(),
     };
@@ -484,39 +461,21 @@ impl Reader {
     }
 }
 
-#[derive(Serialize)]
-struct MessageView {
-    id: Uuid,
-    sender: i64,
-    receiver: i64,
-    due: Value,
-    payload: Value,
-    day: NaiveDate,
-    bucket: i16,
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attempts: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_at: Option<Moment>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-impl From<MessageRow> for MessageView {
-    fn from(row: MessageRow) -> Self {
-        Self {
-            id: row.id,
-            sender: row.sender,
-            receiver: row.receiver,
-            due: row.due_at.map_or_else(|| json!(row.day), |at| json!(Moment(at))),
-            payload: serde_json::from_str(&row.payload).unwrap_or(Value::String(row.payload)),
-            day: row.day,
-            bucket: row.bucket,
-            state: row.state.as_str(),
-            attempts: row.attempt,
-            retry_at: row.retry_at.map(Moment),
-            error: row.error,
-        }
+fn shown(row: MessageRow) -> MessageView {
+    MessageView {
+        id: row.id,
+        sender: row.sender,
+        receiver: row.receiver,
+        due: row
+            .due_at
+            .map_or_else(|| row.day.to_string(), |at| Moment(at).to_string()),
+        payload: serde_json::from_str(&row.payload).unwrap_or(Value::String(row.payload)),
+        day: row.day,
+        bucket: row.bucket,
+        state: row.state.as_str().to_owned(),
+        attempts: row.attempt,
+        retry_at: row.retry_at.map(Moment),
+        error: row.error,
     }
 }
 
@@ -555,8 +514,8 @@ async fn list(request: Request) -> Outcome {
         .messages(topic.id, filter, after, request.limit()?)
         .await?
         .ok_or_else(|| Problem::invalid_at("", "this takes too long: name a `day`, or a `sender`"))?;
-    ok(&List::<MessageView> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
@@ -566,7 +525,7 @@ async fn get(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "message")?;
     let row = request.app.store.message(topic.id, id).await?;
     let row = row.ok_or_else(|| Problem::not_found("message", request.part("id")))?;
-    ok(&MessageView::from(row))
+    ok(&shown(row))
 }
 
 async fn delete(request: Request) -> Outcome {

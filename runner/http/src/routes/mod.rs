@@ -25,7 +25,6 @@ mod runs;
 mod scripts;
 mod secrets;
 mod session;
-mod spec_check;
 mod tasks;
 mod templates;
 mod tokens;

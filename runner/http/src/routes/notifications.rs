@@ -1,82 +1,50 @@
 //! Notifications: what people have been told, and what they are about to be told.
 
+use heddle_api::{List, Notification, NotificationState};
 use heddle_domain::Fault;
 use heddle_domain::notify::Event;
-use heddle_domain::notify::message::Entry;
 use heddle_store::notification::{NotificationFilter, NotificationRow, Resend};
-use serde::Serialize;
 use uuid::Uuid;
 
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
-/// The words for states, by number.
-const STATES: [&str; 3] = ["pending", "sent", "failed"];
-
-/// A notification as the API shows it.
-#[derive(Serialize)]
-pub(super) struct NotificationView {
-    id: Uuid,
-    channel: String,
-    event: String,
-    group: Option<String>,
-    run: Option<Uuid>,
-    task: Option<String>,
-    subject: String,
-    to: Vec<String>,
-    /// How many events it stands for.
-    count: u64,
-    state: &'static str,
-    attempts: i32,
-    last_error: Option<String>,
-    created_at: Moment,
-    sent_at: Option<Moment>,
-    next_attempt_at: Option<Moment>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    entries: Vec<Entry>,
+fn listed(row: NotificationRow) -> Notification {
+    Notification {
+        id: row.id,
+        channel: row.channel,
+        event: row.event,
+        group: row.facts.group,
+        run: row.run,
+        task: row.facts.task,
+        subject: row.subject,
+        to: row.recipients,
+        count: row.facts.count,
+        state: usize::try_from(row.state)
+            .ok()
+            .and_then(|state| NotificationState::ALL.get(state).copied())
+            .unwrap_or(NotificationState::Pending),
+        attempts: row.attempts,
+        last_error: row.last_error,
+        created_at: row.created_at.into(),
+        sent_at: row.sent_at.map(Into::into),
+        next_attempt_at: row.next_attempt_at.map(Into::into),
+        text: None,
+        entries: Vec::new(),
+    }
 }
 
-impl NotificationView {
-    fn listed(row: NotificationRow) -> Self {
-        Self {
-            id: row.id,
-            channel: row.channel,
-            event: row.event,
-            group: row.facts.group,
-            run: row.run,
-            task: row.facts.task,
-            subject: row.subject,
-            to: row.recipients,
-            count: row.facts.count,
-            state: usize::try_from(row.state)
-                .ok()
-                .and_then(|state| STATES.get(state))
-                .unwrap_or(&STATES[0]),
-            attempts: row.attempts,
-            last_error: row.last_error,
-            created_at: row.created_at.into(),
-            sent_at: row.sent_at.map(Into::into),
-            next_attempt_at: row.next_attempt_at.map(Into::into),
-            text: None,
-            entries: Vec::new(),
-        }
-    }
-
-    /// With what it says.
-    pub(super) fn whole(row: NotificationRow) -> Self {
-        let text = row.facts.text();
-        let entries = row.facts.entries.clone();
-        Self {
-            text: Some(text),
-            entries,
-            ..Self::listed(row)
-        }
+/// With what it says.
+pub(super) fn whole(row: NotificationRow) -> Notification {
+    let text = row.facts.text();
+    let entries = row.facts.entries.clone();
+    Notification {
+        text: Some(text),
+        entries,
+        ..listed(row)
     }
 }
 
@@ -101,7 +69,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .query("run", "Only those about this run.")
         .query("from", "Made at or after.")
         .query("to", "Made before.")
-        .answers(200, "NotificationList"),
+        .answers(200, of::<List<Notification>>()),
         Route::new(
             Method::Get,
             "/v1/notifications/{id}",
@@ -109,7 +77,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Get a notification with its text",
             get,
         )
-        .answers(200, "Notification"),
+        .answers(200, of::<Notification>()),
         Route::new(
             Method::Post,
             "/v1/notifications/{id}/resend",
@@ -118,7 +86,7 @@ pub(crate) fn routes() -> Vec<Route> {
             resend,
         )
         .detail("To all its recipients, whatever came of it before; one that waits for its next try is sent now.")
-        .answers(200, "Notification"),
+        .answers(200, of::<Notification>()),
     ]
 }
 
@@ -126,7 +94,7 @@ async fn list(request: Request) -> Outcome {
     let mut states = Vec::new();
     for word in request.query_all("state") {
         let wrong = || Fault::at("/state", format!("`{word}` is no state of a notification"));
-        let state = STATES.iter().position(|state| *state == word);
+        let state = NotificationState::ALL.iter().position(|state| state.as_str() == word);
         states.push(state.ok_or_else(|| Problem::invalid(wrong()))? as i16);
     }
     let mut events = Vec::new();
@@ -156,8 +124,8 @@ async fn list(request: Request) -> Outcome {
         .store
         .notifications(&filter, request.cursor_as()?, request.limit()?)
         .await?;
-    ok(&List::<NotificationView> {
-        items: page.items.into_iter().map(NotificationView::listed).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(listed).collect(),
         next_cursor: page.next,
     })
 }
@@ -169,7 +137,7 @@ async fn find(request: &Request, id: Uuid) -> Result<NotificationRow, Problem> {
 
 async fn get(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "notification")?;
-    ok(&NotificationView::whole(find(&request, id).await?))
+    ok(&whole(find(&request, id).await?))
 }
 
 async fn resend(mut request: Request) -> Outcome {
@@ -179,7 +147,7 @@ async fn resend(mut request: Request) -> Outcome {
         Resend::NotFound => Err(Problem::not_found("notification", &id.to_string())),
         Resend::Done => {
             request.app.engine.ring_notifier();
-            ok(&NotificationView::whole(find(&request, id).await?))
+            ok(&whole(find(&request, id).await?))
         }
     }
 }

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use heddle_api::{List, Occurrence, Offer, OfferSpec, OfferTerms};
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::dispatch::{Offer, OfferKind, OfferSpec, check_audience};
+use heddle_domain::dispatch::{Offer as Compiled, check_audience};
 use heddle_domain::schema::Schema;
 use heddle_domain::{Fault, Faults, Name, Time};
 use heddle_store::offer::{OfferDelete, OfferPut, OfferRow};
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::Value;
 
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// How far back occurrences are listed unless it is said.
@@ -34,11 +34,11 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/offers", Access::View, "List offers", list)
             .list()
             .query("audience", "Only those to this audience.")
-            .answers(200, "OfferList"),
+            .answers(200, of::<List<Offer>>()),
         Route::new(Method::Post, "/v1/offers", Access::Operate, "Create an offer", create)
             .detail("Without `id` one is made up.")
-            .takes_spec("OfferSpec")
-            .answers(201, "Offer")
+            .takes_spec(of::<OfferSpec>())
+            .answers(201, of::<Offer>())
             .problem(
                 409,
                 "there is one of this id, or the audience has too many repeating offers",
@@ -57,7 +57,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .query("offer", "Only of this offer.")
         .query("from", "At or after; default seven days ago.")
         .query("to", "At or before; default now.")
-        .answers(200, "OccurrenceList"),
+        .answers(200, of::<List<Occurrence>>()),
         Route::new(
             Method::Put,
             "/v1/offers/{id}",
@@ -66,14 +66,14 @@ pub(crate) fn routes() -> Vec<Route> {
             save,
         )
         .detail("What is held of it stays as it was given.")
-        .takes_spec("OfferSpec")
-        .answers_put("Offer")
+        .takes_spec(of::<OfferSpec>())
+        .answers_put(of::<Offer>())
         .problem(
             409,
             "the audience has too many repeating offers, or the offer belongs to a task",
         )
         .problem(422, "what is wrong, with pointers"),
-        Route::new(Method::Get, "/v1/offers/{id}", Access::View, "Get an offer", get).answers(200, "Offer"),
+        Route::new(Method::Get, "/v1/offers/{id}", Access::View, "Get an offer", get).answers(200, of::<Offer>()),
         Route::new(
             Method::Delete,
             "/v1/offers/{id}",
@@ -87,18 +87,15 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-/// An offer as the API shows it.
-fn view(row: &OfferRow) -> Value {
-    let mut view = json!({ "id": row.name });
-    if let (Some(view), Value::Object(spec)) = (view.as_object_mut(), &row.spec) {
-        view.extend(spec.iter().map(|(key, value)| (key.clone(), value.clone())));
-        view.insert("created_at".into(), json!(Moment(row.created_at)));
-        view.insert("updated_at".into(), json!(Moment(row.updated_at)));
-        if let Some(run) = row.run {
-            view.insert("run".into(), json!(run));
-        }
-    }
-    view
+/// An offer as the API shows it: what is kept of it, its name and its times.
+fn view(row: &OfferRow) -> Result<Offer, Problem> {
+    Ok(Offer {
+        id: row.name.clone(),
+        terms: OfferTerms::deserialize(&row.spec).map_err(|error| Problem::internal(&error))?,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
+        run: row.run,
+    })
 }
 
 async fn list(request: Request) -> Outcome {
@@ -108,7 +105,7 @@ async fn list(request: Request) -> Outcome {
         .offers(request.query("audience"), request.cursor(), request.limit()?)
         .await?;
     ok(&List {
-        items: page.items.iter().map(view).collect::<Vec<_>>(),
+        items: page.items.iter().map(view).collect::<Result<_, _>>()?,
         next_cursor: page.next,
     })
 }
@@ -125,14 +122,14 @@ async fn create(mut request: Request) -> Outcome {
         }
     };
     let done = write(&request, &id, body, true).await?;
-    answer(StatusCode::CREATED, &view(&done.0))
+    answer(StatusCode::CREATED, &view(&done.0)?)
 }
 
 async fn save(mut request: Request) -> Outcome {
     let id = request.new_name("id")?;
     let body = request.spec().await?;
     let (row, created) = write(&request, &id, body, false).await?;
-    put(created, &view(&row))
+    put(created, &view(&row)?)
 }
 
 async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) -> Result<(OfferRow, bool), Problem> {
@@ -150,7 +147,7 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
     let before = store.offer(id).await?;
     let created_at = before.as_ref().map_or(request.now, |row| row.created_at);
     let template = spec.template.clone();
-    let compiled = Offer::compile(spec, created_at);
+    let compiled = Compiled::compile(spec, created_at);
     let mut faults = Faults::default();
     if let Err(found) = &compiled {
         found.0.iter().for_each(|fault| faults.push(fault.clone()));
@@ -210,7 +207,7 @@ async fn get(request: Request) -> Outcome {
         .offer(&id)
         .await?
         .ok_or_else(|| Problem::not_found("offer", &id))?;
-    ok(&view(&row))
+    ok(&view(&row)?)
 }
 
 async fn delete(request: Request) -> Outcome {
@@ -220,21 +217,6 @@ async fn delete(request: Request) -> Outcome {
         OfferDelete::Missing => Err(Problem::not_found("offer", &id)),
         OfferDelete::OfTask => Err(of_task(&id)),
     }
-}
-
-#[derive(Serialize)]
-struct OccurrenceView {
-    offer: String,
-    kind: OfferKind,
-    audience: String,
-    occurrence: Moment,
-    /// As in the offer: a number or `each`.
-    dispatch_times: Value,
-    taken: i32,
-    completed: i32,
-    failed: i32,
-    left: Option<i32>,
-    enabled: bool,
 }
 
 /// A cursor is the last occurrence in microseconds and its offer's number.
@@ -276,7 +258,7 @@ async fn occurrences(request: Request) -> Outcome {
     let mut note = |row: OfferRow| -> Result<Time, Problem> {
         let spec: OfferSpec = typed(row.spec.clone(), "")?;
         let id = row.id;
-        let shown = Arc::new((Offer::compile(spec, row.starts_at).map_err(Problem::invalid)?, row));
+        let shown = Arc::new((Compiled::compile(spec, row.starts_at).map_err(Problem::invalid)?, row));
         let mut next = shown.0.first_from(start);
         while let Some(at) = next.filter(|at| *at <= to) {
             let listed = cursor.is_some_and(|last| (at, id) <= last);
@@ -340,7 +322,7 @@ async fn occurrences(request: Request) -> Outcome {
         .map(|((at, id), shown)| {
             let (offer, row) = &*shown;
             let counts = counts.get(&(id, at)).copied().unwrap_or_default();
-            OccurrenceView {
+            Occurrence {
                 offer: row.name.clone(),
                 kind: offer.kind,
                 audience: row.audience.clone(),
@@ -353,6 +335,6 @@ async fn occurrences(request: Request) -> Outcome {
                 enabled: offer.enabled,
             }
         })
-        .collect();
-    ok(&List::<OccurrenceView> { items, next_cursor })
+        .collect::<Vec<_>>();
+    ok(&List { items, next_cursor })
 }

@@ -1,32 +1,21 @@
 //! Pools of slots.
 
+use heddle_api::{List, Pool, PoolSpec};
 use heddle_store::pool::{POOL_SLOTS_MAX, PoolRow};
-use serde::{Deserialize, Serialize};
 
 use super::grants;
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
-#[derive(Serialize)]
-struct PoolView {
-    name: String,
-    slots: i32,
-    created_at: Moment,
-    updated_at: Moment,
-}
-
-impl From<PoolRow> for PoolView {
-    fn from(row: PoolRow) -> Self {
-        Self {
-            name: row.name,
-            slots: row.slots,
-            created_at: row.created_at.into(),
-            updated_at: row.updated_at.into(),
-        }
+fn shown(row: PoolRow) -> Pool {
+    Pool {
+        name: row.name,
+        slots: row.slots,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
     }
 }
 
@@ -34,7 +23,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/pools", Access::View, "List pools", list)
             .list()
-            .answers(200, "PoolList"),
+            .answers(200, of::<List<Pool>>()),
         Route::new(
             Method::Put,
             "/v1/pools/{name}",
@@ -43,9 +32,9 @@ pub(crate) fn routes() -> Vec<Route> {
             save,
         )
         .detail("Slots that are taken stay so: a pool made smaller fills up again once enough are free.")
-        .takes_spec("PoolSpec")
-        .answers_put("Pool"),
-        Route::new(Method::Get, "/v1/pools/{name}", Access::View, "Get a pool", get).answers(200, "Pool"),
+        .takes_spec(of::<PoolSpec>())
+        .answers_put(of::<Pool>()),
+        Route::new(Method::Get, "/v1/pools/{name}", Access::View, "Get a pool", get).answers(200, of::<Pool>()),
         Route::new(
             Method::Delete,
             "/v1/pools/{name}",
@@ -58,29 +47,23 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PoolBody {
-    slots: i64,
-}
-
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.pools(request.cursor(), request.limit()?).await?;
-    ok(&List::<PoolView> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let body: PoolBody = typed(grants::as_put(request.spec().await?, &name)?, "")?;
+    let body: PoolSpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     let slots = i32::try_from(body.slots)
         .ok()
         .filter(|slots| (0..=POOL_SLOTS_MAX).contains(slots))
         .ok_or_else(|| Problem::invalid_at("/slots", format!("from 0 to {POOL_SLOTS_MAX}")))?;
     let done = request.app.store.put_pool(request.by(), &name, slots).await?;
-    put(done.created, &PoolView::from(done.row))
+    put(done.created, &shown(done.row))
 }
 
 async fn get(request: Request) -> Outcome {
@@ -91,7 +74,7 @@ async fn get(request: Request) -> Outcome {
         .pool_by_name(&name)
         .await?
         .ok_or_else(|| Problem::not_found("pool", &name))?;
-    ok(&PoolView::from(row))
+    ok(&shown(row))
 }
 
 async fn delete(request: Request) -> Outcome {

@@ -2,20 +2,23 @@
 
 use std::time::Duration;
 
+use heddle_api::{
+    ClaimAnswer, ClaimAnswers, ClaimFailure, ClaimOutput, ClaimRequest, ClaimToken, Claims, Heartbeat, Items, List,
+    OfClaim, Queue, QueueSpec, QueueTask, Rate, ReportLine, Worker,
+};
 use heddle_domain::spec::{TAG_CHARS_MAX, TAGS_MAX, is_tag};
 use heddle_domain::{Fault, Faults, Span, Time};
-use heddle_store::queue::{QueueChange, QueueView, Rate, WorkerView};
-use serde::{Deserialize, Serialize};
+use heddle_store::queue::{QueueChange, QueueView, WorkerView};
+use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::claim_report::{self, LineBody};
+use super::claim_report;
 use crate::access::{Access, Caller};
+use crate::describe::{Shape, of};
 use crate::engine_api::{ClaimAction, ClaimSpec, ClaimWord};
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Pace, Route};
 
 /// How many task runs one call claims, and of how many claims one call speaks.
@@ -50,9 +53,9 @@ pub(crate) fn routes() -> Vec<Route> {
              `workers` counts those that have polled within the last minute, or hold a claim.",
         )
         .list()
-        .answers(200, "QueueList"),
+        .answers(200, of::<List<Queue>>()),
         Route::new(Method::Get, "/v1/queues/{queue}", Access::View, "Get a queue, with its workers", get)
-            .answers(200, "Queue"),
+            .answers(200, of::<Queue>()),
         Route::new(
             Method::Get,
             "/v1/queues/{queue}/tasks",
@@ -65,7 +68,7 @@ pub(crate) fn routes() -> Vec<Route> {
              order in which workers get it, but for the tags that they carry. Nothing is claimed by looking.",
         )
         .list()
-        .answers(200, "QueueTaskList"),
+        .answers(200, of::<List<QueueTask>>()),
         Route::new(
             Method::Put,
             "/v1/queues/{queue}",
@@ -77,8 +80,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "`rate: {count, per}` lets a bucket of `count` claims fill evenly in `per`; null takes the limit away. What \
              is left out stays as it is.",
         )
-        .takes_spec("QueueSpec")
-        .answers_put("Queue"),
+        .takes_spec(of::<QueueSpec>())
+        .answers_put(of::<Queue>()),
         Route::new(
             Method::Post,
             "/v1/queues/{queue}/pause",
@@ -87,7 +90,7 @@ pub(crate) fn routes() -> Vec<Route> {
             |request| control(request, true),
         )
         .detail("What is claimed already goes on.")
-        .answers(200, "Queue"),
+        .answers(200, of::<Queue>()),
         Route::new(
             Method::Post,
             "/v1/queues/{queue}/resume",
@@ -95,7 +98,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Hand out again",
             |request| control(request, false),
         )
-        .answers(200, "Queue"),
+        .answers(200, of::<Queue>()),
         Route::new(
             Method::Post,
             "/v1/queues/{queue}/claims",
@@ -110,8 +113,8 @@ pub(crate) fn routes() -> Vec<Route> {
              with tags go to workers that carry all of them.",
         )
         .pace(Pace::Waits)
-        .takes("ClaimRequest")
-        .answers(200, "Claims"),
+        .takes(of::<ClaimRequest>())
+        .answers(200, of::<Claims>()),
     ];
     routes.extend(words());
     routes
@@ -120,34 +123,34 @@ pub(crate) fn routes() -> Vec<Route> {
 /// What is said of one claim, and of many.
 fn words() -> Vec<Route> {
     const OLD: &str = "The token is wrong or old; the detail says why. Nothing has changed.";
-    let one = |path, summary, takes, verb| {
+    let one = |path, summary, takes: Shape, verb| {
         Route::new(Method::Post, path, Access::Work, summary, move |request| {
             on_one(request, verb)
         })
         .takes(takes)
-        .answers(200, "ClaimAnswer")
+        .answers(200, of::<ClaimAnswer>())
         .problem(409, OLD)
     };
-    let many = |path, summary, takes, verb| {
+    let many = |path, summary, takes: Shape, verb| {
         Route::new(Method::Post, path, Access::Work, summary, move |request| {
             on_many(request, verb)
         })
         .detail("Up to 1,000 at once, each with an answer of its own: `status` is what the single call would answer.")
         .takes(takes)
-        .answers(200, "ClaimAnswers")
+        .answers(200, of::<ClaimAnswers>())
     };
     vec![
         one(
             "/v1/claims/{id}/heartbeat",
             "Extend a claim",
-            "Heartbeat",
+            of::<Heartbeat>(),
             Verb::Heartbeat,
         )
         .detail("A cancelled or paused run's worker learns of it here: 409 with the reason. A heartbeat may carry `progress` (0 to 1) and a `note`, which the task run shows, and up to 1,000 lines for the attempt's `log`, which is bounded by the task's `max_log`."),
         one(
             "/v1/claims/{id}/complete",
             "Report success",
-            "ClaimOutput",
+            of::<ClaimOutput>(),
             Verb::Complete,
         )
         .detail(
@@ -156,114 +159,83 @@ fn words() -> Vec<Route> {
         )
         .problem(413, "The output has more bytes than the task's `max_output`.")
         .problem(422, "It cannot be read which messages of a batch failed. Nothing has changed."),
-        one("/v1/claims/{id}/fail", "Report a failure", "ClaimError", Verb::Fail)
+        one("/v1/claims/{id}/fail", "Report a failure", of::<ClaimFailure>(), Verb::Fail)
             .detail("`error` is a message or `{message}`. A `fatal` one is never tried again."),
         one(
             "/v1/claims/{id}/release",
             "Give a claim back undone",
-            "ClaimToken",
+            of::<ClaimToken>(),
             Verb::Release,
         )
         .detail("It is handed out again at once, as another attempt, without using up a retry."),
         many(
             "/v1/claims/heartbeat",
             "Extend many claims",
-            "Heartbeats",
+            of::<Items<OfClaim<Heartbeat>>>(),
             Verb::Heartbeat,
         ),
         many(
             "/v1/claims/complete",
             "Report many successes",
-            "ClaimOutputs",
+            of::<Items<OfClaim<ClaimOutput>>>(),
             Verb::Complete,
         ),
-        many("/v1/claims/fail", "Report many failures", "ClaimErrors", Verb::Fail),
+        many("/v1/claims/fail", "Report many failures", of::<Items<OfClaim<ClaimFailure>>>(), Verb::Fail),
         many(
             "/v1/claims/release",
             "Give many claims back",
-            "ClaimTokens",
+            of::<Items<OfClaim<ClaimToken>>>(),
             Verb::Release,
         ),
     ]
 }
 
-#[derive(Serialize)]
-struct RateView {
-    count: i32,
-    per: String,
-}
-
-#[derive(Serialize)]
-struct WorkerBody {
-    worker: String,
-    tags: Vec<String>,
-    seen_at: Option<Moment>,
-    claimed: i64,
-}
-
-#[derive(Serialize)]
-struct QueueBody {
-    name: String,
-    depth: i64,
-    depth_exact: bool,
-    oldest: Option<Moment>,
-    claimed: i64,
-    workers: i64,
-    paused: bool,
-    rate: Option<RateView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connected: Option<Vec<WorkerBody>>,
-}
-
-impl From<QueueView> for QueueBody {
-    fn from(view: QueueView) -> Self {
-        let per = |ms: i64| Span::from_std(Duration::from_millis(ms.unsigned_abs())).to_string();
-        Self {
-            name: view.name,
-            depth: view.depth,
-            depth_exact: view.depth_exact,
-            oldest: view.oldest.map(Into::into),
-            claimed: view.claimed,
-            workers: view.workers,
-            paused: view.settings.paused,
-            rate: view.settings.rate.map(|rate| RateView {
-                count: rate.count,
-                per: per(rate.per_ms),
-            }),
-            connected: None,
-        }
+fn shown(view: QueueView) -> Queue {
+    let per = |ms: i64| Span::from_std(Duration::from_millis(ms.unsigned_abs()));
+    Queue {
+        name: view.name,
+        depth: view.depth,
+        depth_exact: view.depth_exact,
+        oldest: view.oldest.map(Into::into),
+        claimed: view.claimed,
+        workers: view.workers,
+        paused: view.settings.paused,
+        rate: view.settings.rate.map(|rate| Rate {
+            count: rate.count.into(),
+            per: per(rate.per_ms),
+        }),
+        connected: None,
     }
 }
 
-impl From<WorkerView> for WorkerBody {
-    fn from(view: WorkerView) -> Self {
-        Self {
-            worker: view.worker,
-            tags: view.tags,
-            seen_at: view.seen_at.map(Into::into),
-            claimed: view.claimed,
-        }
+fn shown_worker(view: WorkerView) -> Worker {
+    Worker {
+        worker: view.worker,
+        tags: view.tags,
+        seen_at: view.seen_at.map(Into::into),
+        claimed: view.claimed,
     }
 }
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.queues(request.cursor(), request.limit()?).await?;
-    ok(&List::<QueueBody> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
 
 /// A queue with its workers.
-async fn full(request: &Request, name: &str) -> Result<QueueBody, Problem> {
+async fn full(request: &Request, name: &str) -> Result<Queue, Problem> {
     let store = &request.app.store;
     let view = store
         .queue(name)
         .await?
         .ok_or_else(|| Problem::not_found("queue", name))?;
-    let mut body = QueueBody::from(view);
-    body.connected = Some(store.queue_workers(name).await?.into_iter().map(Into::into).collect());
-    Ok(body)
+    let mut queue = shown(view);
+    let workers = store.queue_workers(name).await?;
+    queue.connected = Some(workers.into_iter().map(shown_worker).collect());
+    Ok(queue)
 }
 
 async fn get(request: Request) -> Outcome {
@@ -278,27 +250,6 @@ async fn tasks(request: Request) -> Outcome {
     }
     let cursor = request.cursor().map(str::to_owned);
     ok(&request.app.engine.queue_tasks(name, cursor, request.limit()?).await?)
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RateSpec {
-    count: i64,
-    per: Span,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct QueueSpec {
-    name: Option<String>,
-    paused: Option<bool>,
-    #[serde(default, deserialize_with = "given")]
-    rate: Option<Option<RateSpec>>,
-}
-
-/// Tells null from what is left out.
-fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<RateSpec>>, D::Error> {
-    Option::<RateSpec>::deserialize(deserializer).map(Some)
 }
 
 async fn save(mut request: Request) -> Outcome {
@@ -319,7 +270,7 @@ async fn save(mut request: Request) -> Outcome {
     put(done.created, &full(&request, name.as_str()).await?)
 }
 
-fn checked(rate: &RateSpec) -> Result<Rate, Problem> {
+fn checked(rate: &Rate) -> Result<heddle_store::queue::Rate, Problem> {
     let mut faults = Faults::default();
     if !(1..=RATE_COUNT_MAX).contains(&rate.count) {
         faults.add("/rate/count", format!("from 1 to {RATE_COUNT_MAX}"));
@@ -329,7 +280,7 @@ fn checked(rate: &RateSpec) -> Result<Rate, Problem> {
         faults.add("/rate/per", "from 1ms to 1d");
     }
     faults
-        .or(Rate {
+        .or(heddle_store::queue::Rate {
             count: rate.count as i32,
             per_ms: per.as_millis() as i64,
         })
@@ -350,29 +301,12 @@ async fn control(request: Request, paused: bool) -> Outcome {
     ok(&full(&request, name.as_str()).await?)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClaimBody {
-    worker: String,
-    max: Option<i64>,
-    lease: Option<Span>,
-    wait: Option<Span>,
-    #[serde(default)]
-    tags: Vec<String>,
-}
-
-/// What is answered for many; written as it is, since params may be large.
-#[derive(Serialize)]
-struct Items<T> {
-    items: Vec<T>,
-}
-
 async fn claim(mut request: Request) -> Outcome {
     let queue = request.new_name("queue")?;
     if !request.caller.may_claim(queue.as_str()) {
         return Err(Problem::forbidden(format!("this token is not for the queue `{queue}`")));
     }
-    let body: ClaimBody = request.body(false).await?;
+    let body: ClaimRequest = request.body(false).await?;
     let mut faults = Faults::default();
     let name = &body.worker;
     if name.is_empty() || name.chars().count() > WORKER_CHARS_MAX || name.chars().any(char::is_control) {
@@ -415,7 +349,7 @@ async fn claim(mut request: Request) -> Outcome {
         wait,
     };
     let items = request.app.engine.claim(spec).await?;
-    ok(&Items { items })
+    ok(&Claims { items })
 }
 
 fn checked_lease(lease: Option<Span>, pointer: &str, faults: &mut Faults) -> Option<Duration> {
@@ -447,26 +381,13 @@ struct WordBody {
     retry_after: Option<Span>,
     progress: Option<f64>,
     note: Option<String>,
-    log: Option<Vec<LineBody>>,
+    log: Option<Vec<ReportLine>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WordsBody {
     items: Vec<WordBody>,
-}
-
-#[derive(Serialize)]
-struct WordAnswer {
-    id: Uuid,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_expires_at: Option<Moment>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
 }
 
 impl Verb {
@@ -557,10 +478,10 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
         Some(answer) => answer?,
         None => return Err(Problem::not_found("claim", &id.to_string())),
     };
-    ok(&WordAnswer {
+    ok(&ClaimAnswer {
         id,
         status: None,
-        state: Some(verb.state()),
+        state: Some(verb.state().to_owned()),
         lease_expires_at: until.map(Into::into),
         detail: None,
     })
@@ -590,20 +511,20 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     faults.or(()).map_err(Problem::invalid)?;
     let ids: Vec<Uuid> = words.iter().map(|word| word.id).collect();
     let answers = request.app.engine.on_claims(words, bound(&request.caller)?).await?;
-    let items: Vec<WordAnswer> = ids
+    let items: Vec<ClaimAnswer> = ids
         .into_iter()
         .zip(answers)
         .map(|(id, answer)| match answer {
-            Ok(until) => WordAnswer {
+            Ok(until) => ClaimAnswer {
                 id,
                 status: Some(200),
-                state: Some(verb.state()),
+                state: Some(verb.state().to_owned()),
                 lease_expires_at: until.map(Into::into),
                 detail: None,
             },
             Err(refusal) => {
                 let problem = Problem::from(refusal);
-                WordAnswer {
+                ClaimAnswer {
                     id,
                     status: Some(problem.status.as_u16()),
                     state: None,
@@ -613,5 +534,5 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
             }
         })
         .collect();
-    ok(&Items { items })
+    ok(&ClaimAnswers { items })
 }

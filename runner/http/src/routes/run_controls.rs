@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use axum::http::StatusCode;
+use heddle_api::moment::parse_moment;
+use heddle_api::{Bulk, BulkAction, BulkReport, Run, ScriptsChoice, StateOverride, Words};
 use heddle_domain::Name;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_engine::Clear;
-use serde::de::{SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use uuid::Uuid;
 
 use super::runs::{located, parse_label};
 use crate::access::Access;
-use crate::engine_api::{Control, RunFilter, Scripts};
-use crate::moment::parse_moment;
+use crate::describe::of;
+use crate::engine_api::{Control, RunFilter};
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
 use crate::table::{Method, Route};
@@ -27,7 +26,7 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Post, path, Access::Operate, summary, move |request| {
             simple(request, control.clone())
         })
-        .answers(200, "Run")
+        .answers(200, of::<Run>())
         .problem(409, "the run's state does not allow it")
     };
     vec![
@@ -36,28 +35,28 @@ pub(crate) fn routes() -> Vec<Route> {
         control("/v1/runs/{id}/resume", "Resume a paused run", Control::Resume),
         Route::new(Method::Post, "/v1/runs/{id}/restart", Access::Operate, "Go on where a run failed", restart)
             .detail("Failed or cancelled runs only; keeps succeeded task runs. `scripts`: `pinned` (default) or `active`.")
-            .takes("ScriptsChoice")
-            .answers(200, "Run")
+            .takes(of::<ScriptsChoice>())
+            .answers(200, of::<Run>())
             .problem(409, "the run has not failed and was not cancelled"),
         Route::new(Method::Post, "/v1/runs/{id}/rerun", Access::Operate, "Make a new run like this one", rerun)
-            .takes("ScriptsChoice")
-            .answers(202, "Run"),
+            .takes(of::<ScriptsChoice>())
+            .answers(202, of::<Run>()),
         Route::new(Method::Put, "/v1/runs/{id}/state", Access::Operate, "Override a run's state", set_state)
-            .takes("StateOverride")
-            .answers(200, "Run")
+            .takes(of::<StateOverride>())
+            .answers(200, of::<Run>())
             .problem(409, "the run's state does not allow it"),
         Route::new(Method::Delete, "/v1/runs/{id}", Access::Operate, "Forget an ended run", delete)
             .answers_empty(204)
             .problem(409, "the run has not ended"),
         Route::new(Method::Post, "/v1/runs/bulk", Access::Operate, "Control all runs of a filter", bulk)
             .detail("`action`: cancel, pause, resume, restart, rerun, state (or override: with `state` and `reason`), clear (with `task`, and `item`, `downstream` and `reason` as for one run) or delete. `dry_run: true` only says what would happen: `refused` has the runs that the action would leave as they are.")
-            .takes("Bulk")
-            .answers(200, "BulkReport")
+            .takes(of::<Bulk>())
+            .answers(200, of::<BulkReport>())
             .problem(422, "the filter is empty, or the action unknown"),
     ]
 }
 
-async fn control(request: &Request, control: Control) -> Result<crate::shapes::Run, Problem> {
+async fn control(request: &Request, control: Control) -> Result<Run, Problem> {
     let id = request.id("id", "run")?;
     Ok(request
         .app
@@ -70,31 +69,17 @@ async fn simple(request: Request, what: Control) -> Outcome {
     ok(&control(&request, what).await?)
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct ScriptsBody {
-    scripts: Scripts,
-}
-
 async fn restart(mut request: Request) -> Outcome {
-    let body: ScriptsBody = request.body(true).await?;
+    let body: ScriptsChoice = request.body(true).await?;
     ok(&control(&request, Control::Restart(body.scripts)).await?)
 }
 
 async fn rerun(mut request: Request) -> Outcome {
-    let body: ScriptsBody = request.body(true).await?;
+    let body: ScriptsChoice = request.body(true).await?;
     located(
         StatusCode::ACCEPTED,
         &control(&request, Control::Rerun(body.scripts)).await?,
     )
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StateBody {
-    state: RunState,
-    #[serde(default)]
-    reason: String,
 }
 
 fn override_to(state: RunState, reason: &str) -> Result<Control, Problem> {
@@ -133,61 +118,13 @@ pub(crate) fn bounded_reason(reason: &str) -> Result<String, Problem> {
 }
 
 async fn set_state(mut request: Request) -> Outcome {
-    let body: StateBody = request.body(false).await?;
+    let body: StateOverride = request.body(false).await?;
     ok(&control(&request, override_to(body.state, &body.reason)?).await?)
 }
 
 async fn delete(request: Request) -> Outcome {
     control(&request, Control::Delete).await?;
     no_content()
-}
-
-/// A word, or an array of words.
-#[derive(Default)]
-struct Words(Vec<String>);
-
-impl<'de> Deserialize<'de> for Words {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = Words;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string, or an array of strings")
-            }
-            fn visit_unit<E: serde::de::Error>(self) -> Result<Words, E> {
-                Ok(Words::default())
-            }
-            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<Words, E> {
-                Ok(Words(vec![word.to_owned()]))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Words, A::Error> {
-                let mut words = Vec::new();
-                while let Some(word) = seq.next_element()? {
-                    words.push(word);
-                }
-                Ok(Words(words))
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct FilterBody {
-    group: Words,
-    state: Words,
-    trigger: Words,
-    label: Words,
-    labels: BTreeMap<String, String>,
-    key: Option<String>,
-    from: Option<String>,
-    to: Option<String>,
-    logical_from: Option<String>,
-    logical_to: Option<String>,
-    ids: Vec<Uuid>,
-    queue: Words,
-    script: Words,
 }
 
 /// Words, each of which may be several with commas, as in a query. What is none is an error: a filter that finds nothing
@@ -208,102 +145,68 @@ fn time(given: Option<&str>, key: &str) -> Result<Option<heddle_domain::Time>, P
         .transpose()
 }
 
-impl FilterBody {
-    fn checked(self) -> Result<RunFilter, Problem> {
-        let mut labels: BTreeMap<String, Option<String>> =
-            self.label.0.iter().map(|label| parse_label(label)).collect();
-        labels.extend(self.labels.into_iter().map(|(name, value)| (name, Some(value))));
-        let filter = RunFilter {
-            groups: words::<Name>(&self.group, "group")?
-                .into_iter()
-                .map(String::from)
-                .collect(),
-            states: words(&self.state, "state")?,
-            triggers: words::<Trigger>(&self.trigger, "trigger")?,
-            labels,
-            key: self.key,
-            from: time(self.from.as_deref(), "from")?,
-            to: time(self.to.as_deref(), "to")?,
-            logical_from: time(self.logical_from.as_deref(), "logical_from")?,
-            logical_to: time(self.logical_to.as_deref(), "logical_to")?,
-            ids: self.ids,
-            id_range: None,
-            queues: words::<Name>(&self.queue, "queue")?
-                .into_iter()
-                .map(String::from)
-                .collect(),
-            scripts: self
-                .script
-                .0
-                .iter()
-                .flat_map(|words| words.split(','))
-                .map(|word| word.trim().to_owned())
-                .collect(),
-            hot: false,
-        };
-        if filter == RunFilter::default() {
-            return Err(Problem::invalid_at(
-                "/filter",
-                "an empty filter would mean all runs; say which",
-            ));
-        }
-        Ok(filter)
+fn checked(given: heddle_api::RunFilter) -> Result<RunFilter, Problem> {
+    let mut labels: BTreeMap<String, Option<String>> = given.label.0.iter().map(|label| parse_label(label)).collect();
+    labels.extend(given.labels.into_iter().map(|(name, value)| (name, Some(value))));
+    let filter = RunFilter {
+        groups: words::<Name>(&given.group, "group")?
+            .into_iter()
+            .map(String::from)
+            .collect(),
+        states: words(&given.state, "state")?,
+        triggers: words::<Trigger>(&given.trigger, "trigger")?,
+        labels,
+        key: given.key,
+        from: time(given.from.as_deref(), "from")?,
+        to: time(given.to.as_deref(), "to")?,
+        logical_from: time(given.logical_from.as_deref(), "logical_from")?,
+        logical_to: time(given.logical_to.as_deref(), "logical_to")?,
+        ids: given.ids,
+        id_range: None,
+        queues: words::<Name>(&given.queue, "queue")?
+            .into_iter()
+            .map(String::from)
+            .collect(),
+        scripts: given
+            .script
+            .0
+            .iter()
+            .flat_map(|words| words.split(','))
+            .map(|word| word.trim().to_owned())
+            .collect(),
+        hot: false,
+    };
+    if filter == RunFilter::default() {
+        return Err(Problem::invalid_at(
+            "/filter",
+            "an empty filter would mean all runs; say which",
+        ));
     }
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Action {
-    Cancel,
-    Pause,
-    Resume,
-    Restart,
-    Rerun,
-    #[serde(alias = "override")]
-    State,
-    Clear,
-    Delete,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BulkBody {
-    filter: FilterBody,
-    action: Action,
-    #[serde(default)]
-    dry_run: bool,
-    #[serde(default)]
-    scripts: Scripts,
-    state: Option<RunState>,
-    #[serde(default)]
-    reason: String,
-    task: Option<Name>,
-    item: Option<u32>,
-    downstream: Option<bool>,
+    Ok(filter)
 }
 
 async fn bulk(mut request: Request) -> Outcome {
-    let body: BulkBody = request.body(false).await?;
-    let filter = body.filter.checked()?;
+    let body: Bulk = request.body(false).await?;
+    let filter = checked(body.filter)?;
     let of_clear = [
         ("/task", body.task.is_some()),
         ("/item", body.item.is_some()),
         ("/downstream", body.downstream.is_some()),
     ];
     if let (false, Some((place, _))) = (
-        matches!(body.action, Action::Clear),
+        body.action == BulkAction::Clear,
         of_clear.iter().find(|(_, given)| *given),
     ) {
         return Err(Problem::invalid_at(*place, "this goes with the action `clear`"));
     }
     let control = match body.action {
-        Action::Cancel => Control::Cancel,
-        Action::Pause => Control::Pause,
-        Action::Resume => Control::Resume,
-        Action::Restart => Control::Restart(body.scripts),
-        Action::Rerun => Control::Rerun(body.scripts),
-        Action::Delete => Control::Delete,
-        Action::Clear => Control::Clear(Clear {
+        BulkAction::Cancel => Control::Cancel,
+        BulkAction::Pause => Control::Pause,
+        BulkAction::Resume => Control::Resume,
+        BulkAction::Restart => Control::Restart(body.scripts),
+        BulkAction::Rerun => Control::Rerun(body.scripts),
+        BulkAction::Delete => Control::Delete,
+        BulkAction::Clear => Control::Clear(Clear {
             task: body
                 .task
                 .ok_or_else(|| Problem::invalid_at("/task", "the action `clear` needs a task's name"))?,
@@ -311,7 +214,7 @@ async fn bulk(mut request: Request) -> Outcome {
             downstream: body.downstream.unwrap_or(true),
             reason: bounded_reason(&body.reason)?,
         }),
-        Action::State => {
+        BulkAction::State | BulkAction::Override => {
             let state = body
                 .state
                 .ok_or_else(|| Problem::invalid_at("/state", "the action `state` needs a state"))?;
@@ -331,7 +234,7 @@ mod tests {
     use serde_json::json;
 
     fn read(value: serde_json::Value) -> Result<RunFilter, Problem> {
-        crate::request::typed::<FilterBody>(value, "/filter")?.checked()
+        checked(crate::request::typed(value, "/filter")?)
     }
 
     #[test]

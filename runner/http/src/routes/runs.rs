@@ -7,50 +7,45 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use heddle_api::{Batch, BatchItem, BatchResults, List, Moment, Run, Submission};
 use heddle_domain::schedule::local::{parse_moment as parse_day, parse_zone};
-use heddle_domain::spec::{SubmissionSpec, parse_submission};
-use heddle_domain::state::Trigger;
+use heddle_domain::spec::parse_submission;
 use heddle_domain::{Fault, Faults, Name};
-use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::access::Access;
-use crate::engine_api::{RunFilter, Submission};
-use crate::moment::Moment;
+use crate::describe::of;
+use crate::engine_api::RunFilter;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok};
-use crate::shapes::Run;
 use crate::table::{Method, Pace, Route};
-
-/// How many runs a batch may submit.
-pub const BATCH_MAX: usize = 10_000;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Post, "/v1/groups/{name}/runs", Access::Operate, "Submit a run", submit)
             .detail("Answered once it is committed. `key` is unique per group for as long as the run is kept; `dedupe` guards against runs with the same params.")
             .query("force", "`true`: also while the group is disabled.")
-            .takes("Submission")
-            .answers(202, "Run")
+            .takes(of::<Submission>())
+            .answers(202, of::<Run>())
             .problem(409, "the key or the params are taken (`existing` has the run's id), or the group is disabled"),
         Route::new(Method::Post, "/v1/groups/{name}/runs/batch", Access::Operate, "Submit up to 10,000 runs", batch)
             .detail("One result for each, in order: `{status: 202, id}`, or a status and a problem, with the id of the existing run.")
             .query("force", "`true`: also while the group is disabled.")
-            .takes("Batch")
-            .answers(202, "BatchResults"),
+            .takes(of::<Batch>())
+            .answers(202, of::<BatchResults>()),
         filters(Route::new(Method::Get, "/v1/runs", Access::View, "List runs, newest first", list))
             .detail("Without another filter than `group`, runs that ended longer ago than `hot` of the retention (3 days) are left out; any other filter, or `history`, finds them too.")
             .query("history", "`true`: also runs that have left the hot view.")
             .list()
-            .answers(200, "RunList"),
+            .answers(200, of::<List<Run>>()),
         filters(Route::new(Method::Get, "/v1/runs/latest", Access::View, "Get the run that was made last, with its task runs", latest))
             .detail("Of a group, or of whatever else a filter finds; without one of all runs.")
-            .answers(200, "Run")
+            .answers(200, of::<Run>())
             .problem(404, "no run is found"),
         Route::new(Method::Get, "/v1/runs/{id}", Access::View, "Get a run with its task runs", get)
             .query("wait", "Answer once it has ended, or after this time (such as `20s`, at most a minute).")
-            .answers(200, "Run")
+            .answers(200, of::<Run>())
             .pace(Pace::Waits),
         Route::new(Method::Get, "/v1/runs/{id}/events", Access::View, "Follow a run (server-sent events)", events)
             .detail("Begins with how the run stands, an event for each task run (`task.running`, ...) and one for the run (`run.running`, ...), goes on with what changes, and ends with an event `end` once the run has ended. Each has the whole task run, and `at`: when it came to that, or where that is not recorded (a pause, a retry, progress) when it was seen. `Last-Event-ID` resumes: if nothing has changed since that event the beginning is left out, else it shows how the run stands now; what came and went in between is not told.")
@@ -180,14 +175,6 @@ async fn group_name(request: &Request) -> Result<Name, Problem> {
     }
 }
 
-fn manual(mut spec: SubmissionSpec, force: bool) -> Submission {
-    spec.force |= force;
-    Submission {
-        spec,
-        trigger: Trigger::Manual,
-    }
-}
-
 /// A `logical_time` that is a date means midnight in the group's timezone, which is looked up only for one.
 async fn date_it(request: &Request, group: &Name, submissions: &mut [Value]) -> Result<(), Problem> {
     let is_date = |text: &str| chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d").is_ok();
@@ -221,8 +208,8 @@ async fn submit(mut request: Request) -> Outcome {
     let force = request.flag("force", false)?;
     let bytes_max = request.app.config.body_bytes_max;
     let bytes = request.bytes(bytes_max).await?;
-    let spec = if bytes.trim_ascii().is_empty() {
-        SubmissionSpec::default()
+    let mut submission = if bytes.trim_ascii().is_empty() {
+        Submission::default()
     } else {
         let mut value = crate::json::parse(&bytes)?;
         if !value.is_object() {
@@ -231,33 +218,19 @@ async fn submit(mut request: Request) -> Outcome {
         date_it(&request, &name, std::slice::from_mut(&mut value)).await?;
         parse_submission(&value)?
     };
+    submission.force |= force;
     let actor = request.caller.actor.clone();
-    let run = request.app.engine.submit(name, manual(spec, force), actor).await?;
+    let run = request.app.engine.submit(name, submission, actor).await?;
     located(StatusCode::ACCEPTED, &run)
 }
 
-#[derive(Serialize)]
-struct BatchItem {
-    status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<Uuid>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    existing: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<Value>,
-}
-
-impl BatchItem {
-    fn refused(problem: &Problem, key: Option<String>) -> Self {
-        Self {
-            status: problem.status.as_u16(),
-            id: None,
-            key,
-            existing: problem.existing.clone(),
-            problem: Some(problem.to_json()),
-        }
+fn refused(problem: &Problem, key: Option<String>) -> BatchItem {
+    BatchItem {
+        status: problem.status.as_u16(),
+        id: None,
+        key,
+        existing: problem.existing.clone(),
+        problem: Some(problem.to_json()),
     }
 }
 
@@ -279,10 +252,10 @@ async fn batch(mut request: Request) -> Outcome {
     let Some(Value::Array(mut runs)) = body.remove("runs") else {
         return Err(Problem::invalid_at("/runs", "an array of submissions was expected"));
     };
-    if runs.len() > BATCH_MAX {
+    if runs.len() > Batch::MAX {
         return Err(Problem::invalid_at(
             "/runs",
-            format!("at most {BATCH_MAX} runs, not {}", runs.len()),
+            format!("at most {} runs, not {}", Batch::MAX, runs.len()),
         ));
     }
     date_it(&request, &name, &mut runs).await?;
@@ -296,14 +269,15 @@ async fn batch(mut request: Request) -> Outcome {
             Err(Faults::from(Fault::at("", "an object was expected")))
         };
         match parsed {
-            Ok(spec) => {
-                keys.push(spec.key.clone());
-                submissions.push(manual(spec, force));
+            Ok(mut submission) => {
+                keys.push(submission.key.clone());
+                submission.force |= force;
+                submissions.push(submission);
                 items.push(None);
             }
             Err(faults) => {
                 let key = run.get("key").and_then(Value::as_str).map(str::to_owned);
-                items.push(Some(BatchItem::refused(&Problem::invalid(faults), key)));
+                items.push(Some(refused(&Problem::invalid(faults), key)));
             }
         }
     }
@@ -334,13 +308,13 @@ async fn batch(mut request: Request) -> Outcome {
                         problem: None,
                     }
                 }
-                Some((Err(refusal), key)) => BatchItem::refused(&refusal.into(), key),
-                None => BatchItem::refused(&Problem::unavailable("there was no answer for this run", 1), None),
+                Some((Err(refusal), key)) => refused(&refusal.into(), key),
+                None => refused(&Problem::unavailable("there was no answer for this run", 1), None),
             },
         })
         .collect();
     let accepted = items.iter().filter(|item| item.id.is_some()).count();
-    answer(StatusCode::ACCEPTED, &json!({"accepted": accepted, "items": items}))
+    answer(StatusCode::ACCEPTED, &BatchResults { accepted, items })
 }
 
 async fn latest(request: Request) -> Outcome {

@@ -5,18 +5,19 @@ use std::time::Duration;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use heddle_domain::{Name, Span};
+use heddle_api::{ActivateRequest, FetchRequest, Invocation, InvokeRequest, List, Script, ScriptVersion};
+use heddle_domain::bounded::or_trouble;
+use heddle_domain::schema::Schema;
+use heddle_domain::{Faults, Name};
 use heddle_engine::heddle_sandbox::{Language, MAX_SOURCE_BYTES};
 use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, ScriptWrite};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::access::Access;
+use crate::describe::of;
 use crate::engine_api::InvokeSpec;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok};
-use crate::shapes::List;
 use crate::table::{Method, Pace, Route};
 
 /// How long an invocation may take, unless it says otherwise.
@@ -25,63 +26,34 @@ const INVOKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// How long an invocation may take at most.
 const INVOKE_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 
-#[derive(Serialize)]
-struct VersionView {
-    name: String,
-    version: i32,
-    digest: String,
-    world: String,
-    runtime: Option<String>,
-    params_schema: Option<Value>,
-    defaults: Value,
-    description: String,
-    size: i64,
-    active: bool,
-    created_at: Moment,
-}
-
-impl VersionView {
-    fn new(row: ScriptVersionRow, active_version: Option<i32>) -> Self {
-        Self {
-            active: active_version == Some(row.version),
-            name: row.name,
-            version: row.version,
-            digest: row.digest,
-            world: row.world,
-            runtime: row.runtime,
-            params_schema: row.params_schema,
-            defaults: row.defaults,
-            description: row.description,
-            size: row.size,
-            created_at: row.created_at.into(),
-        }
+fn version_of(row: ScriptVersionRow, active_version: Option<i32>) -> ScriptVersion {
+    ScriptVersion {
+        active: active_version == Some(row.version),
+        name: row.name,
+        version: row.version,
+        digest: row.digest,
+        world: row.world,
+        runtime: row.runtime,
+        params_schema: row.params_schema,
+        defaults: row.defaults,
+        description: row.description,
+        size: row.size,
+        created_at: row.created_at.into(),
     }
 }
 
-/// A script and what its active version (the newest while none is active) says of itself.
-#[derive(Serialize)]
-struct ScriptView {
-    active_version: Option<i32>,
-    latest_version: i32,
-    updated_at: Moment,
-    #[serde(flatten)]
-    version: VersionView,
-}
-
-impl ScriptView {
-    fn new(script: ScriptRow, version: ScriptVersionRow) -> Self {
-        Self {
-            active_version: script.active_version,
-            latest_version: script.last_version,
-            updated_at: script.updated_at.into(),
-            version: VersionView::new(version, script.active_version),
-        }
+fn script_of(script: ScriptRow, version: ScriptVersionRow) -> Script {
+    Script {
+        active_version: script.active_version,
+        latest_version: script.last_version,
+        updated_at: script.updated_at.into(),
+        version: version_of(version, script.active_version),
     }
 }
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list).list().answers(200, "ScriptList"),
+        Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list).list().answers(200, of::<List<Script>>()),
         Route::new(Method::Put, "/v1/scripts/{name}", Access::Author, "Upload a version", upload)
             .detail("A component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI command; WebAssembly text, too. Or source: with `Content-Type: text/javascript` or `text/typescript`, a module that exports `default function run(params, ctx)`, with `text/x-python` one that has `def run(params, ctx)`; of a fault, `errors[0]` says `line`, `column` and the line as `source`. The digest of the newest version makes no new one.")
             .query("activate", "`false`: the version that is active stays so.")
@@ -89,21 +61,21 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes_as("text/javascript", "Source")
             .takes_as("text/typescript", "Source")
             .takes_as("text/x-python", "Source")
-            .answers_put("ScriptVersion")
+            .answers_put(of::<ScriptVersion>())
             .problem(413, "more than 64 MiB of wasm, or 1 MiB of source")
             .problem(415, "source in a language that this build has no runtime for")
             .problem(422, "not a script: says what it is and what is missing")
             .pace(Pace::Uploads),
-        Route::new(Method::Get, "/v1/scripts/{name}", Access::View, "Get a script", get).answers(200, "Script"),
+        Route::new(Method::Get, "/v1/scripts/{name}", Access::View, "Get a script", get).answers(200, of::<Script>()),
         Route::new(Method::Delete, "/v1/scripts/{name}", Access::Author, "Delete a script", delete)
             .detail("Numbering goes on if the name is used again: a version never comes to mean other code.")
             .answers_empty(204)
             .problem(409, "groups use it: names them"),
         Route::new(Method::Get, "/v1/scripts/{name}/versions", Access::View, "List versions", versions)
             .list()
-            .answers(200, "ScriptVersionList"),
+            .answers(200, of::<List<ScriptVersion>>()),
         Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}", Access::View, "Get a version", version)
-            .answers(200, "ScriptVersion"),
+            .answers(200, of::<ScriptVersion>()),
         Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/wasm", Access::View, "Download a version", wasm)
             .detail("What was uploaded; 404 for a version that is source, which has no wasm of its own.")
             .answers_as(200, "application/wasm", "Wasm"),
@@ -113,19 +85,19 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers_as(200, "text/typescript", "Source")
             .answers_as(200, "text/x-python", "Source"),
         Route::new(Method::Post, "/v1/scripts/{name}/invoke", Access::Try, "Try a script without a run", invoke)
-            .takes("InvokeRequest")
-            .answers(200, "Invocation")
+            .takes(of::<InvokeRequest>())
+            .answers(200, of::<Invocation>())
             .problem(422, "the params do not satisfy the script's schema")
             .pace(Pace::Waits),
         Route::new(Method::Put, "/v1/scripts/{name}/active", Access::Author, "Activate a version", activate)
-            .takes("ActivateRequest")
-            .answers(200, "Script"),
+            .takes(of::<ActivateRequest>())
+            .answers(200, of::<Script>()),
         Route::new(Method::Post, "/v1/scripts/{name}/fetch", Access::Author, "Upload from an address", fetch)
             .detail("The node gets the address itself, within its outbound policy.")
             .query("activate", "`false`: the version that is active stays so.")
-            .takes("FetchRequest")
-            .answers(201, "ScriptVersion")
-            .answers(200, "ScriptVersion")
+            .takes(of::<FetchRequest>())
+            .answers(201, of::<ScriptVersion>())
+            .answers(200, of::<ScriptVersion>())
             .problem(403, "the outbound policy does not allow the address")
             .problem(422, "another digest, or not a script")
             .pace(Pace::Uploads),
@@ -137,7 +109,7 @@ async fn list(request: Request) -> Outcome {
     let items = page
         .items
         .into_iter()
-        .map(|(script, version)| ScriptView::new(script, version))
+        .map(|(script, version)| script_of(script, version))
         .collect();
     ok(&List {
         items,
@@ -204,7 +176,7 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<La
         )
         .await?;
     let (script, version) = put.row;
-    crate::request::put(put.created, &VersionView::new(version, script.active_version))
+    crate::request::put(put.created, &version_of(version, script.active_version))
 }
 
 async fn find(request: &Request) -> Result<ScriptRow, Problem> {
@@ -237,7 +209,7 @@ async fn find_version(
 async fn get(request: Request) -> Outcome {
     let script = find(&request).await?;
     let version = find_version(&request, &script, None).await?;
-    ok(&ScriptView::new(script, version))
+    ok(&script_of(script, version))
 }
 
 async fn delete(request: Request) -> Outcome {
@@ -268,7 +240,7 @@ async fn versions(request: Request) -> Outcome {
     let items = page
         .items
         .into_iter()
-        .map(|row| VersionView::new(row, script.active_version))
+        .map(|row| version_of(row, script.active_version))
         .collect();
     ok(&List {
         items,
@@ -280,7 +252,7 @@ async fn version(request: Request) -> Outcome {
     let script = find(&request).await?;
     let version = request.id("version", "script version")?;
     let row = find_version(&request, &script, Some(version)).await?;
-    ok(&VersionView::new(row, script.active_version))
+    ok(&version_of(row, script.active_version))
 }
 
 async fn wasm(request: Request) -> Outcome {
@@ -323,18 +295,18 @@ async fn download(request: &Request, row: &ScriptVersionRow, media_type: &'stati
         .into_response())
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct InvokeBody {
-    #[serde(default)]
-    params: Map<String, Value>,
-    version: Option<i32>,
-    timeout: Option<Span>,
+/// What is wrong with params. The schema was checked when it was uploaded.
+fn check_params(schema: &Value, params: &Value) -> Result<Faults, Problem> {
+    let found = or_trouble(|| Schema::compile(schema).map(|schema| schema.check(params)))?
+        .map_err(|error| Problem::conflict(format!("the script's own schema cannot be used: {error}")))?;
+    Ok(Faults(
+        found.0.into_iter().map(|fault| fault.below("/params")).collect(),
+    ))
 }
 
 async fn invoke(mut request: Request) -> Outcome {
     let script = find(&request).await?;
-    let body: InvokeBody = request.body(true).await?;
+    let body: InvokeRequest = request.body(true).await?;
     let timeout = body.timeout.map_or(INVOKE_TIMEOUT_DEFAULT, |timeout| timeout.std());
     if timeout.is_zero() || timeout > INVOKE_TIMEOUT_MAX {
         let detail = format!(
@@ -361,7 +333,7 @@ async fn invoke(mut request: Request) -> Outcome {
     params.extend(body.params);
     let params = Value::Object(params);
     if let Some(schema) = &row.params_schema {
-        let faults = super::spec_check::check_schema(schema, &params, "/params")?;
+        let faults = check_params(schema, &params)?;
         if !faults.is_empty() {
             return Err(Problem::invalid(faults));
         }
@@ -376,15 +348,9 @@ async fn invoke(mut request: Request) -> Outcome {
     ok(&request.app.engine.invoke(spec).await?)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ActivateBody {
-    version: i32,
-}
-
 async fn activate(mut request: Request) -> Outcome {
     let name = request.name("name", "script")?;
-    let body: ActivateBody = request.body(false).await?;
+    let body: ActivateRequest = request.body(false).await?;
     match request
         .app
         .store
@@ -398,26 +364,38 @@ async fn activate(mut request: Request) -> Outcome {
         )),
         Activate::Done(script) => {
             let version = find_version(&request, &script, Some(body.version)).await?;
-            answer(StatusCode::OK, &ScriptView::new(script, version))
+            answer(StatusCode::OK, &script_of(script, version))
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FetchBody {
-    url: String,
-    sha256: String,
 }
 
 async fn fetch(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let activate = request.flag("activate", true)?;
-    let body: FetchBody = request.body(false).await?;
+    let body: FetchRequest = request.body(false).await?;
     let sha256 = body.sha256.trim().trim_start_matches("sha256:").to_ascii_lowercase();
     if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(Problem::invalid_at("/sha256", "a SHA-256 is 64 hexadecimal digits"));
     }
     let bytes = request.app.engine.fetch_script(body.url, sha256).await?;
     store(&request, &name, bytes, None, activate).await
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_engine::heddle_sandbox::{Language, World};
+
+    #[test]
+    fn what_a_script_may_be_is_what_the_sandbox_knows() {
+        let known = [
+            World::Task.as_str(),
+            World::Consumer.as_str(),
+            World::CommandP1.as_str(),
+            World::CommandP2.as_str(),
+            Language::JavaScript.world(),
+            Language::TypeScript.world(),
+            Language::Python.world(),
+        ];
+        assert_eq!(heddle_api::WORLDS, known);
+    }
 }

@@ -2,39 +2,28 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use heddle_api::{Session, SignIn};
 
 use crate::access::session::{self, SESSION_FOR};
 use crate::access::{self, Access, Caller};
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok};
 use crate::table::{Method, Route};
 
-#[derive(Serialize)]
-struct SessionView {
-    actor: String,
-    role: access::Role,
-    queues: Vec<String>,
-    uids: Vec<String>,
-    expires_at: Option<Moment>,
-}
-
-impl From<&Caller> for SessionView {
-    fn from(caller: &Caller) -> Self {
-        Self {
-            actor: caller.actor.clone(),
-            role: caller.role,
-            queues: caller.queues.clone(),
-            uids: caller.uids.clone(),
-            expires_at: caller.expires_at.map(Into::into),
-        }
+fn shown(caller: &Caller) -> Session {
+    Session {
+        actor: caller.actor.clone(),
+        role: caller.role,
+        queues: caller.queues.clone(),
+        uids: caller.uids.clone(),
+        expires_at: caller.expires_at.map(Into::into),
     }
 }
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/session", Access::Any, "Who one is", get).answers(200, "Session"),
+        Route::new(Method::Get, "/v1/session", Access::Any, "Who one is", get).answers(200, of::<Session>()),
         Route::new(
             Method::Post,
             "/v1/session",
@@ -46,21 +35,15 @@ pub(crate) fn routes() -> Vec<Route> {
             "The cookie is HttpOnly and SameSite=Lax, and ends after 12 hours or with its token. What a cookie vouches \
              for may write only when the request comes from a page of the same origin. `heddle dev` needs none.",
         )
-        .takes("SignIn")
-        .answers(201, "Session")
+        .takes(of::<SignIn>())
+        .answers(201, of::<Session>())
         .problem(401, "the token is not in force"),
         Route::new(Method::Delete, "/v1/session", Access::Open, "Sign out", sign_out).answers_empty(204),
     ]
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SignInBody {
-    token: String,
-}
-
 async fn get(request: Request) -> Outcome {
-    ok(&SessionView::from(&*request.caller))
+    ok(&shown(&*request.caller))
 }
 
 /// Whether a request comes from a browser, as far as headers tell.
@@ -69,9 +52,9 @@ fn from_a_page(request: &Request) -> bool {
 }
 
 async fn sign_in(mut request: Request) -> Outcome {
-    let body: SignInBody = request.body(false).await?;
+    let body: SignIn = request.body(false).await?;
     if request.app.config.dev {
-        return answer(StatusCode::CREATED, &SessionView::from(&Caller::dev()));
+        return answer(StatusCode::CREATED, &shown(&Caller::dev()));
     }
     // Otherwise another site could sign somebody in as somebody else, and read later what was done.
     if from_a_page(&request) {
@@ -90,7 +73,7 @@ async fn sign_in(mut request: Request) -> Outcome {
         at: request.now,
     };
     app.store.begin_session(by, &hash, &row, expires_at).await?;
-    let response = answer(StatusCode::CREATED, &SessionView::from(&caller))?;
+    let response = answer(StatusCode::CREATED, &shown(&caller))?;
     with_cookie(&request, response, Some((&text, request.now, expires_at)))
 }
 

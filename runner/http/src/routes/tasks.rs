@@ -1,15 +1,16 @@
 //! Task runs: attempts, logs, overrides.
 
 use futures::StreamExt;
+use heddle_api::{ClearTask, List, LogLine, TaskDetail, TaskOverride};
 use heddle_domain::spec::may_override_to;
 use heddle_domain::state::TaskState;
 use heddle_engine::Clear;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::run_controls::{bounded_reason, checked_reason};
 use super::runs::server_sent;
 use crate::access::Access;
+use crate::describe::of;
 use crate::engine_api::{LogQuery, TaskRef};
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
@@ -26,27 +27,27 @@ pub(crate) fn routes() -> Vec<Route> {
             .query("attempt", "Which attempt, from 1.")
             .query("follow", "`true`: follow.")
             .list()
-            .answers(200, "LogList")
+            .answers(200, of::<List<LogLine>>())
             .pace(Pace::Waits)
     };
     vec![
         item(Route::new(Method::Get, "/v1/runs/{id}/tasks/{task}", Access::View, "Get a task run with its attempts", get))
-            .answers(200, "TaskDetail"),
+            .answers(200, of::<TaskDetail>()),
         logs(Route::new(Method::Get, "/v1/runs/{id}/tasks/{task}/logs", Access::View, "A task's log", task_logs)),
         logs(Route::new(Method::Get, "/v1/runs/{id}/logs", Access::View, "The log of all tasks", run_logs))
             .query("task", "Of this task only."),
         item(Route::new(Method::Put, "/v1/runs/{id}/tasks/{task}/state", Access::Operate, "Override a task run's state", set_state))
             .detail("To `succeeded`, `failed` or `skipped`. What runs is cancelled first; dependants are settled or revived, and a failed run is reopened.")
-            .takes("TaskOverride")
-            .answers(200, "TaskDetail")
+            .takes(of::<TaskOverride>())
+            .answers(200, of::<TaskDetail>())
             .problem(409, "its state does not allow it"),
         item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/retry", Access::Operate, "Try a task run again, now", retry))
-            .answers(200, "TaskDetail")
+            .answers(200, of::<TaskDetail>())
             .problem(409, "its state does not allow it"),
         item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/clear", Access::Operate, "Run a task again within an ended run", clear))
             .detail("Runs the task run again whatever came of it and, with `downstream` (the default), everything that depends on it, directly or indirectly. The attempts' history stays, and their numbers go on. The run is reopened.")
-            .takes("ClearTask")
-            .answers(200, "TaskDetail")
+            .takes(of::<ClearTask>())
+            .answers(200, of::<TaskDetail>())
             .problem(409, "the run has not ended"),
     ]
 }
@@ -110,18 +111,9 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
     ok(&request.app.engine.logs(run, query).await?)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StateBody {
-    state: TaskState,
-    #[serde(default)]
-    reason: String,
-    output: Option<Value>,
-}
-
 async fn set_state(mut request: Request) -> Outcome {
     let task = task_ref(&request)?;
-    let body: StateBody = request.body(false).await?;
+    let body: TaskOverride = request.body(false).await?;
     if !may_override_to(body.state) {
         return Err(Problem::invalid_at(
             "/state",
@@ -140,25 +132,9 @@ async fn set_state(mut request: Request) -> Outcome {
         .await?)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct ClearBody {
-    downstream: bool,
-    reason: String,
-}
-
-impl Default for ClearBody {
-    fn default() -> Self {
-        Self {
-            downstream: true,
-            reason: String::new(),
-        }
-    }
-}
-
 async fn clear(mut request: Request) -> Outcome {
     let task = task_ref(&request)?;
-    let body: ClearBody = request.body(true).await?;
+    let body: ClearTask = request.body(true).await?;
     let actor = request.caller.actor.clone();
     let clear = Clear {
         task: task.task,

@@ -1,35 +1,23 @@
 //! Params templates: bare JSON Schemas.
 
+use heddle_api::{List, Template, TemplateSpec};
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::schema::Schema;
 use heddle_store::template::TemplateRow;
-use serde::Serialize;
-use serde_json::Value;
 
 use super::grants;
 use crate::access::Access;
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
-#[derive(Serialize)]
-struct TemplateView {
-    name: String,
-    schema: Value,
-    created_at: Moment,
-    updated_at: Moment,
-}
-
-impl From<TemplateRow> for TemplateView {
-    fn from(row: TemplateRow) -> Self {
-        Self {
-            name: row.name,
-            schema: row.schema,
-            created_at: row.created_at.into(),
-            updated_at: row.updated_at.into(),
-        }
+fn shown(row: TemplateRow) -> Template {
+    Template {
+        name: row.name,
+        schema: row.schema,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
     }
 }
 
@@ -37,7 +25,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/templates", Access::View, "List templates", list)
             .list()
-            .answers(200, "TemplateList"),
+            .answers(200, of::<List<Template>>()),
         Route::new(
             Method::Put,
             "/v1/templates/{name}",
@@ -46,10 +34,11 @@ pub(crate) fn routes() -> Vec<Route> {
             save,
         )
         .detail("The body is the JSON Schema itself.")
-        .takes_spec("JsonSchema")
-        .answers_put("Template")
+        .takes_spec(of::<TemplateSpec>())
+        .answers_put(of::<Template>())
         .problem(422, "not a JSON Schema"),
-        Route::new(Method::Get, "/v1/templates/{name}", Access::View, "Get a template", get).answers(200, "Template"),
+        Route::new(Method::Get, "/v1/templates/{name}", Access::View, "Get a template", get)
+            .answers(200, of::<Template>()),
         Route::new(
             Method::Delete,
             "/v1/templates/{name}",
@@ -64,8 +53,8 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.templates(request.cursor(), request.limit()?).await?;
-    ok(&List::<TemplateView> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
@@ -82,7 +71,7 @@ async fn save(mut request: Request) -> Outcome {
         _ => Problem::invalid_at("", error),
     })?;
     let done = request.app.store.put_template(request.by(), &name, &schema).await?;
-    put(done.created, &TemplateView::from(done.row))
+    put(done.created, &shown(done.row))
 }
 
 async fn get(request: Request) -> Outcome {
@@ -93,7 +82,7 @@ async fn get(request: Request) -> Outcome {
         .template(&name)
         .await?
         .ok_or_else(|| Problem::not_found("template", &name))?;
-    ok(&TemplateView::from(row))
+    ok(&shown(row))
 }
 
 async fn delete(request: Request) -> Outcome {

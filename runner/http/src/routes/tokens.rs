@@ -1,50 +1,27 @@
 //! Tokens. A token's text is shown once, in the answer that makes it.
 
 use axum::http::StatusCode;
+use heddle_api::{List, MadeToken, NewToken, Token};
 use heddle_domain::id;
 use heddle_store::token::{TokenRow, TokenWrite};
-use serde::Serialize;
-use uuid::Uuid;
 
 use crate::access::{Access, TokenSpec, new_token, token_hash};
-use crate::moment::Moment;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
-#[derive(Serialize)]
-struct TokenView {
-    id: Uuid,
-    name: String,
-    role: String,
-    queues: Vec<String>,
-    uids: Vec<String>,
-    expires_at: Option<Moment>,
-    created_at: Moment,
-    last_used_at: Option<Moment>,
-}
-
-impl From<TokenRow> for TokenView {
-    fn from(row: TokenRow) -> Self {
-        Self {
-            id: row.id,
-            name: row.name,
-            role: row.role,
-            queues: row.queues,
-            uids: row.uids,
-            expires_at: row.expires_at.map(Into::into),
-            created_at: row.created_at.into(),
-            last_used_at: row.last_used_at.map(Into::into),
-        }
+fn shown(row: TokenRow) -> Token {
+    Token {
+        id: row.id,
+        name: row.name,
+        role: row.role,
+        queues: row.queues,
+        uids: row.uids,
+        expires_at: row.expires_at.map(Into::into),
+        created_at: row.created_at.into(),
+        last_used_at: row.last_used_at.map(Into::into),
     }
-}
-
-#[derive(Serialize)]
-struct NewTokenView {
-    #[serde(flatten)]
-    view: TokenView,
-    token: String,
 }
 
 pub(crate) fn routes() -> Vec<Route> {
@@ -57,7 +34,7 @@ pub(crate) fn routes() -> Vec<Route> {
             list,
         )
         .list()
-        .answers(200, "TokenList"),
+        .answers(200, of::<List<Token>>()),
         Route::new(
             Method::Post,
             "/v1/tokens",
@@ -65,8 +42,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "Make a token; its text is shown this once",
             create,
         )
-        .takes("TokenSpec")
-        .answers(201, "NewToken")
+        .takes(of::<NewToken>())
+        .answers(201, of::<MadeToken>())
         .problem(409, "there is a token of that name"),
         Route::new(
             Method::Get,
@@ -75,7 +52,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Get a token by its id or name",
             get,
         )
-        .answers(200, "Token"),
+        .answers(200, of::<Token>()),
         Route::new(
             Method::Delete,
             "/v1/tokens/{token}",
@@ -89,8 +66,8 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.tokens(request.cursor(), request.limit()?).await?;
-    ok(&List::<TokenView> {
-        items: page.items.into_iter().map(Into::into).collect(),
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
     })
 }
@@ -111,8 +88,8 @@ async fn create(mut request: Request) -> Outcome {
     match app.store.create_token(request.by(), write).await? {
         Some(row) => answer(
             StatusCode::CREATED,
-            &NewTokenView {
-                view: row.into(),
+            &MadeToken {
+                made: shown(row),
                 token,
             },
         ),
@@ -141,7 +118,7 @@ async fn find(request: &Request) -> Result<TokenRow, Problem> {
 }
 
 async fn get(request: Request) -> Outcome {
-    ok(&TokenView::from(find(&request).await?))
+    ok(&shown(find(&request).await?))
 }
 
 async fn revoke(request: Request) -> Outcome {

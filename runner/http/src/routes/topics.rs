@@ -1,28 +1,26 @@
 //! Topics, and the days of their messages.
 
-use chrono::NaiveDate;
+use heddle_api::{Bucket, Cancelled, Day, List, MessageFilter, Moment, TopicSpec};
 use heddle_domain::message::BUCKETS;
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::state::NOT_GRANTED;
-use heddle_domain::topic::{Topic, TopicSpec, parse_day};
+use heddle_domain::topic::{Topic, parse_day};
 use heddle_domain::{Fault, Faults, Name};
 use heddle_engine::Engine;
 use heddle_engine::heddle_sandbox::HostPattern;
 use heddle_engine::heddle_sandbox::Language;
+use heddle_engine::put_group::{CONSUMER_WORLD, check_group};
 use heddle_store::group::{GroupPut, GroupWrite};
 use heddle_store::message::{BucketRow, CancelFilter, DayCounts, DayRow};
 use heddle_store::topic::{TopicPut, TopicRow, TopicWrite};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::Deserialize;
 use uuid::Uuid;
 
-use super::spec_check::{CONSUMER_WORLD, check_group};
 use crate::access::Access;
+use crate::describe::of;
 use crate::engine_api::Control;
-use crate::moment::Moment;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok, put, typed};
-use crate::shapes::List;
 use crate::table::{Method, Route};
 
 /// Fields that say which day a message belongs to, and when that is sent.
@@ -32,7 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/topics", Access::View, "List topics", list)
             .list()
-            .answers(200, "TopicList"),
+            .answers(200, of::<List<heddle_api::Topic>>()),
         Route::new(
             Method::Put,
             "/v1/topics/{topic}",
@@ -41,8 +39,8 @@ pub(crate) fn routes() -> Vec<Route> {
             save,
         )
         .detail("Binds a script of the world `heddle:task/consumer`, or a queue.")
-        .takes_spec("TopicSpec")
-        .answers_put("Topic")
+        .takes_spec(of::<TopicSpec>())
+        .answers_put(of::<heddle_api::Topic>())
         .problem(
             409,
             "it has messages: `granularity`, `timezone` and `send_at` stay as they are",
@@ -50,7 +48,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .problem(422, "what is wrong, with pointers"),
         Route::new(Method::Get, "/v1/topics/{topic}", Access::View, "Get a topic", get)
             .detail("`problem` says why nothing is sent, if something is wrong.")
-            .answers(200, "Topic"),
+            .answers(200, of::<heddle_api::Topic>()),
         Route::new(
             Method::Delete,
             "/v1/topics/{topic}",
@@ -70,8 +68,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "All that the filter finds and that is neither sent nor in hand; nothing is sent after the batches in hand. \
              What waits in a queue, claimed by nobody, is in nobody's hands. Answers when that holds.",
         )
-        .takes("MessageFilter")
-        .answers(200, "Cancelled")
+        .takes(of::<MessageFilter>())
+        .answers(200, of::<Cancelled>())
         .problem(422, "an empty filter, or values that cannot be"),
         Route::new(
             Method::Get,
@@ -81,7 +79,7 @@ pub(crate) fn routes() -> Vec<Route> {
             days,
         )
         .list()
-        .answers(200, "MessageDayList"),
+        .answers(200, of::<List<Day>>()),
         Route::new(
             Method::Get,
             "/v1/topics/{topic}/days/{day}",
@@ -90,21 +88,20 @@ pub(crate) fn routes() -> Vec<Route> {
             day,
         )
         .detail("Buckets that never had a message are left out. A day without messages has none.")
-        .answers(200, "MessageDay")
+        .answers(200, of::<Day>())
         .problem(422, "`day` is no day"),
     ]
 }
 
-/// A topic as the API shows it.
-fn view(row: &TopicRow) -> Value {
-    let mut view = json!({ "name": row.name });
-    if let (Some(view), Value::Object(spec)) = (view.as_object_mut(), &row.spec) {
-        view.extend(spec.iter().map(|(key, value)| (key.clone(), value.clone())));
-        view.insert("problem".into(), json!(row.problem));
-        view.insert("created_at".into(), json!(Moment(row.created_at)));
-        view.insert("updated_at".into(), json!(Moment(row.updated_at)));
-    }
-    view
+/// A topic as the API shows it: what is kept of it, its name and its times.
+fn view(row: &TopicRow) -> Result<heddle_api::Topic, Problem> {
+    Ok(heddle_api::Topic {
+        name: row.name.clone(),
+        spec: TopicSpec::deserialize(&row.spec).map_err(|error| Problem::internal(&error))?,
+        problem: row.problem.clone(),
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
+    })
 }
 
 /// The topic that the path names.
@@ -121,13 +118,13 @@ pub(super) async fn find(request: &Request) -> Result<TopicRow, Problem> {
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.topics(request.cursor(), request.limit()?).await?;
     ok(&List {
-        items: page.items.iter().map(view).collect::<Vec<_>>(),
+        items: page.items.iter().map(view).collect::<Result<_, _>>()?,
         next_cursor: page.next,
     })
 }
 
 async fn get(request: Request) -> Outcome {
-    ok(&view(&find(&request).await?))
+    ok(&view(&find(&request).await?)?)
 }
 
 async fn save(mut request: Request) -> Outcome {
@@ -173,7 +170,7 @@ async fn save(mut request: Request) -> Outcome {
     if topic.spec.queue.is_some() {
         put_group(&request, done.row.id, &name, &topic).await?;
     }
-    put(done.created, &view(&done.row))
+    put(done.created, &view(&done.row)?)
 }
 
 /// What the spec names: scripts, connections, secrets, hosts.
@@ -259,7 +256,7 @@ async fn put_group(request: &Request, id: i32, name: &Name, topic: &Topic) -> Re
     let (group, spec) = Engine::topic_group(id, name, topic);
     let group = Name::new(&group).map_err(|error| Problem::internal(&error))?;
     let spec = heddle_domain::spec::parse_group(&spec)?;
-    let checked = check_group(&request.app, &group, spec, request.now).await?;
+    let checked = check_group(&request.app.store, &group, spec, request.now).await?;
     let write = GroupWrite {
         name: &group,
         spec: &checked.canonical,
@@ -287,18 +284,9 @@ async fn delete(request: Request) -> Outcome {
     no_content()
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FilterBody {
-    day: Option<String>,
-    bucket: Option<i64>,
-    sender: Option<i64>,
-    receiver: Option<i64>,
-}
-
 async fn cancel(mut request: Request) -> Outcome {
     let row = find(&request).await?;
-    let body: FilterBody = request.body(false).await?;
+    let body: MessageFilter = request.body(false).await?;
     let mut faults = Faults::default();
     let mut filter = CancelFilter::default();
     if let Some(text) = &body.day {
@@ -329,7 +317,9 @@ async fn cancel(mut request: Request) -> Outcome {
         .cancel_messages(request.by(), row.id, &row.name, filter)
         .await?;
     end_empty(&request, report.emptied).await;
-    ok(&json!({ "cancelled": report.cancelled }))
+    ok(&Cancelled {
+        cancelled: report.cancelled,
+    })
 }
 
 /// Ends the runs of batches of which a cancel has left nothing, so that their day does not wait for a worker to come. What
@@ -343,32 +333,6 @@ pub(super) async fn end_empty(request: &Request, runs: impl IntoIterator<Item = 
     }
 }
 
-#[derive(Serialize)]
-struct DayView {
-    day: NaiveDate,
-    state: &'static str,
-    total: i64,
-    sent: i64,
-    failed: i64,
-    cancelled: i64,
-    in_hand: i64,
-    retrying: i64,
-    drained_at: Option<Moment>,
-    dropped_at: Option<Moment>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    buckets: Option<Vec<BucketView>>,
-}
-
-#[derive(Serialize)]
-struct BucketView {
-    bucket: i16,
-    total: i64,
-    sent: i64,
-    failed: i64,
-    cancelled: i64,
-    state: &'static str,
-}
-
 /// How far something has come; of a bucket that nobody has begun, and of one that is through, that is certain. To
 /// cancel some of it is not to begin it.
 fn state_of(total: i64, ended: i64, begun: bool) -> &'static str {
@@ -379,27 +343,27 @@ fn state_of(total: i64, ended: i64, begun: bool) -> &'static str {
     }
 }
 
-fn bucket_view(row: BucketRow) -> BucketView {
+fn bucket_view(row: BucketRow) -> Bucket {
     let ended = row.sent + row.failed + row.cancelled;
-    BucketView {
+    Bucket {
         bucket: row.bucket,
         total: row.total,
         sent: row.sent,
         failed: row.failed,
         cancelled: row.cancelled,
-        state: state_of(row.total, ended, row.sent + row.failed > 0),
+        state: state_of(row.total, ended, row.sent + row.failed > 0).to_owned(),
     }
 }
 
-fn day_view(row: &DayRow) -> DayView {
+fn day_view(row: &DayRow) -> Day {
     let counts = row.counts;
     let ended = counts.sent + counts.failed + counts.cancelled;
     let begun = counts.sent + counts.failed + counts.in_hand + counts.retrying > 0;
-    DayView {
+    Day {
         day: row.day,
         state: match row.dropped_at {
-            Some(_) => "dropped",
-            None => state_of(counts.total, ended, begun),
+            Some(_) => "dropped".to_owned(),
+            None => state_of(counts.total, ended, begun).to_owned(),
         },
         total: counts.total,
         sent: counts.sent,
@@ -443,7 +407,7 @@ async fn day(request: Request) -> Outcome {
     });
     let mut view = day_view(&found);
     if found.counts == DayCounts::default() {
-        view.state = "scheduled";
+        view.state = "scheduled".to_owned();
     }
     let buckets = store.day_buckets(row.id, day).await?;
     view.buckets = Some(buckets.into_iter().map(bucket_view).collect());

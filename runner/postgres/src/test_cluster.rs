@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use anyhow::{Context, Result, bail};
 use tokio_postgres::NoTls;
 
-use super::{EmbeddedPostgres, InUse, Options, execute, quoted};
+use crate::{EmbeddedPostgres, InUse, Options, execute, quoted};
 
 /// How many test processes may run at once.
 const MAX_SLOTS: u32 = 64;

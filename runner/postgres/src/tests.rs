@@ -129,7 +129,7 @@ async fn a_data_directory_that_only_we_can_reach_will_do() -> Result<()> {
 #[tokio::test]
 async fn a_killed_node_takes_its_server_along() -> Result<()> {
     const CHILD: &str = "HEDDLE_TEST_CHILD_DATA_DIR";
-    const SELF: &str = "postgres::tests::a_killed_node_takes_its_server_along";
+    const SELF: &str = "tests::a_killed_node_takes_its_server_along";
     if let Some(data_dir) = std::env::var_os(CHILD) {
         let postgres = EmbeddedPostgres::start(Options::new(PathBuf::from(data_dir))).await?;
         write_one(&postgres).await?;
@@ -165,13 +165,13 @@ async fn tests_get_copies_of_a_template() -> Result<()> {
     let cluster = TestCluster::start().await?;
     let migrate =
         async |url: String| Ok(execute(&url, "CREATE TABLE kept (a int); INSERT INTO kept VALUES (1)").await?);
-    cluster.template("template_of_cli_1", migrate).await?;
+    cluster.template("template_of_postgres_1", migrate).await?;
     cluster
-        .template("template_of_cli_1", async |_| bail!("made already"))
+        .template("template_of_postgres_1", async |_| bail!("made already"))
         .await?;
     let (one, other) = (
-        cluster.database("template_of_cli_1").await?,
-        cluster.database("template_of_cli_1").await?,
+        cluster.database("template_of_postgres_1").await?,
+        cluster.database("template_of_postgres_1").await?,
     );
     execute(one.url(), "INSERT INTO kept VALUES (2)").await?;
     assert_eq!((count(one.url()).await?, count(other.url()).await?), (2, 1));

@@ -28,6 +28,7 @@ use tokio_postgres::NoTls;
 use cluster::Cluster;
 use keeper::Keeper;
 
+pub use binaries::{MIN_MAJOR, NoServer};
 pub use cluster::InUse;
 pub use test_cluster::{TestCluster, TestDatabase};
 
@@ -70,7 +71,7 @@ pub struct EmbeddedPostgres {
 impl EmbeddedPostgres {
     /// Makes the cluster if there is none, starts its server, and returns when it accepts connections.
     ///
-    /// Fails with [`InUse`] if another process runs on this data directory, or with what to do if there are no server
+    /// Fails with [`InUse`] if another process runs on this data directory, with [`NoServer`] if there are no server
     /// binaries and none can be downloaded.
     pub async fn start(options: Options) -> Result<Self> {
         let major = cluster::major_of(&options.data_dir)?;

@@ -13,9 +13,9 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 use sha2::{Digest, Sha256};
 
-use super::binaries::{self, Binaries};
-use super::owner::{self, Owner};
-use super::{Options, ROLE, tail, wait_until};
+use crate::binaries::{self, Binaries};
+use crate::owner::{self, Owner};
+use crate::{Options, ROLE, tail, wait_until};
 
 /// The longest socket directory: `sun_path` has 108 bytes on Linux, 104 elsewhere, and the socket's own name takes 18.
 const MAX_SOCKET_DIR_BYTES: usize = 104 - 18;
@@ -35,10 +35,9 @@ impl std::fmt::Display for InUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the data directory {} is in use by ", self.data_dir.display())?;
         match self.holder {
-            Some(pid) => write!(f, "process {pid}")?,
-            None => f.write_str("another process")?,
+            Some(pid) => write!(f, "process {pid}"),
+            None => f.write_str("another process"),
         }
-        f.write_str(": stop it, or choose another with --data-dir")
     }
 }
 
@@ -46,7 +45,7 @@ impl std::error::Error for InUse {}
 
 /// A prepared cluster. Holds the lock, and open directories for a server that runs as another user.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     root: PathBuf,
     data: ServerDir,
     socket: ServerDir,
@@ -56,7 +55,7 @@ pub(super) struct Cluster {
 
 /// A directory, and the name under which the server knows it.
 #[derive(Debug)]
-pub(super) struct ServerDir {
+pub(crate) struct ServerDir {
     path: PathBuf,
     /// Open where the server could perhaps not reach the path: it inherits this.
     inherited: Option<OwnedFd>,
@@ -79,20 +78,20 @@ impl ServerDir {
     }
 
     /// What the server is told.
-    pub(super) fn name(&self) -> PathBuf {
+    pub(crate) fn name(&self) -> PathBuf {
         match &self.inherited {
             Some(fd) => PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())),
             None => self.path.clone(),
         }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
 /// The major version that made the cluster of a data directory; `None` if there is none yet.
-pub(super) fn major_of(data_dir: &Path) -> Result<Option<u32>> {
+pub(crate) fn major_of(data_dir: &Path) -> Result<Option<u32>> {
     let file = data_dir.join("postgres").join("data").join("PG_VERSION");
     match std::fs::read_to_string(&file) {
         Ok(text) => match binaries::major_in(&text) {
@@ -106,7 +105,7 @@ pub(super) fn major_of(data_dir: &Path) -> Result<Option<u32>> {
 
 impl Cluster {
     /// Takes the lock, makes the cluster if there is none, writes its settings and clears what a former node left.
-    pub(super) fn prepare(options: &Options, binaries: &Binaries) -> Result<Self> {
+    pub(crate) fn prepare(options: &Options, binaries: &Binaries) -> Result<Self> {
         create_private_dir(&options.data_dir)?;
         let data_dir = options
             .data_dir
@@ -138,24 +137,24 @@ impl Cluster {
     }
 
     /// Where the server logs to.
-    pub(super) fn log_file(&self) -> PathBuf {
+    pub(crate) fn log_file(&self) -> PathBuf {
         self.root.join("log")
     }
 
-    pub(super) fn data(&self) -> &Path {
+    pub(crate) fn data(&self) -> &Path {
         self.data.path()
     }
 
-    pub(super) fn socket_dir(&self) -> &Path {
+    pub(crate) fn socket_dir(&self) -> &Path {
         self.socket.path()
     }
 
-    pub(super) fn owner(&self) -> Option<&Owner> {
+    pub(crate) fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }
 
     /// The server's command line; whoever spawns it must outlive it.
-    pub(super) fn server(&self, binaries: &Binaries) -> Command {
+    pub(crate) fn server(&self, binaries: &Binaries) -> Command {
         let inherited = [&self.data, &self.socket];
         let mut command = program(binaries, "postgres", self.owner.as_ref(), &inherited);
         command
@@ -426,13 +425,13 @@ fn claim_outside(path: &Path, owner: Option<&Owner>) -> Result<bool> {
 
 /// What a server writes into `postmaster.pid`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct PidFile {
-    pub(super) process: i32,
-    pub(super) ready: bool,
+pub(crate) struct PidFile {
+    pub(crate) process: i32,
+    pub(crate) ready: bool,
 }
 
 impl PidFile {
-    pub(super) fn read(data: &Path) -> Option<Self> {
+    pub(crate) fn read(data: &Path) -> Option<Self> {
         let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
         let mut lines = text.lines();
         let process = lines.next()?.trim().parse().ok()?;

@@ -1,32 +1,148 @@
-//! Checking a group's spec against what exists. What the spec names is looked up first, so that the checks themselves
-//! (the domain's) need no database; the store checks again, under its lock, what may have changed meanwhile.
+//! What putting a group does, whoever puts it. What the spec names is looked up first, so that the checks themselves (the
+//! domain's) need no database; the store checks again, under its lock, what may have changed meanwhile. Where that is
+//! something that only a whole check can tell with its place, there is another one.
+//!
+//! It needs the store and nothing else of the engine, so that whoever has a database can put groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_domain::bounded::or_trouble;
+use heddle_domain::bounded::{Stopped, or_trouble};
 use heddle_domain::fault::pointer_token;
-use heddle_domain::schema::Schema;
+use heddle_domain::graph::show_cycle;
 use heddle_domain::spec::unread::{ScriptParams, unread};
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::spec::validate::{self, Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
-use heddle_domain::spec::{GroupSpec, Need, ScheduleSpec};
+use heddle_domain::spec::{GroupSpec, Need, ScheduleSpec, gather_group};
 use heddle_domain::{Fault, Faults, Name, Time};
-use heddle_store::group::ScriptUse;
+use heddle_store::change::{By, Put};
+use heddle_store::group::{GroupPut, GroupRow, GroupWrite, IfMatch, ScriptUse};
 use heddle_store::link::{GroupLink, LinkKind};
+use heddle_store::{Store, StoreError};
 use serde_json::Value;
 
-use crate::app::App;
-use crate::problem::Problem;
-
 /// A spec that has passed.
-pub(crate) struct Checked {
-    pub(crate) spec: GroupSpec,
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The spec.
+    pub spec: GroupSpec,
     /// As it is kept: every default written out, names in NFC.
-    pub(crate) canonical: Value,
-    pub(crate) links: Vec<GroupLink>,
-    pub(crate) scripts: Vec<ScriptUse>,
+    pub canonical: Value,
+    /// The groups that it follows, or starts runs of.
+    pub links: Vec<GroupLink>,
+    /// The scripts that its tasks run.
+    pub scripts: Vec<ScriptUse>,
     /// What is no mistake for certain, but may well be one.
-    pub(crate) warnings: Vec<Fault>,
+    pub warnings: Vec<Fault>,
+}
+
+/// Why a group is not put.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupRefused {
+    /// The spec is wrong, or names what there is not.
+    #[error("{0}")]
+    Invalid(Faults),
+    /// `If-Match` was given, and there is no such group.
+    #[error("there is no group `{0}`")]
+    Missing(Name),
+    /// `If-Match` names another revision.
+    #[error("the group `{name}` stands at revision {revision}")]
+    Stale {
+        /// The group's name.
+        name: Name,
+        /// Its newest revision.
+        revision: i32,
+    },
+    /// What the group names was deleted and made again behind each of [`TRIES_MAX`] checks.
+    #[error("what the group names is being changed by others; try again")]
+    Outdated,
+    /// Our own trouble with what checks schemas and templates: another try may do better.
+    #[error("{0}")]
+    NotComputed(Stopped),
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Our own fault.
+    #[error("a group could not be checked")]
+    Internal(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<Faults> for GroupRefused {
+    fn from(faults: Faults) -> Self {
+        Self::Invalid(faults)
+    }
+}
+
+impl From<Stopped> for GroupRefused {
+    fn from(stopped: Stopped) -> Self {
+        Self::NotComputed(stopped)
+    }
+}
+
+/// How often a spec is checked anew when something that it names is deleted and made again behind the check.
+pub const TRIES_MAX: u32 = 3;
+
+/// Checks and writes a group's spec; `enabled` left out stays as it is.
+pub async fn put_group(
+    store: &Store,
+    by: By<'_>,
+    name: &Name,
+    spec: GroupSpec,
+    enabled: Option<bool>,
+    if_match: Option<IfMatch>,
+) -> Result<(Put<GroupRow>, Checked), GroupRefused> {
+    let mut tries = 0;
+    let (checked, put) = loop {
+        let checked = check_group(store, name, spec.clone(), by.at).await?;
+        let write = GroupWrite {
+            name,
+            spec: &checked.canonical,
+            category: checked.spec.category.as_deref(),
+            links: &checked.links,
+            scripts: &checked.scripts,
+            enabled,
+            if_match,
+        };
+        let put = store.put_group(by, write).await?;
+        tries += 1;
+        // What was deleted in between is said by the next check, with its place.
+        if put != GroupPut::Outdated || tries == TRIES_MAX {
+            break (checked, put);
+        }
+    };
+    match put {
+        GroupPut::Done(done) => Ok((done, checked)),
+        GroupPut::Outdated => Err(GroupRefused::Outdated),
+        GroupPut::Stale(None) => Err(GroupRefused::Missing(name.clone())),
+        GroupPut::Stale(Some(revision)) => Err(GroupRefused::Stale {
+            name: name.clone(),
+            revision,
+        }),
+        GroupPut::UnknownGroups(groups) => Err(unknown_groups(&checked.spec, &groups).into()),
+        GroupPut::UnknownScripts(scripts) => Err(unknown_scripts(&checked.spec, &scripts).into()),
+        GroupPut::Cycle(cycle) => {
+            let detail = format!("cycle: {}", show_cycle(&cycle));
+            Err(Faults::from(Fault::at("/depends_on", detail)).into())
+        }
+    }
+}
+
+/// Reads a group's spec; what is wrong with it is told all at once: what cannot be read, and what the rest says.
+pub async fn read_group(store: &Store, name: &Name, value: &Value, now: Time) -> Result<GroupSpec, GroupRefused> {
+    let mut gathered = gather_group(value);
+    let rest = gathered.rest.take();
+    if gathered.faults.is_empty()
+        && let Some(spec) = rest
+    {
+        return Ok(spec);
+    }
+    if let Some(spec) = rest {
+        match check_group(store, name, spec, now).await {
+            Err(GroupRefused::Invalid(faults)) => gathered.add(faults),
+            // That the rest cannot be checked just now is no reason to say nothing of what cannot be read.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Err(GroupRefused::Invalid(gathered.faults))
 }
 
 /// What exists of what one spec names.
@@ -95,8 +211,7 @@ impl Catalog for Snapshot {
 }
 
 /// Looks up what a spec names.
-async fn snapshot(app: &App, group: &Name, spec: &GroupSpec) -> Result<Snapshot, Problem> {
-    let store = &app.store;
+async fn snapshot(store: &Store, group: &Name, spec: &GroupSpec) -> Result<Snapshot, StoreError> {
     let mut snapshot = Snapshot::default();
     if !spec.schedules.is_empty()
         && let Some(mut row) = store.group_by_name(group).await?
@@ -123,7 +238,7 @@ async fn snapshot(app: &App, group: &Name, spec: &GroupSpec) -> Result<Snapshot,
         pools.extend(task.pools.keys());
     }
     for (name, version) in scripts {
-        let found = find_script(app, &name, version).await?;
+        let found = find_script(store, &name, version).await?;
         snapshot.scripts.insert((name, version), found);
     }
     for name in templates {
@@ -160,13 +275,13 @@ async fn snapshot(app: &App, group: &Name, spec: &GroupSpec) -> Result<Snapshot,
         .map(Name::to_string)
         .collect();
     if !named.is_empty() {
-        snapshot.groups = find_groups(app, &named).await?;
+        snapshot.groups = find_groups(store, &named).await?;
     }
     Ok(snapshot)
 }
 
-async fn find_script(app: &App, name: &Name, version: Option<u32>) -> Result<ScriptLookup, Problem> {
-    let Some(script) = app.store.script(name).await? else {
+async fn find_script(store: &Store, name: &Name, version: Option<u32>) -> Result<ScriptLookup, StoreError> {
+    let Some(script) = store.script(name).await? else {
         return Ok(ScriptLookup::NoScript);
     };
     let wanted = match version {
@@ -180,7 +295,7 @@ async fn find_script(app: &App, name: &Name, version: Option<u32>) -> Result<Scr
             ScriptLookup::NoVersion
         });
     };
-    let Some(row) = app.store.script_version(name, Some(wanted)).await? else {
+    let Some(row) = store.script_version(name, Some(wanted)).await? else {
         return Ok(ScriptLookup::NoVersion);
     };
     if row.world == CONSUMER_WORLD {
@@ -194,16 +309,16 @@ async fn find_script(app: &App, name: &Name, version: Option<u32>) -> Result<Scr
 }
 
 /// The world of scripts that take batches of messages, which no task can run.
-pub(super) const CONSUMER_WORLD: &str = "heddle:task/consumer";
+pub const CONSUMER_WORLD: &str = "heddle:task/consumer";
 
 /// The named groups and all that they are linked to.
-async fn find_groups(app: &App, named: &[String]) -> Result<BTreeMap<Name, GroupLinks>, Problem> {
+async fn find_groups(store: &Store, named: &[String]) -> Result<BTreeMap<Name, GroupLinks>, StoreError> {
     let mut groups: BTreeMap<Name, GroupLinks> = BTreeMap::new();
     let known = |text: &str| Name::new(text).ok();
-    for name in app.store.existing_groups(named).await? {
+    for name in store.existing_groups(named).await? {
         groups.extend(known(&name).map(|name| (name, GroupLinks::default())));
     }
-    for link in app.store.group_links().await? {
+    for link in store.group_links().await? {
         let (Some(group), Some(upstream)) = (known(&link.group), known(&link.upstream)) else {
             continue;
         };
@@ -219,18 +334,18 @@ async fn find_groups(app: &App, named: &[String]) -> Result<BTreeMap<Name, Group
 }
 
 /// Checks a spec. Schemas and templates take a processor, so that happens away from the threads that serve.
-pub(crate) async fn check_group(app: &App, name: &Name, mut spec: GroupSpec, now: Time) -> Result<Checked, Problem> {
+pub async fn check_group(store: &Store, name: &Name, mut spec: GroupSpec, now: Time) -> Result<Checked, GroupRefused> {
     // Written out, so that a group that was read and is put again is the same.
     spec.timezone.get_or_insert_with(|| "UTC".into());
-    let snapshot = snapshot(app, name, &spec).await?;
+    let snapshot = snapshot(store, name, &spec).await?;
     let name = name.clone();
     let checked = tokio::task::spawn_blocking(move || {
         or_trouble(|| validate::validate(&name, &spec, &snapshot, now))??;
         let warnings = unread(&spec, None, |script| params_of(&snapshot, script));
-        Ok::<_, Problem>((spec, warnings))
+        Ok::<_, GroupRefused>((spec, warnings))
     });
-    let (spec, warnings) = checked.await.map_err(|error| Problem::internal(&error))??;
-    let canonical = serde_json::to_value(&spec).map_err(|error| Problem::internal(&error))?;
+    let (spec, warnings) = checked.await.map_err(|error| GroupRefused::Internal(error.into()))??;
+    let canonical = serde_json::to_value(&spec).map_err(|error| GroupRefused::Internal(error.into()))?;
     let links = links_of(&spec);
     let scripts: BTreeSet<ScriptUse> = spec
         .tasks
@@ -283,15 +398,8 @@ fn links_of(spec: &GroupSpec) -> Vec<GroupLink> {
     followed.chain(called).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// What is wrong with params, below a place. The schema was checked when it was uploaded.
-pub(crate) fn check_schema(schema: &Value, params: &Value, below: &str) -> Result<Faults, Problem> {
-    let found = or_trouble(|| Schema::compile(schema).map(|schema| schema.check(params)))?
-        .map_err(|error| Problem::conflict(format!("the script's own schema cannot be used: {error}")))?;
-    Ok(Faults(found.0.into_iter().map(|fault| fault.below(below)).collect()))
-}
-
 /// Where a spec names groups that are gone.
-pub(crate) fn unknown_groups(spec: &GroupSpec, unknown: &[String]) -> Faults {
+fn unknown_groups(spec: &GroupSpec, unknown: &[String]) -> Faults {
     let mut faults = Faults::default();
     for (index, dependency) in spec.depends_on.iter().enumerate() {
         if unknown.iter().any(|name| name == dependency.group().as_str()) {
@@ -313,7 +421,7 @@ pub(crate) fn unknown_groups(spec: &GroupSpec, unknown: &[String]) -> Faults {
 }
 
 /// Where a spec names scripts that are gone.
-pub(crate) fn unknown_scripts(spec: &GroupSpec, unknown: &[ScriptUse]) -> Faults {
+fn unknown_scripts(spec: &GroupSpec, unknown: &[ScriptUse]) -> Faults {
     let mut faults = Faults::default();
     for (task, written) in &spec.tasks {
         let Some(text) = &written.script else { continue };

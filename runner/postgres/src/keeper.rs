@@ -17,9 +17,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-use super::binaries::Binaries;
-use super::cluster::{Cluster, PidFile};
-use super::wait_until;
+use crate::binaries::Binaries;
+use crate::cluster::{Cluster, PidFile};
+use crate::wait_until;
 
 /// Between two looks at whether the server is ready.
 const READY_STEP: Duration = Duration::from_millis(4);
@@ -41,7 +41,7 @@ const RECENT_LINES: usize = 20;
 
 /// A server that is kept running until this is dropped.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(crate) struct Keeper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -91,7 +91,7 @@ impl Shared {
 
 impl Keeper {
     /// Starts the server and returns when it accepts connections.
-    pub(super) fn start(cluster: &Cluster, binaries: &Binaries) -> Result<Self> {
+    pub(crate) fn start(cluster: &Cluster, binaries: &Binaries) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let commands = {
             // The thread needs no borrow of the cluster: the descriptors in a command stay open for as long as the
@@ -128,7 +128,7 @@ impl Keeper {
     }
 
     /// The server's process, unless it is being started again.
-    pub(super) fn process_id(&self) -> Option<u32> {
+    pub(crate) fn process_id(&self) -> Option<u32> {
         self.shared.state().process.map(|pid| pid.as_raw_nonzero().get() as u32)
     }
 }
@@ -236,7 +236,7 @@ fn copy_log(stderr: ChildStderr, path: &Path, shared: &Shared) {
     for line in BufReader::new(stderr).split(b'\n') {
         let Ok(line) = line else { break };
         let line = String::from_utf8_lossy(&line).into_owned();
-        tracing::debug!(target: "heddle_cli::postgres", "{line}");
+        tracing::debug!(target: "heddle_postgres::server", "{line}");
         log.write(&line);
         let mut recent = shared.recent();
         if recent.len() == RECENT_LINES {

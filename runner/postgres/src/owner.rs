@@ -10,20 +10,20 @@ const CANDIDATES: [&str; 3] = ["postgres", "heddle", "nobody"];
 
 /// An unprivileged user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) name: String,
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) name: String,
 }
 
 /// Whether we run as root, as which Postgres refuses to.
-pub(super) fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// The user for a cluster: ourselves (`None`) unless we are root; else who owns the existing one, else the first of
 /// the [`CANDIDATES`] that this system has.
-pub(super) fn choose(data: &Path) -> Result<Option<Owner>> {
+pub(crate) fn choose(data: &Path) -> Result<Option<Owner>> {
     if !is_root() {
         return Ok(None);
     }

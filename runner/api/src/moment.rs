@@ -1,11 +1,21 @@
 //! Instants as the API prints them: UTC with `Z` and always six decimals.
 
+use std::borrow::Cow;
+
 use heddle_domain::Time;
-use serde::{Serialize, Serializer};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// An instant that serialises as `2026-11-20T08:00:00.000000Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(pub Time);
+
+impl std::ops::Deref for Moment {
+    type Target = Time;
+    fn deref(&self) -> &Time {
+        &self.0
+    }
+}
 
 impl std::fmt::Display for Moment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -16,6 +26,27 @@ impl std::fmt::Display for Moment {
 impl Serialize for Moment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        parse_moment(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for Moment {
+    fn schema_name() -> Cow<'static, str> {
+        "Time".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "format": "date-time",
+            "description": "RFC 3339; answers are in UTC with `Z` and microseconds.",
+        })
     }
 }
 
@@ -45,6 +76,7 @@ mod tests {
         ] {
             let moment = Moment(parse_moment(text).unwrap());
             assert_eq!(serde_json::to_string(&moment).unwrap(), printed);
+            assert_eq!(serde_json::from_str::<Moment>(printed).unwrap(), moment);
         }
         assert!(parse_moment("yesterday").is_err());
     }

@@ -1,0 +1,51 @@
+//! JSON Schemas of what has more than one form, which Serde's attributes do not tell of.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use super::{AudienceSpec, ByteSize, TimeoutSpec};
+
+/// An audience alone, or with all that may be said of an offer to it.
+pub(super) fn audience(generator: &mut SchemaGenerator) -> Schema {
+    let spec = generator.subschema_for::<AudienceSpec>();
+    json_schema!({"anyOf": [{"type": "string", "examples": ["gid_team"]}, spec]})
+}
+
+/// A condition: an expression, or a constant.
+pub(super) fn condition(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": ["string", "boolean"], "examples": ["params.rows > 0"]})
+}
+
+impl JsonSchema for TimeoutSpec {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Timeout".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "description": "A duration, or `never`.", "examples": ["90s", "never"]})
+    }
+}
+
+impl JsonSchema for ByteSize {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ByteSize".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": ["integer", "string"],
+            "minimum": 0,
+            "description": "Bytes: a number, or text such as `128MiB`.",
+            "examples": ["128MiB"],
+        })
+    }
+}
