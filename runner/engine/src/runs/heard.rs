@@ -15,12 +15,8 @@ impl Part for Runs {
         async move {
             match change.kind.as_str() {
                 "script" => signals.raise(Signal::Scripts),
-                "group" => {
-                    // Its bounds may have changed, and with them whose turn it is.
-                    if self.node.store.wake_gate(&change.name).await? {
-                        signals.raise(Signal::Inbox);
-                    }
-                }
+                // Its bounds may have changed, and with them whose turn it is.
+                "group" if self.node.store.wake_gate(&change.name).await? => signals.raise(Signal::Inbox),
                 "pool" => signals.raise(Signal::Pools),
                 _ => {}
             }
