@@ -326,6 +326,12 @@ async fn the_demo_has_a_day_behind_it() {
     for group in LIVELY {
         assert!(overview.contains(&format!("href=\"/groups/{group}\"")), "{group}");
     }
+    // A group with active runs is not deleted.
+    eventually("the whole past of stations", async || {
+        let all = dev.all("/v1/backfills?group=stations").await;
+        all.iter().all(|one| !one["finished_at"].is_null()).then_some(())
+    })
+    .await;
     dev.delete("/v1/groups/stations").await.expect_status(200);
     dev.process().terminate();
     dev.process().end().await;

@@ -28,7 +28,7 @@ pub enum Command {
     /// Run a node with a Postgres of its own and a demo: one command, nothing to configure
     Dev(Dev),
     /// Run a node on a shared Postgres
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Bring a database's schema up to date
     Migrate(Migrate),
     /// Put groups, channels, topics, offers and more from YAML files

@@ -136,10 +136,9 @@ pub async fn read_group(store: &Store, name: &Name, value: &Value, now: Time) ->
         return Ok(spec);
     }
     if let Some(spec) = rest {
-        match check_group(store, name, spec, now).await {
-            Err(GroupRefused::Invalid(faults)) => gathered.add(faults),
-            // That the rest cannot be checked just now is no reason to say nothing of what cannot be read.
-            Ok(_) | Err(_) => {}
+        // That the rest cannot be checked just now is no reason to say nothing of what cannot be read.
+        if let Err(GroupRefused::Invalid(faults)) = check_group(store, name, spec, now).await {
+            gathered.add(faults);
         }
     }
     Err(GroupRefused::Invalid(gathered.faults))

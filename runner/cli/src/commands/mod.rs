@@ -36,7 +36,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let Cli { connection, command } = cli;
     match command {
         Command::Dev(dev) => return serve::dev(dev),
-        Command::Serve(options) => return serve::serve(options),
+        Command::Serve(options) => return serve::serve(*options),
         Command::Migrate(migrate) => return serve::migrate(migrate, connection.output),
         Command::CompileWasm => return Ok(heddle_sandbox::compile_child_main()),
         Command::BoundedWork => return Ok(heddle_sandbox::bounded_child_main()),

@@ -89,8 +89,8 @@ impl Dispatcher {
                     Some((offers, candidate)) => consider(offers, candidate, &had, window),
                     None => left_out(&row, &had, window),
                 };
-                let is_given = |row: &&Box<AssignmentRow>| row.offer == one.offer && row.audience == one.audience;
-                if let Some(row) = given.as_ref().map(|(row, _)| row).filter(is_given) {
+                let row = given.as_ref().map(|(row, _)| &**row);
+                if let Some(row) = row.filter(|row| row.offer == one.offer && row.audience == one.audience) {
                     one.why = Why::Given;
                     one.occurrence = Some(row.occurrence);
                 }

@@ -51,7 +51,8 @@
 //! | `queues/` | `Queues` | which workers were noted lately; claims that end |
 //! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; looks, takes and ends that gather |
 //! | `messages/` | `Messages` | lanes by topic, batches in hand, days that are prepared |
-//! | beside `lib.rs` | `Runs` | runs and attempts: contexts, attempts in hand, submissions and outcomes that gather, polls that hang |
+//! | `runs/` | `Runs` | contexts of runs, attempts in hand, submissions and outcomes that gather, polls that hang |
+//! | `attempts/` | `Attempts` | what carries attempts out: turns at templates that may take long, clients, the queue of tasks for workers |
 
 pub(crate) mod catalog;
 pub(crate) mod changes;

@@ -43,7 +43,7 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 async fn get(request: Request) -> Outcome {
-    ok(&shown(&*request.caller))
+    ok(&shown(&request.caller))
 }
 
 /// Whether a request comes from a browser, as far as headers tell.
