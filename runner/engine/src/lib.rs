@@ -304,6 +304,7 @@ impl Engine {
         loops.spawn(drive(messages::Drain::of(messages.clone())));
         loops.spawn(drive(messages::Days::of(node.clone())));
         loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
+        loops.spawn(drive(runs::scripts::Preparer::of(runs.clone())));
         let services = Services {
             drain_for: config.drain_for,
             ready: AtomicBool::new(false),

@@ -9,7 +9,7 @@
 use crate::bounds::{self, Kind};
 use crate::config::{CompilerCommand, SandboxConfig};
 use crate::engine::code_config;
-use crate::turns::Turns;
+use crate::turns::{Turn, Turns};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -17,6 +17,7 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::Engine;
 
 /// The largest artefact.
@@ -25,13 +26,48 @@ const MAX_ARTEFACT_BYTES: u64 = 1 << 30;
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// What is read of a child's last words.
 const MAX_STDERR_BYTES: u64 = 64 << 10;
-/// How low a compiling child ranks.
+/// How low a compiling child ranks, and one whose work nobody waits for yet.
 const CHILD_NICE: libc::c_int = 10;
+const AHEAD_NICE: libc::c_int = 19;
 /// How many threads it has.
 const CHILD_THREADS: usize = 4;
+/// How readily the kernel ends a child when the machine's memory is used up, of 1,000: before the node and the database.
+const OOM_SCORE: &str = "1000";
+
+/// For whom something is compiled: that decides whose turn it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum For<'a> {
+    /// Somebody who uploads a script.
+    Uploader(&'a str),
+    /// Runs, and uploads of nobody in particular.
+    Runs,
+    /// Everybody: what is ours, and compiled once. It takes no turn that scripts take.
+    All,
+    /// The same while nobody asks for it yet.
+    Ahead,
+}
+
+impl For<'_> {
+    fn nice(self) -> libc::c_int {
+        match self {
+            Self::Uploader(_) | Self::Runs | Self::All => CHILD_NICE,
+            Self::Ahead => AHEAD_NICE,
+        }
+    }
+
+    /// What nobody waits for leaves half of the processors to the rest: niceness alone does not, where the kernel
+    /// schedules sessions as groups.
+    fn threads(self) -> usize {
+        match self {
+            Self::Uploader(_) | Self::Runs | Self::All => CHILD_THREADS,
+            Self::Ahead => (cores() / 2).clamp(1, CHILD_THREADS),
+        }
+    }
+}
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Order {
+    nice: libc::c_int,
     max_address_space_bytes: u64,
     max_cpu_seconds: u64,
     max_wasm_bytes: usize,
@@ -69,36 +105,51 @@ pub(crate) struct Compiler {
     command: CompilerCommand,
     order: Order,
     turns: Arc<Turns>,
+    /// One at a time of what is ours.
+    own: Arc<Semaphore>,
+}
+
+/// A turn of either kind.
+enum Held {
+    Script(#[expect(dead_code, reason = "held until the child has ended")] Turn),
+    Own(#[expect(dead_code, reason = "the same")] OwnedSemaphorePermit),
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Compiler {
     pub fn new(config: &SandboxConfig) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let scripts = cores().div_ceil(2);
         Self {
             command: config.compiler.clone(),
             order: Order {
+                nice: CHILD_NICE,
                 max_address_space_bytes: config.compile_memory_bytes,
                 max_cpu_seconds: 0,
                 max_wasm_bytes: config.max_wasm_bytes,
                 max_memory_bytes: config.max_memory_bytes,
             },
             // One uploader gets half of them, or the one that there is every other time.
-            turns: Turns::new(cores.div_ceil(2), cores.div_ceil(2) / 2),
+            turns: Turns::new(scripts, scripts / 2),
+            own: Arc::new(Semaphore::new(1)),
         }
     }
 
-    /// Compiles for somebody who uploads, or (`None`) for runs that wait.
-    pub async fn compile(
-        &self,
-        wasm: Bytes,
-        uploader: Option<&str>,
-        timeout: Duration,
-    ) -> Result<Artefact, NotCompiled> {
+    /// Whether nothing is compiled at the moment.
+    pub fn is_idle(&self) -> bool {
+        self.turns.is_idle() && self.own.available_permits() > 0
+    }
+
+    /// Compiles in a child process, when it is the turn of whoever it is for.
+    pub async fn compile(&self, wasm: Bytes, whom: For<'_>, timeout: Duration) -> Result<Artefact, NotCompiled> {
         let internal = |error: &dyn std::fmt::Display| NotCompiled::Internal(format!("the compiler: {error}"));
-        let turn = match uploader {
+        let turn = match whom {
             // How many of them wait is bounded where uploads come in.
-            Some(uploader) => self.turns.take(uploader, usize::MAX).await,
-            None => self.turns.take_for_all().await,
+            For::Uploader(uploader) => self.turns.take(uploader, usize::MAX).await.map(Held::Script),
+            For::Runs => self.turns.take_for_all().await.map(Held::Script),
+            For::All | For::Ahead => Arc::clone(&self.own).acquire_owned().await.ok().map(Held::Own),
         };
         let _turn = turn.ok_or_else(|| internal(&"there are no turns"))?;
         let mut child = tokio::process::Command::new(&self.command.program)
@@ -106,7 +157,7 @@ impl Compiler {
             .env_clear()
             // Arenas reserve address space per thread, which is what is limited.
             .env("MALLOC_ARENA_MAX", "2")
-            .env("RAYON_NUM_THREADS", CHILD_THREADS.to_string())
+            .env("RAYON_NUM_THREADS", whom.threads().to_string())
             // Component text as it was written until 2026 is taken as well.
             .env("WAST_STRICT_COMPONENT_INDICES", "0")
             .envs(self.command.env.iter().map(|(name, value)| (name, value)))
@@ -120,6 +171,7 @@ impl Compiler {
         let stdout = child.stdout.take().ok_or_else(|| internal(&"no stdout"))?;
         let stderr = child.stderr.take().ok_or_else(|| internal(&"no stderr"))?;
         let order = Order {
+            nice: whom.nice(),
             // Of all its threads together, and never the limit that is met first.
             max_cpu_seconds: timeout.as_secs().saturating_add(1) * CHILD_THREADS as u64,
             ..self.order
@@ -266,10 +318,12 @@ fn limit_self(order: &Order) -> std::io::Result<()> {
     limit(libc::RLIMIT_AS, order.max_address_space_bytes)?;
     limit(libc::RLIMIT_CPU, order.max_cpu_seconds)?;
     limit(libc::RLIMIT_CORE, 0)?;
+    // Where this cannot be said, the kernel judges by size, which comes to the same as a rule.
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     // SAFETY: no memory is involved. That either fails is no reason not to compile.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::setpriority(libc::PRIO_PROCESS, 0, CHILD_NICE);
+        libc::setpriority(libc::PRIO_PROCESS, 0, order.nice);
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Scripts in Python: what they find, what is said of their faults, and what they cannot do.
 
-use crate::guests::{Bench, RealClock, Tables, config};
+use crate::guests::{Bench, COUNTED_IN, RealClock, Tables, command, config};
 use crate::outcomes::failure;
-use crate::sources::{bench, compiled, load, serve};
+use crate::sources::{bench, compiled, load, serve, shared};
 use bytes::Bytes;
 use heddle_domain::state::ErrorKind;
 use heddle_sandbox::{
@@ -75,6 +75,47 @@ def run(params: Params, ctx):
     return {"greeting": f"Hello, {params.name}", "calls": calls, "at": params.at, "task": ctx.task,
             "cities": [place.city for place in params.places], "weekday": params.at.weekday()}
 "#;
+
+/// CPython is compiled before anybody asks for it: scripts are compiled beside it, and a text that comes meanwhile waits for
+/// that same work.
+pub async fn made_ready_in_advance(_: Bench) {
+    let broken = Bench::with(|own| own.compiler.program = "/there/is/none".into());
+    broken.sandbox.prepare_python().await.unwrap_err();
+    assert!(broken.sandbox.is_idle() && !broken.sandbox.has_python());
+
+    let counted = tempfile::NamedTempFile::new().unwrap();
+    let bench = Bench::with(|own| {
+        own.cache_dir = shared().to_owned();
+        let counted_in = counted.path().display().to_string();
+        // With all processors, since the tests behind this one wait for it.
+        own.compiler.env = vec![
+            (COUNTED_IN.into(), counted_in),
+            ("RAYON_NUM_THREADS".into(), "4".into()),
+        ];
+    });
+    assert!(!bench.sandbox.has_python(), "this test is the first one in Python");
+    let sandbox = bench.sandbox.clone();
+    let ahead = tokio::spawn(async move { sandbox.prepare_python().await });
+    while bench.sandbox.is_idle() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let sandbox = bench.sandbox.clone();
+    let text = Bytes::from_static(b"def run(): return 1\n");
+    let text = tokio::spawn(async move { sandbox.compile_source(Language::Python, text).await });
+    let wasm = Bytes::from(command(""));
+    let compiled = bench.sandbox.compile_for(Some("somebody"), wasm).await;
+    compiled.unwrap();
+    assert!(!bench.sandbox.has_python(), "a script has waited for CPython");
+    ahead.await.unwrap().unwrap();
+    assert!(bench.sandbox.has_python());
+    let text = text.await.unwrap().unwrap();
+    assert_eq!(
+        bench.run(&load(&bench.sandbox, &text).await).await.outcome,
+        Outcome::Succeeded("1".into())
+    );
+    // The script, and CPython once.
+    assert_eq!(std::fs::read(counted.path()).unwrap(), b"11");
+}
 
 pub async fn a_module_runs(_: Bench) {
     let mut bench = bench();
