@@ -4,6 +4,7 @@
 //! `cargo test -p heddle-sandbox --test sandbox -- <part of a name>`.
 
 mod accept;
+mod bad_texts;
 mod bounded;
 mod guests;
 mod hostile;
@@ -12,6 +13,7 @@ mod python;
 mod queries;
 mod requests;
 mod sources;
+mod texts;
 
 use guests::Bench;
 use std::process::ExitCode;
@@ -87,6 +89,10 @@ const TESTS: &[Test] = tests![
     python::requests_of_texts,
     python::messages_of_texts,
     python::snapshots_of_python,
+    bad_texts::in_each_language,
+    bad_texts::too_large_or_no_text,
+    bad_texts::two_versions_of_the_runtime,
+    bad_texts::nothing_is_left_behind,
 ];
 
 fn main() -> ExitCode {
