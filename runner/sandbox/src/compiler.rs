@@ -55,8 +55,7 @@ impl For<'_> {
         }
     }
 
-    /// What nobody waits for leaves half of the processors to the rest: niceness alone does not, where the kernel
-    /// schedules sessions as groups.
+    /// What nobody waits for leaves half of the processors to the rest.
     fn threads(self) -> usize {
         match self {
             Self::Uploader(_) | Self::Runs | Self::All => CHILD_THREADS,
@@ -121,7 +120,9 @@ fn cores() -> usize {
 
 impl Compiler {
     pub fn new(config: &SandboxConfig) -> Self {
-        let scripts = cores().div_ceil(2);
+        // One uploader gets half of them. There are two at least, however small the machine: else whoever uploads would
+        // wait for whatever slow script is being compiled.
+        let children = cores().div_ceil(2).max(2);
         Self {
             command: config.compiler.clone(),
             order: Order {
@@ -131,8 +132,7 @@ impl Compiler {
                 max_wasm_bytes: config.max_wasm_bytes,
                 max_memory_bytes: config.max_memory_bytes,
             },
-            // One uploader gets half of them, or the one that there is every other time.
-            turns: Turns::new(scripts, scripts / 2),
+            turns: Turns::new(children, children / 2),
             own: Arc::new(Semaphore::new(1)),
         }
     }
@@ -320,10 +320,6 @@ fn limit_self(order: &Order) -> std::io::Result<()> {
     limit(libc::RLIMIT_CORE, 0)?;
     // Where this cannot be said, the kernel judges by size, which comes to the same as a rule.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
-    // SAFETY: no memory is involved. That either fails is no reason not to compile.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::setpriority(libc::PRIO_PROCESS, 0, order.nice);
-    }
+    crate::child::settle_in(order.nice);
     Ok(())
 }
