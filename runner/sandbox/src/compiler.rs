@@ -129,6 +129,9 @@ pub(crate) struct Compiler {
 impl Compiler {
     pub fn new(config: &SandboxConfig) -> std::io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // One uploader gets half of them. There are two at least, however small the machine: else whoever uploads would
+        // wait for whatever slow script is being compiled.
+        let children = cores.div_ceil(2).max(2);
         Ok(Self {
             command: config.compiler.clone(),
             order: Order {
@@ -137,8 +140,7 @@ impl Compiler {
                 max_wasm_bytes: config.max_wasm_bytes,
                 max_memory_bytes: config.max_memory_bytes,
             },
-            // One uploader gets half of them, or the one that there is every other time.
-            turns: Turns::new(cores.div_ceil(2), cores.div_ceil(2) / 2),
+            turns: Turns::new(children, children / 2),
             starter: Starter::new()?,
         })
     }
@@ -322,11 +324,7 @@ fn limit_self(order: &Order) -> std::io::Result<()> {
     limit(libc::RLIMIT_AS, order.max_address_space_bytes, 0)?;
     limit(libc::RLIMIT_CPU, order.max_cpu_seconds, CPU_GRACE_SECONDS)?;
     limit(libc::RLIMIT_CORE, 0, 0)?;
-    // SAFETY: no memory is involved. That either fails is no reason not to compile.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::setpriority(libc::PRIO_PROCESS, 0, CHILD_NICE);
-    }
+    crate::child::settle_in(CHILD_NICE);
     Ok(())
 }
 

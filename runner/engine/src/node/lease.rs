@@ -41,7 +41,8 @@ use crate::EngineError;
 /// How often the lease is extended.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 
-/// How long to wait after a heartbeat, or the wish for a new lease, that failed.
+/// How long to wait after a heartbeat, or the wish for a new lease, that failed. The first heartbeat that fails is
+/// followed by the next at once: its connection was dead, and another is opened while the lease still holds.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// How often a lease is asked for that somebody else has taken meanwhile, before the node waits a while.
@@ -173,6 +174,7 @@ pub(crate) async fn keep(node: Arc<Node>, parts: Parts) {
         {
             return;
         }
+        let failed_before = wait != every;
         wait = AGAIN_AFTER;
         if !node.is_fenced() {
             let Some(beat) = node.watching(&parts, fence_at, node.beat(&parts)).await else {
@@ -186,7 +188,12 @@ pub(crate) async fn keep(node: Arc<Node>, parts: Parts) {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => node.fence(&parts, "it has run out, or another process has this node's identity"),
-                Err(error) => tracing::warn!(error = %Chain(&error), "no heartbeat"),
+                Err(error) => {
+                    tracing::warn!(error = %Chain(&error), "no heartbeat");
+                    if !failed_before {
+                        wait = Duration::ZERO;
+                    }
+                }
             }
         }
         // A node that leaves needs no new one: what it had has been stopped.
