@@ -5,6 +5,11 @@
 //! standard input, and reads one line of JSON ([`Answer`]) and the artefact from its standard output. The child limits
 //! its own address space and processor time before it looks at anything, and dies with its parent; the parent kills it
 //! when its time is up.
+//!
+//! To the kernel a child's parent is the thread that started it, and threads of tokio end when they like: a worker that
+//! blocks is replaced, and goes once it has idled for a while. So children are started by a thread that does nothing else
+//! and lives as long as the compiler. A child that is killed nevertheless, by SIGKILL, was killed by somebody else, the
+//! kernel for want of memory say: that is no word about the script.
 
 use crate::bounds::{self, Kind};
 use crate::config::{CompilerCommand, SandboxConfig};
@@ -13,11 +18,14 @@ use crate::turns::{Turn, Turns};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use wasmtime::Engine;
 
 /// The largest artefact.
@@ -31,6 +39,10 @@ const CHILD_NICE: libc::c_int = 10;
 const AHEAD_NICE: libc::c_int = 19;
 /// How many threads it has.
 const CHILD_THREADS: usize = 4;
+/// How many children wait to be started; who comes then waits before that.
+const STARTS_MAX: usize = 16;
+/// A child that exceeds its processor time is told so, by SIGXCPU; one that goes on for so long is killed.
+const CPU_GRACE_SECONDS: u64 = 10;
 /// How readily the kernel ends a child when the machine's memory is used up, of 1,000: before the node and the database.
 const OOM_SCORE: &str = "1000";
 
@@ -99,11 +111,53 @@ pub(crate) enum NotCompiled {
     Internal(String),
 }
 
+/// A child to be started, for the runtime that is to wait for it.
+struct Start {
+    command: Command,
+    runtime: Handle,
+    reply: oneshot::Sender<std::io::Result<Child>>,
+}
+
+/// The thread that starts the children. It ends when the compiler goes.
+struct Starter(mpsc::Sender<Start>);
+
+impl Starter {
+    fn new() -> std::io::Result<Self> {
+        let (starts, mut wanted) = mpsc::channel::<Start>(STARTS_MAX);
+        std::thread::Builder::new().name("compilers".into()).spawn(move || {
+            while let Some(Start {
+                mut command,
+                runtime,
+                reply,
+            }) = wanted.blocking_recv()
+            {
+                let _inside = runtime.enter();
+                // Who asked may be gone; the child then ends at once.
+                let _ = reply.send(command.spawn());
+            }
+        })?;
+        Ok(Self(starts))
+    }
+
+    async fn start(&self, command: Command) -> std::io::Result<Child> {
+        let gone = || std::io::Error::other("nobody starts it");
+        let (reply, started) = oneshot::channel();
+        let start = Start {
+            command,
+            runtime: Handle::current(),
+            reply,
+        };
+        self.0.send(start).await.map_err(|_| gone())?;
+        started.await.map_err(|_| gone())?
+    }
+}
+
 /// Starts compiling children, a few at a time.
 pub(crate) struct Compiler {
     command: CompilerCommand,
     order: Order,
     turns: Arc<Turns>,
+    starter: Starter,
     /// One at a time of what is ours.
     own: Arc<Semaphore>,
 }
@@ -119,11 +173,11 @@ fn cores() -> usize {
 }
 
 impl Compiler {
-    pub fn new(config: &SandboxConfig) -> Self {
+    pub fn new(config: &SandboxConfig) -> std::io::Result<Self> {
         // One uploader gets half of them. There are two at least, however small the machine: else whoever uploads would
         // wait for whatever slow script is being compiled.
         let children = cores().div_ceil(2).max(2);
-        Self {
+        Ok(Self {
             command: config.compiler.clone(),
             order: Order {
                 nice: CHILD_NICE,
@@ -134,7 +188,8 @@ impl Compiler {
             },
             turns: Turns::new(children, children / 2),
             own: Arc::new(Semaphore::new(1)),
-        }
+            starter: Starter::new()?,
+        })
     }
 
     /// Whether nothing is compiled at the moment.
@@ -152,7 +207,8 @@ impl Compiler {
             For::All | For::Ahead => Arc::clone(&self.own).acquire_owned().await.ok().map(Held::Own),
         };
         let _turn = turn.ok_or_else(|| internal(&"there are no turns"))?;
-        let mut child = tokio::process::Command::new(&self.command.program)
+        let mut command = Command::new(&self.command.program);
+        command
             .args(&self.command.args)
             .env_clear()
             // Arenas reserve address space per thread, which is what is limited.
@@ -164,9 +220,8 @@ impl Compiler {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| internal(&error))?;
+            .kill_on_drop(true);
+        let mut child = self.starter.start(command).await.map_err(|error| internal(&error))?;
         let mut stdin = child.stdin.take().ok_or_else(|| internal(&"no stdin"))?;
         let stdout = child.stdout.take().ok_or_else(|| internal(&"no stdout"))?;
         let stderr = child.stderr.take().ok_or_else(|| internal(&"no stderr"))?;
@@ -203,7 +258,7 @@ impl Compiler {
             return Err(if words.contains("memory allocation of") {
                 let limit = self.order.max_address_space_bytes;
                 NotCompiled::Refused(format!("cannot be compiled within {limit} bytes of memory"))
-            } else if std::os::unix::process::ExitStatusExt::signal(&status).is_some() {
+            } else if status.signal().is_some_and(|signal| signal != libc::SIGKILL) {
                 NotCompiled::Refused(format!(
                     "made the compiler fail ({status}): it nests too deep or is too large"
                 ))
@@ -303,10 +358,10 @@ fn compile(wasm: &[u8], order: &Order) -> Result<(Kind, Vec<u8>), String> {
 }
 
 fn limit_self(order: &Order) -> std::io::Result<()> {
-    let limit = |resource, value: u64| {
+    let limit = |resource, value: u64, grace: u64| {
         let limit = libc::rlimit {
             rlim_cur: value,
-            rlim_max: value,
+            rlim_max: value.saturating_add(grace),
         };
         // SAFETY: the pointer is to a live rlimit.
         if unsafe { libc::setrlimit(resource, &limit) } == 0 {
@@ -315,11 +370,41 @@ fn limit_self(order: &Order) -> std::io::Result<()> {
             Err(std::io::Error::last_os_error())
         }
     };
-    limit(libc::RLIMIT_AS, order.max_address_space_bytes)?;
-    limit(libc::RLIMIT_CPU, order.max_cpu_seconds)?;
-    limit(libc::RLIMIT_CORE, 0)?;
+    limit(libc::RLIMIT_AS, order.max_address_space_bytes, 0)?;
+    limit(libc::RLIMIT_CPU, order.max_cpu_seconds, CPU_GRACE_SECONDS)?;
+    limit(libc::RLIMIT_CORE, 0, 0)?;
     // Where this cannot be said, the kernel judges by size, which comes to the same as a rule.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     crate::child::settle_in(order.nice);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a script whose compiler does this.
+    async fn end(does: &str) -> NotCompiled {
+        let command = CompilerCommand {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), does.into()],
+            env: Vec::new(),
+        };
+        let compiler = Compiler::new(&SandboxConfig::new("unused".into(), command)).unwrap();
+        let text = Bytes::from_static(b"(module)");
+        let done = compiler.compile(text, For::Runs, Duration::from_secs(60)).await;
+        done.map(|artefact| artefact.kind).unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_script_is_not_blamed_for_what_others_do_to_its_compiler() {
+        for signal in ["SEGV", "ABRT", "XCPU"] {
+            let end = end(&format!("kill -{signal} $$")).await;
+            assert!(matches!(end, NotCompiled::Refused(_)), "{signal}: {end:?}");
+        }
+        for does in ["kill -KILL $$", "exit 3"] {
+            let end = end(does).await;
+            assert!(matches!(end, NotCompiled::Internal(_)), "{does}: {end:?}");
+        }
+    }
 }

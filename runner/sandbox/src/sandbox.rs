@@ -212,7 +212,7 @@ impl Sandbox {
         Ok(Self {
             inner: Arc::new(Inner {
                 linker: Arc::new(Linker::new(&engine).map_err(wrong)?),
-                compiler: Compiler::new(&config),
+                compiler: Compiler::new(&config)?,
                 cache,
                 interpreters,
                 javascript: tokio::sync::OnceCell::new(),

@@ -39,6 +39,7 @@ const TESTS: &[Test] = tests![
     accept::descriptions_that_fail,
     accept::artefacts_are_kept_and_checked,
     accept::loading_is_done_once,
+    accept::threads_that_end_take_no_compiler_with_them,
     outcomes::a_command,
     outcomes::exit_codes,
     outcomes::long_lines,
@@ -99,6 +100,9 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("compile-wasm") {
         guests::count_compilation();
         return heddle_sandbox::compile_child_main();
+    }
+    if std::env::args().nth(1).as_deref() == Some("compile-when-told") {
+        return accept::compile_when_told();
     }
     if std::env::args().nth(1).as_deref() == Some("bounded-work") {
         return heddle_sandbox::bounded_child_main();
