@@ -24,6 +24,9 @@ use crate::output::{self, Format};
 
 /// How long a run may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a compiler may take: whoever waits for it can interrupt it. Go's 4 MB take seconds, minutes on a machine that
+/// is busy with other things.
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(600);
 /// How often files are looked at for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -124,13 +127,7 @@ pub(super) struct Loaded {
 
 /// Where compiled interpreters are kept from one command to the next: CPython's takes ten seconds to compile.
 fn interpreter_dir() -> Option<PathBuf> {
-    let set = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
-    let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
-    Some(base.join("heddle").join("interpreters"))
+    Some(super::tools::cache_dir()?.join("interpreters"))
 }
 
 impl Local {
@@ -138,7 +135,10 @@ impl Local {
         let cache = tempfile::tempdir().context("no directory for compiled scripts")?;
         let compiler = crate::node::start_children()?;
         let clock = Arc::new(NodeClock::default());
-        let config = || SandboxConfig::new(cache.path().to_owned(), compiler.clone());
+        let config = || SandboxConfig {
+            compile_timeout: COMPILE_TIMEOUT,
+            ..SandboxConfig::new(cache.path().to_owned(), compiler.clone())
+        };
         let keeping = SandboxConfig {
             interpreter_dir: interpreter_dir(),
             ..config()

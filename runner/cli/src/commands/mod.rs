@@ -18,6 +18,7 @@ mod run_ref;
 pub(crate) mod script;
 mod serve;
 pub(crate) mod token;
+mod tools;
 pub(crate) mod topic;
 mod unread;
 mod watch;
