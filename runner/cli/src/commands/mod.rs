@@ -12,6 +12,8 @@ pub(crate) mod nodes;
 pub(crate) mod open;
 mod prune;
 pub(crate) mod queue;
+mod record;
+mod recording;
 pub(crate) mod retention;
 pub(crate) mod run;
 mod run_ref;

@@ -293,7 +293,7 @@ fn name(text: &str, option: &str) -> Result<Name> {
     text.parse().map_err(|error| usage(format!("{option}: {error}")))
 }
 
-fn pair_of<'a>(text: &'a str, option: &str) -> Result<(&'a str, &'a str)> {
+pub(super) fn pair_of<'a>(text: &'a str, option: &str) -> Result<(&'a str, &'a str)> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name, value)),
         _ => Err(usage(format!("{option} {text}: write NAME=VALUE"))),

@@ -10,7 +10,7 @@ use heddle_sandbox::Language;
 use serde_json::{Value, json};
 
 use super::run::Params;
-use super::{build, done, local};
+use super::{build, done, local, record};
 use crate::document;
 use crate::exit::{NO, duration, usage};
 use crate::output::{self, Format, Rows, cell, items};
@@ -40,6 +40,8 @@ pub enum ScriptCommand {
     Test(Invoke),
     /// Run a script's file here on each save, until interrupted: output, log, time, memory
     Dev(Dev),
+    /// Run a case of a script's file against real hosts and databases, and write what they answered into the case
+    Record(record::Record),
     /// What a script wrote in the last runs with it, whatever their groups; the oldest run first
     Logs {
         /// `name` or `name@version`
@@ -244,6 +246,7 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         }
         ScriptCommand::Test(test) => invoke(session, &test).await,
         ScriptCommand::Dev(dev) => local::dev(session.output, &dev.file, &dev.params, dev.timeout.as_deref()).await,
+        ScriptCommand::Record(record) => record::run(session.output, &record).await,
         ScriptCommand::Logs { name, runs } => logs(session, &name, runs).await,
         ScriptCommand::Activate { name, version } => {
             let answer = session.client.activate_script(&name, version).await?;
