@@ -83,7 +83,7 @@ pub struct ProviderConfig {
 /// A provider.
 pub struct Provider {
     config: ProviderConfig,
-    remote: Remote,
+    remote: Arc<Remote>,
 }
 
 impl std::fmt::Debug for Provider {
@@ -192,7 +192,7 @@ impl Provider {
         if roles.any(|role| *role == Role::Worker) {
             return Err("people are no workers: the roles are viewer, operator, author and admin".into());
         }
-        let remote = Remote::new(&config)?;
+        let remote = Arc::new(Remote::new(&config)?);
         Ok(Arc::new(Self { config, remote }))
     }
 
@@ -225,7 +225,7 @@ impl Provider {
 
     /// Sends a browser to the provider; after that it is to come `to` a page of ours.
     pub async fn begin(&self, app: &App, parts: &Parts, to: &str) -> Result<Onward, Astray> {
-        let described = self.remote.described(app.clock.now()).await?;
+        let described = self.remote.described(&app.clock).await?;
         let redirect = self.redirect_url(&parts.headers, parts.uri.authority().map(|one| one.as_str()))?;
         let flow = Flow(super::tokens::new_session(&*app.chance));
         let mut url = described.authorization.clone();
@@ -276,8 +276,11 @@ impl Provider {
         let peer = Peer::of(parts);
         app.rates.of_unknown(peer, now)?;
         let redirect = self.redirect_url(&parts.headers, parts.uri.authority().map(|one| one.as_str()))?;
-        let token = self.remote.exchange(code, &flow.verifier(), &redirect, now).await?;
-        let key = self.remote.key_of(&token, now).await?;
+        let token = self
+            .remote
+            .exchange(code, &flow.verifier(), &redirect, &app.clock)
+            .await?;
+        let key = self.remote.key_of(&token, &app.clock).await?;
         let claims = claims::verify(&token, &key, &self.config, &flow.nonce(), now).map_err(Astray::Wrong)?;
         let actor = claims.actor();
         let person = Person {
