@@ -68,6 +68,37 @@ async fn what_is_in_hand_is_left_alone() {
     }
 }
 
+/// Who asks for a test and goes away leaves nothing behind: not in the channel's lane, not among what is pending.
+#[tokio::test]
+async fn tests_that_nobody_waits_for_end_all_the_same() {
+    /// As many as a node sends through a channel at once.
+    const LANE: usize = 4;
+    let world = World::new().await;
+    let node = world.node().await;
+    let receiver = Receiver::start(Answer::Held).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    let tests = futures::future::join_all((0..LANE).map(|_| node.post("/v1/channels/hook/test", json!({}))));
+    tokio::select! {
+        _ = tests => panic!("nobody has answered yet"),
+        _ = requests(&receiver, LANE) => {}
+    }
+    // The connections are closed, and the node goes on with those of others.
+    node.get("/v1/channels/hook").await.expect_status(200);
+    receiver.answers(Answer::Status(200));
+    for told in settled(&node, "channel=hook", LANE).await {
+        assert_eq!(
+            (&told["state"], &told["attempts"]),
+            (&json!("sent"), &json!(1)),
+            "{told:#}"
+        );
+    }
+    let rules = json!({"notify": {"on": ["failed"], "channels": ["hook"]}});
+    node.put_group("g", with(one(fails()), rules)).await;
+    node.run("g", json!({})).await;
+    becomes(&node, "group=g", |item| item["state"] == "sent").await;
+    assert_eq!(receiver.requests().len(), LANE + 1);
+}
+
 /// Who resends what is just being sent waits for nobody who waits for them.
 #[tokio::test]
 async fn resending_what_is_being_sent() {

@@ -1,6 +1,5 @@
 //! Sending what is due: each notification in a task of its own, with an end to every try.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,14 +67,7 @@ impl Failure {
 impl Notifier {
     /// Takes what is due, as far as there is room; whether there may be more.
     pub(super) async fn send_due(self: &Arc<Self>) -> Result<bool, EngineError> {
-        let (busy, in_hand) = {
-            let in_hand = self.in_hand.lock();
-            let mut busy: BTreeMap<String, i64> = BTreeMap::new();
-            for lane in in_hand.values() {
-                *busy.entry(lane.clone()).or_default() += 1;
-            }
-            (busy, in_hand.keys().copied().collect::<Vec<Uuid>>())
-        };
+        let (busy, in_hand) = self.in_hand.now();
         let room = SENDS_MAX.saturating_sub(in_hand.len());
         if room == 0 {
             // Whoever ends rings.
@@ -89,13 +81,13 @@ impl Notifier {
             .await?;
         let more = !taken.is_empty();
         for outgoing in taken {
-            self.in_hand.lock().insert(outgoing.id, outgoing.lane.clone());
+            let held = self.in_hand.take(outgoing.id, &outgoing.lane);
             let notifier = self.clone();
             self.node.tracker.spawn(async move {
                 let (id, lane) = (outgoing.id, outgoing.lane.clone());
                 notifier.send_one(outgoing, lease).await;
                 tracing::debug!(%id, lane, "a notification has been tried");
-                notifier.in_hand.lock().remove(&id);
+                drop(held);
                 notifier.node.signals.raise(Signal::Notices);
             });
         }
@@ -176,11 +168,7 @@ impl Notifier {
     }
 
     /// Sends a test message: once, with the answer recorded whatever it is.
-    pub(super) async fn send_test(
-        self: &Arc<Self>,
-        row: NewNotification,
-        channel: ChannelSpec,
-    ) -> Result<(), EngineError> {
+    pub(super) async fn send_test(&self, row: NewNotification, channel: ChannelSpec) -> Result<(), EngineError> {
         let lease = self.node.lease();
         let outgoing = Outgoing {
             id: row.id,
@@ -194,22 +182,17 @@ impl Notifier {
             attempts: 0,
         };
         // In hand before it can be seen, so that this node's own loop leaves it alone.
-        self.in_hand.lock().insert(row.id, row.lane.clone());
-        let sent = async {
-            self.node.store.begin_outgoing(row, lease).await?;
-            let mut delivered = Vec::new();
-            let result = whole(self.deliver(&outgoing, Some(&channel), &mut delivered)).await;
-            let sent = match result.map_err(|failure| failure.without(&secrets_of(&channel))) {
-                Ok(()) => Sent::Done,
-                Err(Failure::Final(why) | Failure::Passing(why, _)) => Sent::Failed(why),
-            };
-            self.record_sent(&outgoing, lease, &sent, &delivered, way_of(Some(&channel)))
-                .await;
-            Ok(())
-        }
-        .await;
-        self.in_hand.lock().remove(&outgoing.id);
-        sent
+        let _held = self.in_hand.take(row.id, &row.lane);
+        self.node.store.begin_outgoing(row, lease).await?;
+        let mut delivered = Vec::new();
+        let result = whole(self.deliver(&outgoing, Some(&channel), &mut delivered)).await;
+        let sent = match result.map_err(|failure| failure.without(&secrets_of(&channel))) {
+            Ok(()) => Sent::Done,
+            Err(Failure::Final(why) | Failure::Passing(why, _)) => Sent::Failed(why),
+        };
+        self.record_sent(&outgoing, lease, &sent, &delivered, way_of(Some(&channel)))
+            .await;
+        Ok(())
     }
 
     async fn deliver(
