@@ -1,6 +1,7 @@
 //! Who sends notifications: one node at a time each, whoever else would.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use heddle_tests::{Answer, Receiver, World, eventually, id};
 use serde_json::{Value, json};
@@ -65,6 +66,43 @@ async fn what_is_in_hand_is_left_alone() {
     // Unless its time was over meanwhile.
     if waiting["attempts"] == 0 {
         assert_eq!(slow.requests().len(), 1, "{waiting:#}");
+    }
+}
+
+/// A node that stops ends what it is sending: nobody takes it meanwhile, and nobody is told twice.
+#[tokio::test]
+async fn a_node_that_stops_ends_what_it_sends() {
+    let world = World::new().await;
+    let mut first = world.node().await;
+    let slow = Receiver::start(Answer::Held).await;
+    let quick = Receiver::start(Answer::Status(200)).await;
+    webhook(&first, "slow", &slow.url, json!({})).await;
+    webhook(&first, "quick", &quick.url, json!({"burst": 100000})).await;
+    for name in ["slow", "quick"] {
+        let rules = json!({"notify": {"on": ["failed"], "channels": [name]}});
+        first.put_group(name, with(one(fails()), rules)).await;
+    }
+    first.run("slow", json!({})).await;
+    requests(&slow, 1).await;
+    let since = tokio::time::Instant::now();
+    let second = world.node().await;
+    first.terminate();
+    // Until the other one has taken something: it would have taken this as well.
+    eventually("what the second node sends", async || {
+        second.run("quick", json!({})).await;
+        let text = second.get("/metrics").await.body;
+        let sent = metric(text.as_str()?, "heddle_notifications_sent_total{kind=\"webhook\"}")?;
+        (sent >= 3).then_some(())
+    })
+    .await;
+    // Unless its time was over meanwhile.
+    let in_time = since.elapsed() < Duration::from_secs(15);
+    slow.answers(Answer::Status(200));
+    assert!(first.end().await.success(), "{}", first.log());
+    let told = becomes(&second, "channel=slow", |item| item["state"] == "sent").await;
+    if in_time {
+        assert_eq!(told["attempts"], 1, "{told:#}");
+        assert_eq!(slow.requests().len(), 1);
     }
 }
 

@@ -54,6 +54,7 @@ use in_hand::InHand;
 
 use crate::EngineError;
 use crate::node::Node;
+use crate::node::part::Part;
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::told::new_notices;
@@ -145,6 +146,16 @@ impl Service for Arc<Notifier> {
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         self.notify_once().await
+    }
+}
+
+impl Part for Notifier {
+    fn in_hand(&self) -> usize {
+        self.in_hand.len()
+    }
+
+    fn stop_in_hand(&self) {
+        self.in_hand.cut();
     }
 }
 

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::count::Way;
+use super::in_hand::Held;
 use super::{LANE_MAX, Notifier, SENDS_MAX, chat, mail, post, sign};
 use crate::EngineError;
 use crate::node::signals::Signal;
@@ -29,6 +30,9 @@ const MAILS_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often recording what came of a try is tried; after that the row is found under this node's lease and sent again.
 const RECORD_TRIES_MAX: u32 = 10;
 const RECORD_AGAIN_AFTER: Duration = Duration::from_millis(300);
+
+/// What is said of a try that was cut.
+const CUT: &str = "the node that was sending it stopped";
 
 /// The shortest part of a robot's URL that may be what makes it secret; `services` and the like are none.
 const URL_SECRET_BYTES_MIN: usize = 9;
@@ -67,6 +71,10 @@ impl Failure {
 impl Notifier {
     /// Takes what is due, as far as there is room; whether there may be more.
     pub(super) async fn send_due(self: &Arc<Self>) -> Result<bool, EngineError> {
+        // A node that stops begins nothing more, however much is due.
+        if !self.node.is_active() {
+            return Ok(false);
+        }
         let (busy, in_hand) = self.in_hand.now();
         let room = SENDS_MAX.saturating_sub(in_hand.len());
         if room == 0 {
@@ -85,7 +93,7 @@ impl Notifier {
             let notifier = self.clone();
             self.node.tracker.spawn(async move {
                 let (id, lane) = (outgoing.id, outgoing.lane.clone());
-                notifier.send_one(outgoing, lease).await;
+                notifier.send_one(outgoing, lease, &held).await;
                 tracing::debug!(%id, lane, "a notification has been tried");
                 drop(held);
                 notifier.node.signals.raise(Signal::Notices);
@@ -94,7 +102,7 @@ impl Notifier {
         Ok(more)
     }
 
-    async fn send_one(&self, outgoing: Outgoing, lease: i64) {
+    async fn send_one(&self, outgoing: Outgoing, lease: i64, held: &Held) {
         let channel = if is_url(&outgoing.channel) {
             Ok(None)
         } else {
@@ -114,20 +122,27 @@ impl Notifier {
         };
         let mut delivered = Vec::new();
         let result = match channel {
-            Ok(channel) => whole(self.deliver(&outgoing, channel.as_ref(), &mut delivered)).await,
-            Err(failure) => Err(failure),
+            Ok(channel) => {
+                let sending = whole(self.deliver(&outgoing, channel.as_ref(), &mut delivered));
+                held.until_cut(sending).await
+            }
+            Err(failure) => Some(Err(failure)),
         };
         let now = self.node.now();
-        let sent = match result.map_err(|failure| failure.without(&secrets)) {
-            Ok(()) => Sent::Done,
-            Err(Failure::Final(why)) => Sent::Failed(why),
-            Err(Failure::Passing(why, asked)) => match retry_after(outgoing.attempts + 1, self.node.chance.bits()) {
-                Some(wait) => {
-                    let wait = wait.max(asked.unwrap_or_default());
-                    Sent::Later(why, now + chrono::TimeDelta::from_std(wait).unwrap_or_default())
+        let sent = match result.map(|sent| sent.map_err(|failure| failure.without(&secrets))) {
+            Some(Ok(())) => Sent::Done,
+            Some(Err(Failure::Final(why))) => Sent::Failed(why),
+            // Whoever takes it next sends it; to those who have theirs, not again.
+            None => Sent::Later(CUT.into(), now),
+            Some(Err(Failure::Passing(why, asked))) => {
+                match retry_after(outgoing.attempts + 1, self.node.chance.bits()) {
+                    Some(wait) => {
+                        let wait = wait.max(asked.unwrap_or_default());
+                        Sent::Later(why, now + chrono::TimeDelta::from_std(wait).unwrap_or_default())
+                    }
+                    None => Sent::Failed(format!("{why}; it has been tried {} times", outgoing.attempts + 1)),
                 }
-                None => Sent::Failed(format!("{why}; it has been tried {} times", outgoing.attempts + 1)),
-            },
+            }
         };
         self.record_sent(&outgoing, lease, &sent, &delivered, way).await;
     }
@@ -182,10 +197,12 @@ impl Notifier {
             attempts: 0,
         };
         // In hand before it can be seen, so that this node's own loop leaves it alone.
-        let _held = self.in_hand.take(row.id, &row.lane);
+        let held = self.in_hand.take(row.id, &row.lane);
         self.node.store.begin_outgoing(row, lease).await?;
         let mut delivered = Vec::new();
-        let result = whole(self.deliver(&outgoing, Some(&channel), &mut delivered)).await;
+        let sending = whole(self.deliver(&outgoing, Some(&channel), &mut delivered));
+        let result = held.until_cut(sending).await;
+        let result = result.unwrap_or_else(|| Err(Failure::passing(CUT)));
         let sent = match result.map_err(|failure| failure.without(&secrets_of(&channel))) {
             Ok(()) => Sent::Done,
             Err(Failure::Final(why) | Failure::Passing(why, _)) => Sent::Failed(why),
