@@ -578,3 +578,100 @@ async fn what_was_recorded_is_given_again() {
     let (code, said) = heddle(&["script", "test", &at("sleep.wasm")]);
     assert!(code == Some(0) && said.contains("1 of 1 cases as expected"), "{said}");
 }
+
+/// Versions beside one another, and beside what this program makes of them.
+#[tokio::test]
+async fn versions_are_compared() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let server = [("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)];
+    let heddle = |arguments: &[&str]| {
+        let output = run_program(arguments, &server);
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        (output.status.code(), said.concat())
+    };
+    let text = |number: u32| format!("// the text\nexport default (params: {{ n{number}: string }}) => {number};\n");
+    for number in 1..=2 {
+        node.put_bytes("/v1/scripts/clean", TS, text(number))
+            .await
+            .expect_status(201);
+    }
+    let (code, said) = heddle(&["script", "diff", "clean"]);
+    assert_eq!(code, Some(1), "{said}");
+    for line in [
+        "--- clean@1",
+        "+++ clean@2",
+        " // the text",
+        "-export default (params: { n1: string }) => 1;",
+        "+export default (params: { n2: string }) => 2;",
+    ] {
+        assert!(said.lines().any(|told| told == line), "{line}: {said}");
+    }
+    assert_eq!(heddle(&["script", "diff", "clean", "2", "2"]).0, Some(0));
+    let file = at("clean.ts");
+    std::fs::write(&file, text(2)).unwrap();
+    assert_eq!(heddle(&["script", "diff", "clean", &file]), (Some(0), String::new()));
+    let (code, said) = heddle(&["script", "diff", "clean", "1", &file]);
+    assert!(code == Some(1) && said.contains(&format!("+++ {file}")), "{said}");
+    assert_eq!(heddle(&["script", "diff", "clean", "7"]).0, Some(2));
+    // Of wasm, what is known of it.
+    for name in ["hello", "sum"] {
+        let wasm = heddle_scripts::get(name).unwrap().to_vec();
+        node.put_bytes("/v1/scripts/wasm", "application/wasm", wasm)
+            .await
+            .expect_status(201);
+    }
+    let (code, said) = heddle(&["script", "diff", "wasm"]);
+    assert_eq!(code, Some(1), "{said}");
+    for part in [
+        "--- wasm@1",
+        " world: heddle:task/task",
+        "-digest: ",
+        "+size: ",
+        "+    upstream:",
+    ] {
+        assert!(said.lines().any(|line| line.starts_with(part)), "{part}: {said}");
+    }
+    std::fs::write(at("hello.wasm"), heddle_scripts::get("hello").unwrap()).unwrap();
+    let (code, said) = heddle(&["script", "diff", "wasm", "2", &at("hello.wasm")]);
+    assert!(code == Some(1) && said.contains("hello.wasm"), "{said}");
+
+    // What is in use is checked here: the active ones, and what groups name.
+    node.put_group(
+        "g",
+        json!({"tasks": {"old": {"script": "clean@1", "params": {"n1": "a"}}}}),
+    )
+    .await;
+    let (code, said) = heddle(&["-o", "json", "script", "check"]);
+    assert_eq!(code, Some(0), "{said}");
+    let told: Value = serde_json::from_str(&said).unwrap();
+    let checked: Vec<_> = told["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            (
+                one["name"].as_str().unwrap(),
+                one["version"].as_u64().unwrap(),
+                one["result"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        checked,
+        [("clean", 1, "same"), ("clean", 2, "same"), ("wasm", 2, "same")]
+    );
+    // As if another interpreter had read another schema then, and accepted what this one does not.
+    let sql = world.sql().await;
+    let changed = "UPDATE heddle.script_versions SET params_schema = '{\"type\": \"object\"}', runtime = 'quickjs 1' WHERE version = 1 AND world = 'source/typescript'";
+    assert_eq!(sql.execute(changed, &[]).await.unwrap(), 1);
+    let (code, said) = heddle(&["script", "check", "clean"]);
+    assert!(
+        code == Some(1) && said.contains("changes: params_schema") && said.contains("(was quickjs 1)"),
+        "{said}"
+    );
+    assert!(!said.contains("wasm@2"), "{said}");
+    assert_eq!(heddle(&["script", "check", "nobody"]).0, Some(2));
+}

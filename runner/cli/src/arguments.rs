@@ -194,6 +194,8 @@ mod tests {
             "heddle script test hello --params {}",
             "heddle script dev clean.ts --params @p.json --timeout 5s",
             "heddle script record clean.ts two --params {} --allow-host a.example.com --sql w=postgres://x --secret t=@f",
+            "heddle script diff clean 1 clean.ts",
+            "heddle script check clean other",
             "heddle script rm hello",
             "heddle script activate hello 3",
             "heddle group list -o json",

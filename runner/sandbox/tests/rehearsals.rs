@@ -1,7 +1,7 @@
 //! Rehearsals: a clock and chance of the author's, and recorded answers.
 
 use crate::guests::{Bench, Tables, command_with};
-use crate::sources::{bench, compiled, load};
+use crate::texts::{bench, compiled, load};
 use heddle_domain::Time;
 use heddle_sandbox::{Exchanges, Language, Outcome, Rehearsal, Script, SqlAnswer, SqlStatement, WebAnswer, WebRequest};
 use serde_json::{Value, json};

@@ -269,7 +269,7 @@ fn unified(document: &Document, theirs: Option<&Value>, ours: &Value) -> Result<
         .to_string())
 }
 
-fn painted(line: &str, colours: bool) -> String {
+pub(super) fn painted(line: &str, colours: bool) -> String {
     let colour = match line.as_bytes().first() {
         Some(b'+') => "32",
         Some(b'-') => "31",

@@ -23,6 +23,7 @@ pub(crate) mod token;
 mod tools;
 pub(crate) mod topic;
 mod unread;
+mod versions;
 mod watch;
 
 use std::future::Future;

@@ -10,7 +10,7 @@ use heddle_sandbox::Language;
 use serde_json::{Value, json};
 
 use super::run::Params;
-use super::{build, done, local, record};
+use super::{build, done, local, record, versions};
 use crate::document;
 use crate::exit::{NO, duration, usage};
 use crate::output::{self, Format, Rows, cell, items};
@@ -42,6 +42,15 @@ pub enum ScriptCommand {
     Dev(Dev),
     /// Run a case of a script's file against real hosts and databases, and write what they answered into the case
     Record(record::Record),
+    /// Show in what two versions differ, or a version and a file; exits with 1 if they do
+    ///
+    /// Of texts line by line; of wasm what it is for, its digest, its size, its description and the schema of its params.
+    Diff(versions::ScriptDiff),
+    /// Check the scripts in use on a server with this program: its interpreters, its compiler
+    ///
+    /// Before an upgrade, by the new program: each active version, and each that a group or a topic names. Exits with 1 if
+    /// one is not accepted any more, or says something else of itself.
+    Check(versions::Check),
     /// What a script wrote in the last runs with it, whatever their groups; the oldest run first
     Logs {
         /// `name` or `name@version`
@@ -246,6 +255,8 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         }
         ScriptCommand::Test(test) => invoke(session, &test).await,
         ScriptCommand::Dev(dev) => local::dev(session.output, &dev.file, &dev.params, dev.timeout.as_deref()).await,
+        ScriptCommand::Diff(wanted) => versions::diff(session, &wanted).await,
+        ScriptCommand::Check(wanted) => versions::check(session, &wanted).await,
         ScriptCommand::Record(record) => record::run(session.output, &record).await,
         ScriptCommand::Logs { name, runs } => logs(session, &name, runs).await,
         ScriptCommand::Activate { name, version } => {

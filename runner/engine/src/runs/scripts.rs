@@ -150,6 +150,9 @@ impl Runs {
             };
             match self.load_script(&facts).await? {
                 Ok(_) => loaded += 1,
+                Err(Ending::Failed { message, .. }) => {
+                    tracing::warn!(script = name, message, "a script cannot be loaded")
+                }
                 Err(_) => tracing::warn!(script = name, "a script cannot be loaded"),
             }
         }

@@ -1,0 +1,346 @@
+//! Versions of scripts beside one another: `heddle script diff`; and beside what this program makes of them: `heddle script
+//! check`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use bytes::Bytes;
+use clap::Args;
+use heddle_client::ScriptVersion;
+use heddle_sandbox::{CompileError, Compiled, Language, runtime_id};
+use serde_json::{Value, json};
+use similar::TextDiff;
+
+use super::apply::painted;
+use super::done;
+use super::local::Local;
+use crate::document;
+use crate::exit::{NO, usage};
+use crate::output::{self, Rows, cell, items};
+use crate::session::{MAX_LISTED, Session};
+use crate::terminal;
+
+/// `heddle script diff`
+#[derive(Args, Debug)]
+pub struct ScriptDiff {
+    /// The script
+    pub name: String,
+    /// A version, to be held against the newest; or a file, to be held against the active version. Default: the last
+    /// version but one
+    #[arg(value_name = "VERSION|FILE")]
+    pub from: Option<String>,
+    /// Another version, or a file
+    #[arg(value_name = "VERSION|FILE")]
+    pub to: Option<String>,
+}
+
+/// `heddle script check`
+#[derive(Args, Debug)]
+pub struct Check {
+    /// These scripts; default all
+    pub names: Vec<String>,
+}
+
+/// A script's bytes and what is known of them.
+struct Side {
+    label: String,
+    bytes: Bytes,
+    language: Option<Language>,
+    facts: Option<Value>,
+}
+
+/// What a version is, but for its bytes.
+fn facts_of(version: &ScriptVersion) -> Value {
+    json!({
+        "world": version.world,
+        "digest": version.digest.trim_start_matches("sha256:"),
+        "size": version.size,
+        "description": version.description,
+        "defaults": version.defaults,
+        "params_schema": version.params_schema,
+    })
+}
+
+/// The same of what was compiled here.
+fn facts_here(compiled: &Compiled) -> Value {
+    json!({
+        "world": compiled.world.as_str(),
+        "digest": compiled.digest.trim_start_matches("sha256:"),
+        "size": compiled.size,
+        "description": compiled.description.as_deref().unwrap_or_default(),
+        "defaults": compiled.defaults,
+        "params_schema": compiled.params_schema,
+    })
+}
+
+async fn bytes_of(session: &Session, version: &ScriptVersion) -> Result<Bytes> {
+    Ok(match Language::of_world(&version.world) {
+        Some(_) => session.client.script_source(&version.name, version.version).await?,
+        None => session.client.script_wasm(&version.name, version.version).await?,
+    })
+}
+
+async fn versions_of(session: &Session, name: &str) -> Result<Vec<ScriptVersion>> {
+    let request = session.client.get(&["v1", "scripts", name, "versions"]);
+    Ok(request.send_for_all(&session.client, MAX_LISTED).await?)
+}
+
+/// Which two are meant.
+#[derive(Debug, PartialEq)]
+enum Meant<'a> {
+    Version(i32),
+    File(&'a str),
+}
+
+fn meant(text: &str) -> Meant<'_> {
+    text.parse().map_or(Meant::File(text), Meant::Version)
+}
+
+fn pair<'a>(diff: &'a ScriptDiff, numbers: &[i32], active: Option<i32>) -> Result<(i32, Meant<'a>)> {
+    let name = &diff.name;
+    let newest = numbers.iter().max().copied();
+    let newest = newest.ok_or_else(|| usage(format!("the script `{name}` has no version")))?;
+    Ok(match (diff.from.as_deref().map(meant), diff.to.as_deref().map(meant)) {
+        (None, _) => {
+            let before = numbers.iter().copied().filter(|number| *number < newest).max();
+            let before =
+                before.ok_or_else(|| usage(format!("`{name}` has one version: name a file to hold it against")))?;
+            (before, Meant::Version(newest))
+        }
+        (Some(Meant::File(file)), None) => (active.unwrap_or(newest), Meant::File(file)),
+        (Some(Meant::Version(from)), to) => (from, to.unwrap_or(Meant::Version(newest))),
+        (Some(Meant::File(file)), Some(_)) => {
+            return Err(usage(format!("`{file}` is no version: write VERSION FILE")));
+        }
+    })
+}
+
+pub(super) async fn diff(session: &Session, wanted: &ScriptDiff) -> Result<ExitCode> {
+    let versions = versions_of(session, &wanted.name).await?;
+    let numbers: Vec<i32> = versions.iter().map(|version| version.version).collect();
+    let active = versions
+        .iter()
+        .find(|version| version.active)
+        .map(|version| version.version);
+    let (from, to) = pair(wanted, &numbers, active)?;
+    let side = async |number: i32| {
+        let found = versions.iter().find(|version| version.version == number);
+        let found = found.ok_or_else(|| usage(format!("`{}` has no version {number}", wanted.name)))?;
+        anyhow::Ok(Side {
+            label: format!("{}@{number}", wanted.name),
+            bytes: bytes_of(session, found).await?,
+            language: Language::of_world(&found.world),
+            facts: Some(facts_of(found)),
+        })
+    };
+    let old = side(from).await?;
+    let new = match to {
+        Meant::Version(number) => side(number).await?,
+        Meant::File(file) => Side {
+            label: file.to_owned(),
+            bytes: document::read_bytes(Path::new(file))?.into(),
+            language: Language::of_file(file),
+            facts: None,
+        },
+    };
+    let kind = if old.language.is_some() && new.language.is_some() {
+        "source"
+    } else {
+        "facts"
+    };
+    let text = between(old, new, kind).await?;
+    let differ = !text.is_empty();
+    let told = json!({"name": wanted.name, "kind": kind, "diff": text});
+    let colours = terminal::has_colours();
+    session.output.print(&told, |told| {
+        let lines = told["diff"].as_str().unwrap_or_default().lines();
+        let lines: Vec<String> = lines.map(|line| painted(line, colours)).collect();
+        lines.join("\n")
+    })?;
+    if differ { Ok(ExitCode::from(NO)) } else { done() }
+}
+
+/// The difference: of two texts line by line, else of what is known of both.
+async fn between(old: Side, new: Side, kind: &str) -> Result<String> {
+    if old.bytes == new.bytes && old.language == new.language {
+        return Ok(String::new());
+    }
+    let (from, to) = (old.label.clone(), new.label.clone());
+    let (old, new) = match kind {
+        "source" => {
+            let text = |side: &Side| String::from_utf8_lossy(&side.bytes).into_owned();
+            (text(&old), text(&new))
+        }
+        _ => (output::yaml(&known(old).await?)?, output::yaml(&known(new).await?)?),
+    };
+    Ok(TextDiff::from_lines(&old, &new)
+        .unified_diff()
+        .header(&from, &to)
+        .to_string())
+}
+
+async fn known(side: Side) -> Result<Value> {
+    match side.facts {
+        Some(facts) => Ok(facts),
+        None => {
+            let compiled = Local::new()?.compile(side.language, side.bytes).await;
+            let compiled = compiled.map_err(|error| usage(format!("{}: {error}", side.label)))?;
+            Ok(facts_here(&compiled))
+        }
+    }
+}
+
+/// Names with versions, as groups and topics name scripts.
+fn named(value: &Value, found: &mut BTreeSet<(String, i32)>) {
+    match value {
+        Value::Object(fields) => {
+            if let Some((name, version)) = fields
+                .get("script")
+                .and_then(Value::as_str)
+                .and_then(|text| text.split_once('@'))
+                && let Ok(version) = version.parse()
+            {
+                found.insert((name.to_owned(), version));
+            }
+            fields.values().for_each(|value| named(value, found));
+        }
+        Value::Array(all) => all.iter().for_each(|value| named(value, found)),
+        _ => {}
+    }
+}
+
+/// Which versions may be run again: the active ones, and those that groups and topics name.
+async fn in_use(session: &Session, names: &[String]) -> Result<BTreeSet<(String, i32)>> {
+    let mut used = BTreeSet::new();
+    let list = async |path: &[&str]| {
+        let request = session.client.get(path);
+        request.send_for_all::<Value>(&session.client, MAX_LISTED).await
+    };
+    let scripts = list(&["v1", "scripts"]).await?;
+    for script in &scripts {
+        if let (Some(name), Some(active)) = (script["name"].as_str(), script["active_version"].as_i64()) {
+            used.insert((name.to_owned(), i32::try_from(active)?));
+        }
+    }
+    for kind in ["groups", "topics"] {
+        for thing in list(&["v1", kind]).await? {
+            named(&thing, &mut used);
+        }
+    }
+    let known = |name: &String| scripts.iter().any(|script| script["name"] == **name);
+    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+        return Err(usage(format!("there is no script `{unknown}`")));
+    }
+    used.retain(|(name, _)| names.is_empty() || names.contains(name));
+    Ok(used)
+}
+
+/// In what a version is another when it is compiled here.
+fn changes(version: &ScriptVersion, compiled: &Compiled) -> Vec<&'static str> {
+    let (there, here) = (facts_of(version), facts_here(compiled));
+    ["world", "description", "defaults", "params_schema"]
+        .into_iter()
+        .filter(|fact| there[*fact] != here[*fact])
+        .collect()
+}
+
+pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode> {
+    let used = in_use(session, &wanted.names).await?;
+    let local = Local::new()?;
+    let mut told = Vec::new();
+    for (name, number) in used {
+        let found: ScriptVersion = session
+            .client
+            .get(&["v1", "scripts", &name, "versions", &number.to_string()])
+            .send()
+            .await?;
+        let language = Language::of_world(&found.world);
+        let compiled = local.compile(language, bytes_of(session, &found).await?).await;
+        let (result, changed, error) = match &compiled {
+            Ok(compiled) => match changes(&found, compiled) {
+                same if same.is_empty() => ("same", same, None),
+                changed => ("changes", changed, None),
+            },
+            // This machine's fault is no script's.
+            Err(CompileError::Internal(error)) => anyhow::bail!("{name}@{number} cannot be checked: {error}"),
+            Err(error) => ("fails", Vec::new(), Some(error.to_string())),
+        };
+        told.push(json!({
+            "name": name, "version": number, "world": found.world,
+            "checked_with": found.runtime, "runtime": language.map(runtime_id),
+            "result": result, "changed": changed, "error": error,
+        }));
+    }
+    let good = told.iter().all(|script| script["result"] == "same");
+    session.output.print(&json!({ "items": told }), |list| {
+        let mut rows = Rows::new(["SCRIPT", "WORLD", "RUNTIME", "RESULT"]);
+        for script in items(list) {
+            let runtime = match (&script["checked_with"], &script["runtime"]) {
+                (Value::String(before), Value::String(now)) if before != now => format!("{now} (was {before})"),
+                (_, Value::String(now)) => now.clone(),
+                _ => "-".into(),
+            };
+            let changed: Vec<&str> = script["changed"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
+            let result = match script["error"].as_str() {
+                Some(error) => format!("fails: {error}"),
+                None if changed.is_empty() => "same".into(),
+                None => format!("changes: {}", changed.join(", ")),
+            };
+            rows.add([
+                format!("{}@{}", cell(script, "/name"), cell(script, "/version")),
+                cell(script, "/world"),
+                runtime,
+                result,
+            ]);
+        }
+        rows.to_string()
+    })?;
+    if good { done() } else { Ok(ExitCode::from(NO)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(from: Option<&str>, to: Option<&str>) -> ScriptDiff {
+        ScriptDiff {
+            name: "clean".into(),
+            from: from.map(str::to_owned),
+            to: to.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn two_are_meant() {
+        let numbers = [4, 3, 1];
+        for (from, to, expected) in [
+            (None, None, (3, Meant::Version(4))),
+            (Some("1"), None, (1, Meant::Version(4))),
+            (Some("4"), Some("1"), (4, Meant::Version(1))),
+            (Some("clean.ts"), None, (3, Meant::File("clean.ts"))),
+            (Some("1"), Some("clean.ts"), (1, Meant::File("clean.ts"))),
+        ] {
+            assert_eq!(pair(&wanted(from, to), &numbers, Some(3)).unwrap(), expected);
+        }
+        assert!(pair(&wanted(Some("a.ts"), Some("1")), &numbers, None).is_err());
+        assert!(pair(&wanted(None, None), &[1], None).is_err());
+    }
+
+    #[test]
+    fn versions_that_specs_name_are_found() {
+        let mut found = BTreeSet::new();
+        let group = json!({"tasks": {"a": {"script": "x@3"}, "b": {"script": "y"}}, "on_end": [{"script": "z@2"}], "script": "odd@v"});
+        named(&group, &mut found);
+        assert_eq!(
+            found.into_iter().collect::<Vec<_>>(),
+            [("x".to_owned(), 3), ("z".to_owned(), 2)]
+        );
+    }
+}
