@@ -92,12 +92,12 @@ impl Service for Preparer {
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         let sandbox = &self.runs.sandbox;
-        if sandbox.has_python() {
-            return Ok(NEVER);
-        }
         self.idle = if sandbox.is_idle() { self.idle + 1 } else { 0 };
         if self.idle < Self::IDLE_LOOKS {
             return Ok(Self::LOOK_EVERY);
+        }
+        if sandbox.has_python() {
+            return Ok(NEVER);
         }
         tokio::select! {
             // A node that ends waits for no compiler: it dies with what it was started by.
