@@ -86,7 +86,7 @@ impl Service for Inbox {
 pub(crate) struct Reaper {
     runs: Arc<Runs>,
     /// What stands under our lease and is in nobody's hand, since when.
-    strangers: HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+    strangers: HashMap<(RunId, AttemptKey), Duration>,
     sweep: Every,
     /// Behind which group's gate the next sweep goes on.
     place: Option<i64>,
@@ -375,17 +375,18 @@ impl Runs {
     fn adopt(
         self: &Arc<Self>,
         held: HashSet<(RunId, AttemptKey)>,
-        strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+        strangers: &mut HashMap<(RunId, AttemptKey), Duration>,
     ) {
         strangers.retain(|entry, _| held.contains(entry));
+        let elapsed = self.node.clock.elapsed();
         let mut adopted = Vec::new();
         for entry in held {
             if self.hands.knows(entry.0, entry.1) || self.given_up.knows(entry.0, entry.1) {
                 strangers.remove(&entry);
                 continue;
             }
-            let since = *strangers.entry(entry).or_insert_with(tokio::time::Instant::now);
-            if since.elapsed() > ADOPT_AFTER {
+            let since = *strangers.entry(entry).or_insert(elapsed);
+            if elapsed.saturating_sub(since) > ADOPT_AFTER {
                 strangers.remove(&entry);
                 adopted.push(entry);
             }
@@ -444,7 +445,7 @@ impl Runs {
     /// Takes over what dead nodes held, stops what is not this node's any more, cancels sub-runs without a parent.
     pub(crate) async fn reap_once(
         self: &Arc<Self>,
-        strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+        strangers: &mut HashMap<(RunId, AttemptKey), Duration>,
     ) -> Result<(), EngineError> {
         self.give_up_again().await;
         let mut lost = self.node.store.lost_attempts().await?;

@@ -54,6 +54,7 @@ use tokio::sync::mpsc;
 use crate::node::Node;
 use crate::node::catalog::{Cache, Resolution, Revision};
 use crate::node::group_commit::{Gathering, GroupCommit};
+use crate::node::service::drive;
 use ending::Report;
 use hands::{Hand, Hands};
 
@@ -134,7 +135,9 @@ impl GatheringRuns {
     pub(crate) fn start(self, runs: &Arc<Runs>) {
         self.outcomes.start(recorder::Outcomes(runs.clone()));
         self.submissions.start(submit::Submissions(runs.clone()));
-        runs.node.tracker.spawn(logs::write(runs.clone(), self.reports));
+        runs.node
+            .tracker
+            .spawn(drive(logs::LogWriter::of(runs.clone(), self.reports)));
     }
 }
 

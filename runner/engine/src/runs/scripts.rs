@@ -10,13 +10,10 @@ use heddle_store::StoreError;
 
 use crate::node::Node;
 use crate::node::catalog::ScriptFacts;
-use crate::node::service::{Needs, Service};
+use crate::node::service::{NEVER, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::ending::{Ending, Step};
 use crate::{Engine, EngineError, Runs};
-
-/// How long until scripts are loaded of which nobody has told: never, as people count.
-const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// How long to wait after scripts could not be loaded.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
