@@ -223,7 +223,7 @@ pub struct Counters {
     /// Attempts whose outcome cannot be recorded and whose run cannot be ended.
     pub set_aside: usize,
     /// Runs of which rows that the engine picks up cannot be handled, by the table that they stand in.
-    pub rows_set_aside: [(&'static str, usize); 3],
+    pub rows_set_aside: [(&'static str, usize); 4],
     /// Whether the node holds its lease.
     pub lease_held: bool,
     /// How often it has lost one.

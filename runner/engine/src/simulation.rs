@@ -416,3 +416,46 @@ async fn retention_removes_what_is_old() {
     node.tick(&mut rounds).await;
     assert!(world.runs("succeeded").await.is_empty());
 }
+
+/// A run before a gate whose progress nobody can read holds up neither those behind it nor those of other groups, and has its
+/// turn once it is mended.
+#[tokio::test]
+async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let spec = json!({"schedules": {"s": {"every": "1h", "misfire": "all", "grace": "1d"}}});
+    world.group("one", spec.clone()).await;
+    world.group("other", spec).await;
+    world.pass(TimeDelta::hours(3)).await;
+    let node = world.node(1).await;
+    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
+    node.tick(&mut Scheduler(schedules)).await;
+    assert_eq!(world.runs("waiting").await.len(), 6);
+    let garble = async |logical_time: Time, with: &str| {
+        let micros = logical_time.timestamp_micros();
+        let statement = format!(
+            "UPDATE heddle.runs_live SET progress = {with}
+              WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'one')
+                AND logical_time = to_timestamp($1::bigint / 1000000.0)"
+        );
+        assert_eq!(world.sql.execute(&statement, &[&micros]).await.expect("a run"), 1);
+    };
+    let first = world.now() - TimeDelta::hours(2);
+    garble(first, "'\\xff'::bytea || progress").await;
+    // One look finds out which it is, the next decides upon the others: each group runs one at a time.
+    let mut inbox = Inbox(node.runs.clone());
+    node.tick(&mut inbox).await;
+    node.tick(&mut inbox).await;
+    let begun = world.runs("running").await;
+    assert_eq!(begun, [first, first + TimeDelta::hours(1)]);
+    let counted = node.runs.aside.count(crate::runs::aside::Kind::Gates);
+    assert_eq!(counted, 1);
+    // It is mended, tried again, and has its turn when nobody is before it.
+    garble(first, "substr(progress, 2)").await;
+    for _ in 0..2 {
+        node.node.register().await.expect("a lease");
+        world.pass(TimeDelta::seconds(11)).await;
+        node.node.register().await.expect("a lease");
+        node.tick(&mut inbox).await;
+    }
+    assert_eq!(node.runs.aside.count(crate::runs::aside::Kind::Gates), 0);
+}

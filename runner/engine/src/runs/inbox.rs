@@ -161,13 +161,11 @@ impl Runs {
                 Kind::Timers => inbox.next_due.is_some_and(|due| due <= self.now()),
                 Kind::Settlements => inbox.settlements,
                 Kind::Starts => inbox.starts,
+                Kind::Gates => inbox.turnstiles,
             };
-            if found || self.aside.is_due(kind) {
+            if found || self.aside.is_due(kind, self.node.clock.elapsed()) {
                 self.work_off(kind).await?;
             }
-        }
-        if inbox.turnstiles {
-            self.turnstiles().await?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@
 //! A group's gate is an advisory lock, held from before the look until the commit, so that two nodes never admit to
 //! one group at once.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
@@ -36,7 +36,7 @@ use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::Event;
 use heddle_domain::spec::{NotifyEvent, Overlap};
 use heddle_domain::state::{RunState, Skip, Trigger};
-use heddle_store::live::{ActiveRun, AtGate, RunWrite};
+use heddle_store::live::{ActiveRun, AtGate, Grant, RunWrite};
 use heddle_store::notice::NewNotices;
 
 use crate::node::catalog::is_timed;
@@ -174,18 +174,26 @@ impl Runs {
         Some(notices)
     }
 
-    /// Groups whose waiting runs may be let through.
-    pub(crate) async fn turnstiles(self: &Arc<Self>) -> Result<(), EngineError> {
+    /// Groups whose waiting runs may be let through. Those that are passed over keep waiting, and hold up nobody; `taken` gets
+    /// those that were looked at.
+    pub(crate) async fn turnstiles(
+        self: &Arc<Self>,
+        passed_over: &[RunId],
+        taken: &mut BTreeSet<RunId>,
+    ) -> Result<(), EngineError> {
         let now = self.now();
         let mut completion = self.node.store.completion(self.lease(), now).await?;
         let groups = completion.take_turnstiles().await?;
         let each = (LOOKED_AT_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
         let gates = completion.gates(&groups, each as i64).await?;
+        let is_looked_at = |waiting: &AtGate| !passed_over.contains(&waiting.run);
         let waiting: Vec<RunId> = gates
             .iter()
             .flat_map(|gate| &gate.waiting)
+            .filter(|waiting| is_looked_at(waiting))
             .map(|waiting| waiting.run)
             .collect();
+        taken.extend(&waiting);
         let mut contexts = self.contexts_of(&waiting).await?;
         // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
         let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
@@ -201,6 +209,7 @@ impl Runs {
             let applicants: Vec<Applicant> = gate
                 .waiting
                 .into_iter()
+                .filter(is_looked_at)
                 .filter_map(|AtGate { run, begun }| {
                     let context = contexts.get(&run)?;
                     let spec = &context.revision.plan.spec;
@@ -228,7 +237,7 @@ impl Runs {
             if let Some(max) = max_waiting
                 && staying > max as usize
             {
-                let leaving: Vec<RunId> = leaving.into_iter().collect();
+                let leaving: Vec<RunId> = leaving.into_iter().chain(passed_over.iter().copied()).collect();
                 surplus.push((gate.group_id, max, staying - max as usize, leaving));
             }
         }
@@ -239,6 +248,7 @@ impl Runs {
             let oldest = completion
                 .oldest_waiting(group_id, &leaving, many.min(ADMIT_MAX) as i64)
                 .await?;
+            taken.extend(&oldest);
             contexts.extend(self.contexts_of(&oldest).await?);
             let skipped = oldest.into_iter().map(|run| (run, Skipped::MaxWaiting(max)));
             admission.skipped.extend(skipped);
@@ -319,6 +329,31 @@ impl Runs {
             }
         }
         Ok(())
+    }
+}
+
+impl Runs {
+    /// Has these runs begin, if they still wait, and gives that up again: an error says that one of them cannot.
+    pub(crate) async fn try_turn(&self, runs: &[RunId]) -> Result<(), EngineError> {
+        let now = self.now();
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut runs = runs.to_vec();
+        runs.sort_unstable();
+        let contexts = self.contexts_of(&runs).await?;
+        let locked = completion.lock_runs(&runs).await?;
+        let (mut after, mut writes) = (After::default(), Vec::new());
+        for run in runs {
+            let Some(found) = locked.get(&run).filter(|found| found.state == RunState::Waiting) else {
+                continue;
+            };
+            let context = self.known(&contexts, run).await?;
+            let transition = self
+                .transition(&context, standing(run, found)?, &[Event::Start], &mut completion, now)
+                .await?;
+            writes.push(self.write_of(&context, transition, &mut Grant::none(), &mut after)?);
+        }
+        self.write(&mut completion, &writes, &mut after).await
+        // Nothing of it is committed.
     }
 }
 
