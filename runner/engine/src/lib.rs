@@ -280,7 +280,7 @@ impl Engine {
             runs.clone(),
         ]);
         node.register().await?;
-        runs.turn.store(node.store.first_turn().await?, Ordering::Release);
+        runs.queue.has_come_to(node.store.first_turn().await?);
         // Before anything is written: of a node that slept for long, no partition stands ready.
         retention.make_partitions().await;
         let loops = &node.tracker;
@@ -344,12 +344,12 @@ impl Engine {
 
     /// Where scripts run.
     pub fn sandbox(&self) -> &Sandbox {
-        &self.runs.sandbox
+        &self.runs.scripts.sandbox
     }
 
     /// The keys that secrets are sealed with.
     pub fn keys(&self) -> &Arc<SecretKeys> {
-        &self.runs.keys
+        &self.runs.scripts.keys
     }
 
     /// What this node knows of groups and scripts.
@@ -403,7 +403,7 @@ impl Engine {
 
     /// How far an attempt that this node has in hand has come: a fraction and a note.
     pub fn progress_of(&self, run: RunId, key: heddle_domain::run::TaskKey) -> Option<(f64, String)> {
-        self.runs.hands.get(run, key)?.progress.lock().clone()
+        self.runs.held.get(run, key)?.progress.lock().clone()
     }
 
     /// Whether the node holds its lease.
@@ -503,13 +503,13 @@ impl Engine {
     /// Counters for metrics.
     pub fn counters(&self) -> Counters {
         Counters {
-            runs_ended: self.runs.counts.ended.load(Ordering::Relaxed),
-            runs_skipped: [0, 1].map(|why: usize| self.runs.counts.skipped[why].load(Ordering::Relaxed)),
-            attempts_ended: self.runs.counts.attempts_ended.load(Ordering::Relaxed),
-            in_hand: self.runs.hands.len(),
-            given_up: self.runs.given_up.runs(),
-            set_aside: self.runs.given_up.set_aside(),
-            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.aside.count(kind))),
+            runs_ended: self.runs.seen.counts.ended.load(Ordering::Relaxed),
+            runs_skipped: [0, 1].map(|why: usize| self.runs.seen.counts.skipped[why].load(Ordering::Relaxed)),
+            attempts_ended: self.runs.seen.counts.attempts_ended.load(Ordering::Relaxed),
+            in_hand: self.runs.held.len(),
+            given_up: self.runs.reports.given_up.runs(),
+            set_aside: self.runs.reports.given_up.set_aside(),
+            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.pending.aside.count(kind))),
             lease_held: self.is_healthy(),
             leases_lost: self.runs.node.state.now().leases_lost,
             stalled_for: self.runs.node.store.stalled_for(),

@@ -37,7 +37,7 @@ use crate::retention::{Pruner, Rounds};
 use crate::runs::apply::Applied;
 use crate::runs::claimer::Claimer;
 use crate::runs::ending::{End, Ending};
-use crate::runs::hands::Hand;
+use crate::runs::held::HeldAttempt;
 use crate::runs::inbox::{Inbox, Reaper};
 use crate::runs::{GatheringRuns, Runs, Worker};
 use crate::schedules::{Scheduler, Schedules};
@@ -186,7 +186,7 @@ impl World {
         let (runs, gathering) = Runs::new(node.clone(), sandbox(), Arc::new(keys), 100, 2);
         let begun = Arc::new(Begun::default());
         let worker: Arc<dyn Worker> = begun.clone();
-        runs.work_with(&worker);
+        runs.held.carried_out_by(&worker);
         node.register().await.expect("a lease");
         let parts = Parts::new([runs.clone() as Arc<dyn Part>]);
         Simulated {
@@ -228,7 +228,7 @@ fn sandbox() -> Sandbox {
 struct Begun(Mutex<Vec<(RunId, AttemptKey)>>);
 
 impl Worker for Begun {
-    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, _hand: Hand) {
+    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, _hand: HeldAttempt) {
         self.0.lock().push((context.facts.id, at));
     }
 }
@@ -277,7 +277,7 @@ impl Simulated {
         let after = after.await.expect("an end");
         completion.commit().await.expect("a commit");
         self.runs.acted(after);
-        self.runs.hands.forget(run, at);
+        self.runs.held.forget(run, at);
     }
 }
 
@@ -343,9 +343,9 @@ async fn a_lease_runs_out_and_is_taken_over() {
     let second = AttemptKey { attempt: 2, ..first };
     assert_eq!(other.begun(), [(run, second)]);
     // It finds that its time is over before it asks anybody, stops what it has in hand, and goes on under a new lease.
-    let hand = one.runs.hands.get(run, first.key).expect("it is in hand");
+    let hand = one.runs.held.get(run, first.key).expect("it is in hand");
     one.keeper.tick(world.now()).await.expect("a new lease");
-    assert!(hand.stop.is_cancelled());
+    assert!(held.stop.is_cancelled());
     assert!(!one.node.is_fenced() && one.runs.lease() > lease);
     assert_eq!(one.node.state.now().leases_lost, 1);
 }
@@ -447,7 +447,7 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     node.tick(&mut inbox).await;
     let begun = world.runs("running").await;
     assert_eq!(begun, [first, first + TimeDelta::hours(1)]);
-    let counted = node.runs.aside.count(crate::runs::aside::Kind::Gates);
+    let counted = node.runs.pending.aside.count(crate::runs::aside::Kind::Gates);
     assert_eq!(counted, 1);
     // It is mended, tried again, and has its turn when nobody is before it.
     garble(first, "substr(progress, 2)").await;
@@ -457,5 +457,5 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
         node.node.register().await.expect("a lease");
         node.tick(&mut inbox).await;
     }
-    assert_eq!(node.runs.aside.count(crate::runs::aside::Kind::Gates), 0);
+    assert_eq!(node.runs.pending.aside.count(crate::runs::aside::Kind::Gates), 0);
 }

@@ -357,7 +357,7 @@ impl Queues {
     /// The run's end, if this claim is all that there is to know of it.
     fn sole_of(&self, context: &Arc<RunContext>, claim: &ClaimKey, ending: &Ending, now: Time) -> Option<Sole> {
         // A tracer wants to hear when the attempt began, which this statement does not read.
-        if self.runs.tracer.get().is_some() {
+        if self.runs.seen.tracer.get().is_some() {
             return None;
         }
         let ended = ended(claim);

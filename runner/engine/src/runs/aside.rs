@@ -132,10 +132,10 @@ impl Runs {
     /// Works off what there is of a kind, but for what cannot be handled. An error is a passing one, or has nothing to do
     /// with any row.
     pub(crate) async fn work_off(self: &Arc<Self>, kind: Kind) -> Result<(), EngineError> {
-        for run in self.aside.due(kind, self.node.clock.elapsed()) {
+        for run in self.pending.aside.due(kind, self.node.clock.elapsed()) {
             match self.handle(kind, Take::Only(&[run]), &mut BTreeSet::new()).await {
                 Ok(()) => {
-                    self.aside.remove(kind, run);
+                    self.pending.aside.remove(kind, run);
                     tracing::info!(table = kind.name(), %run, "what was set aside has been handled");
                 }
                 Err(error) if is_passing(&error) => return Err(error),
@@ -144,7 +144,7 @@ impl Runs {
             }
         }
         let mut taken = BTreeSet::new();
-        let passed_over = self.aside.runs(kind);
+        let passed_over = self.pending.aside.runs(kind);
         let error = match self.handle(kind, Take::AllBut(&passed_over), &mut taken).await {
             Err(error) if !is_passing(&error) && !taken.is_empty() => error,
             other => return other,
@@ -179,7 +179,7 @@ impl Runs {
     fn set_aside(&self, kind: Kind, run: RunId, error: &EngineError) -> bool {
         let table = kind.name();
         let error = Chain(error);
-        let fits = self.aside.put(kind, run, self.node.clock.elapsed());
+        let fits = self.pending.aside.put(kind, run, self.node.clock.elapsed());
         match fits {
             true => tracing::error!(
                 %error, table, %run,

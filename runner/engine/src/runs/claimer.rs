@@ -2,7 +2,7 @@
 //! while the guests of another run and the outcomes of a third are recorded.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::Time;
@@ -23,10 +23,38 @@ const IDLE_AFTER: u32 = 20;
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// While there is a backlog, so much room has to come free before the next claim: small claims cost as much as large.
-const ROOM_MIN: usize = crate::runs::hands::SHORT_TARGET / 4;
+const ROOM_MIN: usize = crate::runs::held::SHORT_TARGET / 4;
 
 /// How long to wait for that much room.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
+
+/// What a node knows of the queue of task runs that are ready.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// The turn that was claimed last: where new rows stand in the queue.
+    turn: AtomicI64,
+    /// The last claim came back full: there is more where it came from.
+    backlog: AtomicBool,
+}
+
+impl Queue {
+    pub(crate) fn turn(&self) -> i64 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    /// It has come as far as this turn.
+    pub(crate) fn has_come_to(&self, turn: i64) {
+        self.turn.fetch_max(turn, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.backlog.load(Ordering::Relaxed)
+    }
+
+    fn note_backlog(&self, backlog: bool) {
+        self.backlog.store(backlog, Ordering::Relaxed);
+    }
+}
 
 /// Claims what is ready.
 pub(crate) struct Claimer {
@@ -47,7 +75,7 @@ impl Claimer {
 
     /// How long to wait without being told.
     fn poll(&self) -> Duration {
-        match (self.runs.backlog.load(Ordering::Relaxed), self.idle > IDLE_AFTER) {
+        match (self.runs.queue.has_backlog(), self.idle > IDLE_AFTER) {
             (true, _) => ROOM_WAIT,
             (false, true) => POLL_IDLE,
             (false, false) => POLL_BUSY,
@@ -60,16 +88,16 @@ impl Claimer {
         let room = runs.room();
         if room.claimable() == 0 {
             // Whatever frees a slot brings the claimer around again.
-            runs.backlog.store(true, Ordering::Relaxed);
+            runs.queue.note_backlog(true);
             return Ok(());
         }
         let claimed = runs.node.store.claim(runs.lease(), room, now).await?;
         if !claimed.is_empty() {
             self.idle = 0;
         }
-        runs.backlog.store(claimed.len() >= room.claimable(), Ordering::Relaxed);
+        runs.queue.note_backlog(claimed.len() >= room.claimable());
         if let Some(last) = claimed.iter().map(|claimed| claimed.turn).max() {
-            runs.turn.fetch_max(last, Ordering::Relaxed);
+            runs.queue.has_come_to(last);
         }
         runs.take(claimed.into_iter().map(|claimed| (claimed.run, claimed.at)).collect());
         Ok(())
@@ -96,7 +124,7 @@ impl Service for Claimer {
     /// By work; and, while there is more than there was room for, by attempts that have ended.
     async fn woken(&mut self) {
         let signals = &self.runs.node.signals;
-        let backlog = self.runs.backlog.load(Ordering::Relaxed);
+        let backlog = self.runs.queue.has_backlog();
         self.woken_by = Some(tokio::select! {
             () = signals.raised(Signal::Work) => Signal::Work,
             () = signals.raised(Signal::Freed), if backlog => Signal::Freed,

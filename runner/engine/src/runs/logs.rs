@@ -55,11 +55,11 @@ impl Runs {
     /// An attempt has ended, but its log has to be written before that can be recorded.
     pub(crate) fn log_first(&self, report: Report) {
         // It keeps its slot, so that what waits here is bounded, but takes no turn from others.
-        self.hands.park();
+        self.held.park();
         // There is a place for each attempt that the node may have in hand; should there be none, the report waits for one.
-        if let Err(mpsc::error::TrySendError::Full(report)) = self.log_writer.try_send(report) {
+        if let Err(mpsc::error::TrySendError::Full(report)) = self.reports.log_writer.try_send(report) {
             tracing::warn!(run = %report.run, "more attempts with long logs have ended than the node has places for");
-            let log_writer = self.log_writer.clone();
+            let log_writer = self.reports.log_writer.clone();
             self.node
                 .tracker
                 .spawn(async move { drop(log_writer.send(report).await) });
@@ -133,13 +133,13 @@ impl Service for LogWriter {
         let is_done = |ended: &mut Ended| {
             ended.lag += took;
             if ended.lag >= LAG_MAX {
-                ended.report.hand.log.cut();
+                ended.report.held.log.cut();
             }
-            ended.lag >= LAG_MAX || ended.report.hand.log.is_written()
+            ended.lag >= LAG_MAX || ended.report.held.log.is_written()
         };
         for Ended { report, .. } in self.ended.extract_if(.., is_done) {
-            runs.hands.unpark();
-            let _ = runs.outcomes.send_patiently(report.into()).await;
+            runs.held.unpark();
+            let _ = runs.reports.outcomes.send_patiently(report.into()).await;
         }
         Ok(match self.ended.is_empty() {
             true => FLUSH_EVERY,
@@ -151,8 +151,8 @@ impl Service for LogWriter {
 /// Writes a share of everybody's lines; answers for how long, with the rests.
 async fn round(runs: &Runs, ended: &[Ended]) -> Duration {
     // Those that have ended are in hand too, as a rule.
-    let mut logs = runs.hands.logs();
-    logs.extend(ended.iter().map(|ended| ended.report.hand.log.clone()));
+    let mut logs = runs.held.logs();
+    logs.extend(ended.iter().map(|ended| ended.report.held.log.clone()));
     logs.retain(|log| !log.is_written());
     logs.sort_by_key(Arc::as_ptr);
     logs.dedup_by(|one, other| Arc::ptr_eq(one, other));

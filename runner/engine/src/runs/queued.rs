@@ -72,7 +72,7 @@ pub(crate) struct Listening<'a> {
 
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
-        let mut bells = self.queued.bells.lock();
+        let mut bells = self.waiters.queues.bells.lock();
         if self.bell.listening.fetch_sub(1, Ordering::AcqRel) == 1 {
             bells.remove(self.queue);
         }
@@ -197,7 +197,7 @@ impl Runs {
     /// Tells pollers of new rows, here and elsewhere.
     pub(crate) fn ring(&self, rings: &Rings) {
         for (queue, ring) in &rings.0 {
-            self.queued.ring(queue, *ring);
+            self.waiters.queues.ring(queue, *ring);
             self.node.outbox.tell(News::Filled(queue.clone()));
         }
     }

@@ -22,13 +22,15 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
 use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
+use tokio::sync::mpsc;
 
 use crate::node::Node;
-use crate::node::group_commit::{Asked, Commits, Committed, Policy, chunks};
+use crate::node::group_commit::{Asked, Commits, Committed, GroupCommit, Policy, chunks};
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, Applied};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{End, Ending, Report};
+use crate::runs::given_up::GivenUp;
 use crate::runs::sole;
 use crate::runs::trace::Span;
 use crate::{EngineError, Runs};
@@ -42,6 +44,15 @@ const LINES_ALWAYS: usize = 8;
 
 /// How long to wait before a transaction that failed is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// Attempts that have ended, on their way into the database.
+pub(crate) struct Reports {
+    /// See [`crate::runs::ending::reports_max`].
+    pub(crate) outcomes: GroupCommit<Outcomes>,
+    /// Those whose log has to be written before their outcome.
+    pub(crate) log_writer: mpsc::Sender<Report>,
+    pub(crate) given_up: GivenUp,
+}
 
 /// An outcome on its way into the database.
 pub(crate) struct Outcome {
@@ -72,7 +83,7 @@ struct Known {
 
 impl Drop for Known {
     fn drop(&mut self) {
-        self.runs.hands.forget(self.run, self.at);
+        self.runs.held.forget(self.run, self.at);
     }
 }
 
@@ -113,14 +124,14 @@ impl Commits for Outcomes {
                     .saturating_sub(carried)
                     .clamp(LINES_ALWAYS, LINES_PER_OUTCOME),
             };
-            let Some(lines) = report.hand.log.rest(room) else {
+            let Some(lines) = report.held.log.rest(room) else {
                 runs.log_first(asked.request.report);
                 continue;
             };
             carried += lines.len();
             report.lines = lines;
             let (run, at) = (report.run, report.at);
-            runs.hands.release(run, at);
+            runs.held.release(run, at);
             let is_dropped = matches!(report.end, End::Dropped);
             let is_sole = is_sole(runs, report);
             let runs = runs.clone();
@@ -195,9 +206,9 @@ impl Runs {
     /// there be none, the report waits for one: what has been done is never thrown away.
     pub(crate) fn record(&self, report: Report) {
         // The recorder lives as long as the node; without it the lease runs out and the attempt is run again.
-        if let Err(outcome) = self.outcomes.put(report.into()) {
+        if let Err(outcome) = self.reports.outcomes.put(report.into()) {
             tracing::warn!(run = %outcome.report.run, "more attempts have ended than the node has places for");
-            let outcomes = self.outcomes.clone();
+            let outcomes = self.reports.outcomes.clone();
             self.node
                 .tracker
                 .spawn(async move { drop(outcomes.send_patiently(outcome).await) });
@@ -247,7 +258,7 @@ async fn record_sole(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, Eng
 
 /// What a tracer hears of runs of one task that have ended.
 fn spans_of(runs: &Runs, reports: &[&Report], rows: &[SoleRow], owned: &[RunId]) -> Vec<Span> {
-    if runs.tracer.get().is_none() {
+    if runs.seen.tracer.get().is_none() {
         return Vec::new();
     }
     let owned: HashSet<RunId> = owned.iter().copied().collect();
@@ -258,7 +269,7 @@ fn spans_of(runs: &Runs, reports: &[&Report], rows: &[SoleRow], owned: &[RunId])
             continue;
         };
         // When it was taken the database knows; here it is near enough by this node's own watch.
-        let took = chrono::TimeDelta::from_std(report.hand.since.elapsed()).unwrap_or_default();
+        let took = chrono::TimeDelta::from_std(report.held.since.elapsed()).unwrap_or_default();
         let started_at = runs.now() - took;
         let context = &report.context;
         spans.extend(runs.attempt_span(context, &row.attempt, started_at));

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use heddle_domain::Time;
 use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{CompileError, LoadError, Script};
+use heddle_sandbox::{CompileError, LoadError, Sandbox, Script};
 use heddle_store::StoreError;
+use heddle_store::secret::SecretKeys;
 
 use crate::node::Node;
 use crate::node::catalog::ScriptFacts;
@@ -17,6 +18,12 @@ use crate::{Engine, EngineError, Runs};
 
 /// How long to wait after scripts could not be loaded.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// What scripts run in, and what opens the secrets that they are given.
+pub(crate) struct Scripts {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) keys: Arc<SecretKeys>,
+}
 
 /// Loads scripts that were uploaded on other nodes before a run asks for them.
 pub(crate) struct Warmer {
@@ -47,7 +54,7 @@ impl Service for Warmer {
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         if std::mem::replace(&mut self.has_begun, true) {
             self.runs.warm().await?;
-        } else if let Err(error) = self.runs.sandbox.warm_runtimes().await {
+        } else if let Err(error) = self.runs.scripts.sandbox.warm_runtimes().await {
             tracing::warn!(%error, "scripts that are text cannot be run");
         }
         Ok(NEVER)
@@ -66,7 +73,7 @@ impl Runs {
                 Err(error) => Err(LoadTrouble::Store(error)),
             }
         };
-        match self.sandbox.load(&script.code, fetch).await {
+        match self.scripts.sandbox.load(&script.code, fetch).await {
             Ok(loaded) => Ok(Ok(loaded)),
             Err(LoadError::Fetch(LoadTrouble::Store(error))) => Err(error.into()),
             Err(error @ LoadError::Compile(CompileError::Internal(_))) => Err(EngineError::Unreadable(format!(
