@@ -31,7 +31,7 @@ pub(crate) mod redact;
 pub(crate) mod retry_after;
 pub(crate) mod room;
 pub(crate) mod scripts;
-pub(crate) mod sole;
+pub(crate) mod single_task;
 pub(crate) mod submit;
 pub(crate) mod told;
 pub mod trace;
