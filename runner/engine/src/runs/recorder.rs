@@ -96,7 +96,7 @@ impl Commits for Outcomes {
     type Then = After;
     const POLICY: Policy = Policy {
         what: "outcomes",
-        // A node's own is `work::reports_max`.
+        // A node has its own: `ending::reports_max`.
         queue_max: 0,
         batch_max: 1_000,
         workers: 1,
