@@ -341,7 +341,7 @@ async fn a_lease_runs_out_and_is_taken_over() {
     let second = AttemptKey { attempt: 2, ..first };
     assert_eq!(other.begun(), [(run, second)]);
     // It finds that its time is over before it asks anybody, stops what it has in hand, and goes on under a new lease.
-    let hand = one.runs.held.get(run, first.key).expect("it is in hand");
+    let held = one.runs.held.get(run, first.key).expect("it is in hand");
     one.keeper.tick(world.now()).await.expect("a new lease");
     assert!(held.stop.is_cancelled());
     assert!(!one.node.is_fenced() && one.runs.lease() > lease);

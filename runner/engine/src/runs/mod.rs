@@ -39,8 +39,7 @@ pub(crate) mod transition;
 pub(crate) mod watch;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;

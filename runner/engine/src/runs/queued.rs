@@ -72,7 +72,7 @@ pub(crate) struct Listening<'a> {
 
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
-        let mut bells = self.waiters.queues.bells.lock();
+        let mut bells = self.queued.bells.lock();
         if self.bell.listening.fetch_sub(1, Ordering::AcqRel) == 1 {
             bells.remove(self.queue);
         }

@@ -6,7 +6,6 @@
 //! * What is handed to this node starts only after the commit that put it into *running*.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use heddle_domain::bounded::or_trouble;

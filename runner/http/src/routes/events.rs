@@ -1,7 +1,6 @@
 //! The feed of events, as NDJSON.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;

@@ -43,9 +43,6 @@ const SETTLE_EVERY: Duration = Duration::from_secs(1);
 /// U+FEFF.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Seconds after which a caller who was turned away should come back.
-const RETRY_SECONDS: u64 = 1;
-
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(
