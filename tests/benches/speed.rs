@@ -122,6 +122,18 @@ fn main() {
         .block_on(measure(directory.path()));
 }
 
+/// Whether the memory that scripts in Python begin with is among the artefacts.
+fn python_is_ready(artefacts: &Path) -> bool {
+    let names = |directory: &Path| -> Vec<std::path::PathBuf> {
+        std::fs::read_dir(directory).map_or_else(|_| Vec::new(), |all| all.flatten().map(|one| one.path()).collect())
+    };
+    let is_base = |path: &std::path::PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        name.is_some_and(|name| !name.starts_with('.') && name.contains(".base-"))
+    };
+    names(artefacts).iter().any(|engine| names(engine).iter().any(is_base))
+}
+
 fn start_of_dev(directory: &Path) {
     let arguments = [
         "dev",
@@ -132,6 +144,10 @@ fn start_of_dev(directory: &Path) {
     ];
     let first = Node::start(&arguments);
     let cold = first.started_in;
+    // A node that is idle begins by compiling Python.
+    while !python_is_ready(&directory.join("artefacts")) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
     first.stop();
     let second = Node::start(&arguments);
     let warm = second.started_in;

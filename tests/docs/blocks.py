@@ -23,6 +23,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -227,6 +228,10 @@ class Dev:
             probe.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{probe.getsockname()[1]}"
         self.log = directory / "dev.log"
+        # What the tests have compiled, if they have run: the name of a file says for which build it is.
+        kept = Path(tempfile.gettempdir()).glob("heddle-tests-artefacts-*")
+        if kept := sorted((path for path in kept if not path.suffix), key=os.path.getmtime):
+            shutil.copytree(kept[-1], directory / "data" / "artefacts")
         command = [heddle, "dev", "--listen", self.address, "--data-dir", directory / "data"]
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, stdin=subprocess.DEVNULL)

@@ -16,6 +16,8 @@ pub struct Dev {
 impl Dev {
     /// Starts it in a data directory, and waits until it is ready.
     pub async fn start(data_dir: &Path, arguments: &[&str]) -> Self {
+        // So that it compiles no interpreter beside the test; where no test has made one yet, it does so when it is idle.
+        crate::node::give_artefacts(data_dir);
         let data_dir_text = data_dir.to_string_lossy().into_owned();
         let mut all = vec!["dev", "--listen", "127.0.0.1:0", "--data-dir", &data_dir_text];
         all.extend_from_slice(arguments);

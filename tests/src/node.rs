@@ -70,10 +70,7 @@ impl NodeOptions {
             .tempdir()
             .expect("a directory");
         let data_dir = self.data_dir.clone().unwrap_or_else(|| own.path().to_owned());
-        if !data_dir.join("artefacts").exists() && artefacts().exists() {
-            std::fs::create_dir_all(&data_dir).expect("the data directory");
-            link_tree(&artefacts(), &data_dir.join("artefacts")).expect("links to artefacts");
-        }
+        give_artefacts(&data_dir);
         let data_dir_text = data_dir.to_string_lossy().into_owned();
         let arguments = [
             "serve",
@@ -199,6 +196,15 @@ impl Node {
     /// What it has logged.
     pub fn log(&self) -> String {
         self.process.log()
+    }
+}
+
+/// Puts what the template's node has compiled into a data directory that has nothing compiled yet.
+pub(crate) fn give_artefacts(data_dir: &Path) {
+    let (kept, own) = (artefacts(), data_dir.join("artefacts"));
+    if !own.exists() && kept.exists() {
+        std::fs::create_dir_all(data_dir).expect("the data directory");
+        link_tree(&kept, &own).expect("links to artefacts");
     }
 }
 

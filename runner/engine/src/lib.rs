@@ -18,6 +18,7 @@
 //! | queuer | `attempts/queue_task.rs` | a prepared task run | hands on to queues what was prepared for them |
 //! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | lines of attempts that are under way, or that wrote many |
 //! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run asks for them |
+//! | preparer | `runs/scripts.rs` | every second, until it is done | makes Python ready on a node that is idle |
 //! | keeper | `node/lease.rs` | every two seconds | the node's lease; fences the node when it is lost |
 //! | follower | `node/changes.rs` | a change, every second | forgets what was changed on other nodes |
 //! | ear | `node/changes.rs` | notifications | hears other nodes |
@@ -309,6 +310,7 @@ impl Engine {
         loops.spawn(drive(messages::Drain::of(messages.clone())));
         loops.spawn(drive(messages::Days::of(node.clone())));
         loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
+        loops.spawn(drive(runs::scripts::Preparer::of(runs.clone())));
         let services = Services {
             drain_for: config.drain_for,
             ready: AtomicBool::new(false),

@@ -61,6 +61,11 @@ impl ArtefactCache {
         Some(Artefact { kind, code: file })
     }
 
+    /// Whether there is an artefact, be it whole or not.
+    pub fn has(&self, digest: &str) -> bool {
+        self.path(digest).is_some_and(|path| path.exists())
+    }
+
     /// Keeps an artefact.
     pub fn write(&self, digest: &str, artefact: &Artefact) -> std::io::Result<()> {
         let path = self.path(digest).ok_or_else(|| std::io::Error::other("not a digest"))?;

@@ -497,10 +497,6 @@ fn limit_self() -> std::io::Result<u64> {
     // SAFETY: sysconf has no preconditions.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs();
     limit(libc::RLIMIT_CORE, 0)?;
-    // SAFETY: no memory is involved. That either fails is no reason not to work.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::setpriority(libc::PRIO_PROCESS, 0, CHILD_NICE);
-    }
+    crate::child::settle_in(CHILD_NICE);
     Ok(pages * page)
 }

@@ -5,18 +5,27 @@
 //! standard input, and reads one line of JSON ([`Answer`]) and the artefact from its standard output. The child limits
 //! its own address space and processor time before it looks at anything, and dies with its parent; the parent kills it
 //! when its time is up.
+//!
+//! To the kernel a child's parent is the thread that started it, and threads of tokio end when they like: a worker that
+//! blocks is replaced, and goes once it has idled for a while. So children are started by a thread that does nothing else
+//! and lives as long as the compiler. A child that is killed nevertheless, by SIGKILL, was killed by somebody else, the
+//! kernel for want of memory say: that is no word about the script.
 
 use crate::bounds::{self, Kind};
 use crate::config::{CompilerCommand, SandboxConfig};
 use crate::engine::code_config;
-use crate::turns::Turns;
+use crate::turns::{Turn, Turns};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use wasmtime::Engine;
 
 /// The largest artefact.
@@ -25,13 +34,51 @@ const MAX_ARTEFACT_BYTES: u64 = 1 << 30;
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// What is read of a child's last words.
 const MAX_STDERR_BYTES: u64 = 64 << 10;
-/// How low a compiling child ranks.
+/// How low a compiling child ranks, and one whose work nobody waits for yet.
 const CHILD_NICE: libc::c_int = 10;
+const AHEAD_NICE: libc::c_int = 19;
 /// How many threads it has.
 const CHILD_THREADS: usize = 4;
+/// How many children wait to be started; who comes then waits before that.
+const STARTS_MAX: usize = 16;
+/// A child that exceeds its processor time is told so, by SIGXCPU; one that goes on for so long is killed.
+const CPU_GRACE_SECONDS: u64 = 10;
+/// How readily the kernel ends a child when the machine's memory is used up, of 1,000: before the node and the database.
+const OOM_SCORE: &str = "1000";
+
+/// For whom something is compiled: that decides whose turn it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum For<'a> {
+    /// Somebody who uploads a script.
+    Uploader(&'a str),
+    /// Runs, and uploads of nobody in particular.
+    Runs,
+    /// Everybody: what is ours, and compiled once. It takes no turn that scripts take.
+    All,
+    /// The same while nobody asks for it yet.
+    Ahead,
+}
+
+impl For<'_> {
+    fn nice(self) -> libc::c_int {
+        match self {
+            Self::Uploader(_) | Self::Runs | Self::All => CHILD_NICE,
+            Self::Ahead => AHEAD_NICE,
+        }
+    }
+
+    /// What nobody waits for leaves half of the processors to the rest.
+    fn threads(self) -> usize {
+        match self {
+            Self::Uploader(_) | Self::Runs | Self::All => CHILD_THREADS,
+            Self::Ahead => (cores() / 2).clamp(1, CHILD_THREADS),
+        }
+    }
+}
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Order {
+    nice: libc::c_int,
     max_address_space_bytes: u64,
     max_cpu_seconds: u64,
     max_wasm_bytes: usize,
@@ -64,62 +111,122 @@ pub(crate) enum NotCompiled {
     Internal(String),
 }
 
+/// A child to be started, for the runtime that is to wait for it.
+struct Start {
+    command: Command,
+    runtime: Handle,
+    reply: oneshot::Sender<std::io::Result<Child>>,
+}
+
+/// The thread that starts the children. It ends when the compiler goes.
+struct Starter(mpsc::Sender<Start>);
+
+impl Starter {
+    fn new() -> std::io::Result<Self> {
+        let (starts, mut wanted) = mpsc::channel::<Start>(STARTS_MAX);
+        std::thread::Builder::new().name("compilers".into()).spawn(move || {
+            while let Some(Start {
+                mut command,
+                runtime,
+                reply,
+            }) = wanted.blocking_recv()
+            {
+                let _inside = runtime.enter();
+                // Who asked may be gone; the child then ends at once.
+                let _ = reply.send(command.spawn());
+            }
+        })?;
+        Ok(Self(starts))
+    }
+
+    async fn start(&self, command: Command) -> std::io::Result<Child> {
+        let gone = || std::io::Error::other("nobody starts it");
+        let (reply, started) = oneshot::channel();
+        let start = Start {
+            command,
+            runtime: Handle::current(),
+            reply,
+        };
+        self.0.send(start).await.map_err(|_| gone())?;
+        started.await.map_err(|_| gone())?
+    }
+}
+
 /// Starts compiling children, a few at a time.
 pub(crate) struct Compiler {
     command: CompilerCommand,
     order: Order,
     turns: Arc<Turns>,
+    starter: Starter,
+    /// One at a time of what is ours.
+    own: Arc<Semaphore>,
+}
+
+/// A turn of either kind.
+enum Held {
+    Script(#[expect(dead_code, reason = "held until the child has ended")] Turn),
+    Own(#[expect(dead_code, reason = "the same")] OwnedSemaphorePermit),
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Compiler {
-    pub fn new(config: &SandboxConfig) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self {
+    pub fn new(config: &SandboxConfig) -> std::io::Result<Self> {
+        // One uploader gets half of them. There are two at least, however small the machine: else whoever uploads would
+        // wait for whatever slow script is being compiled.
+        let children = cores().div_ceil(2).max(2);
+        Ok(Self {
             command: config.compiler.clone(),
             order: Order {
+                nice: CHILD_NICE,
                 max_address_space_bytes: config.compile_memory_bytes,
                 max_cpu_seconds: 0,
                 max_wasm_bytes: config.max_wasm_bytes,
                 max_memory_bytes: config.max_memory_bytes,
             },
-            // One uploader gets half of them, or the one that there is every other time.
-            turns: Turns::new(cores.div_ceil(2), cores.div_ceil(2) / 2),
-        }
+            turns: Turns::new(children, children / 2),
+            own: Arc::new(Semaphore::new(1)),
+            starter: Starter::new()?,
+        })
     }
 
-    /// Compiles for somebody who uploads, or (`None`) for runs that wait.
-    pub async fn compile(
-        &self,
-        wasm: Bytes,
-        uploader: Option<&str>,
-        timeout: Duration,
-    ) -> Result<Artefact, NotCompiled> {
+    /// Whether nothing is compiled at the moment.
+    pub fn is_idle(&self) -> bool {
+        self.turns.is_idle() && self.own.available_permits() > 0
+    }
+
+    /// Compiles in a child process, when it is the turn of whoever it is for.
+    pub async fn compile(&self, wasm: Bytes, whom: For<'_>, timeout: Duration) -> Result<Artefact, NotCompiled> {
         let internal = |error: &dyn std::fmt::Display| NotCompiled::Internal(format!("the compiler: {error}"));
-        let turn = match uploader {
+        let turn = match whom {
             // How many of them wait is bounded where uploads come in.
-            Some(uploader) => self.turns.take(uploader, usize::MAX).await,
-            None => self.turns.take_for_all().await,
+            For::Uploader(uploader) => self.turns.take(uploader, usize::MAX).await.map(Held::Script),
+            For::Runs => self.turns.take_for_all().await.map(Held::Script),
+            For::All | For::Ahead => Arc::clone(&self.own).acquire_owned().await.ok().map(Held::Own),
         };
         let _turn = turn.ok_or_else(|| internal(&"there are no turns"))?;
-        let mut child = tokio::process::Command::new(&self.command.program)
+        let mut command = Command::new(&self.command.program);
+        command
             .args(&self.command.args)
             .env_clear()
             // Arenas reserve address space per thread, which is what is limited.
             .env("MALLOC_ARENA_MAX", "2")
-            .env("RAYON_NUM_THREADS", CHILD_THREADS.to_string())
+            .env("RAYON_NUM_THREADS", whom.threads().to_string())
             // Component text as it was written until 2026 is taken as well.
             .env("WAST_STRICT_COMPONENT_INDICES", "0")
             .envs(self.command.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| internal(&error))?;
+            .kill_on_drop(true);
+        let mut child = self.starter.start(command).await.map_err(|error| internal(&error))?;
         let mut stdin = child.stdin.take().ok_or_else(|| internal(&"no stdin"))?;
         let stdout = child.stdout.take().ok_or_else(|| internal(&"no stdout"))?;
         let stderr = child.stderr.take().ok_or_else(|| internal(&"no stderr"))?;
         let order = Order {
+            nice: whom.nice(),
             // Of all its threads together, and never the limit that is met first.
             max_cpu_seconds: timeout.as_secs().saturating_add(1) * CHILD_THREADS as u64,
             ..self.order
@@ -151,7 +258,7 @@ impl Compiler {
             return Err(if words.contains("memory allocation of") {
                 let limit = self.order.max_address_space_bytes;
                 NotCompiled::Refused(format!("cannot be compiled within {limit} bytes of memory"))
-            } else if std::os::unix::process::ExitStatusExt::signal(&status).is_some() {
+            } else if status.signal().is_some_and(|signal| signal != libc::SIGKILL) {
                 NotCompiled::Refused(format!(
                     "made the compiler fail ({status}): it nests too deep or is too large"
                 ))
@@ -251,10 +358,10 @@ fn compile(wasm: &[u8], order: &Order) -> Result<(Kind, Vec<u8>), String> {
 }
 
 fn limit_self(order: &Order) -> std::io::Result<()> {
-    let limit = |resource, value: u64| {
+    let limit = |resource, value: u64, grace: u64| {
         let limit = libc::rlimit {
             rlim_cur: value,
-            rlim_max: value,
+            rlim_max: value.saturating_add(grace),
         };
         // SAFETY: the pointer is to a live rlimit.
         if unsafe { libc::setrlimit(resource, &limit) } == 0 {
@@ -263,13 +370,41 @@ fn limit_self(order: &Order) -> std::io::Result<()> {
             Err(std::io::Error::last_os_error())
         }
     };
-    limit(libc::RLIMIT_AS, order.max_address_space_bytes)?;
-    limit(libc::RLIMIT_CPU, order.max_cpu_seconds)?;
-    limit(libc::RLIMIT_CORE, 0)?;
-    // SAFETY: no memory is involved. That either fails is no reason not to compile.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::setpriority(libc::PRIO_PROCESS, 0, CHILD_NICE);
-    }
+    limit(libc::RLIMIT_AS, order.max_address_space_bytes, 0)?;
+    limit(libc::RLIMIT_CPU, order.max_cpu_seconds, CPU_GRACE_SECONDS)?;
+    limit(libc::RLIMIT_CORE, 0, 0)?;
+    // Where this cannot be said, the kernel judges by size, which comes to the same as a rule.
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    crate::child::settle_in(order.nice);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a script whose compiler does this.
+    async fn end(does: &str) -> NotCompiled {
+        let command = CompilerCommand {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), does.into()],
+            env: Vec::new(),
+        };
+        let compiler = Compiler::new(&SandboxConfig::new("unused".into(), command)).unwrap();
+        let text = Bytes::from_static(b"(module)");
+        let done = compiler.compile(text, For::Runs, Duration::from_secs(60)).await;
+        done.map(|artefact| artefact.kind).unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_script_is_not_blamed_for_what_others_do_to_its_compiler() {
+        for signal in ["SEGV", "ABRT", "XCPU"] {
+            let end = end(&format!("kill -{signal} $$")).await;
+            assert!(matches!(end, NotCompiled::Refused(_)), "{signal}: {end:?}");
+        }
+        for does in ["kill -KILL $$", "exit 3"] {
+            let end = end(does).await;
+            assert!(matches!(end, NotCompiled::Internal(_)), "{does}: {end:?}");
+        }
+    }
 }

@@ -28,6 +28,7 @@ mod attempt;
 mod batch;
 mod bounded;
 mod bounds;
+mod child;
 mod command;
 mod compiler;
 mod config;

@@ -2,7 +2,7 @@
 
 use crate::artefact::{ArtefactCache, digest_of};
 use crate::attempt::{AttemptHandle, AttemptRequest, AttemptResult, Outcome};
-use crate::compiler::{Artefact, Compiler, NotCompiled};
+use crate::compiler::{Artefact, Compiler, For, NotCompiled};
 use crate::config::SandboxConfig;
 use crate::describe::{self, Description};
 use crate::engine::{Ticker, pooled_engine};
@@ -55,20 +55,20 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Compiles wasm in a child process, for somebody who uploads or for what everybody needs.
-    pub async fn compile(&self, wasm: Bytes, uploader: Option<&str>) -> Result<Artefact, CompileError> {
-        self.compile_within(wasm, uploader, self.config.compile_timeout).await
+    /// Compiles wasm in a child process.
+    pub async fn compile(&self, wasm: Bytes, whom: For<'_>) -> Result<Artefact, CompileError> {
+        self.compile_within(wasm, whom, self.config.compile_timeout).await
     }
 
     /// The same with another timeout.
     pub async fn compile_within(
         &self,
         wasm: Bytes,
-        uploader: Option<&str>,
+        whom: For<'_>,
         timeout: Duration,
     ) -> Result<Artefact, CompileError> {
         self.compiler
-            .compile(wasm, uploader, timeout)
+            .compile(wasm, whom, timeout)
             .await
             .map_err(|error| match error {
                 NotCompiled::Refused(why) => CompileError::Rejected(why),
@@ -212,7 +212,7 @@ impl Sandbox {
         Ok(Self {
             inner: Arc::new(Inner {
                 linker: Arc::new(Linker::new(&engine).map_err(wrong)?),
-                compiler: Compiler::new(&config),
+                compiler: Compiler::new(&config)?,
                 cache,
                 interpreters,
                 javascript: tokio::sync::OnceCell::new(),
@@ -253,7 +253,10 @@ impl Sandbox {
         let _alone = self.alone(&digest).await;
         let script = match self.ready(&digest).await {
             Some(script) => script,
-            None => self.build(&digest, wasm, uploader).await?,
+            None => {
+                let whom = uploader.map_or(For::Runs, For::Uploader);
+                self.build(&digest, wasm, whom).await?
+            }
         };
         let description = match script.world() {
             World::Task | World::Consumer => self.describe(&script).await?,
@@ -278,7 +281,7 @@ impl Sandbox {
         let _alone = self.alone(digest).await;
         let script = match self.ready(digest).await {
             Some(script) => script,
-            None => self.build(digest, wasm, None).await?,
+            None => self.build(digest, wasm, For::All).await?,
         };
         self.keep(&script);
         Ok(script)
@@ -321,7 +324,7 @@ impl Sandbox {
         }
         let script = match language {
             Some(language) => self.build_source(digest, language, bytes).await?,
-            None => self.build(digest, bytes, None).await?,
+            None => self.build(digest, bytes, For::Runs).await?,
         };
         self.keep(&script);
         Ok(script)
@@ -341,6 +344,11 @@ impl Sandbox {
     /// How many scripts are in memory, and the bytes of their compiled code.
     pub fn in_memory(&self) -> (usize, u64) {
         self.inner.loaded.lock().size()
+    }
+
+    /// Whether no attempt wants the processor, and nothing is compiled.
+    pub fn is_idle(&self) -> bool {
+        self.load_now().runnable == 0 && self.inner.compiler.is_idle()
     }
 
     /// How busy the sandbox is now.
@@ -404,8 +412,8 @@ impl Sandbox {
         Some(script)
     }
 
-    async fn build(&self, digest: &str, wasm: Bytes, uploader: Option<&str>) -> Result<Script, CompileError> {
-        let artefact = self.inner.compile(wasm, uploader).await?;
+    async fn build(&self, digest: &str, wasm: Bytes, whom: For<'_>) -> Result<Script, CompileError> {
+        let artefact = self.inner.compile(wasm, whom).await?;
         let (cache, linker, digest) = (
             Arc::clone(&self.inner.cache),
             Arc::clone(&self.inner.linker),

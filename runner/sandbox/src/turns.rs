@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 #[derive(Debug)]
 pub struct Turns {
     all: Arc<Semaphore>,
+    all_max: usize,
     each_max: usize,
     owners: Mutex<HashMap<Arc<str>, Owner>>,
 }
@@ -57,6 +58,7 @@ impl Turns {
     pub fn new(all_max: usize, each_max: usize) -> Arc<Self> {
         Arc::new(Self {
             all: Arc::new(Semaphore::new(all_max.max(1))),
+            all_max: all_max.max(1),
             each_max: each_max.max(1),
             owners: Mutex::default(),
         })
@@ -65,6 +67,11 @@ impl Turns {
     /// How many may be taken at this moment, by whoever has taken none.
     pub fn free(&self) -> usize {
         self.all.available_permits()
+    }
+
+    /// Whether nobody holds a turn.
+    pub fn is_idle(&self) -> bool {
+        self.free() == self.all_max
     }
 
     /// A turn if there is one now.

@@ -4,6 +4,8 @@ use crate::guests::{Bench, command, component, config, plain_component};
 use bytes::Bytes;
 use heddle_sandbox::{CompileError, Sandbox, World};
 use std::convert::Infallible;
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -224,4 +226,41 @@ pub async fn loading_is_done_once(bench: Bench) {
     let absent = format!("sha256:{}", "0".repeat(64));
     let wrong = bench.sandbox.load(&absent, async { Ok::<_, Infallible>(Bytes::new()) });
     assert!(wrong.await.is_err());
+}
+
+/// A compiling child that says when it is there, and begins when it is told to: both by files.
+pub fn compile_when_told() -> ExitCode {
+    let directory = PathBuf::from(std::env::args().nth(2).expect("a directory"));
+    // SAFETY: no memory is involved. It is what the child does before it compiles.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    std::fs::write(directory.join("here"), "").expect("a file");
+    while !directory.join("begin").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    heddle_sandbox::compile_child_main()
+}
+
+pub async fn threads_that_end_take_no_compiler_with_them(_: Bench) {
+    let told = tempfile::tempdir().unwrap();
+    let bench = Bench::with(|config| {
+        let directory = told.path().to_str().unwrap().to_owned();
+        config.compiler.args = vec!["compile-when-told".into(), directory];
+    });
+    let sandbox = bench.sandbox.clone();
+    let mut compiled = Box::pin(async move { sandbox.compile(command("").into()).await });
+    let (runtime, here) = (tokio::runtime::Handle::current(), told.path().join("here"));
+    // As a worker of tokio's does that blocked for a while.
+    let ended = std::thread::spawn(move || {
+        runtime.block_on(async {
+            while !here.exists() {
+                let wait = tokio::time::timeout(Duration::from_millis(5), &mut compiled);
+                assert!(wait.await.is_err(), "it waits to be told");
+            }
+        });
+        compiled
+    });
+    let compiled = tokio::task::spawn_blocking(|| ended.join()).await.unwrap();
+    let compiled = compiled.expect("it has ended as it should");
+    std::fs::write(told.path().join("begin"), "").unwrap();
+    assert_eq!(compiled.await.unwrap().world, World::CommandP1);
 }

@@ -4,6 +4,7 @@
 //! `cargo test -p heddle-sandbox --test sandbox -- <part of a name>`.
 
 mod accept;
+mod bad_texts;
 mod bounded;
 mod guests;
 mod hostile;
@@ -12,6 +13,7 @@ mod python;
 mod queries;
 mod requests;
 mod sources;
+mod texts;
 
 use guests::Bench;
 use std::process::ExitCode;
@@ -37,6 +39,7 @@ const TESTS: &[Test] = tests![
     accept::descriptions_that_fail,
     accept::artefacts_are_kept_and_checked,
     accept::loading_is_done_once,
+    accept::threads_that_end_take_no_compiler_with_them,
     outcomes::a_command,
     outcomes::exit_codes,
     outcomes::long_lines,
@@ -76,6 +79,8 @@ const TESTS: &[Test] = tests![
     sources::faults_of_texts,
     sources::hostile_texts,
     sources::snapshots_are_kept,
+    // Before all others in Python: this is what compiles CPython for them.
+    python::made_ready_in_advance,
     python::a_module_runs,
     python::endings,
     python::faults_of_texts,
@@ -85,11 +90,19 @@ const TESTS: &[Test] = tests![
     python::requests_of_texts,
     python::messages_of_texts,
     python::snapshots_of_python,
+    bad_texts::in_each_language,
+    bad_texts::too_large_or_no_text,
+    bad_texts::two_versions_of_the_runtime,
+    bad_texts::nothing_is_left_behind,
 ];
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("compile-wasm") {
+        guests::count_compilation();
         return heddle_sandbox::compile_child_main();
+    }
+    if std::env::args().nth(1).as_deref() == Some("compile-when-told") {
+        return accept::compile_when_told();
     }
     if std::env::args().nth(1).as_deref() == Some("bounded-work") {
         return heddle_sandbox::bounded_child_main();

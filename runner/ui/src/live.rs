@@ -129,6 +129,18 @@ fn parse_has(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// A part as an event. Lines end at `\r` as well, as those of HTML do: what stands in a page must not end one for us.
+fn event(id: &str, name: &str, html: &str) -> Bytes {
+    let mut event = format!("id: {id}\nevent: {name}\n");
+    for line in html.replace("\r\n", "\n").split(['\n', '\r']) {
+        event.push_str("data: ");
+        event.push_str(line);
+        event.push('\n');
+    }
+    event.push('\n');
+    Bytes::from(event)
+}
+
 /// Makes a page's parts again.
 struct Again {
     ui: Ui,
@@ -174,14 +186,7 @@ impl Again {
             }
             self.has.insert(part.name.to_owned(), now);
             let id: Vec<String> = self.has.iter().map(|(name, hash)| format!("{name}-{hash}")).collect();
-            let mut event = format!("id: {}\nevent: {}\n", id.join("."), part.name);
-            for line in part.html.lines() {
-                event.push_str("data: ");
-                event.push_str(line);
-                event.push('\n');
-            }
-            event.push('\n');
-            events.push(Bytes::from(event));
+            events.push(event(&id.join("."), part.name, &part.html));
         }
         Made::Events(events, beat)
     }
@@ -329,5 +334,41 @@ mod tests {
         assert_eq!(read.len(), 2);
         assert_eq!(read["run-head"], hash("<p>2</p>"));
         assert!(parse_has("").is_empty() && parse_has("x").is_empty());
+    }
+
+    /// What a browser makes of events, by the HTML standard: their types and their data.
+    fn read(stream: &str) -> Vec<(String, String)> {
+        let (mut events, mut kind, mut data) = (Vec::new(), String::new(), String::new());
+        for line in stream.replace("\r\n", "\n").split(['\n', '\r']) {
+            match line.split_once(": ") {
+                None if data.is_empty() => kind.clear(),
+                None => {
+                    data.pop();
+                    events.push((std::mem::take(&mut kind), std::mem::take(&mut data)));
+                }
+                Some(("event", value)) => kind = value.to_owned(),
+                Some(("data", value)) => data = format!("{data}{value}\n"),
+                Some(_) => {}
+            }
+        }
+        events
+    }
+
+    #[test]
+    fn what_stands_in_a_part_stays_in_its_event() {
+        for (html, shown) in [
+            ("<p>1</p>\n<p>2</p>", "<p>1</p>\n<p>2</p>"),
+            ("<pre>a\r\nb</pre>\n", "<pre>a\nb</pre>\n"),
+            ("10%\r20%", "10%\n20%"),
+            (
+                "\r\revent: over\rdata: signed-out\r\r",
+                "\n\nevent: over\ndata: signed-out\n\n",
+            ),
+            ("", ""),
+        ] {
+            let event = event("a-1", "a", html);
+            let read = read(std::str::from_utf8(&event).unwrap());
+            assert_eq!(read, [("a".to_owned(), shown.to_owned())], "{html:?}");
+        }
     }
 }

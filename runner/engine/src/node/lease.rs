@@ -41,7 +41,8 @@ use crate::EngineError;
 /// How often the lease is extended.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 
-/// How long to wait after a heartbeat, or the wish for a new lease, that failed.
+/// How long to wait after a heartbeat, or the wish for a new lease, that failed. The first heartbeat that fails is
+/// followed by the next at once: its connection was dead, and another is opened while the lease still holds.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Why a node fences itself that reaches no database.
@@ -167,12 +168,15 @@ pub(crate) struct Keeper {
     parts: Parts,
     /// When the last heartbeat was sent that came through.
     extended: Duration,
+    /// The last tick came to nothing.
+    failed: bool,
 }
 
 impl Keeper {
     pub(crate) fn of(node: Arc<Node>, parts: Parts) -> Self {
         Self {
             extended: node.clock.elapsed(),
+            failed: false,
             node,
             parts,
         }
@@ -257,6 +261,12 @@ impl Service for Keeper {
         if self.node.is_fenced() && !self.node.is_leaving() {
             kept = self.renew().await.unwrap_or_default();
         }
-        Ok(if kept { self.every() } else { self.wait() })
+        let failed_before = std::mem::replace(&mut self.failed, !kept);
+        Ok(match kept {
+            true => self.every(),
+            // Its connection was dead: the next one opens another.
+            false if !failed_before && !self.node.is_fenced() => Duration::ZERO,
+            false => self.wait(),
+        })
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use heddle_domain::{Chain, Time};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Node;
@@ -108,11 +109,13 @@ async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationTo
     }
 }
 
-/// Something that a tick does only once in a while.
+/// Something that a tick does only once in a while: when its period is over by the time that the tick is told, or by a
+/// clock that is never corrected. For a node's time stands still after a correction backwards, for minutes maybe
+/// ([`NodeClock`](super::clock::NodeClock)), and this goes on meanwhile.
 #[derive(Debug)]
 pub(crate) struct Every {
     period: TimeDelta,
-    done: Option<Time>,
+    done: Option<(Time, Instant)>,
 }
 
 impl Every {
@@ -125,16 +128,25 @@ impl Every {
     pub(crate) fn later(period: TimeDelta, now: Time) -> Self {
         Self {
             period,
-            done: Some(now),
+            done: Some((now, Instant::now())),
         }
     }
 
+    /// How long until it is due; zero: it is.
+    pub(crate) fn rest(&self, now: Time) -> Duration {
+        let (Some((done, since)), Ok(period)) = (self.done, self.period.to_std()) else {
+            return Duration::ZERO;
+        };
+        let told = (now - done).to_std().unwrap_or_default();
+        period.saturating_sub(told.max(since.elapsed()))
+    }
+
     pub(crate) fn is_due(&self, now: Time) -> bool {
-        self.done.is_none_or(|done| now - done >= self.period)
+        self.rest(now).is_zero()
     }
 
     pub(crate) fn done(&mut self, now: Time) {
-        self.done = Some(now);
+        self.done = Some((now, Instant::now()));
     }
 }
 
@@ -250,5 +262,18 @@ mod tests {
         every.done(at(5));
         assert!(!every.is_due(at(14)) && every.is_due(at(15)));
         assert!(!Every::later(TimeDelta::seconds(10), at(0)).is_due(at(9)));
+        assert_eq!(every.rest(at(15)), Duration::ZERO);
+        assert!(every.rest(at(12)) <= Duration::from_secs(3));
+    }
+
+    #[tokio::test]
+    async fn once_in_a_while_comes_although_time_stands_still() {
+        let mut every = Every::later(TimeDelta::milliseconds(20), at(7));
+        for _ in 0..2 {
+            // The time was corrected backwards: it is what it was, and was later than that before.
+            tokio::time::sleep(every.rest(at(6))).await;
+            assert!(every.is_due(at(7)));
+            every.done(at(7));
+        }
     }
 }

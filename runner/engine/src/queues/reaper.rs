@@ -20,7 +20,7 @@ use crate::runs::ending::Ending;
 
 /// The reaper's period, when nothing is known to be due earlier, and the shortest one.
 const REAP_EVERY: Duration = Duration::from_secs(1);
-const REAP_PAUSE: Duration = Duration::from_millis(50);
+const REAP_PAUSE: TimeDelta = TimeDelta::milliseconds(50);
 
 /// How often workers that are gone are forgotten, and how many at once.
 const PRUNE_EVERY: TimeDelta = TimeDelta::minutes(10);
@@ -29,7 +29,7 @@ const PRUNE_MAX: i64 = 10_000;
 /// Ends what no worker ends.
 pub(crate) struct Reaper {
     queues: Arc<Queues>,
-    reaped_at: Option<Time>,
+    reap: Every,
     prune: Every,
 }
 
@@ -37,8 +37,8 @@ impl Reaper {
     pub(crate) fn of(queues: Arc<Queues>) -> Self {
         Self {
             prune: Every::later(PRUNE_EVERY, queues.node.now()),
+            reap: Every::at_once(REAP_PAUSE),
             queues,
-            reaped_at: None,
         }
     }
 }
@@ -58,14 +58,11 @@ impl Service for Reaper {
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
         // Each short lease that is given wakes it.
-        let since = self.reaped_at.and_then(|at| (now - at).to_std().ok());
-        if let Some(rest) = since
-            .and_then(|since| REAP_PAUSE.checked_sub(since))
-            .filter(|rest| !rest.is_zero())
-        {
+        let rest = self.reap.rest(now);
+        if !rest.is_zero() {
             return Ok(rest);
         }
-        self.reaped_at = Some(now);
+        self.reap.done(now);
         if self.prune.is_due(now) {
             self.prune.done(now);
             if let Err(error) = self.queues.node.store.prune_workers(PRUNE_MAX).await {
@@ -123,6 +120,7 @@ impl Queues {
         let next = overdue
             .next_ms
             .map_or(REAP_EVERY, |next| Duration::from_millis(next.max(0) as u64 + 1));
-        Ok(next.clamp(REAP_PAUSE, REAP_EVERY))
+        let pause = REAP_PAUSE.to_std().unwrap_or_default();
+        Ok(next.clamp(pause, REAP_EVERY))
     }
 }

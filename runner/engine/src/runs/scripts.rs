@@ -61,6 +61,61 @@ impl Service for Warmer {
     }
 }
 
+/// Makes ready, on a node that has nothing else to do, what the first text in Python would wait for.
+pub(crate) struct Preparer {
+    runs: Arc<Runs>,
+    /// At how many looks in a row the node was idle.
+    idle: u32,
+}
+
+impl Preparer {
+    /// How often to look whether the node is idle, and how often it has to be.
+    const LOOK_EVERY: Duration = Duration::from_secs(1);
+    const IDLE_LOOKS: u32 = 4;
+
+    pub(crate) fn of(runs: Arc<Runs>) -> Self {
+        Self { runs, idle: 0 }
+    }
+}
+
+impl Service for Preparer {
+    const FAILED: &'static str = "Python could not be made ready in advance";
+    const NEEDS: Needs = Needs::Nothing;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.runs.node
+    }
+
+    fn first_after(&self) -> Duration {
+        Self::LOOK_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        NEVER
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        let sandbox = &self.runs.scripts.sandbox;
+        if sandbox.has_python() {
+            return Ok(NEVER);
+        }
+        self.idle = if sandbox.is_idle() { self.idle + 1 } else { 0 };
+        if self.idle < Self::IDLE_LOOKS {
+            return Ok(Self::LOOK_EVERY);
+        }
+        tokio::select! {
+            // A node that ends waits for no compiler: it dies with what it was started by.
+            () = self.runs.node.stop.cancelled() => {}
+            made = sandbox.prepare_python() => match made {
+                Ok(()) => tracing::info!("Python is ready"),
+                // Whoever uploads a text in Python has it made, or is told why it cannot be.
+                Err(error) => tracing::warn!(%error, "{}", Self::FAILED),
+            },
+        }
+        Ok(NEVER)
+    }
+}
+
 impl Runs {
     /// Makes a script runnable on this node.
     pub(crate) async fn load_script(&self, script: &ScriptFacts) -> Step<Script> {

@@ -8,7 +8,7 @@ use super::{Interpreter, Language, MAX_SOURCE_BYTES, SourceFault, calls, code_ke
 use crate::artefact::digest_of;
 use crate::attempt::{AttemptResult, Limits, Outcome};
 use crate::bounds::Kind;
-use crate::compiler::Artefact;
+use crate::compiler::{Artefact, For};
 use crate::describe::{self, Description};
 use crate::lanes::Signals;
 use crate::run::Export;
@@ -63,6 +63,12 @@ static PYTHON_TAG: LazyLock<String> = LazyLock::new(|| {
     let python = &heddle_runtimes::PYTHON;
     let packed = python.libraries.iter().copied().chain([python.standard_library]);
     tag_of(packed.chain(python::own_texts().map(str::as_bytes)))
+});
+
+/// What the memory that texts in Python begin with is called on disk.
+static BASE: LazyLock<String> = LazyLock::new(|| {
+    let runtime = digest_of(python::RUNTIME.as_bytes());
+    format!("{runtime}.base-{}", tag(Language::Python))
 });
 
 fn tag_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {
@@ -140,10 +146,21 @@ impl Sandbox {
         })
     }
 
-    /// Compiles what the first upload of a text would wait for: the interpreters and the checker.
+    /// Makes what texts in JavaScript and TypeScript need, and keeps it in memory: the interpreter and the checker.
     pub async fn warm_runtimes(&self) -> Result<(), CompileError> {
         self.javascript().await?;
         self.checker().await.map(drop)
+    }
+
+    /// Whether Python stands ready on the disk, so that its first text waits for no compiler.
+    pub fn has_python(&self) -> bool {
+        self.inner.python.initialized() || self.inner.interpreters.has(&BASE)
+    }
+
+    /// Makes what texts in Python need, ranking below all else, and keeps it on the disk. It has some 100 MiB, so it
+    /// comes into memory when a text wants it. Who wants it meanwhile waits for what is under way here.
+    pub async fn prepare_python(&self) -> Result<(), CompileError> {
+        self.link_python(For::Ahead).await.map(drop)
     }
 
     async fn checker(&self) -> Result<Script, CompileError> {
@@ -157,7 +174,7 @@ impl Sandbox {
             Language::JavaScript | Language::TypeScript => Interpreter::JavaScript(self.javascript().await?),
             Language::Python => {
                 let cell = &self.inner.python;
-                Interpreter::Python(cell.get_or_try_init(|| self.link_python()).await.cloned()?)
+                Interpreter::Python(cell.get_or_try_init(|| self.python()).await.cloned()?)
             }
         })
     }
@@ -169,21 +186,29 @@ impl Sandbox {
 
     async fn link_javascript(&self) -> Result<Arc<Runtime>, CompileError> {
         let library = Runtime::code_of(&heddle_runtimes::JAVASCRIPT).map_err(CompileError::Internal)?;
-        let code = self.compiled(Bytes::from(library.code.clone())).await?;
+        let code = self.compiled(Bytes::from(library.code.clone()), For::All).await?;
         let engine = self.inner.runner.engine.clone();
         blocking(move || Runtime::link(&engine, &library, code).map(Arc::new))
             .await?
             .map_err(CompileError::Internal)
     }
 
-    async fn link_python(&self) -> Result<Arc<Python>, CompileError> {
+    /// Python, for a text. Whoever uploads one may hang up before Python is made: what was begun goes on, and the next
+    /// one finds it.
+    async fn python(&self) -> Result<Arc<Python>, CompileError> {
+        let own = self.clone();
+        let made = tokio::spawn(async move { own.link_python(For::All).await });
+        made.await.map_err(|error| CompileError::Internal(error.to_string()))?
+    }
+
+    async fn link_python(&self, whom: For<'_>) -> Result<Arc<Python>, CompileError> {
         let unpacked = blocking(|| {
             let mut parts = python::Parts::unpack()?;
             let code = parts.code();
             Ok::<_, String>((parts, code))
         });
         let (parts, code) = unpacked.await?.map_err(CompileError::Internal)?;
-        let code = self.compiled(code.into()).await?;
+        let code = self.compiled(code.into(), whom).await?;
         let engine = self.inner.runner.engine.clone();
         let python = blocking(move || Python::new(&engine, parts, code).map(Arc::new));
         let python = python.await?.map_err(CompileError::Internal)?;
@@ -201,13 +226,10 @@ impl Sandbox {
 
     /// The memory that scripts in Python begin with: from the disk, else by setting Python up.
     async fn python_base(&self, python: &Arc<Python>) -> Result<Artefact, CompileError> {
-        let key = format!(
-            "{}.base-{}",
-            digest_of(python::RUNTIME.as_bytes()),
-            tag(Language::Python)
-        );
-        let (cache, read) = (Arc::clone(&self.inner.interpreters), key.clone());
-        if let Some(artefact) = blocking(move || cache.read(&read)).await? {
+        // Of several who want it, one makes it.
+        let _alone = self.alone(&BASE).await;
+        let cache = Arc::clone(&self.inner.interpreters);
+        if let Some(artefact) = blocking(move || cache.read(&BASE)).await? {
             return Ok(artefact);
         }
         let interpreter = Interpreter::Python(Arc::clone(python));
@@ -223,7 +245,7 @@ impl Sandbox {
                 kind: Kind::Image,
                 code,
             };
-            if let Err(error) = cache.write(&key, &artefact) {
+            if let Err(error) = cache.write(&BASE, &artefact) {
                 tracing::warn!(%error, "the interpreter's memory cannot be kept on disk: it is made again after a restart");
             }
             Ok::<_, String>(artefact)
@@ -232,13 +254,14 @@ impl Sandbox {
     }
 
     /// An interpreter's code: from the disk, else by compiling it.
-    async fn compiled(&self, code: Bytes) -> Result<Module, CompileError> {
+    async fn compiled(&self, code: Bytes, whom: For<'_>) -> Result<Module, CompileError> {
         let digest = digest_of(&code);
+        let _alone = self.alone(&digest).await;
         let (cache, read) = (Arc::clone(&self.inner.interpreters), digest.clone());
         let artefact = match blocking(move || cache.read(&read)).await? {
             Some(artefact) => artefact,
             None => {
-                let artefact = self.inner.compile_within(code, None, INTERPRETER_TIMEOUT).await?;
+                let artefact = self.inner.compile_within(code, whom, INTERPRETER_TIMEOUT).await?;
                 let cache = Arc::clone(&self.inner.interpreters);
                 blocking(move || {
                     if let Err(error) = cache.write(&digest, &artefact) {

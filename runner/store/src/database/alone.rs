@@ -32,6 +32,13 @@ impl Alone {
         }
     }
 
+    /// Whether the connection is there already, so that its next user waits for no other to be opened.
+    pub(crate) async fn is_kept(&self) -> bool {
+        let slot = self.slot.lock().await;
+        slot.as_ref()
+            .is_some_and(|session| session.condition() == Condition::Clean)
+    }
+
     /// The connection; whoever has it is waited for.
     pub(crate) async fn get(&self) -> Result<Held<'_>, sqlx::Error> {
         let mut slot = self.slot.lock().await;

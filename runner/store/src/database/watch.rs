@@ -17,7 +17,10 @@ use super::{Alone, SILENCE_MAX, SUSPICIOUS_AFTER, SUSPICIOUS_AFTER_MAX, TRUST_AF
 use crate::StoreError;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long asking about sessions may take, with connecting.
+/// How long asking about sessions may take on the connection that is kept. It may be as dead as those that are asked
+/// about, and what is found out here has to come before a node's lease is over.
+const ASK_KEPT_MAX: Duration = Duration::from_millis(750);
+/// How long it may take on a new one, with connecting.
 const ASK_MAX: Duration = Duration::from_secs(4);
 /// Until the next question.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
@@ -147,10 +150,10 @@ impl Watch {
         if suspects.is_empty() && self.buried.lock().is_empty() {
             return LOOK_EVERY;
         }
-        let asked = tokio::time::timeout(ASK_MAX, self.ask(line, &suspects)).await;
+        let asked = self.ask_in_time(line, &suspects).await;
         let now = self.now();
         match asked {
-            Ok(Ok(dead)) => {
+            Some(dead) => {
                 let before = self.given_up.load(Ordering::Relaxed);
                 for (pulse, since) in suspects {
                     // Unless it has been answered meanwhile.
@@ -166,7 +169,7 @@ impl Watch {
                 }
                 ASK_AGAIN_AFTER
             }
-            Ok(Err(_)) | Err(_) => {
+            None => {
                 for (pulse, since) in suspects {
                     let waited = now.saturating_sub(since);
                     if waited > millis(SILENCE_MAX) && pulse.waiting_since() == Some(since) {
@@ -182,13 +185,23 @@ impl Watch {
         self.pulses.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Asks on the connection that is kept, then on a new one. `None`: the server answers on neither.
+    async fn ask_in_time(&self, line: &Alone, suspects: &[(Arc<Pulse>, u64)]) -> Option<Vec<i32>> {
+        if line.is_kept().await
+            && let Ok(Ok(dead)) = tokio::time::timeout(ASK_KEPT_MAX, self.ask(line, suspects)).await
+        {
+            return Some(dead);
+        }
+        tokio::time::timeout(ASK_MAX, self.ask(line, suspects)).await.ok()?.ok()
+    }
+
     /// Asks the server about sessions, and has those ended that were closed. Answers the processes of sessions that have
     /// nothing to do, or are not there.
     async fn ask(&self, line: &Alone, suspects: &[(Arc<Pulse>, u64)]) -> Result<Vec<i32>, StoreError> {
         let mut line = line.get().await?;
-        let buried = std::mem::take(&mut *self.buried.lock());
+        let buried = self.buried.lock().clone();
         if !buried.is_empty() {
-            let (processes, borns): (Vec<i32>, Vec<String>) = buried.into_iter().unzip();
+            let (processes, borns): (Vec<i32>, Vec<String>) = buried.iter().cloned().unzip();
             sqlx::query!(
                 r#"SELECT count(pg_terminate_backend(a.pid)) AS "ended!"
                      FROM UNNEST($1::int[], $2::text[]) AS gone (process, born)
@@ -198,6 +211,7 @@ impl Watch {
             )
             .fetch_one(&mut *line)
             .await?;
+            self.buried.lock().retain(|one| !buried.contains(one));
         }
         if suspects.is_empty() {
             return Ok(Vec::new());

@@ -26,9 +26,11 @@ fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
     ours(to)
 }
 
-/// An address of ours, whatever was given.
+/// An address of ours, whatever was given. Browsers take `\` for `/`, and leave out tabs and ends of lines before they
+/// look: to them `/<tab>/evil.example` is another site.
 fn ours(to: String) -> String {
-    if to.starts_with('/') && !to.starts_with("//") && !to.contains('\\') {
+    let plain = |c: char| c != '\\' && !c.is_control();
+    if to.starts_with('/') && !to.starts_with("//") && to.chars().all(plain) {
         to
     } else {
         "/".to_owned()
@@ -215,4 +217,30 @@ pub(super) async fn out(ctx: &Ctx) -> Result<Answer, Trouble> {
         .headers_mut()
         .insert(header::LOCATION, HeaderValue::from_static("/sign-in"));
     Ok(Answer::Raw(Box::new(response)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_sent_to_another_site() {
+        for to in ["/", "/runs?state=failed&q=a%09b", "/groups/%E6%97%A5"] {
+            assert_eq!(ours(to.into()), to);
+        }
+        for to in [
+            "",
+            "runs",
+            "https://evil.example",
+            "//evil.example",
+            "/\\evil.example",
+            "/\t/evil.example/",
+            "/\n/evil.example/",
+            "/\r\n/evil.example/",
+            "/\u{0}/evil.example/",
+            "/\u{7f}/evil.example/",
+        ] {
+            assert_eq!(ours(to.into()), "/", "{to:?}");
+        }
+    }
 }

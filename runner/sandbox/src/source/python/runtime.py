@@ -38,6 +38,8 @@ _MAX_NESTING = 2000
 # What is longer may not fit into one call of the host.
 _MAX_LOOKED_AT = 8_000_000
 _read = json.JSONDecoder.raw_decode
+# Whatever a script does to the module, what is ours goes on.
+_parse, _dump, _Encoder = json.loads, json.dumps, json.JSONEncoder
 
 
 def _read_bounded(self, s, idx=0):
@@ -57,7 +59,7 @@ def _loads(text):
 
 def _ask(op, fields):
     """A call that is answered: at once, or when the node has an answer."""
-    message = json.dumps({**fields, "op": op, "id": 0})
+    message = _dump({**fields, "op": op, "id": 0})
     kind = _SYNC if op in _AT_ONCE else _WAIT
     answer = _loads(_call(kind, message))
     if answer["error"] is not None:
@@ -98,7 +100,7 @@ class Response:
         self.status = answer["status"]
         self.reason = answer["status_text"]
         self.url = answer["url"]
-        self.headers, self.pairs = {}, json.loads(answer["headers"])
+        self.headers, self.pairs = {}, _parse(answer["headers"])
         for name, value in self.pairs:
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
         text, encoded = answer["text"], answer["base64"]
@@ -113,7 +115,7 @@ class Response:
         return self.content.decode("utf-8", "replace")
 
     def json(self):
-        return json.loads(self.content)
+        return _parse(self.content)
 
     def __repr__(self):
         return f"<Response {self.status} {self.url}>"
@@ -276,7 +278,7 @@ def _default(value):
 
 
 def _dumps(value):
-    return json.dumps(value, default=_default, allow_nan=False, ensure_ascii=False)
+    return _dump(value, cls=_Encoder, default=_default, allow_nan=False, ensure_ascii=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,12 +292,12 @@ class State:
 
     def get(self, key, default=None):
         found = _ask("state.get", {"key": str(key)})
-        return default if found is None else json.loads(found["value"])
+        return default if found is None else _parse(found["value"])
 
     def entry(self, key):
         """`(value, version)`, or None."""
         found = _ask("state.get", {"key": str(key)})
-        return None if found is None else (json.loads(found["value"]), found["version"])
+        return None if found is None else (_parse(found["value"]), found["version"])
 
     def set(self, key, value):
         _ask("state.set", {"key": str(key), "value": _dumps(value)})
@@ -320,7 +322,7 @@ class Sql:
 
     def query(self, statement, *params):
         """The rows, each a dict."""
-        return json.loads(self._send("sql.query", statement, params))
+        return _parse(self._send("sql.query", statement, params))
 
     def execute(self, statement, *params):
         """How many rows the statement changed."""
@@ -346,7 +348,7 @@ class Context:
 
     def upstream(self, task):
         """The output of a task that this one depends on."""
-        return json.loads(_ask("upstream", {"task": str(task)}))
+        return _parse(_ask("upstream", {"task": str(task)}))
 
     def secret(self, name):
         """A secret that the task was granted."""
@@ -417,6 +419,9 @@ class _Lines:
 
     def close(self):
         self.flush()
+
+
+_STREAMS = _Lines("2"), _Lines("3")
 
 
 def _write(level, text):
@@ -591,7 +596,7 @@ def _fields(cls, fields, seen):
             field = fields[name]
             if field.default is not dataclasses.MISSING:
                 try:
-                    schema = {**schema, "default": json.loads(_dumps(field.default))}
+                    schema = {**schema, "default": _parse(_dumps(field.default))}
                 except Exception:
                     pass
             elif field.default_factory is dataclasses.MISSING:
@@ -711,12 +716,11 @@ def load():
             if isinstance(thrown, ModuleNotFoundError):
                 error += " (a script that is text has the standard library, and `heddle`)"
         said = {"error": _clean(error), "line": line, "column": column}
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     # What is garbage now would be part of every run; what is not is never looked at again.
     gc.collect()
     gc.freeze()
-    _call(_DESCRIPTION, json.dumps(said))
+    _call(_DESCRIPTION, _dump(said))
 
 
 def _load(source):
@@ -738,7 +742,7 @@ def _load(source):
     description = found.get("description", inspect.cleandoc(module.__doc__) if module.__doc__ else None)
     said = {"run": "run" in _script, "handle": "handle" in _script, "description": description, "params": params, "defaults": found.get("defaults")}
     try:
-        return json.loads(_dumps(said))
+        return _parse(_dumps(said))
     except Exception as wrong:
         raise ValueError(f"`params`, `defaults` and `description` must be JSON: {wrong}") from None
 
@@ -754,12 +758,24 @@ def _forget():
 # ---- Running -----------------------------------------------------------------------------------------------------------
 
 
+_OVERWRITTEN = _dump(_failure(Exception("the script has overwritten what its end would be told with")))
+
+
 def begin():
     """Runs the script once."""
-    ended = _play(_loads(_call(_INPUT, "")))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    _call(_RESULT, json.dumps(ended))
+    given = _loads(_call(_INPUT, ""))
+    try:
+        ended = _dump(_play(given))
+        _flush()
+    except BaseException:
+        # All that is left is what needs nothing that a script can reach.
+        ended = _OVERWRITTEN
+    _call(_RESULT, ended)
+
+
+def _flush():
+    for stream in _STREAMS:
+        stream.flush()
 
 
 def _play(given):
@@ -796,7 +812,7 @@ def _shaped(hint, params):
 
 
 def _set_up():
-    sys.stdout, sys.stderr = _Lines("2"), _Lines("3")
+    sys.stdout, sys.stderr = _STREAMS
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
     logging.raiseExceptions = False
     logging.root.addHandler(_Handler())
