@@ -44,8 +44,6 @@ pub(crate) struct InvokeSpec {
     pub(crate) script: String,
     /// Its version.
     pub(crate) version: i32,
-    /// Its digest.
-    pub(crate) digest: String,
     /// Script defaults below these.
     pub(crate) params: Value,
     /// How long it may take.

@@ -338,7 +338,6 @@ async fn invoke(mut request: Request) -> Outcome {
     let spec = InvokeSpec {
         script: row.name,
         version: row.version,
-        digest: row.digest,
         params,
         timeout,
     };
