@@ -59,17 +59,6 @@ const GUESTS: &[Guest] = &[
     component("yearly-summary"),
 ];
 
-/// Files of the templates are found by walking these.
-const TEMPLATES: &[&str] = &[
-    "c",
-    "javascript",
-    "javascript-component",
-    "python",
-    "python-component",
-    "rust",
-    "typescript",
-];
-
 /// Of the environment that Cargo gives build scripts, what a nested Cargo needs; the rest (flags, wrappers, the outer
 /// package's name and features) would change what it builds, or how often.
 const KEPT: &[&str] = &[
@@ -94,7 +83,7 @@ fn main() {
         build(&root, &target_dir, target);
     }
     fs::write(out.join("guests.rs"), embed_guests(&target_dir, &out)).expect("OUT_DIR is writable");
-    fs::write(out.join("templates.rs"), embed_templates(&root)).expect("OUT_DIR is writable");
+    fs::write(out.join("templates.rs"), embed_templates(&root, &out)).expect("OUT_DIR is writable");
 }
 
 /// Says what, when it changes, makes Cargo run this again.
@@ -111,6 +100,7 @@ fn watch(root: &Path) {
         "guest-sdk/macros",
         "guest-sdk/templates",
         "guest-sdk/Cargo.toml",
+        "guest-sdk/README.md",
         "Cargo.toml",
         "Cargo.lock",
     ];
@@ -250,38 +240,90 @@ fn embed_guests(target_dir: &Path, out: &Path) -> String {
     code
 }
 
-fn embed_templates(root: &Path) -> String {
-    let wit = root.join("guest-sdk/wit/task.wit");
+fn embed_templates(root: &Path, out: &Path) -> String {
+    let sdk = root.join("guest-sdk");
+    let templates = sdk.join("templates");
     let mut rows = String::new();
-    for language in TEMPLATES {
-        let directory = root.join("guest-sdk/templates").join(language);
+    for directory in entries(&templates) {
+        let language = relative(&directory, &templates);
         for file in files(&directory) {
-            let path = file
-                .strip_prefix(&directory)
-                .expect("found below it")
-                .to_string_lossy()
-                .replace('\\', "/");
-            // A manifest with placeholders would trouble Cargo, which reads all that it finds in a repository.
+            let path = relative(&file, &directory);
+            // A manifest with placeholders would trouble Cargo and Go, which read all that they find in a repository.
             let path = path.strip_suffix(".template").unwrap_or(&path);
-            writeln!(rows, "    ({language:?}, {path:?}, include_str!({file:?})),").expect("a String takes it");
+            row(&mut rows, &language, path, &file);
         }
         // Tools of these languages read the contract itself.
-        if ["javascript-component", "python-component"].contains(language) {
-            writeln!(rows, "    ({language:?}, \"wit/task.wit\", include_str!({wit:?})),").expect("a String takes it");
+        if ["javascript-component", "python-component"].contains(&language.as_str()) {
+            row(&mut rows, &language, "wit/task.wit", &sdk.join("wit/task.wit"));
+        }
+        if language == "rust" {
+            for (part, manifest) in [("Cargo.toml", "sdk.toml"), ("macros/Cargo.toml", "macros.toml")] {
+                let alone = out.join(manifest);
+                fs::write(&alone, without_workspace(&sdk.join(part), &root.join("Cargo.toml")))
+                    .expect("OUT_DIR is writable");
+                row(&mut rows, &language, &format!("heddle-sdk/{part}"), &alone);
+            }
+            let sources = ["src", "macros/src", "wit"].map(|part| files(&sdk.join(part)));
+            for file in sources.into_iter().flatten().chain([sdk.join("README.md")]) {
+                row(
+                    &mut rows,
+                    &language,
+                    &format!("heddle-sdk/{}", relative(&file, &sdk)),
+                    &file,
+                );
+            }
         }
     }
     format!("&[\n{rows}]\n")
 }
 
-/// All files below a directory, in order.
-fn files(directory: &Path) -> Vec<PathBuf> {
+fn row(rows: &mut String, language: &str, path: &str, file: &Path) {
+    writeln!(rows, "    ({language:?}, {path:?}, include_str!({file:?})),").expect("a String takes it");
+}
+
+fn relative(file: &Path, directory: &Path) -> String {
+    let path = file.strip_prefix(directory).expect("found below it");
+    path.to_string_lossy().replace('\\', "/")
+}
+
+/// A member's manifest, as it stands for itself: what it inherits is written out, and our lints stay here.
+fn without_workspace(manifest: &Path, workspace: &Path) -> String {
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let inherited = read(workspace);
+    let inherited = inherited
+        .split("[workspace.package]")
+        .nth(1)
+        .expect("the workspace has a package");
+    let mut text = String::new();
+    for line in read(manifest).lines() {
+        match line.strip_suffix(".workspace = true") {
+            None if line == "[lints]" || line == "workspace = true" => {}
+            None => writeln!(text, "{line}").expect("a String takes it"),
+            Some(key) => {
+                let is_it = |line: &&str| line.split_once(" = ").is_some_and(|(found, _)| found == key);
+                let found = inherited.lines().find(is_it);
+                let found = found.unwrap_or_else(|| panic!("the workspace has no {key}"));
+                writeln!(text, "{found}").expect("a String takes it");
+            }
+        }
+    }
+    text
+}
+
+/// What lies in a directory, in order.
+fn entries(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let mut paths: Vec<PathBuf> = entries
         .map(|entry| entry.expect("a readable directory").path())
         .collect();
     paths.sort();
     paths
-        .into_iter()
+}
+
+/// All files below a directory, in order.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let paths = entries(directory).into_iter();
+    paths
         .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] })
         .collect()
 }

@@ -7,7 +7,8 @@
 //! be there, with each of its tasks succeeded once.
 //!
 //! `HEDDLE_BENCH_QUIET` is how many seconds nothing happens at first (default 600), `HEDDLE_BENCH_ROUNDS` how often each
-//! fault is made (default 6). `docs/benchmarks.md` keeps what was measured.
+//! fault is made (default 6), `HEDDLE_BENCH_FAULTS` which ones are (such as `Forgotten,Crashed`; default all).
+//! `docs/benchmarks.md` keeps what was measured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -127,7 +128,9 @@ async fn main() {
     println!("| fault | recovery in s: p50, p95, longest of {rounds} | leases lost |");
     println!("|---|---|---|");
     let mut all = Vec::new();
-    for fault in Fault::ALL {
+    let wanted = std::env::var("HEDDLE_BENCH_FAULTS").unwrap_or_default();
+    let is_wanted = |fault: &Fault| wanted.is_empty() || wanted.split(',').any(|name| name == format!("{fault:?}"));
+    for fault in Fault::ALL.into_iter().filter(is_wanted) {
         let before = cluster.leases_lost().await;
         let mut taken = Vec::with_capacity(rounds);
         for round in 0..rounds {

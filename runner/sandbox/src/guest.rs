@@ -5,7 +5,7 @@ use crate::command::Captured;
 use crate::context::Context;
 use crate::effects::Effects;
 use crate::journal::Journal;
-use crate::outbound::OutboundPolicy;
+use crate::rehearsal::{Chance, Draws, Exchanges, StageClock, StageTime};
 use crate::services::HostServices;
 use crate::source::SourceState;
 use crate::sql::Databases;
@@ -47,7 +47,13 @@ pub(crate) struct HostSide {
     pub journal: Journal,
     pub effects: Effects,
     pub databases: Arc<Databases>,
+    /// The script's; the node's own unless it is tried out.
     pub clock: Arc<dyn Clock>,
+    pub chance: Chance,
+    /// Of a rehearsal: the same clock, and what all chance comes of.
+    pub stage: Option<Arc<StageClock>>,
+    pub seed: Option<u64>,
+    pub exchanges: Option<Arc<dyn Exchanges>>,
     /// Where futures of [`HostServices`] run.
     pub node: tokio::runtime::Handle,
     /// Where queries run.
@@ -90,13 +96,14 @@ pub(crate) struct CommandIo {
     pub stdin: String,
     pub context: String,
     pub stdout: Captured,
+    /// It is one of WASI 0.1, for which nobody but time itself can make it pass.
+    pub keeps_time: bool,
 }
 
 impl Guest {
     /// What requests of a script that is text are sent with.
-    pub fn web(&self) -> (reqwest::Client, OutboundPolicy, Arc<Grants>) {
-        let hooks = &self.hooks;
-        (hooks.client.clone(), hooks.policy.clone(), Arc::clone(&hooks.grants))
+    pub fn web(&self) -> WebHooks {
+        self.hooks.clone()
     }
 
     /// A store for one attempt.
@@ -123,6 +130,17 @@ impl Guest {
             None => {
                 wasi.stdout(crate::command::Logged(host.journal.clone()));
             }
+        }
+        if let Some(stage) = &host.stage {
+            wasi.wall_clock(StageTime(Arc::clone(stage)))
+                .monotonic_clock(StageTime(Arc::clone(stage)));
+        }
+        if let Some(seed) = host.seed {
+            let mut insecure = [0; 16];
+            Draws::new(seed, 3).fill(&mut insecure);
+            wasi.secure_random(Draws::new(seed, 1))
+                .insecure_random(Draws::new(seed, 2))
+                .insecure_random_seed(u128::from_le_bytes(insecure));
         }
         let mut guest = Self {
             wasi: wasi.build_p1(),

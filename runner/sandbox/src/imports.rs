@@ -4,6 +4,7 @@ use crate::context::instant_text;
 use crate::effects::{Entry, check_key, is_json_object};
 use crate::guest::{Guest, HasHostSide, HostSide};
 use crate::journal::cut;
+use crate::rehearsal::{SqlAnswer, SqlStatement, answered};
 use crate::services::{BoxFuture, HostServices, LogLevel};
 use heddle_domain::state::NOT_GRANTED;
 use std::sync::Arc;
@@ -236,32 +237,42 @@ impl HostSide {
         ))
     }
 
-    async fn connection(&self, name: &str) -> Result<crate::services::ConnectionTarget, String> {
-        self.check_connection(name)?;
-        let name = name.to_owned();
-        self.ask(move |services| Box::pin(async move { services.connection(&name).await }))
-            .await
+    /// Begins a statement; what was not granted is refused at once.
+    pub fn begin_statement(
+        &self,
+        statement: SqlStatement,
+    ) -> Result<BoxFuture<'static, Result<SqlAnswer, String>>, String> {
+        answered(self.exchanges.as_ref(), statement, |statement| {
+            self.check_connection(&statement.connection)?;
+            let (services, node) = (Arc::clone(&self.services), self.node.clone());
+            let (databases, io) = (Arc::clone(&self.databases), self.io.clone());
+            Ok(Box::pin(async move {
+                let name = statement.connection.clone();
+                let target = elsewhere(&node, async move { services.connection(&name).await }).await?;
+                elsewhere(&io, async move { databases.carry_out(&target, &statement).await }).await
+            }))
+        })
     }
 }
 
 impl wit::sql::Host for HostSide {
     async fn query(&mut self, connection: String, statement: String, params: String) -> Result<String, String> {
-        let target = self.connection(&connection).await?;
-        let databases = Arc::clone(&self.databases);
-        elsewhere(&self.io, async move {
-            let rows = databases.query(&connection, &target, &statement, &params).await;
-            rows.map_err(|failure| failure.message)
-        })
-        .await
+        let asked = SqlStatement {
+            connection,
+            statement,
+            params,
+            rows: true,
+        };
+        self.begin_statement(asked)?.await.map(SqlAnswer::rows)
     }
 
     async fn execute(&mut self, connection: String, statement: String, params: String) -> Result<u64, String> {
-        let target = self.connection(&connection).await?;
-        let databases = Arc::clone(&self.databases);
-        elsewhere(&self.io, async move {
-            let changed = databases.execute(&connection, &target, &statement, &params).await;
-            changed.map_err(|failure| failure.message)
-        })
-        .await
+        let asked = SqlStatement {
+            connection,
+            statement,
+            params,
+            rows: false,
+        };
+        self.begin_statement(asked)?.await.map(|answer| answer.count())
     }
 }

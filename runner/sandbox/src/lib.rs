@@ -21,6 +21,7 @@
 //! | `attempt`, `run` | one attempt: what goes in and comes out; how it is run |
 //! | `outbound`, `web` | where HTTP may go; `wasi:http` |
 //! | `sql` | named external databases |
+//! | `rehearsal` | attempts that are tried out: a clock, chance and a world of their own |
 //! | `source/` | scripts that are text |
 
 mod artefact;
@@ -43,6 +44,7 @@ mod lanes;
 mod loaded;
 pub mod outbound;
 mod query;
+mod rehearsal;
 mod run;
 mod sandbox;
 mod script;
@@ -62,6 +64,7 @@ pub use context::{Context, Interval, MapItem};
 pub use effects::Effect;
 pub use outbound::{HostPattern, OutboundPolicy, Refused};
 pub use query::{QueryClass, QueryFailure, QueryRequest};
+pub use rehearsal::{Exchanges, Rehearsal, SqlAnswer, SqlStatement, WebAnswer, WebRequest};
 pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError};
 pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};

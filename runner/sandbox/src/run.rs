@@ -10,6 +10,7 @@ use crate::imports::task::heddle::task::types::Failure;
 use crate::journal::{Journal, cut};
 use crate::lanes::Signals;
 use crate::outbound::OutboundPolicy;
+use crate::rehearsal::{Chance, Draws, Rehearsal, StageClock};
 use crate::script::{Entry, Script};
 use crate::source;
 use crate::sql::Databases;
@@ -51,6 +52,22 @@ impl Runner {
         command: Option<CommandIo>,
     ) -> Store<Guest> {
         let grants = Arc::new(request.grants);
+        let Rehearsal {
+            now,
+            paced,
+            seed,
+            exchanges,
+        } = request.host.rehearsal().unwrap_or_default();
+        let stage = now.map(|now| {
+            let keeps_time = command.as_ref().is_some_and(|command| command.keeps_time);
+            let follows = keeps_time.then(|| Arc::clone(&self.clock));
+            Arc::new(StageClock::new(now, paced, follows))
+        });
+        let clock = match &stage {
+            Some(stage) => Arc::clone(stage) as Arc<dyn Clock>,
+            None => Arc::clone(&self.clock),
+        };
+        let chance = seed.map_or(Chance::System, |seed| Chance::Seeded(Draws::new(seed, 0)));
         let host = HostSide {
             context: Arc::new(request.context),
             grants: Arc::clone(&grants),
@@ -58,7 +75,11 @@ impl Runner {
             journal: journal.clone(),
             effects: Effects::default(),
             databases: Arc::clone(&self.databases),
-            clock: Arc::clone(&self.clock),
+            clock,
+            chance,
+            stage: stage.clone(),
+            seed,
+            exchanges: exchanges.clone(),
             node: self.node.clone(),
             io: self.io.clone(),
             progress: Progress::default(),
@@ -67,6 +88,8 @@ impl Runner {
             client: self.client.clone(),
             policy: self.policy.clone(),
             grants,
+            exchanges,
+            stage,
         };
         let guard = MemoryGuard::new(request.limits.memory_bytes, meter, Arc::clone(&self.budget));
         Guest::store(&self.engine, host, hooks, guard, command)
@@ -204,6 +227,7 @@ async fn call(
             stdin: params.clone(),
             context: context.clone(),
             stdout: output.clone(),
+            keeps_time: matches!(script.inner.entry, Entry::CommandP1(_)),
         }),
         _ => None,
     };

@@ -4,13 +4,17 @@ use crate::bounds::Kind;
 use crate::compiler::Artefact;
 use crate::guest::Guest;
 use crate::imports::{consumer::ConsumerPre, task::TaskPre};
+use crate::rehearsal::{HasMonotonic, Monotonic};
 use crate::source::Language;
 use crate::source::attempt::SourceScript;
 use std::sync::Arc;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{self, Component};
 use wasmtime::{Engine, ExternType, InstancePre, Module};
+use wasmtime_wasi::clocks::WasiClocksCtxView;
 use wasmtime_wasi::p2::bindings::CommandPre;
+use wasmtime_wasi::p2::bindings::clocks::monotonic_clock;
+use wasmtime_wasi::{WasiCtxView, WasiView};
 
 /// How many names an error lists.
 const MAX_NAMES: usize = 20;
@@ -138,6 +142,17 @@ impl Linker {
     pub fn new(engine: &Engine) -> wasmtime::Result<Self> {
         let mut components = component::Linker::new(engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut components)?;
+        components.allow_shadowing(true);
+        monotonic_clock::add_to_linker::<_, HasMonotonic>(&mut components, |guest: &mut Guest| {
+            let stage = guest.host.stage.clone();
+            let WasiCtxView { ctx, table } = guest.wasi.ctx();
+            let clocks = WasiClocksCtxView {
+                ctx: ctx.clocks(),
+                table,
+            };
+            Monotonic { clocks, stage }
+        })?;
+        components.allow_shadowing(false);
         wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut components)?;
         crate::imports::add_to_linker(&mut components)?;
         let mut modules = wasmtime::Linker::new(engine);

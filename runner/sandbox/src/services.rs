@@ -1,5 +1,6 @@
 //! What the sandbox asks of the rest of the node on behalf of an attempt.
 
+use crate::rehearsal::Rehearsal;
 use heddle_domain::Time;
 use std::time::Duration;
 
@@ -21,6 +22,10 @@ pub trait HostServices: Send + Sync {
     fn log(&self, line: LogLine);
     /// How far the attempt has come. Called on guest threads, some ten times a second at most: must not block.
     fn progress(&self, fraction: f64, note: String);
+    /// What stands in for the time, for chance and for the world, if the attempt is tried out. A node's are not.
+    fn rehearsal(&self) -> Option<Rehearsal> {
+        None
+    }
 }
 
 /// Where a named connection leads.

@@ -2,8 +2,10 @@
 
 use crate::attempt::Grants;
 use crate::outbound::{OutboundPolicy, Refused, refusal};
+use crate::rehearsal::{Exchanges, StageClock, WebAnswer, WebRequest};
+use bytes::Bytes;
 use http_body::Body as _;
-use http_body_util::{BodyDataStream, BodyExt};
+use http_body_util::{BodyDataStream, BodyExt, Full, Limited};
 use std::sync::Arc;
 use std::time::Duration;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
@@ -16,11 +18,18 @@ type Sent = (
     Box<dyn Future<Output = Result<(), Error>> + Send>,
 );
 
+/// The largest body of a request or a response in a rehearsal.
+const MAX_BODY_BYTES: usize = 16 << 20;
+
 /// Sends a script's requests, by its grants and the node's policy.
+#[derive(Clone)]
 pub(crate) struct WebHooks {
     pub client: reqwest::Client,
     pub policy: OutboundPolicy,
     pub grants: Arc<Grants>,
+    /// Who answers instead, or hears of the answers.
+    pub exchanges: Option<Arc<dyn Exchanges>>,
+    pub stage: Option<Arc<StageClock>>,
 }
 
 impl WasiHttpHooks for WebHooks {
@@ -35,39 +44,123 @@ impl WasiHttpHooks for WebHooks {
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
     ) -> Box<dyn Future<Output = Result<Sent, Error>> + Send> {
-        let client = self.client.clone();
-        let policy = self.policy.clone();
-        let grants = Arc::clone(&self.grants);
+        let web = self.clone();
         Box::new(async move {
             let options = options.unwrap_or_default();
-            let (parts, body) = request.into_parts();
-            let url = url::Url::parse(&parts.uri.to_string()).map_err(|_| Error::HttpRequestUriInvalid)?;
-            check(&policy, &grants, &url).map_err(|refused| error_of(&refused))?;
-            let mut outgoing = client.request(parts.method, url).headers(parts.headers);
-            // A body without an end in sight would make even a GET chunked.
-            if body.size_hint().exact() != Some(0) {
-                outgoing = outgoing.body(reqwest::Body::wrap_stream(BodyDataStream::new(body)));
-            }
-            let wait = options.first_byte_timeout.unwrap_or(MAX_WAIT).min(MAX_WAIT);
-            let connect = options.connect_timeout.unwrap_or(MAX_WAIT);
-            let response = tokio::time::timeout(wait.saturating_add(connect).min(MAX_WAIT), outgoing.send())
-                .await
-                .map_err(|_| Error::HttpResponseTimeout)?
-                .map_err(|error| sending_error(&error))?;
-            let response = http::Response::<reqwest::Body>::from(response);
-            let between = options.between_bytes_timeout.unwrap_or(MAX_WAIT).min(MAX_WAIT);
-            let response = response.map(|body| {
-                Patient {
-                    body,
-                    between,
-                    timer: None,
-                }
-                .boxed_unsync()
-            });
+            let response = match web.exchanges.clone() {
+                None => web.send(request, options).await?,
+                Some(exchanges) => web.rehearse(exchanges.as_ref(), request, options).await?,
+            };
             let nothing: Box<dyn Future<Output = Result<(), Error>> + Send> = Box::new(async { Ok(()) });
             Ok((response, nothing))
         })
     }
+}
+
+impl WebHooks {
+    async fn send(
+        &self,
+        request: http::Request<WasiBody>,
+        options: RequestOptions,
+    ) -> Result<http::Response<WasiBody>, Error> {
+        let (parts, body) = request.into_parts();
+        let url = url::Url::parse(&parts.uri.to_string()).map_err(|_| Error::HttpRequestUriInvalid)?;
+        check(&self.policy, &self.grants, &url).map_err(|refused| error_of(&refused))?;
+        let mut outgoing = self.client.request(parts.method, url).headers(parts.headers);
+        // A body without an end in sight would make even a GET chunked.
+        if body.size_hint().exact() != Some(0) {
+            outgoing = outgoing.body(reqwest::Body::wrap_stream(BodyDataStream::new(body)));
+        }
+        let wait = options.first_byte_timeout.unwrap_or(MAX_WAIT).min(MAX_WAIT);
+        let connect = options.connect_timeout.unwrap_or(MAX_WAIT);
+        let response = tokio::time::timeout(wait.saturating_add(connect).min(MAX_WAIT), outgoing.send())
+            .await
+            .map_err(|_| Error::HttpResponseTimeout)?
+            .map_err(|error| sending_error(&error))?;
+        let response = http::Response::<reqwest::Body>::from(response);
+        let between = options.between_bytes_timeout.unwrap_or(MAX_WAIT).min(MAX_WAIT);
+        Ok(response.map(|body| {
+            Patient {
+                body,
+                between,
+                timer: None,
+            }
+            .boxed_unsync()
+        }))
+    }
+
+    /// Has a request answered by who stands in for the world, or tells him of the answer. Bodies go as a whole.
+    async fn rehearse(
+        &self,
+        exchanges: &dyn Exchanges,
+        request: http::Request<WasiBody>,
+        options: RequestOptions,
+    ) -> Result<http::Response<WasiBody>, Error> {
+        let (parts, body) = request.into_parts();
+        let body = whole(body).await?;
+        let _asking = self.stage.as_ref().map(StageClock::ask);
+        let asked = WebRequest {
+            method: parts.method.to_string(),
+            url: parts.uri.to_string(),
+            body: body.clone(),
+        };
+        if let Some(answer) = exchanges.request(&asked) {
+            return answer_of(answer.map_err(|why| Error::InternalError(Some(why)))?);
+        }
+        // Said in full: a guest is told little of it.
+        if let Ok(url) = url::Url::parse(&asked.url)
+            && let Err(refused) = check(&self.policy, &self.grants, &url)
+        {
+            exchanges.requested(asked, &Err(refused.to_string()));
+            return Err(error_of(&refused));
+        }
+        let sent = async {
+            let request = http::Request::from_parts(parts, full(body));
+            let (parts, body) = self.send(request, options).await?.into_parts();
+            Ok::<_, Error>(WebAnswer {
+                status: parts.status.as_u16(),
+                headers: texts_of(&parts.headers),
+                body: whole(body).await?,
+            })
+        };
+        match sent.await {
+            Ok(answer) => {
+                exchanges.requested(asked, &Ok(answer.clone()));
+                answer_of(answer)
+            }
+            Err(error) => {
+                exchanges.requested(asked, &Err(error.to_string()));
+                Err(error)
+            }
+        }
+    }
+}
+
+fn full(body: Bytes) -> WasiBody {
+    Full::new(body).map_err(|never| match never {}).boxed_unsync()
+}
+
+async fn whole(body: WasiBody) -> Result<Bytes, Error> {
+    let collected = Limited::new(body, MAX_BODY_BYTES).collect().await;
+    let collected = collected.map_err(|error| Error::InternalError(Some(error.to_string())))?;
+    Ok(collected.to_bytes())
+}
+
+fn answer_of(answer: WebAnswer) -> Result<http::Response<WasiBody>, Error> {
+    let mut response = http::Response::builder().status(answer.status);
+    for (name, value) in &answer.headers {
+        response = response.header(name, value);
+    }
+    let response = response.body(full(answer.body));
+    response.map_err(|error| Error::InternalError(Some(format!("the answer cannot be given: {error}"))))
+}
+
+/// Headers as texts.
+pub(crate) fn texts_of(headers: &http::HeaderMap) -> Vec<(String, String)> {
+    let pairs = headers.iter();
+    pairs
+        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect()
 }
 
 /// Whether a task may go there, by its grants and the node's policy.

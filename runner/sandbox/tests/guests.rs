@@ -5,7 +5,7 @@ use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use heddle_sandbox::{
     AttemptHandle, AttemptRequest, AttemptResult, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants,
-    HostServices, Interval, Limits, LogLine, Sandbox, SandboxConfig, Script,
+    HostServices, Interval, Limits, LogLine, Rehearsal, Sandbox, SandboxConfig, Script,
 };
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -31,6 +31,7 @@ pub struct Tables {
     pub connections: HashMap<String, ConnectionTarget>,
     pub log: Mutex<Vec<LogLine>>,
     pub progress: Mutex<Vec<(f64, String)>>,
+    pub rehearsal: Option<Rehearsal>,
 }
 
 impl Tables {
@@ -71,6 +72,10 @@ impl HostServices for Tables {
 
     fn progress(&self, fraction: f64, note: String) {
         self.progress.lock().unwrap().push((fraction, note));
+    }
+
+    fn rehearsal(&self) -> Option<Rehearsal> {
+        self.rehearsal.clone()
     }
 }
 

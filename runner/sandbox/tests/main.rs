@@ -11,6 +11,7 @@ mod hostile;
 mod outcomes;
 mod python;
 mod queries;
+mod rehearsals;
 mod requests;
 mod sources;
 mod texts;
@@ -70,6 +71,9 @@ const TESTS: &[Test] = tests![
     bounded::templates_that_take_long_end,
     requests::policy,
     requests::built_guests,
+    rehearsals::commands,
+    rehearsals::javascript,
+    rehearsals::python,
     sources::a_module_runs,
     sources::typescript,
     sources::endings,

@@ -21,12 +21,19 @@ pub const WAREHOUSE_SQL: &str = include_str!("../../data/warehouse.sql");
 
 /// Files of the templates for `heddle script new`: language, path, contents.
 ///
-/// In paths and contents `{{name}}` stands for the script's name, `{{crate}}` (Rust alone) for one that Cargo takes, and
-/// `{{sdk}}` (Rust alone) for where `heddle-sdk` comes from: [`SDK_FROM_GIT`] or `path = "..."`.
+/// In paths and contents `{{name}}` stands for the script's name, `{{crate}}` for one that Cargo, Go and npm take, and
+/// `{{sdk}}` (Rust alone) for where `heddle-sdk` comes from: `path = "..."`. Files below [`SDK`] are meant as they are.
 pub const TEMPLATES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
-/// Where a new Rust script's SDK comes from unless told otherwise: this version's repository, as Cargo writes it.
-pub const SDK_FROM_GIT: &str = concat!("git = \"", env!("CARGO_PKG_REPOSITORY"), "\"");
+/// The directory of `heddle-sdk` in the template for Rust: whoever writes scripts needs no repository of Heddle.
+pub const SDK: &str = "heddle-sdk";
+
+/// The languages that have a template, in alphabetical order.
+pub fn languages() -> Vec<&'static str> {
+    let mut languages: Vec<&str> = TEMPLATES.iter().map(|file| file.0).collect();
+    languages.dedup();
+    languages
+}
 
 /// The contract, as WIT.
 pub const TASK_WIT: &str = include_str!("../../../guest-sdk/wit/task.wit");
@@ -62,15 +69,22 @@ mod tests {
 
     #[test]
     fn every_language_has_a_template() {
-        for language in [
-            "rust",
-            "javascript",
-            "typescript",
-            "javascript-component",
-            "python",
-            "python-component",
-            "c",
-        ] {
+        assert_eq!(
+            languages(),
+            [
+                "assemblyscript",
+                "c",
+                "go",
+                "javascript",
+                "javascript-component",
+                "python",
+                "python-component",
+                "rust",
+                "typescript",
+                "zig"
+            ]
+        );
+        for language in languages() {
             let paths: Vec<&str> = TEMPLATES
                 .iter()
                 .filter(|file| file.0 == language)

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::done;
+use super::tools::{self, answers};
 use crate::exit::usage;
 use crate::output::Format;
 
@@ -28,8 +29,16 @@ enum Language {
     Rust,
     Python,
     JavaScript,
+    Go,
+    Zig,
     C,
 }
+
+/// The stack of what C and Zig are compiled to. Zig's linker would take 16 MiB, which each run has to set aside; the WASI
+/// SDK's 64 KiB, which a few arrays fill.
+const STACK_BYTES: u32 = 256 << 10;
+/// Of this version of Zig is what `heddle.zig` is written in; the language still changes with each.
+const ZIG_SERIES: &str = "0.17.";
 
 pub(crate) fn run(options: &Build, format: Format) -> Result<ExitCode> {
     let wasm = build(&options.dir, options.to.as_deref())?;
@@ -50,6 +59,8 @@ pub(crate) fn build(dir: &Path, to: Option<&Path>) -> Result<PathBuf> {
         Language::Rust => rust(&dir)?,
         Language::Python => python(&dir)?,
         Language::JavaScript => javascript(&dir)?,
+        Language::Go => go(&dir)?,
+        Language::Zig => zig(&dir)?,
         Language::C => c(&dir)?,
     };
     match to {
@@ -69,12 +80,16 @@ fn detect(dir: &Path) -> Result<Language> {
         Ok(Language::JavaScript)
     } else if has("app.py") {
         Ok(Language::Python)
+    } else if has("go.mod") {
+        Ok(Language::Go)
+    } else if has("main.zig") {
+        Ok(Language::Zig)
     } else if !c_sources(dir).is_empty() {
         Ok(Language::C)
     } else {
         Err(usage(format!(
-            "{} holds none of Cargo.toml (Rust), app.py (Python), package.json (JavaScript), *.c (C); \
-             `heddle script new` writes a beginning",
+            "{} holds none of Cargo.toml (Rust), package.json (JavaScript, AssemblyScript), app.py (Python), go.mod (Go), \
+             main.zig (Zig), *.c (C); `heddle script new` writes a beginning",
             dir.display()
         )))
     }
@@ -82,14 +97,15 @@ fn detect(dir: &Path) -> Result<Language> {
 
 fn rust(dir: &Path) -> Result<PathBuf> {
     const TARGET: &str = "wasm32-wasip2";
+    let installed = tools::said(Path::new("rustup"), &["target", "list", "--installed"]);
+    if installed.is_some_and(|targets| targets.lines().all(|target| target != TARGET)) {
+        check(Command::new("rustup").args(["target", "add", TARGET]), "rustup")?;
+    }
     let mut command = Command::new("cargo");
     command
         .args(["build", "--release", "--target", TARGET])
         .current_dir(dir);
-    check(
-        &mut command,
-        "Rust (https://rustup.rs) and `rustup target add wasm32-wasip2`",
-    )?;
+    check(&mut command, "Rust (https://rustup.rs)")?;
     // Where the target directory is, and what the artefact is called, Cargo knows.
     let mut command = Command::new("cargo");
     command
@@ -126,34 +142,54 @@ fn rust(dir: &Path) -> Result<PathBuf> {
     )
 }
 
+/// Packages that the script imports come from its `requirements.txt`; one that names componentize-py has its own.
 fn python(dir: &Path) -> Result<PathBuf> {
     let (wit, wasm) = (write_wit(dir)?, output_file(dir));
-    let own = dir.join(".venv/bin/componentize-py");
-    let mut command = Command::new(if own.is_file() {
-        own.as_path()
-    } else {
-        Path::new("componentize-py")
-    });
+    let environment = tools::requirements(dir)?;
+    let tool = &tools::COMPONENTIZE_PY;
+    let program = match tool.beside(dir) {
+        Some(own) => own,
+        None if answers(tool.package, &["--version"]) => PathBuf::from(tool.package),
+        None => tool.program()?,
+    };
+    let mut command = Command::new(program);
     command
         .arg("-d")
         .arg(wit)
         .args(["-w", "task", "componentize", "app", "-o"])
         .arg(&wasm)
         .current_dir(dir);
-    check(
-        &mut command,
-        "componentize-py: `python3 -m venv .venv && .venv/bin/pip install -r requirements.txt`",
-    )?;
+    match environment {
+        // Where it looks for packages.
+        Some(environment) => command.env("VIRTUAL_ENV", environment),
+        None => command.env_remove("VIRTUAL_ENV"),
+    };
+    check(&mut command, "componentize-py")?;
     Ok(wasm)
 }
 
+/// JavaScript, AssemblyScript, or whatever else npm builds.
 fn javascript(dir: &Path) -> Result<PathBuf> {
-    write_wit(dir)?;
-    const NEEDED: &str = "Node.js with npm, and in package.json a script `build` that writes a .wasm file";
-    if !dir.join("node_modules").is_dir() {
-        check(Command::new("npm").arg("install").current_dir(dir), NEEDED)?;
+    // AssemblyScript makes a WASI command, which has no use for the contract.
+    if !dir.join("asconfig.json").is_file() {
+        write_wit(dir)?;
     }
-    check(Command::new("npm").args(["run", "build"]).current_dir(dir), NEEDED)?;
+    const NEEDED: &str = "Node.js with npm";
+    let manifest = dir.join("package.json");
+    let wanted = std::fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
+    // What we installed is installed anew when the manifest has changed; what somebody else did is theirs.
+    let modules = dir.join("node_modules");
+    let installed = modules.join(".heddle-installed.json");
+    let is_stale = std::fs::read_to_string(&installed).is_ok_and(|found| found != wanted);
+    if is_stale || !modules.is_dir() {
+        let mut install = npm(dir, &["install", "--no-audit", "--no-fund"]);
+        check(&mut install, NEEDED)?;
+        std::fs::create_dir_all(&modules)
+            .and_then(|()| std::fs::write(&installed, &wanted))
+            .context("cannot write into node_modules")?;
+    }
+    // Silent of npm's own opinion: what is wrong, the compiler says.
+    check(&mut npm(dir, &["run", "--silent", "build"]), NEEDED)?;
     // The package's own script says what the file is called: the newest one it is.
     let files = std::fs::read_dir(dir)
         .into_iter()
@@ -164,35 +200,105 @@ fn javascript(dir: &Path) -> Result<PathBuf> {
     files
         .filter(|path| path.extension().is_some_and(|ext| ext == "wasm"))
         .max_by_key(modified)
-        .with_context(|| format!("`npm run build` wrote no .wasm file into {}", dir.display()))
+        .with_context(|| {
+            format!(
+                "`npm run build` wrote no .wasm file into {}: package.json wants a script `build` that does",
+                dir.display()
+            )
+        })
 }
 
-/// C by the WASI SDK, by Zig (installed, or from PyPI in the directory's own environment), or by a clang that has a
-/// sysroot for WASI.
+fn npm(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("npm");
+    command.args(arguments).current_dir(dir);
+    command
+}
+
+/// A WASI command by the Go that is installed, or a pinned one.
+fn go(dir: &Path) -> Result<PathBuf> {
+    let wasm = output_file(dir);
+    let mut command = match tools::GO.beside(dir) {
+        Some(own) => Command::new(own),
+        None if answers("go", &["version"]) => Command::new("go"),
+        None => {
+            let mut command = Command::new(tools::GO.program()?);
+            // Of another Go, which is not there.
+            command.env_remove("GOROOT");
+            command
+        }
+    };
+    command
+        .env("GOOS", "wasip1")
+        .env("GOARCH", "wasm")
+        // No paths of this machine, no symbols and no debugging information: half the size.
+        .args(["build", "-trimpath", "-ldflags=-s -w", "-o"])
+        .arg(&wasm)
+        .arg(".")
+        .current_dir(dir);
+    check(&mut command, "Go")?;
+    Ok(wasm)
+}
+
+/// A WASI command by the Zig that is installed, if it is of the version that `heddle.zig` is for, or a pinned one.
+fn zig(dir: &Path) -> Result<PathBuf> {
+    let wasm = output_file(dir);
+    let fits = tools::said(Path::new("zig"), &["version"]).is_some_and(|version| version.starts_with(ZIG_SERIES));
+    let program = match tools::ZIG.beside(dir) {
+        Some(own) => own,
+        None if fits => PathBuf::from("zig"),
+        None => tools::ZIG.program()?,
+    };
+    let mut command = Command::new(program);
+    command
+        .args([
+            "build-exe",
+            "main.zig",
+            "-target",
+            "wasm32-wasi",
+            "-O",
+            "ReleaseSmall",
+            "--stack",
+        ])
+        .arg(STACK_BYTES.to_string())
+        .arg(format!("-femit-bin={}", wasm.display()))
+        .current_dir(dir);
+    check(&mut command, "Zig")?;
+    Ok(wasm)
+}
+
+/// C by the WASI SDK, by Zig, by a clang that has a C library for WASI, or by a Zig of our own.
 fn c(dir: &Path) -> Result<PathBuf> {
     let wasm = output_file(dir);
     let sdk = std::env::var_os("WASI_SDK_PATH")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from("/opt/wasi-sdk")));
     let clang = sdk.map(|sdk| sdk.join("bin/clang")).filter(|clang| clang.is_file());
-    let python = dir.join(".venv/bin/python");
-    let mut command = match clang {
-        Some(clang) => target(Command::new(clang), "wasm32-wasip1"),
-        None if answers("zig", "version") => target(with(Command::new("zig"), &["cc"]), "wasm32-wasi"),
-        None if python.is_file() => target(with(Command::new(python), &["-m", "ziglang", "cc"]), "wasm32-wasi"),
-        None => target(Command::new("clang"), "wasm32-wasi"),
+    let zig = |program: PathBuf| target(with(Command::new(program), &["cc"]), "wasm32-wasi");
+    let mut command = match (clang, tools::ZIG.beside(dir)) {
+        (Some(clang), _) => with(target(Command::new(clang), "wasm32-wasip1"), &[STACK_FIRST]),
+        (None, Some(own)) => zig(own),
+        (None, None) if answers("zig", &["version"]) => zig("zig".into()),
+        (None, None) if clang_knows_wasi() => with(target(Command::new("clang"), "wasm32-wasi"), &[STACK_FIRST]),
+        (None, None) => zig(tools::ZIG.program()?),
     };
     command
-        .args(["-Os", "-s", "-o"])
+        .args(["-Os", "-s"])
+        .arg(format!("-Wl,-z,stack-size={STACK_BYTES}"))
+        .arg("-o")
         .arg(&wasm)
         .args(c_sources(dir))
         .current_dir(dir);
-    check(
-        &mut command,
-        "the WASI SDK (its directory in WASI_SDK_PATH), or Zig, also by \
-         `python3 -m venv .venv && .venv/bin/pip install ziglang`, or clang with lld and wasi-libc",
-    )?;
+    check(&mut command, "a C compiler for WASI")?;
     Ok(wasm)
+}
+
+/// The stack below all data: one that overflows is a trap, and changes no data. Zig's linker does so by itself.
+const STACK_FIRST: &str = "-Wl,--stack-first";
+
+/// Whether clang is there, and finds a C library for WASI (Debian: wasi-libc): it answers with a path then.
+fn clang_knows_wasi() -> bool {
+    let library = tools::said(Path::new("clang"), &["--target=wasm32-wasi", "-print-file-name=libc.a"]);
+    library.is_some_and(|path| Path::new(&path).is_file() && Path::new(&path).is_absolute())
 }
 
 fn with(mut command: Command, arguments: &[&str]) -> Command {
@@ -202,14 +308,6 @@ fn with(mut command: Command, arguments: &[&str]) -> Command {
 
 fn target(command: Command, target: &str) -> Command {
     with(command, &[&format!("--target={target}")])
-}
-
-/// Whether a tool is there.
-fn answers(program: &str, argument: &str) -> bool {
-    Command::new(program)
-        .arg(argument)
-        .output()
-        .is_ok_and(|output| output.status.success())
 }
 
 /// `<directory's name>.wasm` in the directory.
@@ -244,13 +342,14 @@ fn write_wit(dir: &Path) -> Result<PathBuf> {
     Ok(wit)
 }
 
-/// Runs a tool with our own output; if it is not there, says what to install.
+/// Runs a tool with our own output. If it fails, it has said why; if it is not there, this says what to install.
 fn check(command: &mut Command, needed: &str) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
+    let program = Path::new(command.get_program());
+    let program = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // Standard output is for the answer.
     match command.stdout(std::io::stderr()).status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => bail!("{program} failed ({status}); its messages are above. Needed: {needed}"),
+        Ok(status) => bail!("not built: {program} ended with {status}"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             bail!("`{program}` is not installed. Needed: {needed}")
         }
@@ -268,6 +367,8 @@ mod tests {
             ("Cargo.toml", Language::Rust),
             ("app.py", Language::Python),
             ("package.json", Language::JavaScript),
+            ("go.mod", Language::Go),
+            ("main.zig", Language::Zig),
             ("task.c", Language::C),
         ] {
             let dir = tempfile::tempdir().unwrap();

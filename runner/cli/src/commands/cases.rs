@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use heddle_domain::Time;
-use heddle_sandbox::{Effect, Outcome};
+use heddle_sandbox::{Effect, Exchanges, Outcome, Rehearsal};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::local::{Given, Loaded, Local, Told};
+use super::local::{Given, Loaded, Local, Stage, Told};
+use super::recording::{HttpExchange, Replay, SqlExchange};
 use crate::document;
 use crate::exit::usage;
 use crate::output::Format;
@@ -32,22 +34,49 @@ struct File {
 /// One case.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
-    name: Option<String>,
+pub(super) struct Case {
+    pub name: Option<String>,
     #[serde(default)]
-    params: Map<String, Value>,
+    pub params: Map<String, Value>,
     /// The outputs of tasks.
     #[serde(default)]
     upstream: Map<String, Value>,
     #[serde(default)]
-    secrets: BTreeMap<String, String>,
+    pub secrets: BTreeMap<String, String>,
     #[serde(default)]
     state: Map<String, Value>,
     /// Of a mapped task.
     #[serde(default, deserialize_with = "present")]
     item: Option<Value>,
     logical_time: Option<Time>,
+    /// Where the script's clocks begin.
+    pub now: Option<Time>,
+    /// What its chance comes of.
+    pub seed: Option<u64>,
+    #[serde(default)]
+    http: Vec<HttpExchange>,
+    #[serde(default)]
+    sql: Vec<SqlExchange>,
     expect: Expect,
+}
+
+impl Case {
+    /// What a run of it is given.
+    pub fn given(self, stage: Stage, timeout: Duration, quiet: bool) -> Given {
+        Given {
+            params: self.params,
+            doubles: Doubles {
+                upstream: self.upstream,
+                secrets: self.secrets,
+                state: self.state,
+            },
+            item: self.item,
+            logical_time: self.logical_time,
+            stage,
+            timeout,
+            quiet,
+        }
+    }
 }
 
 /// What is to come of it; what is not named may be anything.
@@ -67,6 +96,9 @@ struct Expect {
     /// Parts of lines.
     #[serde(default)]
     log: Vec<String>,
+    /// What was recorded need not be asked for.
+    #[serde(default)]
+    unasked: bool,
 }
 
 #[derive(Deserialize)]
@@ -93,9 +125,17 @@ pub(super) fn beside(script: &str) -> Option<String> {
 }
 
 fn read(file: &str) -> Result<Vec<Case>> {
-    let text = document::read_bytes(Path::new(file))?;
-    let found: File = serde_json::from_slice(&text).map_err(|error| usage(format!("{file}: {error}")))?;
+    parse(&document::read_bytes(Path::new(file))?, file)
+}
+
+/// The cases in a file's text.
+pub(super) fn parse(text: &[u8], file: &str) -> Result<Vec<Case>> {
+    let found: File = serde_json::from_slice(text).map_err(|error| usage(format!("{file}: {error}")))?;
     for (index, case) in found.cases.iter().enumerate() {
+        let nanos = case.now.map_or(Some(0), |now| now.timestamp_nanos_opt());
+        if nanos.is_none_or(|nanos| nanos < 0) {
+            return Err(usage(format!("{file}: cases[{index}].now lies between 1970 and 2262")));
+        }
         let expect = &case.expect;
         let ends = [
             expect.output.is_some(),
@@ -111,27 +151,41 @@ fn read(file: &str) -> Result<Vec<Case>> {
     Ok(found.cases)
 }
 
+/// One case, as it stands in a file.
+pub(super) fn one(text: &str, file: &str) -> Result<Case> {
+    let cases = parse(format!("{{\"cases\": [{text}]}}").as_bytes(), file)?;
+    cases
+        .into_iter()
+        .next()
+        .ok_or_else(|| usage(format!("{file} has no case")))
+}
+
 /// Runs all cases and says how each went; whether all went well.
 pub(super) async fn run(out: Format, local: &Local, script: &Loaded, file: &str, timeout: Duration) -> Result<bool> {
     let mut told = Vec::new();
     for (index, case) in read(file)?.into_iter().enumerate() {
-        let name = case.name.unwrap_or_else(|| format!("cases[{index}]"));
-        let given = Given {
-            params: case.params,
-            doubles: Doubles {
-                upstream: case.upstream,
-                secrets: case.secrets,
-                state: case.state,
+        let mut case = case;
+        let name = case.name.take().unwrap_or_else(|| format!("cases[{index}]"));
+        let expect = std::mem::take(&mut case.expect);
+        let replay = Replay::new(std::mem::take(&mut case.http), std::mem::take(&mut case.sql));
+        let replay = Arc::new(replay.map_err(|error| usage(format!("{file}: {name}: {error}")))?);
+        let stage = Stage {
+            rehearsal: Rehearsal {
+                now: case.now,
+                paced: false,
+                seed: case.seed,
+                exchanges: Some(Arc::clone(&replay) as Arc<dyn Exchanges>),
             },
-            item: case.item,
-            logical_time: case.logical_time,
-            timeout,
-            quiet: true,
+            ..Stage::default()
         };
-        let (faults, log, duration_ms) = match local.run(script, given).await {
-            Ok(ended) => (case.expect.faults(&ended), ended.log.clone(), ended.duration_ms()),
+        let (faults, log, duration_ms) = match local.run(script, case.given(stage, timeout, true)).await {
+            Ok(ended) => {
+                let mut faults = expect.faults(&ended);
+                faults.extend(replay.faults(expect.unasked));
+                (faults, ended.log.clone(), ended.duration_ms())
+            }
             // Params that the schema refuses are an ending like others: a case may expect it.
-            Err(error) => (case.expect.refusal(&format!("{error:#}")), Vec::new(), 0.0),
+            Err(error) => (expect.refusal(&format!("{error:#}")), Vec::new(), 0.0),
         };
         told.push(
             json!({"name": name, "ok": faults.is_empty(), "faults": faults, "log": log, "duration_ms": duration_ms}),

@@ -1,20 +1,24 @@
 //! Scripts run here, in a sandbox of this process, without a server: `heddle script test FILE`, `heddle script dev FILE`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
+use bytes::Bytes;
 use heddle_domain::schema::Schema;
 use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::{Chance, Clock, Span, Time};
 use heddle_engine::{NodeClock, SystemChance};
 use heddle_sandbox::{
-    AttemptRequest, BoxFuture, ConnectionTarget, Context, Effect, Grants, HostServices, Interval, Language, Limits,
-    LogLine, MapItem, Outcome, Sandbox, SandboxConfig, Script, code_key,
+    AttemptRequest, BoxFuture, CompileError, Compiled, ConnectionTarget, Context, Effect, Grants, HostPattern,
+    HostServices, Interval, Language, Limits, LogLine, MapItem, Outcome, Rehearsal, Sandbox, SandboxConfig, Script,
+    code_key,
 };
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::cases::{self, Doubles};
 use super::done;
@@ -24,6 +28,12 @@ use crate::output::{self, Format};
 
 /// How long a run may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a compiler may take: whoever waits for it can interrupt it. Go's 4 MB take seconds, minutes on a machine that
+/// is busy with other things.
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(600);
+/// What a connection may give, and how often it is opened.
+const MAX_ROWS: u32 = 10_000;
+const MAX_CONNECTIONS: u32 = 4;
 /// How often files are looked at for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -31,6 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// says is there.
 struct Terminal {
     doubles: Doubles,
+    stage: Stage,
     /// Kept for a test case; else they are shown as they come.
     lines: Option<Mutex<Vec<LogLine>>>,
 }
@@ -63,8 +74,22 @@ impl HostServices for Terminal {
         }
     }
 
-    fn connection(&self, _name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
-        none("sql connection")
+    fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
+        match self.stage.connections.get(name) {
+            Some(url) => given(ConnectionTarget {
+                id: url.clone(),
+                url: url.clone(),
+                statement_timeout: TIMEOUT,
+                max_rows: MAX_ROWS,
+                max_connections: MAX_CONNECTIONS,
+                read_only: false,
+            }),
+            None => none(&format!("sql connection `{name}`")),
+        }
+    }
+
+    fn rehearsal(&self) -> Option<Rehearsal> {
+        Some(self.stage.rehearsal.clone())
     }
 
     fn log(&self, line: LogLine) {
@@ -84,18 +109,28 @@ impl HostServices for Terminal {
     }
 }
 
+/// What is there in place of the time, of chance and of the world; and how much of the world there is.
+#[derive(Default)]
+pub(super) struct Stage {
+    pub rehearsal: Rehearsal,
+    pub allow_hosts: Vec<HostPattern>,
+    /// Addresses of databases, by name.
+    pub connections: BTreeMap<String, String>,
+}
+
 /// What an attempt here is given.
 pub(super) struct Given {
     pub params: Map<String, Value>,
     pub doubles: Doubles,
     pub item: Option<Value>,
     pub logical_time: Option<Time>,
+    pub stage: Stage,
     pub timeout: Duration,
     /// Its log is kept instead of shown.
     pub quiet: bool,
 }
 
-/// How it ended.
+/// How a run ended.
 pub(super) struct Told {
     pub outcome: Outcome,
     pub effects: Vec<Effect>,
@@ -124,21 +159,24 @@ pub(super) struct Loaded {
 
 /// Where compiled interpreters are kept from one command to the next: CPython's takes ten seconds to compile.
 fn interpreter_dir() -> Option<PathBuf> {
-    let set = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
-    let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
-    Some(base.join("heddle").join("interpreters"))
+    Some(super::tools::cache_dir()?.join("interpreters"))
 }
 
 impl Local {
     pub fn new() -> Result<Self> {
+        Self::allowing(&[])
+    }
+
+    /// The same, where some addresses may be reached that are not public.
+    pub fn allowing(private_hosts: &[String]) -> Result<Self> {
         let cache = tempfile::tempdir().context("no directory for compiled scripts")?;
         let compiler = crate::node::start_children()?;
         let clock = Arc::new(NodeClock::default());
-        let config = || SandboxConfig::new(cache.path().to_owned(), compiler.clone());
+        let config = || SandboxConfig {
+            compile_timeout: COMPILE_TIMEOUT,
+            private_hosts: private_hosts.to_vec(),
+            ..SandboxConfig::new(cache.path().to_owned(), compiler.clone())
+        };
         let keeping = SandboxConfig {
             interpreter_dir: interpreter_dir(),
             ..config()
@@ -152,13 +190,18 @@ impl Local {
         })
     }
 
+    /// Checks and compiles a script.
+    pub async fn compile(&self, language: Option<Language>, script: Bytes) -> Result<Compiled, CompileError> {
+        match language {
+            Some(language) => self.sandbox.compile_source(language, script).await,
+            None => self.sandbox.compile(script).await,
+        }
+    }
+
     /// Compiles a file.
     pub async fn load(&self, file: &str) -> Result<Loaded> {
         let bytes = std::fs::read(file).map_err(|error| usage(format!("cannot read {file}: {error}")))?;
-        let compiled = match Language::of_file(file) {
-            Some(language) => self.sandbox.compile_source(language, bytes.into()).await,
-            None => self.sandbox.compile(bytes.into()).await,
-        };
+        let compiled = self.compile(Language::of_file(file), bytes.into()).await;
         let compiled = compiled.map_err(|error| usage(format!("{file}: {error}")))?;
         let schema = match &compiled.params_schema {
             Some(schema) => {
@@ -195,9 +238,10 @@ impl Local {
             }
             schema.write_integers(&mut params);
         }
-        let now = self.clock.now();
+        let Rehearsal { now, seed, .. } = given.stage.rehearsal;
+        let now = now.unwrap_or_else(|| self.clock.now());
         let logical_time = given.logical_time.unwrap_or(now);
-        let id = heddle_domain::id::uuid_v7(now, SystemChance.bits());
+        let id = heddle_domain::id::uuid_v7(now, seed.map_or_else(|| SystemChance.bits(), bits_of));
         let item = given
             .item
             .map(|item| serde_json::value::to_raw_value(&item))
@@ -206,6 +250,7 @@ impl Local {
         let host = Arc::new(Terminal {
             lines: given.quiet.then(Mutex::default),
             doubles: given.doubles,
+            stage: given.stage,
         });
         let request = AttemptRequest {
             context: Context {
@@ -235,7 +280,8 @@ impl Local {
             },
             grants: Grants {
                 secrets: host.doubles.secrets.keys().cloned().collect(),
-                ..Grants::default()
+                sql: host.stage.connections.keys().cloned().collect(),
+                allow_hosts: host.stage.allow_hosts.clone(),
             },
             host: host.clone(),
         };
@@ -267,8 +313,17 @@ impl Local {
     }
 }
 
+/// A run's own chance, of a case's seed.
+fn bits_of(seed: u64) -> u128 {
+    let digest = Sha256::digest(format!("run {seed}"));
+    digest
+        .iter()
+        .take(16)
+        .fold(0, |bits, byte| bits << 8 | u128::from(*byte))
+}
+
 impl Told {
-    fn is_good(&self) -> bool {
+    pub fn is_good(&self) -> bool {
         matches!(self.outcome, Outcome::Succeeded(_) | Outcome::Skipped(_))
     }
 
@@ -276,7 +331,7 @@ impl Told {
         self.duration.as_micros() as f64 / 1e3
     }
 
-    fn print(self, out: Format) -> Result<()> {
+    pub fn print(self, out: Format) -> Result<()> {
         let (cpu_ms, duration_ms) = (self.cpu.as_micros() as f64 / 1e3, self.duration_ms());
         let error = |kind: ErrorKind, message: String, trace: Option<String>| json!({"kind": kind.as_str(), "message": message, "trace": trace});
         let (state, output, error) = match self.outcome {
@@ -348,6 +403,7 @@ async fn once(out: Format, local: &Local, file: &str, params: Map<String, Value>
         doubles: Doubles::default(),
         item: None,
         logical_time: None,
+        stage: Stage::default(),
         timeout,
         quiet: false,
     };

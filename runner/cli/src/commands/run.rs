@@ -10,7 +10,7 @@ use heddle_domain::Name;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::params::{object, pair_of};
+use super::params::object;
 use super::run_ref::RunRef;
 use super::run_show::{logs, show};
 use super::{done, watch};
@@ -18,7 +18,7 @@ use crate::exit::{NO, usage, word};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 
-pub(super) use super::params::Params;
+pub(super) use super::params::{Params, pair_of};
 pub(super) use super::run_show::print_log;
 
 /// What can be done with runs.

@@ -10,7 +10,7 @@ use heddle_sandbox::Language;
 use serde_json::{Value, json};
 
 use super::run::Params;
-use super::{build, done, local};
+use super::{build, done, local, record};
 use crate::document;
 use crate::exit::{NO, duration, usage};
 use crate::output::{self, Format, Rows, cell, items};
@@ -40,6 +40,8 @@ pub enum ScriptCommand {
     Test(Invoke),
     /// Run a script's file here on each save, until interrupted: output, log, time, memory
     Dev(Dev),
+    /// Run a case of a script's file against real hosts and databases, and write what they answered into the case
+    Record(record::Record),
     /// What a script wrote in the last runs with it, whatever their groups; the oldest run first
     Logs {
         /// `name` or `name@version`
@@ -75,11 +77,11 @@ pub struct New {
     /// The script's name
     pub name: String,
     /// Its language
-    #[arg(short, long, default_value = "rust", value_parser = ["rust", "javascript", "typescript", "python", "javascript-component", "python-component", "c"])]
+    #[arg(short, long, default_value = "rust", value_parser = languages())]
     pub lang: String,
     /// Where to; default a directory of that name
     pub dir: Option<PathBuf>,
-    /// Rust: use the SDK in this directory instead of the one in the repository
+    /// Rust: use the SDK in this directory, instead of a copy of it in the new one
     #[arg(long, value_name = "DIR")]
     pub sdk: Option<PathBuf>,
 }
@@ -123,6 +125,11 @@ pub struct Dev {
     pub timeout: Option<String>,
 }
 
+/// Every language that has a template.
+fn languages() -> clap::builder::PossibleValuesParser {
+    heddle_scripts::languages().into()
+}
+
 /// Writes a template's files. Nothing that exists is overwritten.
 pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
     let name: heddle_domain::Name = new
@@ -138,7 +145,7 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
                 .map_err(|error| usage(format!("--sdk {}: {error}", dir.display())))?;
             format!("path = {}", Value::String(dir.display().to_string()))
         }
-        None => heddle_scripts::SDK_FROM_GIT.to_owned(),
+        None => format!("path = \"{}\"", heddle_scripts::SDK),
     };
     let fill = |text: &str| {
         text.replace("{{name}}", &name)
@@ -148,7 +155,13 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
     let files: Vec<(PathBuf, String)> = heddle_scripts::TEMPLATES
         .iter()
         .filter(|(lang, _, _)| *lang == new.lang)
-        .map(|(_, path, contents)| (dir.join(fill(path)), fill(contents)))
+        .filter_map(
+            |(_, path, contents)| match Path::new(path).starts_with(heddle_scripts::SDK) {
+                // The SDK is copied as it is, unless there is one already.
+                true => new.sdk.is_none().then(|| (dir.join(path), (*contents).to_owned())),
+                false => Some((dir.join(fill(path)), fill(contents))),
+            },
+        )
         .collect();
     if let Some((there, _)) = files.iter().find(|(path, _)| path.exists()) {
         return Err(usage(format!(
@@ -165,7 +178,12 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
     let written: Vec<&PathBuf> = files.iter().map(|(path, _)| path).collect();
     let told = json!({"name": name, "lang": new.lang, "dir": dir, "files": written});
     format.print(&told, |_| {
-        let mut lines: Vec<String> = written.iter().map(|path| format!("wrote {}", path.display())).collect();
+        let sdk = dir.join(heddle_scripts::SDK);
+        let own = written.iter().filter(|path| !path.starts_with(&sdk));
+        let mut lines: Vec<String> = own.map(|path| format!("wrote {}", path.display())).collect();
+        if sdk.is_dir() {
+            lines.push(format!("wrote {} (heddle-sdk, as this program has it)", sdk.display()));
+        }
         // One file is a script by itself; what has more is built.
         let source = written.iter().find(|path| {
             let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
@@ -228,6 +246,7 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         }
         ScriptCommand::Test(test) => invoke(session, &test).await,
         ScriptCommand::Dev(dev) => local::dev(session.output, &dev.file, &dev.params, dev.timeout.as_deref()).await,
+        ScriptCommand::Record(record) => record::run(session.output, &record).await,
         ScriptCommand::Logs { name, runs } => logs(session, &name, runs).await,
         ScriptCommand::Activate { name, version } => {
             let answer = session.client.activate_script(&name, version).await?;
@@ -436,15 +455,7 @@ mod tests {
     #[test]
     fn a_new_script_overwrites_nothing_and_leaves_no_placeholder() {
         let dir = tempfile::tempdir().unwrap();
-        for lang in [
-            "rust",
-            "javascript",
-            "typescript",
-            "javascript-component",
-            "python",
-            "python-component",
-            "c",
-        ] {
+        for lang in heddle_scripts::languages() {
             let new = New {
                 name: "greet".into(),
                 lang: lang.into(),
@@ -466,5 +477,44 @@ mod tests {
             }
             assert!(write_new(&new, Format::Table).is_err());
         }
+    }
+
+    #[test]
+    fn a_new_script_in_rust_needs_no_repository() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = |name: &str, sdk: Option<PathBuf>| {
+            let dir = dir.path().join(name);
+            let new = New {
+                name: name.into(),
+                lang: "rust".into(),
+                dir: Some(dir.clone()),
+                sdk,
+            };
+            write_new(&new, Format::Table).unwrap();
+            let manifest = std::fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+            (manifest, dir.join("heddle-sdk"))
+        };
+        let (manifest, sdk) = new("alone", None);
+        assert!(
+            manifest.contains(r#"heddle-sdk = { path = "heddle-sdk" }"#),
+            "{manifest}"
+        );
+        for part in ["src/lib.rs", "wit/task.wit", "macros/src/lib.rs"] {
+            assert!(sdk.join(part).is_file(), "{part}");
+        }
+        for manifest in ["Cargo.toml", "macros/Cargo.toml"] {
+            let text = std::fs::read_to_string(sdk.join(manifest)).unwrap();
+            let manifest: toml::Table = text.parse().unwrap();
+            assert_eq!(
+                manifest["package"]["version"].as_str(),
+                Some(env!("CARGO_PKG_VERSION")),
+                "{text}"
+            );
+            assert!(!text.contains("workspace"), "of a workspace that is not there: {text}");
+        }
+        // With a checkout there is one already.
+        let (manifest, sdk) = new("beside", Some(dir.path().to_owned()));
+        assert!(manifest.contains("heddle-sdk = { path = \"/"), "{manifest}");
+        assert!(!sdk.exists());
     }
 }

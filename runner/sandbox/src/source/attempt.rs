@@ -83,7 +83,10 @@ pub(crate) async fn run(
     }
     // A topic's batch comes without params.
     let params: &RawValue = serde_json::from_str(if batch.is_some() { "null" } else { params })?;
-    let begin = begin(context, params, batch)?;
+    let mut seed = [0; 16];
+    let chance = &mut store.data_mut().host.chance;
+    chance.fill(&mut seed).map_err(wasmtime::Error::msg)?;
+    let begin = begin(&seed, context, params, batch)?;
     let (runtime, image) = match &script.snapshot {
         Ready::JavaScript(runtime, image) => (runtime, image),
         Ready::Python(python, change) => {
@@ -135,9 +138,7 @@ fn failed(message: &str) -> Ended {
     Ended::Failure(Failure::Retryable(message.to_owned()))
 }
 
-fn begin(context: &str, params: &RawValue, batch: Option<&Batch>) -> wasmtime::Result<String> {
-    let mut seed = [0; 16];
-    super::calls::random(&mut seed).map_err(wasmtime::Error::msg)?;
+fn begin(seed: &[u8; 16], context: &str, params: &RawValue, batch: Option<&Batch>) -> wasmtime::Result<String> {
     let words: Vec<u32> = seed
         .chunks_exact(4)
         .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))

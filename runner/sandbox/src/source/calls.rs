@@ -321,7 +321,7 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
         Call::Random { count } if count > MAX_RANDOM_BYTES => Err(format!("more than {MAX_RANDOM_BYTES} random bytes")),
         Call::Random { count } => {
             let mut bytes = vec![0; count];
-            random(&mut bytes)?;
+            host.chance.fill(&mut bytes)?;
             Ok(json!(STANDARD.encode(bytes)))
         }
         Call::UrlParse { text, base } => {
@@ -361,17 +361,6 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
             decode(&label, fatal, bom, &bytes).map(|text| json!(text))
         }
         Call::Zone { name } => Ok(super::zones::file(&name).map_or(Value::Null, |file| json!(STANDARD.encode(&*file)))),
-    }
-}
-
-/// Fills a buffer from the system's source of chance.
-pub(super) fn random(bytes: &mut [u8]) -> Result<(), String> {
-    // SAFETY: the pointer and the length are those of a live buffer.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if usize::try_from(got) == Ok(bytes.len()) {
-        Ok(())
-    } else {
-        Err("the system has no random bytes".into())
     }
 }
 

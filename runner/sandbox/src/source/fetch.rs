@@ -1,10 +1,11 @@
 //! `fetch`: requests of scripts that are text, by the task's grants and the node's policy.
 
-use crate::attempt::Grants;
-use crate::outbound::{self, MAX_REDIRECTS, OutboundPolicy};
-use crate::web;
+use crate::outbound::{self, MAX_REDIRECTS};
+use crate::rehearsal::{WebAnswer, WebRequest};
+use crate::web::{self, WebHooks};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde::Deserialize;
@@ -37,50 +38,49 @@ enum Redirect {
 }
 
 /// Sends a request and reads its response. The error is a text for the script's author.
-pub(super) async fn send(
-    client: &reqwest::Client,
-    policy: &OutboundPolicy,
-    grants: &Grants,
-    fetch: Fetch,
-) -> Result<Value, String> {
-    let exchange = exchange(client, policy, grants, fetch);
+pub(super) async fn send(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
+    let exchange = exchange(web, fetch);
     match tokio::time::timeout(MAX_WAIT, exchange).await {
         Ok(answer) => answer.map_err(|why| format!("fetch failed: {why}")),
         Err(_) => Err(format!("fetch failed: no response within {MAX_WAIT:?}")),
     }
 }
 
-async fn exchange(
-    client: &reqwest::Client,
-    policy: &OutboundPolicy,
-    grants: &Grants,
-    fetch: Fetch,
-) -> Result<Value, String> {
+async fn exchange(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
     let mut url = Url::parse(&fetch.url).map_err(|error| format!("{}: {error}", fetch.url))?;
     let mut method =
         Method::from_bytes(fetch.method.as_bytes()).map_err(|_| format!("`{}` is no method", fetch.method))?;
     let mut headers = headers_of(&fetch.headers)?;
     let mut body = match (fetch.text, fetch.base64) {
-        (Some(text), _) => Some(bytes::Bytes::from(text)),
+        (Some(text), _) => Some(Bytes::from(text)),
         (None, Some(text)) => Some(STANDARD.decode(text).map_err(|error| error.to_string())?.into()),
         (None, None) => None,
     };
     let mut redirects = 0;
     loop {
-        web::check(policy, grants, &url).map_err(|refused| refused.to_string())?;
-        let mut request = client.request(method.clone(), url.clone()).headers(headers.clone());
-        if let Some(body) = &body {
-            request = request.body(body.clone());
-        }
-        let response = request.send().await.map_err(|error| told(&error))?;
-        let status = response.status();
-        let next = match response.headers().get(LOCATION).map(HeaderValue::to_str) {
-            Some(Ok(location)) if is_redirect(status) => url.join(location).ok(),
-            _ => None,
+        let follows = !matches!(fetch.redirect, Redirect::Manual);
+        let answered = match &web.exchanges {
+            None => receive(web, &method, &url, &headers, body.as_ref(), follows).await?,
+            Some(exchanges) => {
+                let request = WebRequest {
+                    method: method.to_string(),
+                    url: url.to_string(),
+                    body: body.clone().unwrap_or_default(),
+                };
+                match exchanges.request(&request) {
+                    Some(answer) => answer?,
+                    None => {
+                        let answer = receive(web, &method, &url, &headers, body.as_ref(), follows).await;
+                        exchanges.requested(request, &answer);
+                        answer?
+                    }
+                }
+            }
         };
-        let (Some(next), false) = (next, matches!(fetch.redirect, Redirect::Manual)) else {
-            return answer(response, redirects > 0).await;
+        let Some(next) = redirection(&answered, &url).filter(|_| follows) else {
+            return answer(&answered, &url, redirects > 0);
         };
+        let status = answered.status;
         if matches!(fetch.redirect, Redirect::Error) {
             return Err(format!("{url} answered with a redirect to {next}"));
         }
@@ -88,8 +88,8 @@ async fn exchange(
         if redirects > MAX_REDIRECTS {
             return Err(format!("more than {MAX_REDIRECTS} redirects"));
         }
-        let becomes_get = status == StatusCode::SEE_OTHER && method != Method::HEAD
-            || matches!(status, StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND) && method == Method::POST;
+        let becomes_get =
+            status == 303 && method != Method::HEAD || matches!(status, 301 | 302) && method == Method::POST;
         if becomes_get {
             method = Method::GET;
             body = None;
@@ -104,8 +104,43 @@ async fn exchange(
     }
 }
 
-fn is_redirect(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+/// Sends one request, and reads what comes; of a redirect that is followed, but for the body.
+async fn receive(
+    web: &WebHooks,
+    method: &Method,
+    url: &Url,
+    headers: &HeaderMap,
+    body: Option<&Bytes>,
+    follows: bool,
+) -> Result<WebAnswer, String> {
+    web::check(&web.policy, &web.grants, url).map_err(|refused| refused.to_string())?;
+    let mut request = web.client.request(method.clone(), url.clone());
+    request = request.headers(headers.clone());
+    if let Some(body) = body {
+        request = request.body(body.clone());
+    }
+    let response = request.send().await.map_err(|error| told(&error))?;
+    let mut answer = WebAnswer {
+        status: response.status().as_u16(),
+        headers: web::texts_of(response.headers()),
+        body: Bytes::new(),
+    };
+    if !follows || redirection(&answer, url).is_none() {
+        let body = outbound::read_bounded(response, MAX_RESPONSE_BYTES).await;
+        let body = body.map_err(|error| told(&error))?;
+        answer.body = body.ok_or_else(|| format!("{url} answers with more than {MAX_RESPONSE_BYTES} bytes"))?;
+    }
+    Ok(answer)
+}
+
+/// Where an answer to this address leads, if it is a redirect.
+fn redirection(answer: &WebAnswer, url: &Url) -> Option<Url> {
+    if !matches!(answer.status, 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let named = |(name, _): &&(String, String)| name.eq_ignore_ascii_case(LOCATION.as_str());
+    let location = answer.headers.iter().find(named)?;
+    url.join(&location.1).ok()
 }
 
 fn headers_of(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
@@ -122,28 +157,23 @@ fn headers_of(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-async fn answer(response: reqwest::Response, redirected: bool) -> Result<Value, String> {
-    let (status, url) = (response.status(), response.url().to_string());
-    let headers: Vec<(String, String)> = response
-        .headers()
-        .iter()
-        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
-        .collect();
-    let body = outbound::read_bounded(response, MAX_RESPONSE_BYTES)
-        .await
-        .map_err(|error| told(&error))?
-        .ok_or_else(|| format!("{url} answers with more than {MAX_RESPONSE_BYTES} bytes"))?;
+fn answer(answer: &WebAnswer, url: &Url, redirected: bool) -> Result<Value, String> {
+    let status = StatusCode::from_u16(answer.status).map_err(|_| format!("{} is no status", answer.status))?;
     // Most bodies are text, and as text they need not be decoded again.
-    let (text, base64) = match std::str::from_utf8(&body) {
+    let (text, base64) = match std::str::from_utf8(&answer.body) {
         Ok(text) if !text.starts_with('\u{feff}') => (Some(text), None),
-        _ => (None, Some(STANDARD.encode(&body))),
+        _ => (None, Some(STANDARD.encode(&answer.body))),
     };
+    // Who asked is told apart from where.
+    let mut shown = url.clone();
+    let _ = shown.set_username("");
+    let _ = shown.set_password(None);
     Ok(json!({
         "status": status.as_u16(),
         "status_text": status.canonical_reason().unwrap_or_default(),
-        "url": url,
+        "url": shown.as_str(),
         "redirected": redirected,
-        "headers": json!(headers).to_string(),
+        "headers": json!(answer.headers).to_string(),
         "text": text,
         "base64": base64,
     }))

@@ -57,7 +57,13 @@ static CHECKER: LazyLock<String> = LazyLock::new(|| digest_of(heddle_runtimes::C
 /// What a snapshot depends on beside the text: the interpreter, what is ours in its language, the checker.
 static JAVASCRIPT_TAG: LazyLock<String> = LazyLock::new(|| {
     let wasm = [heddle_runtimes::JAVASCRIPT.wasm, heddle_runtimes::CHECKER];
-    tag_of(wasm.into_iter().chain(calls::own_texts().map(str::as_bytes)))
+    let linking = [
+        include_str!("image.rs"),
+        include_str!("library.rs"),
+        include_str!("runtime.rs"),
+    ];
+    let own = calls::own_texts().chain(linking);
+    tag_of(wasm.into_iter().chain(own.map(str::as_bytes)))
 });
 static PYTHON_TAG: LazyLock<String> = LazyLock::new(|| {
     let python = &heddle_runtimes::PYTHON;
@@ -113,6 +119,9 @@ struct Header {
     description: String,
     runs: bool,
     handles: bool,
+    /// The memory that the image is a change of, if it is one.
+    #[serde(default)]
+    base: Option<String>,
 }
 
 impl Sandbox {
@@ -216,12 +225,13 @@ impl Sandbox {
         let engine = self.inner.runner.engine.clone();
         let base = blocking(move || {
             // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.
-            unsafe { Module::deserialize(&engine, &base.code) }
+            let memory = unsafe { Module::deserialize(&engine, &base.code) }?;
+            Ok::<_, wasmtime::Error>((memory, digest_of(&base.code)))
         });
-        let base = base
+        let (base, digest) = base
             .await?
             .map_err(|error| CompileError::Internal(format!("{error:#}")))?;
-        Ok(Arc::new(python.booted(base)))
+        Ok(Arc::new(python.booted(base, digest)))
     }
 
     /// The memory that scripts in Python begin with: from the disk, else by setting Python up.
@@ -335,6 +345,7 @@ impl Sandbox {
             description: described.description(params),
             runs: run,
             handles: handle,
+            base: base_of(&interpreter),
         };
         let (cache, engine, key) = (
             Arc::clone(&self.inner.cache),
@@ -424,6 +435,14 @@ fn on_disk(key: &str, language: Language) -> String {
     format!("{key}-{}", tag(language))
 }
 
+/// The memory that snapshots on this interpreter are changes of, if they are.
+fn base_of(interpreter: &Interpreter) -> Option<String> {
+    match interpreter {
+        Interpreter::JavaScript(_) => None,
+        Interpreter::Python(python) => Some(python.base_digest.clone()),
+    }
+}
+
 /// The header's length, the header, the memory as compiled code or as a change.
 fn artefact(
     engine: &wasmtime::Engine,
@@ -464,6 +483,9 @@ fn link(
         _ => return Err("is no snapshot".into()),
     };
     let header: Header = serde_json::from_slice(header).map_err(|error| error.to_string())?;
+    if header.base != base_of(&interpreter) {
+        return Err("is a change of another memory".into());
+    }
     let snapshot = match interpreter {
         Interpreter::JavaScript(runtime) => {
             // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.

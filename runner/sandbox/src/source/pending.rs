@@ -8,6 +8,7 @@ use super::fetch::{self, Fetch};
 use crate::effects::Entry;
 use crate::guest::{Guest, HostSide};
 use crate::imports::elsewhere;
+use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::{BoxFuture, HostServices};
 use futures::StreamExt as _;
 use futures::future::{AbortHandle, Abortable};
@@ -33,6 +34,14 @@ pub(crate) struct Pending {
     futures: Option<Box<FuturesUnordered<Abortable<Waiting>>>>,
     /// By number; those that the script does not go on for (`idle`) are marked.
     handles: HashMap<u64, (AbortHandle, bool)>,
+    /// Timers of a rehearsal, which are due when nothing else is to come.
+    timers: Vec<Timer>,
+}
+
+struct Timer {
+    until_nanos: u64,
+    id: u64,
+    idle: bool,
 }
 
 impl Pending {
@@ -40,6 +49,7 @@ impl Pending {
         if let Some((handle, _)) = self.handles.remove(&id) {
             handle.abort();
         }
+        self.timers.retain(|timer| timer.id != id);
     }
 
     fn add(&mut self, id: u64, idle: bool, future: BoxFuture<'static, Result<Raw, String>>) {
@@ -53,7 +63,18 @@ impl Pending {
 
     /// Whether anything can still come that a script goes on for.
     fn is_awaited(&self) -> bool {
-        self.handles.values().any(|(_, idle)| !idle)
+        self.handles.values().any(|(_, idle)| !idle) || self.timers.iter().any(|timer| !timer.idle)
+    }
+
+    /// The timer that is due next; of several, the one that was set first.
+    fn take_timer(&mut self) -> Option<Timer> {
+        let next = self
+            .timers
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, timer)| timer.until_nanos)?
+            .0;
+        Some(self.timers.remove(next))
     }
 }
 
@@ -135,10 +156,20 @@ pub(super) async fn wait(caller: &mut Caller<'_, Guest>, message: &str) -> Strin
 /// Begins a call. An error is thrown where it was made.
 pub(super) fn start(guest: &mut Guest, message: &str) -> Result<(), String> {
     let begun = begun(guest, message)?;
-    if guest.source.pending.handles.len() >= MAX_PENDING {
+    let pending = &guest.source.pending;
+    if pending.handles.len() + pending.timers.len() >= MAX_PENDING {
         return Err(format!(
             "a script may wait for {MAX_PENDING} things at once, and for no more"
         ));
+    }
+    if let (Call::Timer { ms }, Some(stage)) = (&begun.call, &guest.host.stage) {
+        let timer = Timer {
+            until_nanos: stage.nanos().saturating_add(nanos(timer_of(*ms))),
+            id: begun.id,
+            idle: begun.idle,
+        };
+        guest.source.pending.timers.push(timer);
+        return Ok(());
     }
     let future = future_of(guest, begun.call)?;
     guest.source.pending.add(begun.id, begun.idle, future);
@@ -158,23 +189,19 @@ fn future_of(guest: &Guest, call: Call) -> Result<BoxFuture<'static, Result<Raw,
     let host = &guest.host;
     Ok(match call {
         Call::Timer { ms } => {
-            let io = host.io.clone();
-            let wait = Duration::try_from_secs_f64(ms / 1_000.0)
-                .unwrap_or_default()
-                .min(MAX_TIMER);
+            let (io, wait) = (host.io.clone(), wait_for(host, timer_of(ms)));
             Box::pin(async move {
                 elsewhere(&io, async move {
-                    tokio::time::sleep(wait).await;
+                    wait.await;
                     Ok(Raw::Value(Value::Null))
                 })
                 .await
             })
         }
         Call::Fetch(request) => {
-            let io = host.io.clone();
-            let (client, policy, grants) = guest.web();
+            let (io, web) = (host.io.clone(), guest.web());
             Box::pin(async move {
-                let sent = async move { fetch::send(&client, &policy, &grants, request).await };
+                let sent = async move { fetch::send(&web, request).await };
                 elsewhere(&io, sent).await.map(Raw::Value)
             })
         }
@@ -216,22 +243,12 @@ fn future_of(guest: &Guest, call: Call) -> Result<BoxFuture<'static, Result<Raw,
             connection,
             statement,
             params,
-        } => sql(host, connection, move |databases, connection, target| {
-            Box::pin(async move {
-                let rows = databases.query(&connection, &target, &statement, &params).await;
-                rows.map(|rows| json!(rows)).map_err(|failure| failure.message)
-            })
-        })?,
+        } => sql(host, connection, statement, params, true)?,
         Call::Execute {
             connection,
             statement,
             params,
-        } => sql(host, connection, move |databases, connection, target| {
-            Box::pin(async move {
-                let count = databases.execute(&connection, &target, &statement, &params).await;
-                count.map(|count| json!(count)).map_err(|failure| failure.message)
-            })
-        })?,
+        } => sql(host, connection, statement, params, false)?,
     })
 }
 
@@ -246,26 +263,46 @@ fn stored(host: &HostSide, key: &str) -> Result<BoxFuture<'static, Result<Entry,
 fn sql(
     host: &HostSide,
     connection: String,
-    work: impl FnOnce(
-        Arc<crate::sql::Databases>,
-        String,
-        crate::services::ConnectionTarget,
-    ) -> BoxFuture<'static, Result<Value, String>>
-    + Send
-    + 'static,
+    statement: String,
+    params: String,
+    rows: bool,
 ) -> Result<BoxFuture<'static, Result<Raw, String>>, String> {
-    host.check_connection(&connection)?;
-    let name = connection.clone();
-    let target = ask(host, move |services| {
-        Box::pin(async move { services.connection(&name).await })
-    });
-    let (databases, io) = (Arc::clone(&host.databases), host.io.clone());
+    let answer = host.begin_statement(SqlStatement {
+        connection,
+        statement,
+        params,
+        rows,
+    })?;
     Ok(Box::pin(async move {
-        let target = target.await?;
-        elsewhere(&io, work(databases, connection, target))
-            .await
-            .map(Raw::Value)
+        Ok(Raw::Value(match answer.await? {
+            SqlAnswer::Rows(rows) => json!(rows),
+            SqlAnswer::Count(count) => json!(count),
+        }))
     }))
+}
+
+fn timer_of(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1_000.0)
+        .unwrap_or_default()
+        .min(MAX_TIMER)
+}
+
+/// Waits as the attempt's clock does.
+pub(super) fn wait_for(host: &HostSide, wait: Duration) -> impl Future<Output = ()> + Send + use<> {
+    let stage = host.stage.clone();
+    async move {
+        match stage {
+            Some(stage) => {
+                let until = stage.nanos().saturating_add(nanos(wait));
+                stage.wait_until(until).await;
+            }
+            None => tokio::time::sleep(wait).await,
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Waits for what ends next, and gives it as the script's `event` takes it. `None`: nothing will.
@@ -274,6 +311,19 @@ pub(super) async fn next(store: &mut Store<Guest>) -> Option<String> {
         let pending = &mut store.data_mut().source.pending;
         if !pending.is_awaited() {
             return None;
+        }
+        if pending.handles.is_empty()
+            && let Some(timer) = pending.take_timer()
+        {
+            let host = &store.data().host;
+            if let Some(stage) = host.stage.clone() {
+                let _ = elsewhere(&host.io, async move {
+                    stage.wait_until(timer.until_nanos).await;
+                    Ok::<(), String>(())
+                })
+                .await;
+            }
+            return Some(Answer::new(Some(timer.id), Ok(Value::Null)).text());
         }
         let futures = pending.futures.as_mut()?;
         // One that was cancelled is no news.

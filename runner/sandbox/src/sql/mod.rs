@@ -13,6 +13,7 @@ mod failure;
 mod json;
 mod tls;
 
+use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::ConnectionTarget;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
 pub use failure::{Class, Failure};
@@ -85,6 +86,27 @@ struct Database {
 }
 
 impl Databases {
+    /// What a script's statement gives; its error is for the script's author.
+    pub async fn carry_out(&self, target: &ConnectionTarget, asked: &SqlStatement) -> Result<SqlAnswer, String> {
+        let SqlStatement {
+            connection,
+            statement,
+            params,
+            rows,
+        } = asked;
+        let answer = match rows {
+            true => self
+                .query(connection, target, statement, params)
+                .await
+                .map(SqlAnswer::Rows),
+            false => self
+                .execute(connection, target, statement, params)
+                .await
+                .map(SqlAnswer::Count),
+        };
+        answer.map_err(|failure| failure.message)
+    }
+
     /// A query's rows as a JSON array of objects.
     pub async fn query(
         &self,

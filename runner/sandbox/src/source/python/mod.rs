@@ -79,8 +79,9 @@ pub(crate) struct Python {
     imports: Vec<Option<(String, String)>>,
     linker: Linker<Guest>,
     archive: Arc<[u8]>,
-    /// The memory behind our module.
+    /// The memory behind our module, and which it is: what scripts have changed is laid over no other.
     base: Module,
+    pub base_digest: String,
     /// Where the names of our module's functions are.
     load: u32,
     begin: u32,
@@ -111,6 +112,7 @@ impl Python {
             linker,
             archive: parts.archive,
             base,
+            base_digest: String::new(),
             load: parts.linked.load,
             begin: parts.linked.begin,
             code,
@@ -118,13 +120,14 @@ impl Python {
     }
 
     /// The same over the memory that [`boot`] gave.
-    pub fn booted(&self, base: Module) -> Self {
+    pub fn booted(&self, base: Module, base_digest: String) -> Self {
         Self {
             code: self.code.clone(),
             imports: self.imports.clone(),
             linker: self.linker.clone(),
             archive: Arc::clone(&self.archive),
             base,
+            base_digest,
             load: self.load,
             begin: self.begin,
         }
@@ -246,7 +249,15 @@ pub(super) async fn run(
     Ok(store.data_mut().source.ended.take())
 }
 
-/// What a version of all this depends on, but for the libraries.
-pub(super) fn own_texts() -> [&'static str; 2] {
-    [RUNTIME, GLUE]
+/// What a version of all this depends on, but for the libraries: where the linker puts things and where the archive has
+/// its files is in every memory that was kept.
+pub(super) fn own_texts() -> impl Iterator<Item = &'static str> {
+    let linking = [
+        include_str!("mod.rs"),
+        include_str!("archive.rs"),
+        include_str!("change.rs"),
+        include_str!("link.rs"),
+        include_str!("system.rs"),
+    ];
+    [RUNTIME, GLUE].into_iter().chain(linking)
 }

@@ -4,7 +4,7 @@
 
 use super::super::calls::{self, MAX_CALL_BYTES};
 use super::super::{pending, wasi};
-use crate::guest::Guest;
+use crate::guest::{Guest, HostSide};
 use crate::imports::elsewhere;
 use std::sync::Arc;
 use std::time::Duration;
@@ -258,7 +258,8 @@ fn add_environment(linker: &mut Linker<Guest>) -> Result<()> {
                     )));
                 }
                 let mut bytes = vec![0; usize::try_from(count)?];
-                calls::random(&mut bytes).map_err(wasmtime::Error::msg)?;
+                let chance = &mut caller.data_mut().host.chance;
+                chance.fill(&mut bytes).map_err(wasmtime::Error::msg)?;
                 let list = give_bytes(&mut caller, &bytes).await?;
                 wasi::put(&mut caller, at, &words(&list))
             })
@@ -443,8 +444,8 @@ fn add_time(linker: &mut Linker<Guest>) -> Result<()> {
         "[method]pollable.block",
         |caller: Caller<'_, Guest>, (handle,): (u32,)| {
             Box::new(async move {
-                let (io, nanos) = (caller.data().host.io.clone(), nanos_of(&caller, handle));
-                sleep(io, nanos).await;
+                let nanos = nanos_of(&caller, handle);
+                sleep(&caller.data().host, nanos).await;
                 Ok(())
             })
         },
@@ -464,8 +465,7 @@ fn add_time(linker: &mut Linker<Guest>) -> Result<()> {
                 let handles = handles.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
                 let waits: Vec<u64> = handles.map(|handle| nanos_of(&caller, handle)).collect();
                 let first = waits.iter().copied().min().unwrap_or_default();
-                let io = caller.data().host.io.clone();
-                sleep(io, first).await;
+                sleep(&caller.data().host, first).await;
                 let ready = waits.iter().zip(0u32..).filter(|(wait, _)| **wait <= first);
                 let ready: Vec<u32> = ready.map(|(_, index)| index).collect();
                 let place = allocate(&mut caller, 4, ready.len() * 4).await?;
@@ -487,13 +487,15 @@ fn nanos_of(caller: &Caller<'_, Guest>, handle: u32) -> u64 {
 }
 
 /// Waits without a thread.
-async fn sleep(io: tokio::runtime::Handle, nanos: u64) {
-    if nanos > 0 {
-        let wait = Duration::from_nanos(nanos);
-        let _ = elsewhere(&io, async move {
-            tokio::time::sleep(wait).await;
-            Ok::<(), String>(())
-        })
-        .await;
+fn sleep(host: &HostSide, nanos: u64) -> impl Future<Output = ()> + Send + use<> {
+    let (io, wait) = (host.io.clone(), pending::wait_for(host, Duration::from_nanos(nanos)));
+    async move {
+        if nanos > 0 {
+            let _ = elsewhere(&io, async move {
+                wait.await;
+                Ok::<(), String>(())
+            })
+            .await;
+        }
     }
 }
