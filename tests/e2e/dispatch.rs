@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::StreamExt;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use heddle_tests::{Api, Reply, World, eventually, time};
 use serde_json::{Value, json};
 
@@ -276,6 +278,44 @@ async fn peeks() {
     let assignments = node.all("/v1/assignments?uid=u0").await;
     assert_eq!(assignments.len(), 1, "{assignments:#?}");
     node.get("/v1/dispatch/uid_/peek").await.expect_problem(422, &[""]);
+}
+
+/// However many look, few of them are in the way of polls: the others wait for a moment, and are told to come back.
+#[tokio::test]
+async fn many_peeks() {
+    const PEEKS: usize = 20;
+    const AT_ONCE: usize = 2;
+    let world = World::new().await;
+    let node = &world.node().await;
+    members(node, "gid_team", &users(PEEKS + 1)).await;
+    offer(node, "hot", json!({"audience": "gid_team", "dispatch_times": PEEKS})).await;
+    let last = format!("u{PEEKS}");
+    given(node, &last).await.expect("the first of it");
+    let mut sql = world.sql().await;
+    let holds = sql.transaction().await.expect("a transaction");
+    holds
+        .execute("SELECT FROM heddle.occurrences FOR UPDATE", &[])
+        .await
+        .expect("the occurrence");
+    let paths: Vec<String> = users(PEEKS)
+        .iter()
+        .map(|uid| format!("/v1/dispatch/{uid}/peek"))
+        .collect();
+    let mut peeks: FuturesUnordered<_> = paths.iter().map(|path| node.get(path)).collect();
+    for _ in AT_ONCE..PEEKS {
+        let turned = peeks.next().await.expect("an answer");
+        assert!(turned.headers.contains_key("retry-after"), "{:#}", turned.body);
+        turned.expect_problem(429, &[]);
+    }
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let waiting: i64 = holds.query_one(waiting, &[]).await.expect("a count").get(0);
+    assert_eq!(waiting, AT_ONCE as i64);
+    holds.rollback().await.expect("the end of it");
+    while let Some(peek) = peeks.next().await {
+        let peek = peek.expect_status(200);
+        assert_eq!(peek["gives"]["offer"], "hot", "{peek:#}");
+    }
 }
 
 /// Two intervals due at the same instant are both served; a user idle for long begins at the horizon.

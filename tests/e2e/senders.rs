@@ -1,6 +1,7 @@
 //! Who sends notifications: one node at a time each, whoever else would.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use heddle_tests::{Answer, Receiver, World, eventually, id};
 use serde_json::{Value, json};
@@ -66,6 +67,74 @@ async fn what_is_in_hand_is_left_alone() {
     if waiting["attempts"] == 0 {
         assert_eq!(slow.requests().len(), 1, "{waiting:#}");
     }
+}
+
+/// A node that stops ends what it is sending: nobody takes it meanwhile, and nobody is told twice.
+#[tokio::test]
+async fn a_node_that_stops_ends_what_it_sends() {
+    let world = World::new().await;
+    let mut first = world.node().await;
+    let slow = Receiver::start(Answer::Held).await;
+    let quick = Receiver::start(Answer::Status(200)).await;
+    webhook(&first, "slow", &slow.url, json!({})).await;
+    webhook(&first, "quick", &quick.url, json!({"burst": 100000})).await;
+    for name in ["slow", "quick"] {
+        let rules = json!({"notify": {"on": ["failed"], "channels": [name]}});
+        first.put_group(name, with(one(fails()), rules)).await;
+    }
+    first.run("slow", json!({})).await;
+    requests(&slow, 1).await;
+    let since = tokio::time::Instant::now();
+    let second = world.node().await;
+    first.terminate();
+    // Until the other one has taken something: it would have taken this as well.
+    eventually("what the second node sends", async || {
+        second.run("quick", json!({})).await;
+        let text = second.get("/metrics").await.body;
+        let sent = metric(text.as_str()?, "heddle_notifications_sent_total{kind=\"webhook\"}")?;
+        (sent >= 3).then_some(())
+    })
+    .await;
+    // Unless its time was over meanwhile.
+    let in_time = since.elapsed() < Duration::from_secs(15);
+    slow.answers(Answer::Status(200));
+    assert!(first.end().await.success(), "{}", first.log());
+    let told = becomes(&second, "channel=slow", |item| item["state"] == "sent").await;
+    if in_time {
+        assert_eq!(told["attempts"], 1, "{told:#}");
+        assert_eq!(slow.requests().len(), 1);
+    }
+}
+
+/// Who asks for a test and goes away leaves nothing behind: not in the channel's lane, not among what is pending.
+#[tokio::test]
+async fn tests_that_nobody_waits_for_end_all_the_same() {
+    /// As many as a node sends through a channel at once.
+    const LANE: usize = 4;
+    let world = World::new().await;
+    let node = world.node().await;
+    let receiver = Receiver::start(Answer::Held).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    let tests = futures::future::join_all((0..LANE).map(|_| node.post("/v1/channels/hook/test", json!({}))));
+    tokio::select! {
+        _ = tests => panic!("nobody has answered yet"),
+        _ = requests(&receiver, LANE) => {}
+    }
+    // The connections are closed, and the node goes on with those of others.
+    node.get("/v1/channels/hook").await.expect_status(200);
+    receiver.answers(Answer::Status(200));
+    for told in settled(&node, "channel=hook", LANE).await {
+        assert_eq!(
+            (&told["state"], &told["attempts"]),
+            (&json!("sent"), &json!(1)),
+            "{told:#}"
+        );
+    }
+    let rules = json!({"notify": {"on": ["failed"], "channels": ["hook"]}});
+    node.put_group("g", with(one(fails()), rules)).await;
+    node.run("g", json!({})).await;
+    becomes(&node, "group=g", |item| item["state"] == "sent").await;
+    assert_eq!(receiver.requests().len(), LANE + 1);
 }
 
 /// Who resends what is just being sent waits for nobody who waits for them.

@@ -101,6 +101,29 @@ async fn much_is_used_up() {
     assert!(taken < 5 * TAKES_MAX, "{taken} takes for a few polls");
 }
 
+/// Who only looks is not refused as often as who polls, whatever is the matter with the stock.
+#[tokio::test]
+async fn a_peek_asks_for_little() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let sql = counted(&world).await;
+    members(&node, "gid_g", &users(1)).await;
+    two_offers(&node, "gid_g", 1).await;
+    // Nothing is granted, and nothing is seen to be used up either.
+    sql.batch_execute(
+        "CREATE FUNCTION heddle.grant_nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+         CREATE TRIGGER nothing BEFORE INSERT ON heddle.occurrences
+             FOR EACH ROW EXECUTE FUNCTION heddle.grant_nothing()",
+    )
+    .await
+    .expect("no stock");
+    let before = proposed(&sql).await;
+    let peek = node.get("/v1/dispatch/u0/peek").await.expect_status(200);
+    assert!(peek["gives"].is_null(), "{peek:#}");
+    let asked = proposed(&sql).await - before;
+    assert!((1..=TAKES_MAX).contains(&asked), "{asked} takes for one peek");
+}
+
 /// What other nodes have given since this one last looked is learned at a few looks as well, not one by one.
 #[tokio::test]
 async fn others_have_used_it_up() {

@@ -23,6 +23,8 @@ pub enum Answer {
     Endless(u16),
     /// Not at all.
     Silence,
+    /// Not before it is told to answer otherwise, and then so.
+    Held,
 }
 
 /// The receiver.
@@ -66,16 +68,22 @@ impl Receiver {
     }
 }
 
-async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Request>>>, answers: watch::Receiver<Answer>) -> Option<()> {
+async fn serve(
+    mut stream: TcpStream,
+    seen: Arc<Mutex<Vec<Request>>>,
+    mut answers: watch::Receiver<Answer>,
+) -> Option<()> {
     let request = read_request(&mut stream).await?;
     seen.lock().ok()?.push(request);
-    let answer = answers.borrow().clone();
+    let told = answers.wait_for(|answer| !matches!(answer, Answer::Held)).await;
+    let answer = told.ok()?.clone();
     let (status, headers, body) = match answer {
         Answer::Status(status) => (status, String::new(), String::new()),
         Answer::Redirect(status, to) => (status, format!("location: {to}\r\n"), String::new()),
         Answer::Later(status, when) => (status, format!("retry-after: {when}\r\n"), String::new()),
         Answer::Json(status, body) => (status, String::new(), body),
         Answer::Endless(status) => return endless(stream, status).await,
+        Answer::Held => return None,
         Answer::Silence => {
             // Until the other side has had enough.
             let mut rest = Vec::new();

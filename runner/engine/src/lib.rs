@@ -278,6 +278,7 @@ impl Engine {
             queues.clone(),
             dispatch.clone(),
             messages.clone(),
+            notify.clone(),
             runs.clone(),
         ]);
         node.register().await?;
@@ -524,7 +525,8 @@ impl Engine {
         }
     }
 
-    /// Stops claiming, lets attempts in hand end within the configured time, hands back the rest, releases the lease.
+    /// Stops claiming, lets attempts in hand and messages to people end within the configured time, hands back the rest,
+    /// releases the lease.
     /// Takes 5 s more than that at most, whether the database answers or not: what could not be handed back is taken over
     /// when the lease has run out.
     pub async fn drain(&self) {

@@ -26,6 +26,8 @@
 //! given since, is learned by being refused: after a few refusals one look, again of bounded size, tells what else is used
 //! up from there on, to whoever asks for that audience. A poll that has looked its share leaves out the oldest and goes on
 //! with the newest that are known; one that is still refused answers that there is nothing for the moment.
+//!
+//! A peek locks what a take locks, and shares its statements with nobody. So a node has few of them at a time ([`peek`]).
 
 mod batch;
 mod cache;
@@ -45,6 +47,7 @@ use heddle_store::StoreError;
 use heddle_store::assignment::{AssignmentRow, End, Proposal, UserFacts, Verdict};
 use heddle_store::change::Change;
 use heddle_store::exhausted::TakenEnd;
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::node::Node;
@@ -82,6 +85,9 @@ pub enum DispatchError {
     /// More polls are under way than this node takes.
     #[error("this node has as many polls under way as it takes")]
     Overloaded,
+    /// More peeks wait than this node comes to.
+    #[error("this node has as many looks at what polls would give under way as it takes")]
+    Peeks,
     /// The database does not answer, or the node stops.
     #[error("the database is not available; try again")]
     Unavailable,
@@ -109,6 +115,7 @@ pub(crate) struct Dispatch {
     config: DispatchConfig,
     cache: Arc<Cache>,
     batches: Batches,
+    peeks: Semaphore,
 }
 
 impl Dispatch {
@@ -126,6 +133,7 @@ impl Dispatch {
             config,
             cache,
             batches,
+            peeks: Semaphore::new(peek::PEEKS_MAX),
         };
         (Arc::new(dispatch), gathering)
     }
@@ -194,6 +202,16 @@ enum How {
     Take,
     /// The database is asked, and nothing is kept.
     Peek,
+}
+
+impl How {
+    /// How often it is refused what it proposes before it answers that there is nothing for the moment.
+    fn refusals_max(self) -> usize {
+        match self {
+            Self::Take => REFUSALS_MAX,
+            Self::Peek => peek::REFUSALS_MAX,
+        }
+    }
 }
 
 /// What a look and a choice came to.
@@ -287,6 +305,7 @@ impl Dispatcher {
         let dispatch = &self.dispatch;
         let cache = &dispatch.cache;
         let horizon = dispatch.config.horizon;
+        let refusals_max = how.refusals_max();
         let mut rounds = 0;
         let mut refusals = 0;
         let mut without_stock = 0;
@@ -315,8 +334,8 @@ impl Dispatcher {
                 let now = dispatch.node.now();
                 let window = Window::new(facts.last_finished, now, horizon);
                 let (best, next) = choose(&offers, &had, window, newest_only);
-                doubtful |= newest_only || refusals >= REFUSALS_MAX;
-                let best = best.filter(|_| refusals < REFUSALS_MAX);
+                doubtful |= newest_only || refusals >= refusals_max;
+                let best = best.filter(|_| refusals < refusals_max);
                 let Some((audience, candidate, occurrence)) = best else {
                     let soon = doubtful.then_some(now + SOON);
                     let next = soon.or(next);

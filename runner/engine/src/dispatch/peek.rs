@@ -3,8 +3,13 @@
 //! The answer is a poll's own: the same look and the same choice, and what is chosen is put to the database by the same
 //! statements, which are undone. So it is right at that moment, and only then. The words for the offers are reckoned
 //! after it, of what this node knows: that includes what the poll has just been refused.
+//!
+//! Until they are undone these statements hold the occurrence that polls want, and a connection of theirs, for one user
+//! instead of for hundreds. People look, and programs that look as often as they can must not be in the way of those who
+//! poll: a node has two peeks under way, and each proposes less than a poll may.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Why, Window};
@@ -13,6 +18,13 @@ use heddle_store::offer::OfferTo;
 
 use super::cache::Candidate;
 use super::{DispatchError, Dispatcher, Had, How, INSTANT, Offers, Sought};
+
+/// How many a node has under way at a time, and how long others wait for that.
+pub(super) const PEEKS_MAX: usize = 2;
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How often a peek is refused what it proposes: more than a poll needs that learns what is used up at its looks.
+pub(super) const REFUSALS_MAX: usize = 100;
 
 /// How many offers a peek tells of.
 pub const PEEKED_MAX: usize = 200;
@@ -56,6 +68,10 @@ impl Dispatcher {
     /// What a poll of a user would come to now.
     pub async fn peek(&self, uid: &str) -> Result<Peek, DispatchError> {
         let dispatch = &self.dispatch;
+        let turn = tokio::time::timeout(WAIT_MAX, dispatch.peeks.acquire()).await;
+        let Ok(Ok(_turn)) = turn else {
+            return Err(DispatchError::Peeks);
+        };
         let (given, next) = match self.seek(uid, How::Peek).await? {
             Sought::Given(row, held) => (Some((row, held)), None),
             Sought::Nothing(nothing) => (None, nothing.next),

@@ -13,7 +13,7 @@
 //!
 //! A lane is a channel, or a host that is called back. A node sends [`LANE_MAX`] notifications of a lane at once and
 //! [`SENDS_MAX`] altogether, and each try has an end: a channel that hangs holds up nobody but itself. What waits, waits
-//! in the database.
+//! in the database. Of test messages a node sends [`TESTS_MAX`] at once; who asks for one more waits.
 //!
 //! # Invariants
 //!
@@ -25,12 +25,12 @@ mod answers;
 mod chat;
 mod count;
 mod fan_out;
+mod in_hand;
 mod mail;
 mod post;
 mod send;
 mod sign;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -46,13 +46,15 @@ use heddle_sandbox::OutboundPolicy;
 use heddle_store::notice::{STALLED, Stalled};
 use heddle_store::outbox::NewNotification;
 use heddle_store::secret::SecretKeys;
-use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub use count::NotificationCount;
+use in_hand::InHand;
 
 use crate::EngineError;
 use crate::node::Node;
+use crate::node::part::Part;
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::told::new_notices;
@@ -65,6 +67,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 const LANE_MAX: usize = 4;
 /// Notifications that a node sends at once.
 const SENDS_MAX: usize = 64;
+/// Test messages that a node sends at once.
+const TESTS_MAX: usize = 16;
 /// How often queues are looked at that nobody claims from.
 const STALLS_EVERY: Duration = Duration::from_secs(10);
 /// How many queued tasks one such look finds.
@@ -90,7 +94,8 @@ pub(crate) struct Notifier {
     keys: Arc<SecretKeys>,
     config: NotifyConfig,
     /// What is being sent, and in which lane.
-    in_hand: Mutex<BTreeMap<Uuid, String>>,
+    in_hand: Arc<InHand>,
+    tests: Arc<Semaphore>,
     runs: OnceLock<RunObject>,
     counts: count::Counts,
     /// For public addresses and those that are configured; for channels that allow private ones.
@@ -115,7 +120,8 @@ impl Notifier {
             node,
             keys,
             config,
-            in_hand: Mutex::default(),
+            in_hand: Arc::default(),
+            tests: Arc::new(Semaphore::new(TESTS_MAX)),
             runs: OnceLock::new(),
             counts: count::Counts::default(),
             public: client(policy.clone())?,
@@ -140,6 +146,16 @@ impl Service for Arc<Notifier> {
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         self.notify_once().await
+    }
+}
+
+impl Part for Notifier {
+    fn in_hand(&self) -> usize {
+        self.in_hand.len()
+    }
+
+    fn stop_in_hand(&self) {
+        self.in_hand.cut();
     }
 }
 
@@ -239,8 +255,10 @@ impl Notifier {
     }
 
     /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
-    /// The answer is the notification's id.
+    /// The answer is the notification's id. Who does not wait for it to the end changes nothing of what comes of it.
     pub(crate) async fn test_channel(self: &Arc<Self>, name: &str) -> Result<Option<Uuid>, EngineError> {
+        let turn = self.tests.clone().acquire_owned().await;
+        let turn = turn.map_err(|_| EngineError::Stopping)?;
         let Some(channel) = self.node.store.open_channel(&self.keys, name).await? else {
             return Ok(None);
         };
@@ -265,7 +283,13 @@ impl Notifier {
             failed: None,
         };
         let id = row.id;
-        self.send_test(row, channel).await?;
+        // A task of its own: a client that goes away must not leave it half sent, and its row to nobody.
+        let notifier = self.clone();
+        let sending = self.node.tracker.spawn(async move {
+            let _turn = turn;
+            notifier.send_test(row, channel).await
+        });
+        sending.await.unwrap_or(Err(EngineError::Stopping))?;
         Ok(Some(id))
     }
 }

@@ -1,6 +1,5 @@
 //! Sending what is due: each notification in a task of its own, with an end to every try.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::count::Way;
+use super::in_hand::Held;
 use super::{LANE_MAX, Notifier, SENDS_MAX, chat, mail, post, sign};
 use crate::EngineError;
 use crate::node::signals::Signal;
@@ -30,6 +30,9 @@ const MAILS_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often recording what came of a try is tried; after that the row is found under this node's lease and sent again.
 const RECORD_TRIES_MAX: u32 = 10;
 const RECORD_AGAIN_AFTER: Duration = Duration::from_millis(300);
+
+/// What is said of a try that was cut.
+const CUT: &str = "the node that was sending it stopped";
 
 /// The shortest part of a robot's URL that may be what makes it secret; `services` and the like are none.
 const URL_SECRET_BYTES_MIN: usize = 9;
@@ -68,14 +71,11 @@ impl Failure {
 impl Notifier {
     /// Takes what is due, as far as there is room; whether there may be more.
     pub(super) async fn send_due(self: &Arc<Self>) -> Result<bool, EngineError> {
-        let (busy, in_hand) = {
-            let in_hand = self.in_hand.lock();
-            let mut busy: BTreeMap<String, i64> = BTreeMap::new();
-            for lane in in_hand.values() {
-                *busy.entry(lane.clone()).or_default() += 1;
-            }
-            (busy, in_hand.keys().copied().collect::<Vec<Uuid>>())
-        };
+        // A node that stops begins nothing more, however much is due.
+        if !self.node.is_active() {
+            return Ok(false);
+        }
+        let (busy, in_hand) = self.in_hand.now();
         let room = SENDS_MAX.saturating_sub(in_hand.len());
         if room == 0 {
             // Whoever ends rings.
@@ -89,20 +89,20 @@ impl Notifier {
             .await?;
         let more = !taken.is_empty();
         for outgoing in taken {
-            self.in_hand.lock().insert(outgoing.id, outgoing.lane.clone());
+            let held = self.in_hand.take(outgoing.id, &outgoing.lane);
             let notifier = self.clone();
             self.node.tracker.spawn(async move {
                 let (id, lane) = (outgoing.id, outgoing.lane.clone());
-                notifier.send_one(outgoing, lease).await;
+                notifier.send_one(outgoing, lease, &held).await;
                 tracing::debug!(%id, lane, "a notification has been tried");
-                notifier.in_hand.lock().remove(&id);
+                drop(held);
                 notifier.node.signals.raise(Signal::Notices);
             });
         }
         Ok(more)
     }
 
-    async fn send_one(&self, outgoing: Outgoing, lease: i64) {
+    async fn send_one(&self, outgoing: Outgoing, lease: i64, held: &Held) {
         let channel = if is_url(&outgoing.channel) {
             Ok(None)
         } else {
@@ -122,20 +122,27 @@ impl Notifier {
         };
         let mut delivered = Vec::new();
         let result = match channel {
-            Ok(channel) => whole(self.deliver(&outgoing, channel.as_ref(), &mut delivered)).await,
-            Err(failure) => Err(failure),
+            Ok(channel) => {
+                let sending = whole(self.deliver(&outgoing, channel.as_ref(), &mut delivered));
+                held.until_cut(sending).await
+            }
+            Err(failure) => Some(Err(failure)),
         };
         let now = self.node.now();
-        let sent = match result.map_err(|failure| failure.without(&secrets)) {
-            Ok(()) => Sent::Done,
-            Err(Failure::Final(why)) => Sent::Failed(why),
-            Err(Failure::Passing(why, asked)) => match retry_after(outgoing.attempts + 1, self.node.chance.bits()) {
-                Some(wait) => {
-                    let wait = wait.max(asked.unwrap_or_default());
-                    Sent::Later(why, now + chrono::TimeDelta::from_std(wait).unwrap_or_default())
+        let sent = match result.map(|sent| sent.map_err(|failure| failure.without(&secrets))) {
+            Some(Ok(())) => Sent::Done,
+            Some(Err(Failure::Final(why))) => Sent::Failed(why),
+            // Whoever takes it next sends it; to those who have theirs, not again.
+            None => Sent::Later(CUT.into(), now),
+            Some(Err(Failure::Passing(why, asked))) => {
+                match retry_after(outgoing.attempts + 1, self.node.chance.bits()) {
+                    Some(wait) => {
+                        let wait = wait.max(asked.unwrap_or_default());
+                        Sent::Later(why, now + chrono::TimeDelta::from_std(wait).unwrap_or_default())
+                    }
+                    None => Sent::Failed(format!("{why}; it has been tried {} times", outgoing.attempts + 1)),
                 }
-                None => Sent::Failed(format!("{why}; it has been tried {} times", outgoing.attempts + 1)),
-            },
+            }
         };
         self.record_sent(&outgoing, lease, &sent, &delivered, way).await;
     }
@@ -176,11 +183,7 @@ impl Notifier {
     }
 
     /// Sends a test message: once, with the answer recorded whatever it is.
-    pub(super) async fn send_test(
-        self: &Arc<Self>,
-        row: NewNotification,
-        channel: ChannelSpec,
-    ) -> Result<(), EngineError> {
+    pub(super) async fn send_test(&self, row: NewNotification, channel: ChannelSpec) -> Result<(), EngineError> {
         let lease = self.node.lease();
         let outgoing = Outgoing {
             id: row.id,
@@ -194,22 +197,19 @@ impl Notifier {
             attempts: 0,
         };
         // In hand before it can be seen, so that this node's own loop leaves it alone.
-        self.in_hand.lock().insert(row.id, row.lane.clone());
-        let sent = async {
-            self.node.store.begin_outgoing(row, lease).await?;
-            let mut delivered = Vec::new();
-            let result = whole(self.deliver(&outgoing, Some(&channel), &mut delivered)).await;
-            let sent = match result.map_err(|failure| failure.without(&secrets_of(&channel))) {
-                Ok(()) => Sent::Done,
-                Err(Failure::Final(why) | Failure::Passing(why, _)) => Sent::Failed(why),
-            };
-            self.record_sent(&outgoing, lease, &sent, &delivered, way_of(Some(&channel)))
-                .await;
-            Ok(())
-        }
-        .await;
-        self.in_hand.lock().remove(&outgoing.id);
-        sent
+        let held = self.in_hand.take(row.id, &row.lane);
+        self.node.store.begin_outgoing(row, lease).await?;
+        let mut delivered = Vec::new();
+        let sending = whole(self.deliver(&outgoing, Some(&channel), &mut delivered));
+        let result = held.until_cut(sending).await;
+        let result = result.unwrap_or_else(|| Err(Failure::passing(CUT)));
+        let sent = match result.map_err(|failure| failure.without(&secrets_of(&channel))) {
+            Ok(()) => Sent::Done,
+            Err(Failure::Final(why) | Failure::Passing(why, _)) => Sent::Failed(why),
+        };
+        self.record_sent(&outgoing, lease, &sent, &delivered, way_of(Some(&channel)))
+            .await;
+        Ok(())
     }
 
     async fn deliver(

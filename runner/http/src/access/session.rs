@@ -4,6 +4,10 @@
 //! after [`SESSION_FOR`], or with its token. `HttpOnly` keeps it from scripts in pages, `SameSite=Lax` from requests that
 //! other sites make (but for links that lead here), `Secure` from plain HTTP wherever HTTPS is spoken.
 //!
+//! Pages of sibling domains may set cookies for all domains of a company, and so sign somebody in as somebody else. Where
+//! HTTPS is spoken our cookies are therefore named `__Host-...`: browsers take such a name from the host itself alone. One
+//! without it counts only where it may be that HTTPS is not spoken, and not beside one that has it.
+//!
 //! `Lax` alone would leave pages of sibling domains, which count as the same site. So what a cookie vouches for and
 //! writes has to come from our own origin: `Sec-Fetch-Site: same-origin`, which no page can forge, or an `Origin` with
 //! our own host. Browsers send at least one of them with everything that writes; what has neither is no browser, and
@@ -18,16 +22,48 @@ use crate::problem::Problem;
 /// How long a session lasts.
 pub(crate) const SESSION_FOR: std::time::Duration = std::time::Duration::from_secs(12 * 3_600);
 
-/// The cookie's name.
-const COOKIE: &str = "heddle_session";
+/// The cookie of sessions.
+const COOKIE: Cookie = Cookie {
+    name: "heddle_session",
+    host_name: "__Host-heddle_session",
+    path: "/",
+};
+
+/// A cookie of ours.
+pub(super) struct Cookie {
+    /// What it is called over plain HTTP.
+    pub(super) name: &'static str,
+    /// What it is called over HTTPS: the same behind `__Host-`.
+    pub(super) host_name: &'static str,
+    /// Where it is sent over plain HTTP; over HTTPS everywhere, or browsers do not take the name.
+    pub(super) path: &'static str,
+}
+
+impl Cookie {
+    /// Its value in a request, if it is there; `https`: the browser surely speaks HTTPS.
+    pub(super) fn read<'a>(&self, headers: &'a HeaderMap, https: bool) -> Option<&'a str> {
+        let plain = || cookie_named(headers, self.name).filter(|_| !https);
+        cookie_named(headers, self.host_name).or_else(plain)
+    }
+
+    /// `Set-Cookie` for so many seconds; `secure`: for browsers that speak HTTPS.
+    pub(super) fn set(&self, value: &str, seconds: i64, secure: bool) -> Option<HeaderValue> {
+        let (name, path, secure) = match secure {
+            true => (self.host_name, "/", "; Secure"),
+            false => (self.name, self.path, ""),
+        };
+        let text = format!("{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
+        HeaderValue::from_str(&text).ok()
+    }
+}
 
 /// The session that a request's cookies name.
 pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
-    cookie_named(headers, COOKIE)
+    COOKIE.read(headers, is_forwarded_https(headers))
 }
 
 /// A cookie that is not empty.
-pub(super) fn cookie_named<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
+fn cookie_named<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     headers
         .get_all(header::COOKIE)
         .iter()
@@ -56,16 +92,20 @@ pub(crate) fn set_cookie(secure: bool, session: Option<(&str, Time, Time)>) -> O
         Some((text, now, until)) => (text, (until - now).num_seconds().max(0)),
         None => ("", 0),
     };
-    let secure = if secure { "; Secure" } else { "" };
-    let text = format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
-    HeaderValue::from_str(&text).ok()
+    COOKIE.set(value, seconds, secure)
 }
 
 /// Whether the browser speaks HTTPS, as far as a node behind a proxy can tell. To lie about it would only make the
 /// liar's own cookie stricter.
 pub(crate) fn is_https(headers: &HeaderMap) -> bool {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
-    text("x-forwarded-proto").eq_ignore_ascii_case("https") || text("origin").starts_with("https://")
+    let origin = headers.get(header::ORIGIN).and_then(|value| value.to_str().ok());
+    is_forwarded_https(headers) || origin.is_some_and(|origin| origin.starts_with("https://"))
+}
+
+/// Whether a proxy says so: an `Origin` may be another site's.
+fn is_forwarded_https(headers: &HeaderMap) -> bool {
+    let said = headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
+    said.is_some_and(|said| said.eq_ignore_ascii_case("https"))
 }
 
 /// 403 unless a request comes from a page of our own.
@@ -142,6 +182,14 @@ mod tests {
             cookie(&headers(&[("cookie", "xheddle_session=hds_x; heddle_session=")])),
             None
         );
+        // What sets a cookie for this domain and others is no word of ours where ours has the other name.
+        let tossed = ("cookie", "heddle_session=hds_evil");
+        let both = ("cookie", "heddle_session=hds_evil; __Host-heddle_session=hds_x");
+        let https = ("x-forwarded-proto", "https");
+        assert_eq!(cookie(&headers(&[tossed])), Some("hds_evil"));
+        assert_eq!(cookie(&headers(&[tossed, https])), None);
+        assert_eq!(cookie(&headers(&[both])), Some("hds_x"));
+        assert_eq!(cookie(&headers(&[both, https])), Some("hds_x"));
         let now = heddle_api::moment::parse_moment("2026-11-20T08:00:00Z").unwrap();
         let set = |of: &[(&'static str, &str)]| {
             let value = set_cookie(is_https(&headers(of)), Some(("hds_x", now, now + SESSION_FOR))).unwrap();
@@ -152,8 +200,12 @@ mod tests {
             plain,
             "heddle_session=hds_x; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax"
         );
-        assert!(set(&[("x-forwarded-proto", "https")]).ends_with("; Secure"));
-        assert!(set(&[("origin", "https://h.example")]).ends_with("; Secure"));
+        for https in [https, ("origin", "https://h.example")] {
+            assert_eq!(
+                set(&[https]),
+                "__Host-heddle_session=hds_x; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"
+            );
+        }
         let end = set_cookie(false, None).unwrap();
         assert!(end.to_str().unwrap().starts_with("heddle_session=; Path=/; Max-Age=0"));
     }

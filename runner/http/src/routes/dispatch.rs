@@ -51,8 +51,10 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail(
             "Nothing is given: the database is asked as by a poll, and what it would do is undone. With it stands what each \
-             offer to the user comes to, and why. Right at that moment; a poll that comes later may be given something else.",
+             offer to the user comes to, and why. Right at that moment; a poll that comes later may be given something else. \
+             For people, not for programs: a node does two at a time.",
         )
+        .problem(429, "more look than a node comes to")
         .answers(200, of::<Peek>()),
         Route::new(
             Method::Post,
@@ -84,7 +86,7 @@ fn user(request: &Request) -> Result<&str, Problem> {
 
 fn problem(error: DispatchError) -> Problem {
     match error {
-        DispatchError::Overloaded => Problem::overloaded(error.to_string(), 1),
+        DispatchError::Overloaded | DispatchError::Peeks => Problem::overloaded(error.to_string(), 1),
         DispatchError::Unavailable => Problem::unavailable(error.to_string(), 1),
         DispatchError::Conflict(detail) => Problem::conflict(detail),
         DispatchError::Store(error) => error.into(),

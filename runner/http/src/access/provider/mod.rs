@@ -26,7 +26,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use super::session::{self, SESSION_FOR};
+use super::session::{self, Cookie, SESSION_FOR};
 use super::{Peer, Role};
 use crate::app::App;
 use crate::problem::Problem;
@@ -42,7 +42,11 @@ pub const SCOPES_DEFAULT: &str = "openid email profile";
 pub const CLAIM_DEFAULT: &str = "groups";
 
 /// The cookie that keeps what a sign-in began with.
-const COOKIE: &str = "heddle_sign_in";
+const COOKIE: Cookie = Cookie {
+    name: "heddle_sign_in",
+    host_name: "__Host-heddle_sign_in",
+    path: "/sign-in",
+};
 
 /// How long somebody may take at the provider.
 const SIGN_IN_FOR: std::time::Duration = std::time::Duration::from_secs(600);
@@ -83,7 +87,7 @@ pub struct ProviderConfig {
 /// A provider.
 pub struct Provider {
     config: ProviderConfig,
-    remote: Remote,
+    remote: Arc<Remote>,
 }
 
 impl std::fmt::Debug for Provider {
@@ -192,7 +196,7 @@ impl Provider {
         if roles.any(|role| *role == Role::Worker) {
             return Err("people are no workers: the roles are viewer, operator, author and admin".into());
         }
-        let remote = Remote::new(&config)?;
+        let remote = Arc::new(Remote::new(&config)?);
         Ok(Arc::new(Self { config, remote }))
     }
 
@@ -225,7 +229,7 @@ impl Provider {
 
     /// Sends a browser to the provider; after that it is to come `to` a page of ours.
     pub async fn begin(&self, app: &App, parts: &Parts, to: &str) -> Result<Onward, Astray> {
-        let described = self.remote.described(app.clock.now()).await?;
+        let described = self.remote.described(&app.clock).await?;
         let redirect = self.redirect_url(&parts.headers, parts.uri.authority().map(|one| one.as_str()))?;
         let flow = Flow(super::tokens::new_session(&*app.chance));
         let mut url = described.authorization.clone();
@@ -260,7 +264,9 @@ impl Provider {
                 .find(|(key, _)| key == name)
                 .map(|(_, value)| value.as_str())
         };
-        let (flow, to) = kept(&parts.headers).ok_or(Astray::NotBegun)?;
+        let redirect = self.redirect_url(&parts.headers, parts.uri.authority().map(|one| one.as_str()))?;
+        let https = redirect.starts_with("https:");
+        let (flow, to) = kept(&parts.headers, https).ok_or(Astray::NotBegun)?;
         if said("state") != Some(&flow.state()) {
             return Err(Astray::NotBegun);
         }
@@ -275,9 +281,11 @@ impl Provider {
         // As with a wrong token: whoever makes up codes has the provider asked so often, and no oftener.
         let peer = Peer::of(parts);
         app.rates.of_unknown(peer, now)?;
-        let redirect = self.redirect_url(&parts.headers, parts.uri.authority().map(|one| one.as_str()))?;
-        let token = self.remote.exchange(code, &flow.verifier(), &redirect, now).await?;
-        let key = self.remote.key_of(&token, now).await?;
+        let token = self
+            .remote
+            .exchange(code, &flow.verifier(), &redirect, &app.clock)
+            .await?;
+        let key = self.remote.key_of(&token, &app.clock).await?;
         let claims = claims::verify(&token, &key, &self.config, &flow.nonce(), now).map_err(Astray::Wrong)?;
         let actor = claims.actor();
         let person = Person {
@@ -298,12 +306,12 @@ impl Provider {
             app.forget_tokens();
         }
         app.rates.was_known(peer);
-        let secure = session::is_https(&parts.headers) || redirect.starts_with("https:");
+        let secure = https || session::is_https(&parts.headers);
         let session = session::set_cookie(secure, Some((&text, now, ends)));
         let session = session.ok_or_else(|| Problem::malformed("the cookie cannot be written"))?;
         Ok(Onward {
             to,
-            cookies: vec![session, set_cookie("", 0, secure)?],
+            cookies: vec![session, set_cookie("", 0, https)?],
         })
     }
 }
@@ -330,14 +338,13 @@ fn hash(parts: &[&str]) -> String {
 }
 
 fn set_cookie(value: &str, seconds: u64, secure: bool) -> Result<HeaderValue, Problem> {
-    let secure = if secure { "; Secure" } else { "" };
-    let text = format!("{COOKIE}={value}; Path=/sign-in; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
-    HeaderValue::from_str(&text).map_err(|_| Problem::malformed("the cookie cannot be written"))
+    let cookie = COOKIE.set(value, seconds as i64, secure);
+    cookie.ok_or_else(|| Problem::malformed("the cookie cannot be written"))
 }
 
 /// What this browser has kept of the sign-in that it began, and where it wanted to go.
-fn kept(headers: &HeaderMap) -> Option<(Flow, String)> {
-    let (secret, to) = session::cookie_named(headers, COOKIE)?.split_once('.')?;
+fn kept(headers: &HeaderMap, https: bool) -> Option<(Flow, String)> {
+    let (secret, to) = COOKIE.read(headers, https)?.split_once('.')?;
     let to = percent_decode_str(to).decode_utf8().ok()?.into_owned();
     Some((Flow(secret.to_owned()), to))
 }
@@ -421,12 +428,25 @@ mod tests {
             fixed.redirect_url(&headers(&[("host", "10.0.0.1")]), None).unwrap(),
             "https://heddle.example/sign-in/callback"
         );
-        let kept_by = |value: &str| kept(&headers(&[("cookie", value)])).map(|(flow, to)| (flow.0, to));
+        let kept_over = |https, value: &str| kept(&headers(&[("cookie", value)]), https).map(|(flow, to)| (flow.0, to));
+        let kept_by = |value: &str| kept_over(false, value);
         assert_eq!(
             kept_by("a=b; heddle_sign_in=hds_x.%2Fruns%3Fa%3D1"),
             Some(("hds_x".into(), "/runs?a=1".into()))
         );
         assert_eq!(kept_by("heddle_sign_in=hds_x"), None);
+        // One that a page of a sibling domain may have set begins no sign-in of ours.
+        assert_eq!(kept_over(true, "heddle_sign_in=hds_evil.%2F"), None);
+        let both = "heddle_sign_in=hds_evil.%2F; __Host-heddle_sign_in=hds_x.%2F";
+        assert_eq!(kept_over(true, both), Some(("hds_x".into(), "/".into())));
+        assert_eq!(
+            set_cookie("hds_x.%2F", 600, true).unwrap(),
+            "__Host-heddle_sign_in=hds_x.%2F; Path=/; Max-Age=600; HttpOnly; SameSite=Lax; Secure"
+        );
+        assert_eq!(
+            set_cookie("hds_x.%2F", 600, false).unwrap(),
+            "heddle_sign_in=hds_x.%2F; Path=/sign-in; Max-Age=600; HttpOnly; SameSite=Lax"
+        );
     }
 
     #[test]

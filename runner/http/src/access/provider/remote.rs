@@ -3,18 +3,24 @@
 //! What it says of itself and its keys are kept for an hour. A token that names a key that we do not have makes us look
 //! again, so that a provider may change its keys whenever it likes. Every answer is bounded in time and bytes, redirects
 //! are not followed, and a provider that is away is asked again only after a moment: who signs in meanwhile is told at once.
+//!
+//! A provider that hangs is away once that is known, some seconds later. One asks meanwhile; who waits for that one is told
+//! with it, and asks no more. What the provider last said of itself, if it is not a day old, serves them at once: it is
+//! asked anew behind their backs. Its keys do not: one of them may have been withdrawn, so after their hour one waits.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use chrono::TimeDelta;
-use heddle_domain::{Chain, Time};
+use heddle_domain::{Chain, Clock, Time};
 use heddle_engine::heddle_sandbox::outbound::{choose_cryptography, read_bounded};
+use jsonwebtoken::Header;
 use jsonwebtoken::jwk::Jwk;
+use parking_lot::Mutex;
 use reqwest::RequestBuilder;
 use serde_json::Value;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use url::Url;
 
 use super::{Astray, ProviderConfig, Wrong, check_url, claims, error_code};
@@ -31,6 +37,9 @@ const KEYS_MAX: usize = 100;
 
 /// How long what it says of itself, and its keys, are believed.
 const KEPT_FOR: TimeDelta = TimeDelta::hours(1);
+
+/// For how long what it said of itself serves while it is asked anew.
+const SERVES_FOR: TimeDelta = TimeDelta::hours(24);
 
 /// After so long a provider that did not answer is asked again, and one whose keys lack the one that is named.
 const AGAIN_AFTER: TimeDelta = TimeDelta::seconds(1);
@@ -52,8 +61,33 @@ pub(super) struct Described {
 struct Known {
     described: Option<(Arc<Described>, Time)>,
     keys: Option<(Arc<Vec<Jwk>>, Time)>,
-    /// When it did not answer last.
+    /// When it was last found not to say what it is, and not to tell its keys.
     away: Option<Time>,
+    keys_away: Option<Time>,
+}
+
+/// Whether something was so lately that the provider is not asked again.
+fn just(at: Option<Time>, now: Time) -> bool {
+    at.is_some_and(|at| now - at < AGAIN_AFTER)
+}
+
+impl Known {
+    /// What it said of itself, unless that is as old as this.
+    fn described_within(&self, age: TimeDelta, now: Time) -> Option<Arc<Described>> {
+        let (described, at) = self.described.as_ref()?;
+        (now - *at < age).then(|| described.clone())
+    }
+
+    /// What is to be answered for the key that a token names without asking: the key, or that there is none; `None`: the
+    /// provider has to be asked.
+    fn key_of(&self, header: &Header, now: Time) -> Option<Result<Jwk, Astray>> {
+        let (keys, at) = self.keys.as_ref()?;
+        match claims::key_of(header, keys) {
+            Some(key) if now - *at < KEPT_FOR => Some(Ok(key.clone())),
+            None if just(Some(*at), now) => Some(Err(Astray::Wrong(Wrong::Key))),
+            _ => None,
+        }
+    }
 }
 
 pub(super) struct Remote {
@@ -61,8 +95,10 @@ pub(super) struct Remote {
     client_id: String,
     client_secret: Option<String>,
     http: reqwest::Client,
-    /// Held by who asks: others wait for the answer instead of asking as well.
     known: Mutex<Known>,
+    /// Held by who asks: others wait for the answer instead of asking as well.
+    asking: Arc<tokio::sync::Mutex<()>>,
+    asking_keys: tokio::sync::Mutex<()>,
     exchanges: Semaphore,
 }
 
@@ -98,6 +134,8 @@ impl Remote {
             client_secret: config.client_secret.clone(),
             http,
             known: Mutex::default(),
+            asking: Arc::default(),
+            asking_keys: tokio::sync::Mutex::default(),
             exchanges: Semaphore::new(EXCHANGES_MAX),
         })
     }
@@ -109,23 +147,40 @@ impl Remote {
     }
 
     /// What the provider says of itself.
-    pub(super) async fn described(&self, now: Time) -> Result<Arc<Described>, Astray> {
-        let mut known = self.known.lock().await;
-        self.described_in(&mut known, now).await
+    pub(super) async fn described(self: &Arc<Self>, clock: &Arc<dyn Clock>) -> Result<Arc<Described>, Astray> {
+        let serves = self.known.lock().described_within(SERVES_FOR, clock.now());
+        let Some(serves) = serves else {
+            let _asking = self.asking.lock().await;
+            return self.described_alone(clock).await;
+        };
+        let fresh = self.known.lock().described_within(KEPT_FOR, clock.now());
+        if fresh.is_none()
+            && let Ok(asking) = self.asking.clone().try_lock_owned()
+        {
+            let (remote, clock) = (self.clone(), clock.clone());
+            tokio::spawn(async move {
+                let _asking = asking;
+                // What is wrong is in the log.
+                let _ = remote.described_alone(&clock).await;
+            });
+        }
+        Ok(serves)
     }
 
-    async fn described_in(&self, known: &mut Known, now: Time) -> Result<Arc<Described>, Astray> {
-        let fresh = |at: Time| now - at < KEPT_FOR;
-        if let Some((described, _)) = known.described.as_ref().filter(|(_, at)| fresh(*at)) {
-            return Ok(described.clone());
+    /// The same, for who is the one that asks. Others may have asked while it waited for that.
+    async fn described_alone(&self, clock: &Arc<dyn Clock>) -> Result<Arc<Described>, Astray> {
+        {
+            let (known, now) = (self.known.lock(), clock.now());
+            if let Some(fresh) = known.described_within(KEPT_FOR, now) {
+                return Ok(fresh);
+            }
+            if just(known.away, now) {
+                return known.described.as_ref().map(|(old, _)| old.clone()).ok_or(Astray::Away);
+            }
         }
-        if known.away.is_some_and(|at| now - at < AGAIN_AFTER) {
-            return match &known.described {
-                Some((old, _)) => Ok(old.clone()),
-                None => Err(Astray::Away),
-            };
-        }
-        match self.describe().await {
+        let said = self.describe().await;
+        let (mut known, now) = (self.known.lock(), clock.now());
+        match said {
             Ok(described) => {
                 let described = Arc::new(described);
                 known.described = Some((described.clone(), now));
@@ -172,13 +227,13 @@ impl Remote {
 
     /// The ID token for a code.
     pub(super) async fn exchange(
-        &self,
+        self: &Arc<Self>,
         code: &str,
         verifier: &str,
         redirect: &str,
-        now: Time,
+        clock: &Arc<dyn Clock>,
     ) -> Result<String, Astray> {
-        let described = self.described(now).await?;
+        let described = self.described(clock).await?;
         let turn = tokio::time::timeout(ANSWER_TIMEOUT, self.exchanges.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
             return Err(self.away("has too many codes to exchange", "other sign-ins wait for it"));
@@ -232,31 +287,41 @@ impl Remote {
     }
 
     /// The key that a token names.
-    pub(super) async fn key_of(&self, token: &str, now: Time) -> Result<Jwk, Astray> {
+    pub(super) async fn key_of(self: &Arc<Self>, token: &str, clock: &Arc<dyn Clock>) -> Result<Jwk, Astray> {
         let header = claims::header_of(token).map_err(Astray::Wrong)?;
-        let mut known = self.known.lock().await;
-        if let Some((keys, at)) = &known.keys {
-            let found = claims::key_of(&header, keys);
-            let age = now - *at;
-            match found {
-                Some(key) if age < KEPT_FOR => return Ok(key.clone()),
-                None if age < AGAIN_AFTER => return Err(Astray::Wrong(Wrong::Key)),
-                _ => {}
-            }
+        let known = |now| self.known.lock().key_of(&header, now);
+        if let Some(answer) = known(clock.now()) {
+            return answer;
         }
-        let described = self.described_in(&mut known, now).await?;
-        match self.read_keys(&described).await {
+        let _asking = self.asking_keys.lock().await;
+        // Others may have asked while this one waited for that.
+        if let Some(answer) = known(clock.now()) {
+            return answer;
+        }
+        let described = self.described(clock).await?;
+        let said = self.keys(&described, clock).await;
+        let mut known = self.known.lock();
+        match said {
             Ok(keys) => {
                 let found = claims::key_of(&header, &keys).cloned();
-                known.keys = Some((Arc::new(keys), now));
+                known.keys = Some((Arc::new(keys), clock.now()));
                 found.ok_or(Astray::Wrong(Wrong::Key))
             }
-            Err(why) => {
-                let astray = self.away("does not tell its keys", &why);
+            Err(astray) => {
                 let old = known.keys.as_ref().and_then(|(keys, _)| claims::key_of(&header, keys));
                 old.cloned().ok_or(astray)
             }
         }
+    }
+
+    /// Its keys; they are not asked for if it has just been found not to tell them.
+    async fn keys(&self, described: &Described, clock: &Arc<dyn Clock>) -> Result<Vec<Jwk>, Astray> {
+        if just(self.known.lock().keys_away, clock.now()) {
+            return Err(Astray::Away);
+        }
+        let said = self.read_keys(described).await;
+        self.known.lock().keys_away = said.is_err().then(|| clock.now());
+        said.map_err(|why| self.away("does not tell its keys", &why))
     }
 
     async fn read_keys(&self, described: &Described) -> Result<Vec<Jwk>, String> {
@@ -266,5 +331,144 @@ impl Remote {
         // Those of kinds that nobody here knows are of no use, and no reason to refuse the others.
         let read = |key: &Value| serde_json::from_value(key.clone()).ok();
         Ok(keys.iter().take(KEYS_MAX).filter_map(read).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::pin::pin;
+
+    use futures::future::join_all;
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::Role;
+    use super::*;
+
+    /// A clock that is moved by hand.
+    #[derive(Debug, Default)]
+    struct ByHand(Mutex<Time>);
+
+    impl Clock for ByHand {
+        fn now(&self) -> Time {
+            *self.0.lock()
+        }
+    }
+
+    impl ByHand {
+        fn pass(&self, time: TimeDelta) {
+            *self.0.lock() += time;
+        }
+    }
+
+    /// A provider whose requests are answered one by one.
+    struct Fake {
+        listener: TcpListener,
+        issuer: String,
+    }
+
+    impl Fake {
+        async fn start() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let issuer = format!("http://{}", listener.local_addr().unwrap());
+            Self { listener, issuer }
+        }
+
+        fn remote(&self) -> Arc<Remote> {
+            let config = ProviderConfig {
+                issuer: self.issuer.clone(),
+                client_id: "heddle".into(),
+                client_secret: None,
+                scopes: "openid".into(),
+                claim: "groups".into(),
+                roles: BTreeMap::new(),
+                default_role: Some(Role::Viewer),
+                redirect_url: None,
+                name: "Example".into(),
+            };
+            Arc::new(Remote::new(&config).unwrap())
+        }
+
+        /// The next request, when its head is there.
+        async fn asked(&self) -> TcpStream {
+            let (mut stream, _) = self.listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            stream
+        }
+
+        /// Says what it is: people sign in at `path`.
+        async fn says(&self, stream: &mut TcpStream, path: &str) {
+            let issuer = &self.issuer;
+            let body = json!({"issuer": issuer, "authorization_endpoint": format!("{issuer}/{path}"),
+                "token_endpoint": format!("{issuer}/token"), "jwks_uri": format!("{issuer}/keys")});
+            let body = body.to_string();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                body.len()
+            );
+            stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+
+        /// Whether it is asked once more.
+        async fn is_asked(&self) -> bool {
+            let now = tokio::time::timeout(Duration::ZERO, self.listener.accept());
+            now.await.is_ok()
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_an_answer_is_told_with_the_one_that_asks() {
+        let (provider, hand) = (Fake::start().await, Arc::new(ByHand::default()));
+        let (remote, clock) = (provider.remote(), hand.clone() as Arc<dyn Clock>);
+        let mut first = pin!(remote.described(&clock));
+        let asked = tokio::select! {
+            _ = &mut first => panic!("nobody has answered"),
+            asked = provider.asked() => asked,
+        };
+        // It hangs, and some more come; then the connection breaks.
+        hand.pass(TimeDelta::seconds(5));
+        let waiting = join_all((0..8).map(|_| remote.described(&clock)));
+        let breaks = async {
+            hand.pass(TimeDelta::seconds(5));
+            drop(asked);
+        };
+        let (first, told, ()) = tokio::join!(first, waiting, breaks);
+        assert_eq!(first.unwrap_err(), Astray::Away);
+        assert!(told.into_iter().all(|told| told.unwrap_err() == Astray::Away));
+        assert!(!provider.is_asked().await);
+        // After a moment it is asked again.
+        hand.pass(AGAIN_AFTER);
+        let answers = async { provider.says(&mut provider.asked().await, "here").await };
+        let (described, ()) = tokio::join!(remote.described(&clock), answers);
+        assert_eq!(described.unwrap().authorization.path(), "/here");
+    }
+
+    #[tokio::test]
+    async fn what_it_said_serves_while_it_is_asked_anew() {
+        let (provider, hand) = (Fake::start().await, Arc::new(ByHand::default()));
+        let (remote, clock) = (provider.remote(), hand.clone() as Arc<dyn Clock>);
+        let path = async |remote: &Arc<Remote>| remote.described(&clock).await.unwrap().authorization.path().to_owned();
+        let answers = async |path: &str| provider.says(&mut provider.asked().await, path).await;
+        let (old, ()) = tokio::join!(path(&remote), answers("old"));
+        assert_eq!(old, "/old");
+        hand.pass(KEPT_FOR);
+        // Nobody answers yet, and nobody waits; one asks.
+        for _ in 0..3 {
+            assert_eq!(path(&remote).await, "/old");
+        }
+        answers("new").await;
+        drop(remote.asking.lock().await);
+        assert_eq!(path(&remote).await, "/new");
+        assert!(!provider.is_asked().await);
+        // What is too old does not serve any more.
+        hand.pass(SERVES_FOR);
+        let (newest, ()) = tokio::join!(path(&remote), answers("newest"));
+        assert_eq!(newest, "/newest");
     }
 }

@@ -1,0 +1,104 @@
+//! What a node is sending, and in which lane.
+//!
+//! What is in hand takes a place in its lane and among all that a node sends, and is left alone by the node itself. So
+//! it leaves again whatever becomes of the task that sends it: what stayed would keep the place for ever.
+//!
+//! A node that stops lets it end, for as long as it lets attempts end. What is not over by then is cut, and so is what a
+//! node has in hand that has lost its lease: others are about to send it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Notifications that are being sent, with their lanes and what cuts them.
+#[derive(Default)]
+pub(super) struct InHand(Mutex<BTreeMap<Uuid, (String, CancellationToken)>>);
+
+/// One of them, until it is dropped.
+pub(super) struct Held {
+    all: Arc<InHand>,
+    id: Uuid,
+    cut: CancellationToken,
+}
+
+impl InHand {
+    pub(super) fn take(self: &Arc<Self>, id: Uuid, lane: &str) -> Held {
+        let cut = CancellationToken::new();
+        self.0.lock().insert(id, (lane.to_owned(), cut.clone()));
+        let all = self.clone();
+        Held { all, id, cut }
+    }
+
+    /// How many there are of each lane, and their ids.
+    pub(super) fn now(&self) -> (BTreeMap<String, i64>, Vec<Uuid>) {
+        let all = self.0.lock();
+        let mut lanes: BTreeMap<String, i64> = BTreeMap::new();
+        for (lane, _) in all.values() {
+            *lanes.entry(lane.clone()).or_default() += 1;
+        }
+        (lanes, all.keys().copied().collect())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// Cuts all that there is now.
+    pub(super) fn cut(&self) {
+        for (_, cut) in self.0.lock().values() {
+            cut.cancel();
+        }
+    }
+}
+
+impl Held {
+    /// What comes of sending it; `None`: it was cut.
+    pub(super) async fn until_cut<T>(&self, sending: impl Future<Output = T>) -> Option<T> {
+        self.cut.run_until_cancelled(sending).await
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.0.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_in_hand_leaves_with_its_task() {
+        let all = Arc::new(InHand::default());
+        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let held = all.take(one, "hook");
+        let cut = tokio::spawn({
+            let held = all.take(other, "hook");
+            async move {
+                let _held = held;
+                std::future::pending::<()>().await;
+            }
+        });
+        assert_eq!(all.now(), (BTreeMap::from([("hook".to_owned(), 2)]), vec![one, other]));
+        cut.abort();
+        assert!(cut.await.is_err());
+        assert_eq!(all.now().1, [one]);
+        drop(held);
+        assert_eq!(all.now(), Default::default());
+    }
+
+    #[tokio::test]
+    async fn what_is_cut_ends_and_what_comes_later_does_not() {
+        let all = Arc::new(InHand::default());
+        let held = all.take(Uuid::from_u128(1), "hook");
+        assert_eq!((all.len(), held.until_cut(async { 1 }).await), (1, Some(1)));
+        let ((), cut) = tokio::join!(async { all.cut() }, held.until_cut(std::future::pending::<()>()));
+        assert_eq!(cut, None);
+        let later = all.take(Uuid::from_u128(2), "hook");
+        assert_eq!(later.until_cut(async { 2 }).await, Some(2));
+    }
+}
